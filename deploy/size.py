@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_310,
-    "statements": 31_623,
+    "lines": 52_326,
+    "statements": 31_629,
     "modules": 228,
-    "lines loaded": 34_521,
+    "lines loaded": 34_537,
     "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

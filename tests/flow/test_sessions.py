@@ -69,7 +69,8 @@ class Picker:
         return [each.verdict for each in self.flow.dispatch(now)]
 
     def end(self, decision, now, done=DONE):
-        self.flow.answering(decision, now, ok=done.status == 200)
+        full = done.status == 429 or done.status >= 500
+        self.flow.answering(decision, now, ok=done.status == 200, full=full)
         self.director.settle(decision, done)
         self.flow.ended(decision, now)
 
@@ -322,7 +323,7 @@ def test_a_session_that_leaves_after_many_returns_delays_others_for_a_minute_at_
     assert isinstance(picker.ask(ended_at + 66.0, session="three"), Decision)
 
 
-def test_returns_are_remembered_after_an_eviction_until_ten_thousand_other_sessions_return():
+def test_returns_are_remembered_after_an_eviction_until_ten_thousand_others_that_returned():
     picker = Picker(by_load=False)
 
     def wait_s(now):
@@ -421,6 +422,82 @@ def test_text_of_others_is_shared_at_an_engine_that_took_the_place_of_another():
     sessions.drop(0)
     again = sessions.begin("one", None, 0, 1_000.0, 500.0, 0.1, 2.0)
     assert (again.shared, again.tokens) == (500.0, 500.0)
+
+
+def moved(picker, turn, address, now):
+    picker.director.served_by(turn, address, now)
+    picker.flow.moved(turn, now)
+
+
+def test_an_engine_is_open_again_once_its_last_turn_has_its_place_elsewhere():
+    picker = Picker("a", "b", by_load=False, cache_tokens=20_000)
+    sessions = picker.flow.sessions
+    sessions.end(sessions.begin("gone", None, 0, 1_000.0, 0.0, 0.1, 0.0), 0.1)
+    one = sessions.begin("one", None, 0, 5_000.0, 0.0, 0.5, 300.0)
+    sessions.full(0)
+    sessions.begin("one", None, 1, 6_000.0, 0.0, 0.6, 300.2)  # a longer turn in parallel
+    for now in (301.0, 302.0):
+        sessions.end(one, now)
+    sessions.begin("busy", None, 1, 19_000.0, 0.0, 1.9, 303.0)
+    assert isinstance(picker.ask(600.0, session="two"), Decision)
+
+
+def test_a_moved_session_that_returns_takes_no_room_for_what_others_share():
+    picker = Picker("a", by_load=False, cache_tokens=8_500)
+    table, system = picker.director.table, story("system")[:20_000]
+
+    def turn(now, name, served="a"):
+        asked = picker.ask(now, session=name, text=system + story(name))
+        moved(picker, asked, served, now)
+        picker.end(asked, now + 0.1)
+
+    for now, name in enumerate(("one", "two", "three")):
+        turn(float(now), name)
+    table.replace("t", [EndpointSpec(address=name, models=("m",)) for name in "ab"])
+    reading = Reading(waiting=0, running=0, kv_usage=0.0, capacity_tokens=8_500)
+    table.read("b", reading, 3.0)
+    turn(4.0, "two", "b")
+    table.replace("t", [EndpointSpec(address="a", models=("m",))])
+    turn(6.0, "two")
+    inside = picker.flow.shown(7.0)["inside"]
+    assert {each["session"] for each in inside} == {"one", "two", "three"}
+
+
+def test_sessions_share_text_again_after_their_engine_was_emptied():
+    picker = Picker(by_load=False, cache_tokens=8_500)
+    system = story("system")[:20_000]
+    for now, name in enumerate(("one", "two", "three", "two", "three", "one")):
+        if now == 3:
+            picker.flow.sessions.drop(0)
+            picker.director.prefixes.drop(0)
+        picker.end(picker.ask(float(now), session=name, text=system + story(name)), now + 0.1)
+    inside = picker.flow.shown(6.0)["inside"]
+    assert {each["session"] for each in inside} == {"one", "two", "three"}
+
+
+@pytest.mark.parametrize("status", [400, 404, 422])
+def test_a_request_that_is_itself_wrong_holds_no_others(status):
+    picker = Picker(by_load=False, cache_tokens=1_000_000)
+    picker.ask(0.0, session="one")
+    picker.end(picker.ask(0.1, session="wrong", tokens=10), 0.2, replace(DONE, status=status))
+    assert isinstance(picker.ask(0.3, session="two"), Decision)
+
+
+def test_the_end_of_a_refused_turn_is_not_room_for_others():
+    picker = Picker(by_load=False, cache_tokens=65_000)
+    picker.ask(0.0, session="one", tokens=9_000)
+    picker.end(picker.ask(0.1, session="one", tokens=8_000), 0.2, replace(DONE, status=429))
+    assert not isinstance(picker.ask(0.3, session="two"), Decision)
+
+
+def test_names_used_once_do_not_make_a_session_that_returned_forgotten():
+    picker = Picker(by_load=False)
+    sessions = picker.flow.sessions
+    for now in (0.0, 1.0, 2.0):
+        sessions.end(sessions.begin("agent", None, 0, 6_000.0, 0.0, 1.2, now), now + 0.1)
+    for number in range(10_500):
+        sessions.end(sessions.begin(f"{number}", None, 0, 16.0, 0.0, 0.0, 3.0), 3.0)
+    assert sessions.begin("agent", None, 0, 6_000.0, 0.0, 1.2, 4.0).is_sure
 
 
 def test_a_refusal_by_an_idle_engine_holds_nobody():

@@ -509,11 +509,22 @@ class Admission:
 
     # -- requests in flight --------------------------------------------------------------------
 
-    def answering(self, decision: Decision, now: float, *, ok: bool = True) -> None:
-        """Handle the first byte of an answer; `ok` if the endpoint accepted the request."""
+    def answering(
+        self, decision: Decision, now: float, *, ok: bool = True, full: bool = False
+    ) -> None:
+        """Handle the first byte of an answer.
+
+        Args:
+            decision: the request's decision.
+            now: the current time.
+            ok: whether the endpoint accepted the request.
+            full: whether it may have refused it for lack of room.
+        """
         self.prefills.answered(decision.id, now, ok=ok)
-        if not ok and (place := self._turns.get(decision.id)) is not None:
+        if not ok and (place := self._turns.pop(decision.id, None)) is not None:
             self.sessions.refused(place)
+            if full:
+                self.sessions.full(decision.flight.slot)
 
     def ended(self, decision: Decision, now: float) -> None:
         """Handle the end of a request, however it ended."""
@@ -533,8 +544,8 @@ class Admission:
         slot = decision.flight.slot
         self.prefills.moved(decision.id, slot, now)
         place = self._turns.get(decision.id)
-        if place is not None and place.slot != slot:
-            self.sessions.full(place.slot)
+        if place is not None and decision.slot != slot:
+            self.sessions.full(decision.slot)
             self._begin_turn(decision, slot, 0.0, place.reread_s, now)
             self.sessions.end(place, now)
 

@@ -79,7 +79,8 @@ class Place:
         tokens: its length without `shared`.
         reread_s: cost of prefilling it again, in seconds.
         shared: tokens that others had cached there before, such as a common system prompt.
-        visited: the endpoints where its own text may be cached.
+        visited: `shared` when it came there first, by endpoint; later some of what it finds is its
+            own.
         busy: turns in flight.
         idle_at: when the last turn ended.
         middle: the number of blocks up to the middle of its own text, and the hash of the last; 0
@@ -95,7 +96,7 @@ class Place:
     tokens: float
     reread_s: float
     shared: float = 0.0
-    visited: set[int] = field(default_factory=set)
+    visited: dict[int, float] = field(default_factory=dict)
     busy: int = 0
     idle_at: float = 0.0
     middle: tuple[int, int] = (0, 0)
@@ -132,7 +133,8 @@ class Sessions:
         self._stayed = np.full(len(_AGES_S), _PRIOR)
         self._keeping_s: list[float] = []
         self._learned_at = -math.inf
-        self._gone: Latest[Hashable, Place] = Latest(_MAX_GONE)  # named, and without a place
+        self._gone: tuple[Latest[Hashable, Place], ...] = Latest(_MAX_GONE), Latest(_MAX_GONE)
+        """Named, without a place: those that never returned, and those that did."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -197,10 +199,9 @@ class Sessions:
         own = self.place(session, chain)
         stays = own is not None and own.slot == slot
         if own is None:
-            own = self._gone.pop(key, None) or Place(
-                key, slot, tokens, reread_s, is_session=bool(session)
-            )
-        elif own.busy and tokens < own.tokens + own.shared:
+            own = self._gone[False].pop(key, None) or self._gone[True].pop(key, None)
+            own = own or Place(key, slot, tokens, reread_s, is_session=bool(session))
+        elif own.busy and tokens + _LEAST_TOKENS < own.tokens + own.shared:
             own.busy += 1  # in parallel with another turn, such as one that asks for a title
             return own
         else:
@@ -211,9 +212,7 @@ class Sessions:
                 own.has_returned = True
             own.is_session = bool(session) or (not own.busy and (own.is_session or own.key != key))
         if not stays:
-            # Where it has been, some of what it finds is its own.
-            own.shared = min(found, own.shared) if slot in own.visited else found
-            own.visited.add(slot)
+            own.shared = min(found, own.visited.setdefault(slot, found))
         own.key, own.slot, own.reread_s = key, slot, reread_s
         own.tokens = tokens = max(_LEAST_TOKENS, tokens - own.shared)
         own.busy += 1
@@ -231,16 +230,16 @@ class Sessions:
         return own
 
     def refused(self, place: Place) -> None:
-        """Handle a turn that its endpoint refused: it took no room, and there may be none.
+        """Handle the end of a turn that its endpoint refused: it took no room.
 
         The sessions displaced by it still find their contexts, and go there at once.
         """
-        if place.busy == 1 and self._places.get(place.key) is place:
+        place.busy -= 1
+        if not place.busy and self._places.get(place.key) is place:
             self._forget(place)
-        self.full(place.slot)
 
     def full(self, slot: int) -> None:
-        """Handle a refusal: while turns are in flight there, none is sent until one of them ends.
+        """Handle a refusal for lack of room: there is none until a turn in flight there ends.
 
         The engine counts more than is known here, such as the answers.
         """
@@ -276,8 +275,9 @@ class Sessions:
         for place in self._caches.pop(slot, _Cache()).places.values():
             del self._places[place.key]
             self._remember(place)
-        for place in (*self._places.values(), *self._gone.values()):
-            place.visited.discard(slot)
+        for known in (self._places, *self._gone):
+            for place in known.values():
+                place.visited.pop(slot, None)
 
     def _room(self, slot: int) -> float:
         """Return an endpoint's cache size in tokens; NaN if unknown or backed by a slower tier."""
@@ -298,7 +298,7 @@ class Sessions:
 
     def _remember(self, place: Place) -> None:
         if isinstance(place.key, str):
-            self._gone[place.key] = place
+            self._gone[place.has_returned][place.key] = place
 
     def _leaving_at(
         self, view: View, turns: Floats
@@ -347,7 +347,7 @@ class Sessions:
             if place.is_session:
                 idle_s = then - place.idle_at
                 is_sure = place.is_sure and idle_s <= _SURE_S
-                prefills = _EVICTIONS * (1.0 + is_sure * waits * _DELAYED)
+                prefills = _EVICTIONS * (1.0 + is_sure * min(1.0, waits) * _DELAYED)
                 cost_s = share * prefills * place.reread_s
                 price = max(price, cost_s / keeping_s[bisect_left(_AGES_S, idle_s)])
         return price

@@ -308,10 +308,14 @@ class Replied:
 
 @dataclass(slots=True)
 class Answering:
-    """Report that the answer's body began or continued; `ok` unless it is a refusal."""
+    """Report that the answer's body began or continued; `ok` unless it is a refusal.
+
+    `full` if the refusal's status says that the endpoint may have no room.
+    """
 
     decision: Decision
     ok: bool
+    full: bool
 
 
 @dataclass(slots=True)

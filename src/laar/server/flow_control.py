@@ -89,9 +89,9 @@ class FlowControl:
         self._call()  # an endpoint may have room; a burst of arrivals shares one check
         return Waiting(future, lambda: self._forget(answer, future))
 
-    def answering(self, decision: Decision, *, ok: bool) -> None:
-        """Handle the first byte of an answer; `ok` if the endpoint accepted the request."""
-        self._admission.answering(decision, self._clock(), ok=ok)
+    def answering(self, decision: Decision, *, ok: bool, full: bool) -> None:
+        """Handle the first byte of an answer; see `Admission.answering`."""
+        self._admission.answering(decision, self._clock(), ok=ok, full=full)
         self._call()
 
     def ended(self, decision: Decision) -> None:

@@ -108,7 +108,8 @@ class Answer:
             self._progress_at = now
             if self._answered_at is None:
                 self._answered_at = now
-            found.append(Answering(decision, self.accepted and not self._error))
+            full = self.status == 429 or (self.status or 0) >= 500
+            found.append(Answering(decision, self.accepted and not self._error, full))
         return found
 
     def put_by(self, data: bytes, now: float) -> bool:

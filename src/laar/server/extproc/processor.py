@@ -154,9 +154,9 @@ class ExternalProcessor:
                 self.director.served_by(decision, address, now)
                 if self.flow is not None and decision.flight.admitted:
                     self.flow.moved(decision)
-            case Answering(decision, ok):
+            case Answering(decision, ok, full):
                 self.director.answering(decision, now, ok=ok)
                 if self.flow is not None and decision.flight.admitted:
-                    self.flow.answering(decision, ok=ok)
+                    self.flow.answering(decision, ok=ok, full=full)
             case Stored(decision, stored_id):
                 self.director.keeps(decision, stored_id)

@@ -97,8 +97,8 @@ class FlowControl:
         self._admission.moved(decision, self._clock.now)
 
     def answering(self, decision: Decision, *, ok: bool = True) -> None:
-        """Handle the first token of an answer, or a refusal unless `ok`."""
-        self._admission.answering(decision, self._clock.now, ok=ok)
+        """Handle the first token of an answer, or a refusal for lack of room unless `ok`."""
+        self._admission.answering(decision, self._clock.now, ok=ok, full=not ok)
         self.dispatch()
 
     def ended(self, decision: Decision) -> None:
