@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_326,
-    "statements": 31_629,
+    "lines": 52_322,
+    "statements": 31_626,
     "modules": 228,
-    "lines loaded": 34_537,
+    "lines loaded": 34_533,
     "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from laar.core.membership import EndpointSpec, Served
+from laar.latest import Latest
 
 WAIT_S = 10.0
 """Seconds to wait for a source's first pods: twice the timeout of a request for names."""
@@ -50,7 +51,7 @@ class OwnNames:
 
     def __init__(self) -> None:
         self._sources: dict[str, _Source] = {}
-        self._served: dict[_Pod, Served] = {}
+        self._served: Latest[_Pod, Served] = Latest(MAX_KEPT)
         self._silent: set[_Pod] = set()  # pods that were asked but reported no name
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
@@ -114,8 +115,6 @@ class OwnNames:
                 self._sources[source].unasked.discard(address)
             news = {pod for pod in set(holders.values()) if self._keep(pod, served)}
             changed.update(source for source, pod in holders.items() if pod in news)
-        while len(self._served) > MAX_KEPT:
-            del self._served[next(iter(self._served))]
         return changed
 
     def _keep(self, pod: _Pod, served: Served) -> bool:
@@ -130,7 +129,6 @@ class OwnNames:
             served = replace(
                 served, weights={name: served.weights[name] for name in before.weights}
             )
-        self._served.pop(pod, None)  # reinserted, so that the most recent is evicted last
         self._served[pod] = served
         return before is None or before.weights.keys() != served.weights.keys()
 

@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from laar.errors import RequestError
+from laar.latest import Latest
 from laar.server.browsers import LOGIN, OPEN, body_of
 
 _OPEN = OPEN | {"/outcomes", "/page.css"}
@@ -53,7 +54,7 @@ class Attempts:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._wrong: dict[str, tuple[set[int], float]] = {}
+        self._wrong: Latest[str, tuple[set[int], float]] = Latest(self.MAX_ADDRESSES)
 
     def may_try(self, address: str) -> bool:
         """Return whether a token from this address is checked now."""
@@ -66,12 +67,10 @@ class Attempts:
 
     def wrong(self, address: str, given: str) -> None:
         """Record a wrong token."""
-        known, last_s = self._wrong.pop(address, (set(), 0.0))
+        known, last_s = self._wrong.get(address, (set(), 0.0))
         now = self._clock()
         if now - last_s >= self.WAIT_S:
             known = set()
-        if len(self._wrong) >= self.MAX_ADDRESSES:
-            del self._wrong[next(iter(self._wrong))]
         if (sign := hash(given)) not in known:
             known.add(sign)
             last_s = now
