@@ -104,7 +104,6 @@ def _load(point: EntryPoint, name: str) -> Any:
         return _failing(name, f"the command of {package} cannot be loaded ({why}); reinstall it")
 
 
-@cache
 def _command(found: Any, name: str) -> Any:
     """Return the command for a function or a `typer.Typer`."""
     if not isinstance(found, typer.Typer):
