@@ -409,8 +409,8 @@ def test_an_engine_that_is_idle_after_a_refusal_holds_nobody():
     for name in "ab":  # a session at each
         picker.end(picker.ask(0.0, session=name, subset=frozenset({name})), 0.5)
     turn = picker.ask(1.0, session="three")
-    refuser, turn.flight.slot = turn.address, 1 - turn.slot
-    picker.flow.moved(turn, 1.1)  # nothing else is in flight at the engine that refused it
+    refuser, other = turn.address, "b" if turn.address == "a" else "a"
+    moved(picker, turn, other, 1.1)  # nothing else is in flight at the engine that refused it
     picker.end(turn, 2.0)
     assert isinstance(picker.ask(3.0, session="four", subset=frozenset({refuser})), Decision)
 

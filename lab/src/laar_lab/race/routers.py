@@ -29,11 +29,6 @@ OURS = "laar"
 PROXIES = ("smg", "vllm-router")
 """Programs of other projects that a race can start."""
 
-_REPLACED = dict.fromkeys(
-    ("endpoints", "endpoints_file", "kubernetes", "listen", "envoy", "share", "shutdown"), True
-)
-"""Settings that a race replaces, or that would connect it to a user's running pickers."""
-
 _PROGRAMS = "--enable-program-scheduling"
 
 
@@ -124,9 +119,14 @@ def _of_policy(policy: str) -> dict[str, object]:
 
 
 def _of_file(path: Path) -> dict[str, object]:
-    """Return what a settings file changes, except for its endpoints, ports and learned state."""
+    """Return what a settings file changes, without its fleet, its store and its learned state.
+
+    Raises:
+        SettingError: the settings are invalid.
+    """
+    left_out = {"endpoints_file": True, "kubernetes": True, "share": True}
     return load(path).settings.model_dump(
-        mode="json", exclude_defaults=True, exclude=_REPLACED | {"accuracy": {"state_file"}}
+        mode="json", exclude_defaults=True, exclude=left_out | {"accuracy": {"state_file"}}
     )
 
 
