@@ -8,7 +8,6 @@ from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
 from laar.protocol.events import Immediate
-from laar.protocol.stream.sending import Sending
 
 MAX_HEADERS_TO_ADD_TO = 90
 """Number of headers above which laar adds none: Envoy fails a request whose headers exceed its
@@ -69,20 +68,26 @@ def headers_of_answer(
     return headers
 
 
-def headers_of_request(sending: Sending) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+def headers_of_request(
+    head: names.Head,
+    request_id: str,
+    destination: str,
+    engine_headers: tuple[tuple[str, str], ...],
+    *,
+    may_add: bool,
+) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
     """Return the request headers to set with the decision, and those to remove.
 
     If none may be added, only metadata names the destination; a client's value is overwritten.
     """
-    control, may_add = sending.head.control, sending.may_add_headers
     changes = []
-    if may_add or names.DESTINATION in control:
-        changes.append((names.DESTINATION, sending.destination))
-    if may_add and not sending.head.id:
-        changes.append((names.REQUEST_ID, sending.request_id))
-    changes += sending.engine_headers
+    if may_add or names.DESTINATION in head.control:
+        changes.append((names.DESTINATION, destination))
+    if may_add and not head.id:
+        changes.append((names.REQUEST_ID, request_id))
+    changes += engine_headers
     kept = {names.DESTINATION, *(name for name, _ in changes)}
-    return changes, tuple(name for name in control if name not in kept)
+    return changes, tuple(name for name in head.control if name not in kept)
 
 
 def refusal(error: RequestError, decision_id: str = "") -> Immediate:

@@ -1,8 +1,6 @@
-"""Prepare a request for its endpoint: destinations, body, and how long to wait."""
+"""Where a decided request goes, and how long to wait there."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from laar.core.decision import Decision
 from laar.protocol import headers as names
@@ -23,35 +21,6 @@ duplicate work, too long costs waiting, so half as much per token suffices."""
 
 ONCE = Patience(names.SILENCES_S[-1], once=True)
 """The patience of requests that are tried once; a single route serves them."""
-
-
-@dataclass(slots=True)
-class Sending:
-    """A decided request with everything needed to send it.
-
-    Args:
-        destination: the endpoints in order of preference, separated by commas.
-        patience: how long an endpoint may stay silent.
-        head: the request's headers.
-        request_id: the client's request id, else laar's.
-        may_add_headers: number and size of the headers allow more.
-        body: the body; None if it was not collected.
-        changed: the body differs from the client's.
-        is_complete: the whole body was received.
-        trailers: trailers follow the body.
-        engine_headers: headers that control the engine.
-    """
-
-    destination: str
-    patience: Patience
-    head: names.Head
-    request_id: str
-    may_add_headers: bool
-    body: bytes | None
-    changed: bool
-    is_complete: bool
-    trailers: bool
-    engine_headers: tuple[tuple[str, str], ...] = ()
 
 
 def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
