@@ -524,21 +524,20 @@ class TestCommit:
 def test_the_order_of_a_request_in_flight_is_followed_unless_it_was_refused():
     hook_ = hook()
     first = apply(hook_, chat(user([4, 1, 2])))
-    hook_.note(first.receipt, 0.0, request="one")
+    hook_.note(first.receipt, 0.0)
     burst = chat(user([1, 2, 4]))
     assert apply(hook_, burst).reason is Reason.REORDERED
-    hook_.index.retract("one")
+    hook_.retract(first.receipt)
     assert apply(hook_, burst).body is burst
 
 
 def test_an_order_that_another_request_also_sent_is_not_retracted():
     hook_ = hook()
-    for name in ("one", "two"):
-        result = apply(hook_, chat(user([4, 1, 2])))
-        hook_.note(result.receipt, 0.0, request=name)
-        if name == "two":
-            hook_.commit(result.receipt, 0.0, endpoint="e", noted=True)
-    hook_.index.retract("one")
+    first, second = (apply(hook_, chat(user([4, 1, 2]))) for _ in range(2))
+    for result in (first, second):
+        hook_.note(result.receipt, 0.0)
+    hook_.commit(second.receipt, 0.0, endpoint="e", noted=True)
+    hook_.retract(first.receipt)
     assert apply(hook_, chat(user([1, 2, 4]))).reason is Reason.REORDERED
 
 

@@ -70,7 +70,7 @@ async def test_the_page_shows_expected_and_actual_gains_of_the_hook(
                 shows_answer=True,
                 now=runner.picker.clock(),
             )
-            rework.accepted("", "", runner.picker.clock())
+            rework.accepted("", runner.picker.clock())
             rework.ended(0.25, Usage(prompt_tokens=100, completion_tokens=1, cached_tokens=40))
         await browser.open(url)
 

@@ -145,16 +145,18 @@ def _messages(key: str, messages: object, whole: bool) -> Iterator[Text]:
     if not isinstance(messages, list):
         return
     roles = list(map(_role, messages))
-    turns = _turns(roles)
-    newest = max((turn for turn in turns if turn is not None), default=0)
-    for i, (message, role, turn) in enumerate(zip(messages, roles, turns, strict=True)):
-        if role is None or turn is None or "cache_control" in message:
+    last = len(roles)  # the start of the last turn: after the last answer with a message after it
+    while last and roles[last - 1] is None:
+        last -= 1
+    while last and roles[last - 1] is not None:
+        last -= 1
+    for i, (message, role) in enumerate(zip(messages, roles, strict=True)):
+        if role is None or "cache_control" in message:
             continue
-        fresh = turn == newest
         for field in ("content", "output"):
             value = message.get(field)
             if value is not None:
-                yield from _content((key, i, field), value, role, fresh, whole)
+                yield from _content((key, i, field), value, role, i >= last, whole)
 
 
 def _content(
@@ -212,18 +214,3 @@ def _role(message: object) -> Role | None:
 def _is_answer(message: object) -> bool:
     """Return whether the model wrote the message: an answer, a tool call, reasoning."""
     return _role(message) is None
-
-
-def _turns(roles: Sequence[Role | None]) -> list[int | None]:
-    """Return the turn of each message; None for the model's own."""
-    turns: list[int | None] = []
-    turn, answered = 0, False
-    for role in roles:
-        if role is None:
-            turns.append(None)
-            answered = True
-        else:
-            turn += answered
-            turns.append(turn)
-            answered = False
-    return turns

@@ -144,17 +144,22 @@ class ContextHook:
         self._reasons[result.reason] += 1
         return result
 
-    def note(self, receipt: TurnPlan | None, now: float, *, request: str) -> None:
+    def note(self, receipt: TurnPlan | None, now: float) -> None:
         """Remember the order of a request in flight, so that a burst shares it.
 
-        `commit` must follow, or `index.retract` if no endpoint accepts it.
+        `commit` must follow, or `retract` if no endpoint accepts it.
         """
         if receipt is None:
             return
         for seed, docs in receipt.orders:
-            self.index.insert(receipt.scope, seed, docs, now, request=request)
+            self.index.insert(receipt.scope, seed, docs, now)
         for docs in receipt.received:
             self.sequences.observe(receipt.scope, docs)
+
+    def retract(self, receipt: TurnPlan | None) -> None:
+        """Forget the order of a request that no endpoint accepted."""
+        for seed, docs in receipt.orders if receipt is not None else ():
+            self.index.retract(seed, docs)
 
     def commit(
         self,
@@ -175,7 +180,7 @@ class ContextHook:
         if receipt is None:
             return
         if not noted:
-            self.note(receipt, now, request="")
+            self.note(receipt, now)
         for seed, docs in receipt.orders:
             self.index.place(seed, docs, now, endpoint=endpoint)
         for key, what in receipt.memos:
@@ -204,8 +209,8 @@ class ContextHook:
         if self._cache_bytes is not None and self._document_bytes > 0:
             fit = self._cache_bytes * self._documents / self._document_bytes
             capacity = min(capacity, int(fit))
-        self.index.resize(capacity)
-        self.received.resize(capacity)
+        self.index.capacity_docs = max(1, capacity)
+        self.received.capacity_docs = capacity
 
     def record_usage(
         self, receipt: TurnPlan | None, *, prompt_tokens: int, cached_tokens: int
@@ -235,9 +240,9 @@ class ContextHook:
         """Return requests by reason, including zeros, and the size of every table."""
         return {reason.value: self._reasons[reason] for reason in Reason} | {
             "index_documents": len(self.index),
-            "index_orders": self.index.orders,
+            "index_orders": len(self.index.orders),
             "index_capacity": self.index.capacity_docs,
-            "index_scopes": self.index.scopes,
+            "index_scopes": len(self.index.affinities),
             "index_evicted_capacity": self.index.evicted_capacity,
             "index_evicted_ttl": self.index.evicted_ttl,
             "index_evicted_told": self.index.evicted_told,

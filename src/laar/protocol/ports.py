@@ -53,7 +53,7 @@ class Rework(Protocol):
         """
         ...
 
-    def asked(self, request: str, now: float) -> None:
+    def asked(self, now: float) -> None:
         """Record that the request was sent; `accepted` or `refused` follows."""
         ...
 
@@ -61,12 +61,11 @@ class Rework(Protocol):
         """Record that no endpoint accepted the request."""
         ...
 
-    def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
+    def accepted(self, endpoint: str, now: float, *, decision: str = "") -> None:
         """Record that an endpoint answers with a 2xx status.
 
         Args:
             endpoint: the endpoint's address; empty if unknown.
-            request: the request's id at the endpoint; empty if unknown.
             now: seconds, monotonic.
             decision: the decision's id for reporting outcomes; empty if unknown.
         """

@@ -91,7 +91,7 @@ class _Reworked:
         self._ordering = ordering
         self._result = result
         self._observes = observes
-        self._noted = ""  # id of the request for which the order is remembered
+        self._noted = False  # whether the order of the request in flight is remembered
         self.body, self.context = result.body, result.context
         self.renames = bool(result.numbers)
 
@@ -106,20 +106,19 @@ class _Reworked:
 
         return Citations(self._result.numbers, events=events)
 
-    def asked(self, request: str, now: float) -> None:
+    def asked(self, now: float) -> None:
         """Remember the order, so that a burst of requests shares it."""
-        self._noted, note = request, self._ordering.hook.note
-        self._hooks.after(partial(note, self._result.receipt, now, request=request))
+        self._noted = True
+        self._hooks.after(partial(self._ordering.hook.note, self._result.receipt, now))
 
     def refused(self) -> None:
         if self._noted:
-            self._hooks.guarded(self._ordering.hook.index.retract, self._noted)
+            self._hooks.guarded(self._ordering.hook.retract, self._result.receipt)
 
-    def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
+    def accepted(self, endpoint: str, now: float, *, decision: str = "") -> None:
         """Record that `endpoint` accepted the body."""
-        receipt, noted = self._result.receipt, bool(self._noted)
-        commit = partial(self._ordering.hook.commit, receipt, now, endpoint=endpoint, noted=noted)
-        self._hooks.after(commit)
+        receipt, commit = self._result.receipt, self._ordering.hook.commit
+        self._hooks.after(partial(commit, receipt, now, endpoint=endpoint, noted=self._noted))
         if decision and receipt is not None and receipt.orders:
             self._hooks.awaits_outcome(decision, self._ordering, receipt)
 

@@ -103,7 +103,7 @@ class RagClient:
         body = orjson.dumps({"model": "model", "messages": messages})
         result = self._hook.apply(body, api="chat", tenant="", now=now, mode="on")
         self._receipts[number] = result.receipt
-        self._hook.note(result.receipt, now, request=str(number))
+        self._hook.note(result.receipt, now)
         note_tokens = -(-(len(result.body) - len(body)) // _BYTES_PER_TOKEN)
         ordered = [docs[place] for place in result.plan.permutation or range(len(docs))]
         prompt = prompt_of(

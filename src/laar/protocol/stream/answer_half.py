@@ -67,9 +67,8 @@ class AnswerHalf(StreamState):
                 return self._unanswered(decision, event, now, out)
         if self.rework is not None:
             if answer.accepted:  # record it before the client sends the next turn
-                known = (decision.address, decision.request.id) if decision else ("", "")
-                decided = decision.id if decision else ""
-                self.rework.accepted(event.served or known[0], known[1], now, decision=decided)
+                address, decided = (decision.address, decision.id) if decision else ("", "")
+                self.rework.accepted(event.served or address, now, decision=decided)
                 self.taken = True
                 restorer = self.rework.restorer(events=event.streamed, encoded=event.encoded)
                 if restorer is not None:

@@ -299,7 +299,7 @@ class RequestHalf(StreamState):
         request = self._request_of(read)
         if self.rework is not None:
             request.context = self.rework.context
-            self.rework.asked(self._id, now)
+            self.rework.asked(now)
         out.append(Ask(request))
         return RequestPhase.DECIDING
 
