@@ -163,7 +163,8 @@ def asked(seed, harm):
         body = orjson.dumps({"model": "m", "messages": messages})
         result = hook.apply(body, api="chat", tenant="t", mode="on", now=float(number))
         chance = right[context] - (0.0 if result.held_out else harm)
-        hook.record_outcome(result, correct=rng.random() < chance)
+        sides = result.held_out, result.deduplicated
+        hook.guard.record_outcome(result.conversation, *sides, correct=rng.random() < chance)
     return hook.guard.off
 
 

@@ -185,15 +185,6 @@ class ContextHook:
             ahead=None if plan.held_out else expected - received,
         )
 
-    def record_outcome(self, plan: TurnPlan, *, correct: bool) -> None:
-        """Record whether an answer was correct, for the guard."""
-        self.guard.record_outcome(
-            plan.conversation,
-            held_out=plan.held_out,
-            deduplicated=plan.deduplicated,
-            correct=correct,
-        )
-
     def stats(self) -> dict[str, int]:
         """Return the size of every table, and the counts of evictions."""
         return {

@@ -96,12 +96,6 @@ class TurnPlan:
         """Number of documents in the blocks of the last turn."""
         return sum([count for _, count in self.shapes])
 
-    def for_outcome(self) -> TurnPlan:
-        """Return a copy with what the guard needs once an outcome is reported."""
-        return TurnPlan(
-            conversation=self.conversation, held_out=self.held_out, deduplicated=self.deduplicated
-        )
-
 
 @dataclass(slots=True, kw_only=True)
 class Turn:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from laar.core.decision import Completion
 from laar.core.request import Api
-from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
 
 IsEnforced = Callable[[str], bool]
@@ -71,13 +71,8 @@ class Rework(Protocol):
         """
         ...
 
-    def ended(self, ttft_s: float | None, usage: Usage) -> None:
-        """Record that an accepted answer has ended.
-
-        Args:
-            ttft_s: seconds from the decision to its first byte; None if the answer was not read.
-            usage: empty if the answer was not read.
-        """
+    def ended(self, end: Completion) -> None:
+        """Record that an accepted answer has ended; an unread one has no TTFT and no usage."""
         ...
 
 

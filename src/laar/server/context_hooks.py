@@ -17,9 +17,9 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from laar.context.settings import Mode, Reason
+from laar.core.decision import Completion
 from laar.core.request import Api
 from laar.latest import Latest
-from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
 from laar.protocol.ports import Restorer
 from laar.settings import ContextRoute, Settings
@@ -121,14 +121,14 @@ class _Reworked:
         if decision and plan.orders:
             self._hooks.awaits_outcome(decision, self._ordering, plan)
 
-    def ended(self, ttft_s: float | None, usage: Usage) -> None:
+    def ended(self, end: Completion) -> None:
         """Record the measured cached tokens."""
-        self._hooks.shows_answers |= ttft_s is not None
-        self._hooks.guarded(self._measured, usage)
+        self._hooks.shows_answers |= end.ttft_s is not None
+        self._hooks.guarded(self._measured, end)
 
-    def _measured(self, usage: Usage) -> None:
+    def _measured(self, end: Completion) -> None:
         ordering, plan = self._ordering, self._plan
-        prompt, cached = usage.prompt_tokens, usage.cached_tokens
+        prompt, cached = end.prompt_tokens, end.cached_tokens
         if plan.orders and not self._observes and prompt and cached is not None:
             ordering.hook.record_usage(plan, prompt_tokens=prompt, cached_tokens=cached)
             self._hooks.judge(ordering)
@@ -149,7 +149,7 @@ class ContextHooks:
         self.later: Callable[[Callable[[], None]], object] = lambda call: call()
         # Learning deferred within an iteration of the event loop.
         self._due: deque[Callable[[], None]] = deque()
-        self._answered: Latest[str, tuple[Ordering, TurnPlan]] = Latest(MAX_ANSWERED)
+        self._answered: Latest[str, tuple[Ordering, Callable[[bool], None]]] = Latest(MAX_ANSWERED)
         self.apply_settings(picker.settings)
 
     def apply_settings(self, settings: Settings) -> None:
@@ -311,15 +311,16 @@ class ContextHooks:
         self._picker.problems.report(f"context {ordering.name}", text)
 
     def awaits_outcome(self, decision: str, ordering: Ordering, plan: TurnPlan) -> None:
-        """Keep what the guard needs until the outcome of a decision is reported."""
-        self._answered[decision] = ordering, plan.for_outcome()
+        """Keep what the guard needs, without documents, until an outcome is reported."""
+        record, sides = ordering.hook.guard.record_outcome, (plan.held_out, plan.deduplicated)
+        self._answered[decision] = ordering, partial(record, plan.conversation, *sides)
 
     def reported(self, decision: str, correct: bool) -> None:
         """Record the outcome of a decision; only the first one counts."""
         known = self._answered.pop(decision, None)
         if known is not None:
-            ordering, plan = known
-            ordering.hook.record_outcome(plan, correct=correct)
+            ordering, record = known
+            record(correct)
             self.judge(ordering)
 
     # -- caches of the engines -----------------------------------------------------------------

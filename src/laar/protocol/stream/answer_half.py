@@ -12,7 +12,7 @@ from laar.core.decision import Decision
 from laar.core.request import Api
 from laar.protocol import agreed
 from laar.protocol import headers as names
-from laar.protocol.answers import NameRestorer, Usage
+from laar.protocol.answers import NameRestorer
 from laar.protocol.events import (
     Action,
     AnswerTrailers,
@@ -181,8 +181,7 @@ class AnswerHalf(StreamState):
             return
         end = answer.completion(decision, now)
         if self.rework is not None and answer.complete:
-            usage = Usage(end.prompt_tokens, end.completion_tokens, end.cached_tokens)
-            self.rework.ended(end.ttft_s, usage)
+            self.rework.ended(end)
             self.rework = None
         out.append(Ended(decision, end))
 

@@ -147,8 +147,6 @@ DIALECTS: dict[Shape, Dialect] = {
 """Dialects by the shape that Envoy announces, if it sends the request's headers."""
 
 KEPT_HEADERS: dict[Shape, Dialect] = {
-    Shape.NATIVE: Dialect(shows_answers=False, keeps_headers=True),
-    Shape.STREAMED: Dialect(shows_answers=True, keeps_headers=True),
-    Shape.GATEWAY: Dialect(shows_answers=True, keeps_headers=True),  # no Envoy announces this
+    shape: Dialect(shows_answers=shape is not Shape.NATIVE, keeps_headers=True) for shape in Shape
 }
-"""Dialects by shape, for Envoys that keep the request's headers."""
+"""Dialects by shape, for Envoys that keep the request's headers; none announces `GATEWAY`."""
