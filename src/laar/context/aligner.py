@@ -192,11 +192,6 @@ class OrderIndex:
             self._docs += len(docs)
             self._thread(order)
             self._send(whole, order, endpoint)
-            for _ in range(_EXPIRE_AT_ONCE):
-                if not self._is_full() or len(self.orders) < 2:
-                    break
-                self._drop(next(iter(self.orders)))
-                self.evicted_capacity += 1
         else:
             order.sent_at = now
             self.orders.move_to_end(whole)
@@ -226,10 +221,6 @@ class OrderIndex:
         order = self.orders.get(whole := hash((seed, *docs)))
         if order is not None and not order.endpoint:
             self._drop(whole)
-
-    def _is_full(self) -> bool:
-        capacity = self.capacity_docs
-        return self._positions > capacity or self._docs > _MOST_SHARED * capacity
 
     def _send(self, whole: int, order: _Order, endpoint: str) -> None:
         """Record an order as the latest of an endpoint; an empty name means unknown."""
@@ -274,11 +265,18 @@ class OrderIndex:
             self.evicted_ttl += len(self.orders)
             self._clear()
             return
+        capacity = self.capacity_docs
         for _ in range(_EXPIRE_AT_ONCE):
-            if now - next(iter(self.orders.values())).sent_at <= TTL_S:
+            oldest, order = next(iter(self.orders.items()))
+            if now - order.sent_at > TTL_S:
+                self.evicted_ttl += 1
+            elif len(self.orders) > 1 and (
+                self._positions > capacity or self._docs > _MOST_SHARED * capacity
+            ):
+                self.evicted_capacity += 1
+            else:
                 return
-            self._drop(next(iter(self.orders)))
-            self.evicted_ttl += 1
+            self._drop(oldest)
 
     def _drop(self, whole: int) -> None:
         order = self.orders.pop(whole)

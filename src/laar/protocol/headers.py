@@ -340,8 +340,6 @@ def _tenant(value: str) -> str:
 
 
 def _milliseconds(value: str) -> float | None:
-    if not value:
-        return None
     try:
         seconds = float(value) / 1000.0
     except ValueError:

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, unquote
 
 from laar.core.request import Api
 from laar.errors import RequestError
+from laar.latest import Latest
 
 SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", Api.CHAT),
@@ -164,7 +165,7 @@ MAX_PATHS, MAX_PATH_CHARS = 256, 128
 """Maximum cached paths, and their maximum length; clients send a handful of short ones."""
 
 
-class Paths(dict[str, PathFacts]):
+class Paths(Latest[str, PathFacts]):
     """A cache of the properties of paths.
 
     Args:
@@ -173,7 +174,7 @@ class Paths(dict[str, PathFacts]):
     """
 
     def __init__(self, denied: DeniedPaths, opaque: tuple[str, ...]) -> None:
-        super().__init__()
+        super().__init__(MAX_PATHS)
         self._denied = denied
         self._opaque = opaque
 
@@ -190,8 +191,6 @@ class Paths(dict[str, PathFacts]):
             (stored[2],) if stored and stored[2] else (),
         )
         if len(path) <= MAX_PATH_CHARS:
-            if len(self) >= MAX_PATHS:
-                self.clear()
             self[path] = facts
         return facts
 
