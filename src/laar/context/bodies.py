@@ -76,29 +76,22 @@ def prompt_texts(body: dict[str, object], api: str, raw: bytes | None = None) ->
 def _texts(body: dict[str, object], api: str, *, whole: bool) -> list[Text]:
     if api == "completions":
         return _prompts(body.get("prompt"))
-    if api == "chat":
-        documents = [Text(("documents",), "", "tool", True, parts=True)]
-        has_documents = whole and isinstance(body.get("documents"), list)
-        said = _messages("messages", body.get("messages"), whole)
-        return [*said, *(documents if has_documents else ())]
-    if api == "messages":  # Anthropic's system prompt is outside the messages
-        messages = body.get("messages")
-        first_turn = not (isinstance(messages, list) and any(map(_is_answer, messages)))
-        return [
-            *_content(("system",), body.get("system"), "system", first_turn),
-            *_messages("messages", messages, whole),
-        ]
-    if api != "responses":
-        raise Refused(Reason.UNSUPPORTED_API)
-    given = body.get("input")
+    key = "input" if api == "responses" else "messages"
+    said = body.get(key)
+    first_turn = not (isinstance(said, list) and any(map(_is_answer, said)))
     texts: list[Text] = []
-    instructions = body.get("instructions")
-    if isinstance(instructions, str):
-        first_turn = not (isinstance(given, list) and any(map(_is_answer, given)))
-        texts.append(Text(("instructions",), instructions, "system", first_turn))
-    if isinstance(given, str):
-        texts.append(Text(("input",), given, "user", True))
-    texts += _messages("input", given, whole)
+    if api == "messages":  # Anthropic's system prompt is outside the messages
+        texts += _content(("system",), body.get("system"), "system", first_turn)
+    elif api == "responses":
+        if isinstance(instructions := body.get("instructions"), str):
+            texts.append(Text(("instructions",), instructions, "system", first_turn))
+        if isinstance(said, str):
+            texts.append(Text(("input",), said, "user", True))
+    elif api != "chat":
+        raise Refused(Reason.UNSUPPORTED_API)
+    texts += _messages(key, said, whole)
+    if api == "chat" and whole and isinstance(body.get("documents"), list):
+        texts.append(Text(("documents",), "", "tool", True, parts=True))
     return texts
 
 

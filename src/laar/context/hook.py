@@ -100,9 +100,38 @@ class ContextHook:
                 without documents.
             restores: whether the caller will restore the result's numbers in the answer.
         """
+        settings, observe = self.settings, mode == "observe"
         try:
-            observe = mode == "observe"
-            return self._apply(body, document, api, tenant, now, observe=observe, restores=restores)
+            if len(body) > settings.max_body_bytes:
+                raise Refused(Reason.TOO_LARGE)
+            ends_at = self.clock() + MAX_ADDED_MS / 1e3
+            try:
+                parsed = orjson.loads(body) if document is None else document
+            except orjson.JSONDecodeError:
+                raise Refused(Reason.INVALID_JSON) from None
+            if not isinstance(parsed, dict):
+                raise Refused(Reason.NO_DOCUMENTS)
+            steady, last = body, ""
+            if not observe and (settings.sort_tools or settings.last_lines):
+                steady, parsed, last = steadied(body, parsed, api, settings)
+            turn = Turn(
+                hook=self,
+                scope=_scope(parsed, tenant, self._route, observe=observe),
+                now=now,
+                ends_at=ends_at,
+                observes=observe,
+                restores=restores and can_restore(parsed, api),
+            )
+            plan = turn.plan(parsed, api, steady)
+            plan.body_bytes = len(steady)
+            plan.memos = [] if observe else plan.memos
+            made = splice(steady, plan.edits) if plan.edits and not observe else steady
+            plan.body = with_last(made, api, last) if last else made
+            is_steadied = plan.body is not body and not plan.edits
+            plan.reason = Reason.STEADIED if is_steadied else _reason(plan, observe=observe)
+            plan.numbers = plan.numbers if plan.edits and not observe else {}
+            plan.context = _context(*plan.orders[0]) if plan.orders and not observe else ()
+            return plan
         except Refused as refused:
             return TurnPlan(body=body, reason=refused.reason)
         except orjson.JSONEncodeError:  # nested deeper than orjson can write
@@ -198,50 +227,6 @@ class ContextHook:
             "memo_entries": len(self.memo),
             "pieces": len(self.recurrences),
         }
-
-    def _apply(
-        self,
-        body: bytes,
-        document: dict[str, Any] | None,
-        api: str,
-        tenant: str,
-        now: float,
-        *,
-        observe: bool,
-        restores: bool,
-    ) -> TurnPlan:
-        settings = self.settings
-        if len(body) > settings.max_body_bytes:
-            raise Refused(Reason.TOO_LARGE)
-        ends_at = self.clock() + MAX_ADDED_MS / 1e3
-        try:
-            parsed = orjson.loads(body) if document is None else document
-        except orjson.JSONDecodeError:
-            raise Refused(Reason.INVALID_JSON) from None
-        if not isinstance(parsed, dict):
-            raise Refused(Reason.NO_DOCUMENTS)
-        received, last = body, ""
-        if not observe and (settings.sort_tools or settings.last_lines):
-            body, parsed, last = steadied(body, parsed, api, settings)
-        turn = Turn(
-            hook=self,
-            scope=_scope(parsed, tenant, self._route, observe=observe),
-            now=now,
-            ends_at=ends_at,
-            observes=observe,
-            restores=restores and can_restore(parsed, api),
-        )
-        plan = turn.plan(parsed, api, body)
-        plan.body_bytes = len(body)
-        plan.memos = [] if observe else plan.memos
-        made = splice(body, plan.edits) if plan.edits and not observe else body
-        made = with_last(made, api, last) if last else made
-        is_steadied = made is not received and not plan.edits
-        plan.body = made
-        plan.reason = Reason.STEADIED if is_steadied else _reason(plan, observe=observe)
-        plan.numbers = plan.numbers if plan.edits and not observe else {}
-        plan.context = _context(*plan.orders[0]) if plan.orders and not observe else ()
-        return plan
 
 
 def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -> int:

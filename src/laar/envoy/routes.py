@@ -24,7 +24,7 @@ from laar.protocol import headers as names
 from laar.protocol.agreed import LB_NAMESPACE
 from laar.protocol.events import Patience
 from laar.protocol.paths import SUFFIXES
-from laar.protocol.stream.sending import ONCE
+from laar.protocol.stream.contract_headers import ONCE
 
 EXT_PROC = "envoy.filters.http.ext_proc"
 EXT_PROC_TYPE = "extensions.filters.http.ext_proc.v3"

@@ -38,12 +38,13 @@ from laar.protocol.splice import splice_model
 from laar.protocol.stream.contract_headers import (
     MAX_HEADER_BYTES_TO_ADD_TO,
     MAX_HEADERS_TO_ADD_TO,
+    destinations,
     headers_of_request,
+    patience,
     refusal,
 )
 from laar.protocol.stream.dialect import DIALECTS, KEPT_HEADERS
 from laar.protocol.stream.phases import RequestPhase
-from laar.protocol.stream.sending import destinations, patience
 from laar.protocol.stream.state import StreamState
 
 _NO_HEAD = names.read_head({})
