@@ -163,8 +163,8 @@ def asked(seed, harm):
         body = orjson.dumps({"model": "m", "messages": messages})
         result = hook.apply(body, api="chat", tenant="t", mode="on", now=float(number))
         chance = right[context] - (0.0 if result.held_out else harm)
-        sides = result.held_out, result.deduplicated
-        hook.guard.record_outcome(result.conversation, *sides, correct=rng.random() < chance)
+        sides = {"held_out": result.held_out, "deduplicated": result.deduplicated}
+        hook.guard.record_outcome(result.conversation, correct=rng.random() < chance, **sides)
     return hook.guard.off
 
 

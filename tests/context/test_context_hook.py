@@ -532,6 +532,15 @@ def test_an_order_that_another_request_also_sent_is_not_retracted():
     assert apply(hook_, chat(user([1, 2, 4]))).reason is Reason.REORDERED
 
 
+def test_an_order_in_an_endpoints_cache_outlives_the_refusal_of_a_request_with_it():
+    hook_ = hook()
+    first, second = (apply(hook_, chat(user([4, 1, 2]))) for _ in range(2))
+    hook_.commit(first, 0.0, endpoint="e")
+    hook_.note(second, 1.0)
+    hook_.retract(second)
+    assert apply(hook_, chat(user([1, 2, 4]))).reason is Reason.REORDERED
+
+
 def test_contexts_show_how_much_of_their_beginnings_two_prompts_share():
     hook_ = hook()
     one, other = (send(hook_, chat(user(ids))).context for ids in ([4, 1, 2, 3], [3, 9, 4, 1]))

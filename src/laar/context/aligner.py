@@ -183,20 +183,20 @@ class OrderIndex:
         self.place(seed, docs, now, endpoint=endpoint)
 
     def place(self, seed: int, docs: Sequence[int], now: float, *, endpoint: str) -> None:
-        """Record the endpoint of an already recorded order, without counting the request again."""
+        """Record the endpoint of an already recorded order, without counting the request again.
+
+        An order stays with the endpoint that has it until another one is known.
+        """
         whole = hash((seed, *docs))
         order = self.orders.get(whole)
         if order is None:
-            order = _Order(now, seed, array("Q", docs), "")
-            self.orders[whole] = order
+            order = self.orders[whole] = _Order(now, seed, array("Q", docs), "")
             self._docs += len(docs)
             self._thread(order)
-            self._send(whole, order, endpoint)
-        else:
-            order.sent_at = now
-            self.orders.move_to_end(whole)
-            self._doomed.discard(whole)
-            self._send(whole, order, endpoint)
+        order.sent_at = now
+        self.orders.move_to_end(whole)
+        self._doomed.discard(whole)
+        self._send(whole, order, endpoint or order.endpoint)
         self._expire(now)
 
     def forget(self, endpoint: str, *, before: float | None = None) -> int:

@@ -186,7 +186,7 @@ class GainGuard:
         return float(slope * ahead), error
 
     def record_outcome(
-        self, conversation: int, held_out: bool, deduplicated: bool | None, correct: bool
+        self, conversation: int, *, held_out: bool, deduplicated: bool | None, correct: bool
     ) -> None:
         """Record whether an answer was correct.
 

@@ -47,7 +47,7 @@ def as_received(block: Block) -> Change:
 
 
 def note_bytes(block: Block, settings: ContextSettings) -> int:
-    """Return the length of the note that moving a block adds, without labels; 0 for no note."""
+    """Return the approximate length of the note that moving a block adds; 0 for no note."""
     return 66 + 5 * len(block.items) if settings.annotate else 0
 
 

@@ -149,7 +149,7 @@ class ContextHooks:
         self.later: Callable[[Callable[[], None]], object] = lambda call: call()
         # Learning deferred within an iteration of the event loop.
         self._due: deque[Callable[[], None]] = deque()
-        self._answered: Latest[str, tuple[Ordering, Callable[[bool], None]]] = Latest(MAX_ANSWERED)
+        self._answered: Latest[str, tuple[Ordering, Callable[..., None]]] = Latest(MAX_ANSWERED)
         self.apply_settings(picker.settings)
 
     def apply_settings(self, settings: Settings) -> None:
@@ -312,15 +312,22 @@ class ContextHooks:
 
     def awaits_outcome(self, decision: str, ordering: Ordering, plan: TurnPlan) -> None:
         """Keep what the guard needs, without documents, until an outcome is reported."""
-        record, sides = ordering.hook.guard.record_outcome, (plan.held_out, plan.deduplicated)
-        self._answered[decision] = ordering, partial(record, plan.conversation, *sides)
+        self._answered[decision] = (
+            ordering,
+            partial(
+                ordering.hook.guard.record_outcome,
+                plan.conversation,
+                held_out=plan.held_out,
+                deduplicated=plan.deduplicated,
+            ),
+        )
 
     def reported(self, decision: str, correct: bool) -> None:
         """Record the outcome of a decision; only the first one counts."""
         known = self._answered.pop(decision, None)
         if known is not None:
             ordering, record = known
-            record(correct)
+            record(correct=correct)
             self.judge(ordering)
 
     # -- caches of the engines -----------------------------------------------------------------
