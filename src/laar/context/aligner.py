@@ -177,8 +177,7 @@ class OrderIndex:
         self, scope: int, seed: int, docs: Sequence[int], now: float, *, endpoint: str = ""
     ) -> None:
         """Record the order of a request in flight, or of one accepted by an endpoint."""
-        affinity = self.affinities.get(scope) or Affinity()
-        self.affinities[scope] = affinity
+        affinity = self.affinities[scope] = self.affinities.get(scope) or Affinity()
         affinity.observe(docs, now)
         self.place(seed, docs, now, endpoint=endpoint)
 

@@ -124,13 +124,17 @@ class ContextHook:
             )
             plan = turn.plan(parsed, api, steady)
             plan.body_bytes = len(steady)
-            plan.memos = [] if observe else plan.memos
-            made = splice(steady, plan.edits) if plan.edits and not observe else steady
+            if observe:
+                plan.body, plan.memos, plan.numbers = body, [], {}
+                plan.reason = Reason.OBSERVED if plan.edits else plan.reason
+                return plan
+            made = splice(steady, plan.edits) if plan.edits else steady
             plan.body = with_last(made, api, last) if last else made
-            is_steadied = plan.body is not body and not plan.edits
-            plan.reason = Reason.STEADIED if is_steadied else _reason(plan, observe=observe)
-            plan.numbers = plan.numbers if plan.edits and not observe else {}
-            plan.context = _context(*plan.orders[0]) if plan.orders and not observe else ()
+            plan.context = _context(*plan.orders[0]) if plan.orders else ()
+            if plan.edits:
+                plan.reason = Reason.DEDUPLICATED if plan.removed_bytes else Reason.REORDERED
+            elif plan.body is not body:
+                plan.reason = Reason.STEADIED
             return plan
         except Refused as refused:
             return TurnPlan(body=body, reason=refused.reason)
@@ -249,11 +253,3 @@ def _context(seed: int, docs: Sequence[int]) -> tuple[int, ...]:
         if depth in _DEPTHS:
             context.append(so_far)
     return tuple(context)
-
-
-def _reason(plan: TurnPlan, *, observe: bool) -> Reason:
-    if plan.edits:
-        if observe:
-            return Reason.OBSERVED
-        return Reason.DEDUPLICATED if plan.removed_bytes else Reason.REORDERED
-    return plan.reason
