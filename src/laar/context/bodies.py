@@ -78,7 +78,7 @@ def _texts(body: dict[str, object], api: str, *, whole: bool) -> list[Text]:
         return _prompts(body.get("prompt"))
     key = "input" if api == "responses" else "messages"
     said = body.get(key)
-    first_turn = not (isinstance(said, list) and any(map(_is_answer, said)))
+    first_turn = not (isinstance(said, list) and None in map(_role, said))
     texts: list[Text] = []
     if api == "messages":  # Anthropic's system prompt is outside the messages
         texts += _content(("system",), body.get("system"), "system", first_turn)
@@ -194,7 +194,7 @@ _DEEPEST = 5
 
 
 def _role(message: object) -> Role | None:
-    """Return the role of a message; None if the message is never changed."""
+    """Return the role of a message; None for the model's own, which are never changed."""
     if not isinstance(message, dict):
         return None
     role = message.get("role")
@@ -202,8 +202,3 @@ def _role(message: object) -> Role | None:
         return _ROLES.get(role)
     kind = message.get("type")
     return "tool" if isinstance(kind, str) and kind.endswith("_output") else None
-
-
-def _is_answer(message: object) -> bool:
-    """Return whether the model wrote the message: an answer, a tool call, reasoning."""
-    return _role(message) is None

@@ -1,4 +1,4 @@
-"""The interfaces that a stream calls: the body hook and enforcement.
+"""The interfaces that a stream calls: the body hook and what it returns.
 
 Each is implemented in a higher layer, or by a test. None raises errors on purpose: after a fault
 the request continues without the picker.
@@ -6,16 +6,11 @@ the request continues without the picker.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from laar.core.decision import Completion
 from laar.core.request import Api
 from laar.protocol.headers import Head
-
-IsEnforced = Callable[[str], bool]
-"""Returns whether the decision for a session, or for a request id if there is none, is enforced. If
-not, the request is in shadow."""
 
 
 class Restorer(Protocol):

@@ -7,7 +7,7 @@ from laar.core.decision import Decision
 from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
-from laar.protocol.events import Immediate, Patience
+from laar.protocol.events import AnswerHeaders, Immediate, Patience
 
 MAX_HEADERS_TO_ADD_TO = 90
 """Number of headers above which laar adds none: Envoy fails a request whose headers exceed its
@@ -68,26 +68,21 @@ def headers_of_answer(
     return headers
 
 
-def headers_of_request(
-    head: names.Head,
-    request_id: str,
-    destination: str,
-    engine_headers: tuple[tuple[str, str], ...],
-    *,
-    may_add: bool,
-) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-    """Return the request headers to set with the decision, and those to remove.
+def change_headers(
+    decided: AnswerHeaders, head: names.Head, request_id: str, *, may_add: bool
+) -> None:
+    """Set the request's headers that carry the decision, and remove the client's control headers.
 
     If none may be added, only metadata names the destination; a client's value is overwritten.
     """
-    changes = []
+    changes = decided.set_headers
     if may_add or names.DESTINATION in head.control:
-        changes.append((names.DESTINATION, destination))
+        changes.append((names.DESTINATION, decided.destination))
     if may_add and not head.id:
         changes.append((names.REQUEST_ID, request_id))
-    changes += engine_headers
+    changes += decided.engine_headers
     kept = {names.DESTINATION, *(name for name, _ in changes)}
-    return changes, tuple(name for name in head.control if name not in kept)
+    decided.remove_headers = tuple(name for name in head.control if name not in kept)
 
 
 def refusal(error: RequestError, decision_id: str = "") -> Immediate:

@@ -38,8 +38,8 @@ from laar.protocol.splice import splice_model
 from laar.protocol.stream.contract_headers import (
     MAX_HEADER_BYTES_TO_ADD_TO,
     MAX_HEADERS_TO_ADD_TO,
+    change_headers,
     destinations,
-    headers_of_request,
     patience,
     refusal,
 )
@@ -371,22 +371,16 @@ class RequestHalf(StreamState):
             decision.flight.traced_as,
             decision.way,
         )
-        engine = () if steered == _UNSTEERED else _engine_headers(decision, self._head.path)
+        path = self._head.path
         decided = AnswerHeaders(
             Direction.REQUEST,
             [],
             destination=",".join(destinations(decision, self._attempts)),
             patience=patient,
-            engine_headers=engine,
+            engine_headers=() if steered == _UNSTEERED else _engine_headers(decision, path),
         )
         if not self.dialect.keeps_headers:
-            decided.set_headers, decided.remove_headers = headers_of_request(
-                self._head,
-                request.id,
-                decided.destination,
-                engine,
-                may_add=self._may_add_headers,
-            )
+            change_headers(decided, self._head, request.id, may_add=self._may_add_headers)
         if (target := decision.rewrite or request.model) != self.asked:
             self._fit(target)
         self.dialect.send(decided, came, out)
