@@ -56,8 +56,12 @@ class Sequences:
         keys = [hash((scope, doc)) for doc in docs]
         free, _ = self._compared(keys)
         whole = hash(tuple(keys))
-        for place, (key, moves) in enumerate(zip(keys, free, strict=True)):
-            self._last[key] = _Last(whole, place, moves)
+        if all(free) and len(self._last) < MAX_DOCUMENTS // 2:  # no eviction is near
+            for last in map(self._last.__getitem__, keys):
+                last.whole, last.free = whole, True
+        else:
+            for place, (key, moves) in enumerate(zip(keys, free, strict=True)):
+                self._last[key] = _Last(whole, place, moves)
 
     def _compared(self, keys: Sequence[int]) -> tuple[list[bool], list[bool]]:
         """Return for each document whether it is free, and whether it was seen with others."""

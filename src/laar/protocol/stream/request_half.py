@@ -182,17 +182,12 @@ class RequestHalf(StreamState):
                 self.api = api_of(event.headers.get(name, ""))
                 if self.api is not _OPAQUE:
                     break
-        if env.settings.conformance_headers:
-            self._select_for_test(event.headers.get(names.TEST_SELECTION, ""))
+        test = event.headers.get(names.TEST_SELECTION) if env.settings.conformance_headers else ""
+        if test and (wanted := names.read_subset(test)) is not None:
+            self._subset = wanted if self._subset is None else self._subset & wanted
         if env.enforced is not None:
             self.shadow = not env.enforced(head.session or self._id)
         return facts
-
-    def _select_for_test(self, value: str) -> None:
-        """Restrict the choice to the endpoints named by a conformance test."""
-        wanted = names.read_subset(value) if value else None
-        if wanted is not None:
-            self._subset = wanted if self._subset is None else self._subset & wanted
 
     def _request_body(self, event: RequestBody, now: float, out: list[Action]) -> RequestPhase:
         body = self.body
