@@ -522,6 +522,15 @@ def test_the_order_of_a_request_in_flight_is_followed_unless_it_was_refused():
     assert apply(hook_, burst).body is burst
 
 
+def test_the_orders_of_all_lists_of_a_refused_request_are_retracted():
+    hook_ = hook()
+    plan = apply(hook_, chat(user([4, 1, 2]), user([7, 5, 6])))
+    hook_.note(plan, 0.0)
+    assert hook_.stats()["index_orders"] == 2
+    hook_.retract(plan)
+    assert hook_.stats()["index_orders"] == 0
+
+
 def test_an_order_that_another_request_also_sent_is_not_retracted():
     hook_ = hook()
     first, second = (apply(hook_, chat(user([4, 1, 2]))) for _ in range(2))
