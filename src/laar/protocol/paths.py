@@ -14,7 +14,6 @@ from urllib.parse import parse_qs, unquote
 
 from laar.core.request import Api
 from laar.errors import RequestError
-from laar.latest import Latest
 
 SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", Api.CHAT),
@@ -165,7 +164,7 @@ MAX_PATHS, MAX_PATH_CHARS = 256, 128
 """Maximum cached paths, and their maximum length; clients send a handful of short ones."""
 
 
-class Paths(Latest[str, PathFacts]):
+class Paths(dict[str, PathFacts]):
     """A cache of the properties of paths.
 
     Args:
@@ -174,7 +173,7 @@ class Paths(Latest[str, PathFacts]):
     """
 
     def __init__(self, denied: DeniedPaths, opaque: tuple[str, ...]) -> None:
-        super().__init__(MAX_PATHS)
+        super().__init__()
         self._denied = denied
         self._opaque = opaque
 
@@ -191,6 +190,8 @@ class Paths(Latest[str, PathFacts]):
             (stored[2],) if stored and stored[2] else (),
         )
         if len(path) <= MAX_PATH_CHARS:
+            if len(self) >= MAX_PATHS:
+                self.clear()
             self[path] = facts
         return facts
 
