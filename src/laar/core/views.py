@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from laar.accuracy.assessor import PlainAssessor
-from laar.core.apart import Prefillers
 from laar.core.candidates import Group
 from laar.core.decision import DirectorSettings
 from laar.core.endpoints import Floats, Slots
@@ -22,17 +21,18 @@ from laar.core.parts import Parts
 from laar.core.prefiller import view_of_prefillers
 from laar.core.request import Request
 
+_MAX_TIMES_TRIED = 10
+"""Cap on how often one model counts as tried; keeps costs finite."""
+
 
 class Views:
     """Builds views.
 
     Args:
         parts: the director's parts.
-        settings: settings of the director; may be replaced.
     """
 
-    def __init__(self, parts: Parts, settings: DirectorSettings) -> None:
-        self.settings = settings
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._table = parts.table
         self._plain_assessor = PlainAssessor()
@@ -42,8 +42,8 @@ class Views:
         request: Request,
         tried: Sequence[str],
         group: Group,
-        prefillers: Prefillers | None,
         weights: Mapping[str, float] | None,
+        settings: DirectorSettings,
         now: float,
     ) -> tuple[View, str]:
         """Return the view for the scorers, and why it is degraded."""
@@ -51,7 +51,7 @@ class Views:
         slots, model_id, standing = group.slots, group.model_id, group.standing
         models: Sequence[str] = table.models
         judged, weights_of = model_id, group.weights
-        if weights_of and request.model in self.settings.aliases:
+        if weights_of and request.model in settings.aliases:
             models, judged = self._judged(request, slots, model_id)
         try:
             known = parts.assessor.assess(request, models, tried, now)
@@ -72,12 +72,12 @@ class Views:
                 reason = parts.faults.degraded("prefixes")
         if fetched is not None:
             shares = shares - fetched
-        if len(slots) < 2 and prefillers is None:
+        if len(slots) < 2 and group.prefillers is None:
             demand = again = None  # nothing to compare
         apart = None
-        if prefillers is not None:
+        if group.prefillers is not None:
             apart = view_of_prefillers(
-                table, self.settings, prefillers, known, by_model, shares, again
+                table, settings, group.prefillers, known, by_model, shares, again
             )
         tokens = by_model[model_id]
         base_s = known.base_s[model_id]
@@ -145,6 +145,5 @@ class Views:
 
     def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
         counts = Counter(tried)
-        most = self.settings.max_times_tried
-        by_model = np.array([min(counts[m], most) for m in self._table.models], np.float64)
-        return by_model[model_id]
+        by_model = [min(counts[model], _MAX_TIMES_TRIED) for model in self._table.models]
+        return np.array(by_model, np.float64)[model_id]
