@@ -235,7 +235,9 @@ def test_failures_at_all_pickers_add_up_and_one_trial_is_enough():
         end = Completion(status=503, cause="complete", latency_s=0.1)
         picker.director.settle(decision, end)
         net.exchange(1.2 + at)
-    breakers = [x.director.health.of(x.director.table.slot(A)).breaker for x in (p, q)]
+    breakers = [
+        x.director.health.records.endpoints[x.director.table.slot(A)].breaker for x in (p, q)
+    ]
     assert [breaker.state for breaker in breakers] == [State.OPEN, State.OPEN]
     due = max(breaker.trial_at for breaker in breakers) + 1.5
     trial = p.director.decide(request("other " * 40), due)

@@ -22,6 +22,7 @@ import math
 import random
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from laar.health.attempt import Attempt
 from laar.health.kinds import Kind
@@ -86,6 +87,18 @@ class State(StrEnum):
     OPEN = "open"
     HALF_OPEN = "half-open"
     STARTING = "starting"
+
+
+class Word(NamedTuple):
+    """A message about an endpoint, from one picker to the others.
+
+    `what` is ``good``, ``bad`` (`amount` is its weight), ``out`` or ``trial`` (`amount`: seconds
+    until the next trial), ``full`` (length of its pause in seconds) or ``back``.
+    """
+
+    what: str
+    kind: Kind
+    amount: float
 
 
 @dataclass(slots=True)
@@ -430,29 +443,28 @@ class Breaker:
 
     # -- other pickers -------------------------------------------------------------------------
 
-    def hear_success(self, now: float) -> None:
-        """Record a good answer to another picker's request."""
-        self._recent.add(now, good=1.0)
-        if not self.is_out:
-            self._streak = 0.0
-            self._answered += 1
-            self.is_hopeless = False
-
-    def hear_open(self, kind: Kind, wait_s: float, now: float) -> None:
-        """Record that another picker excluded the endpoint and tries it in `wait_s`."""
-        if not self.is_out:
-            self.open(kind, now)
-        if self.state is State.OPEN:  # try a little later than that picker
-            self.trial_at = now + min(
-                self.rules.settings.longest_trial_s, self.rules.jittered(wait_s)
-            )
-
-    def hear_trial(self, wait_s: float, now: float) -> None:
-        """Postpone the next trial, since another picker has just begun one."""
-        if self.state is State.OPEN:
-            self.trial_at = max(self.trial_at, now + min(_OTHERS_TRIAL_S, wait_s))
-
-    def hear_back(self, now: float) -> None:
-        """Restore the endpoint, since it answered another picker's trial."""
-        if self.state is State.OPEN:
-            self._close(now)
+    def hear(self, word: Word, now: float) -> None:
+        """Apply another picker's message; a failure counts as if this picker had seen it."""
+        match word.what:
+            case "good":
+                self._recent.add(now, good=1.0)
+                if not self.is_out:
+                    self._streak = 0.0
+                    self._answered += 1
+                    self.is_hopeless = False
+            case "bad":
+                self.record_failure(None, word.kind, word.amount, now)
+            case "out":
+                if not self.is_out:
+                    self.open(word.kind, now)
+                if self.state is State.OPEN:  # try a little later than that picker
+                    longest_s = self.rules.settings.longest_trial_s
+                    self.trial_at = now + min(longest_s, self.rules.jittered(word.amount))
+            case "back":
+                if self.state is State.OPEN:
+                    self._close(now)
+            case "full":
+                self.pause(now + min(LONGEST_FULL_S, word.amount))
+            case "trial":  # it has just begun one
+                if self.state is State.OPEN:
+                    self.trial_at = max(self.trial_at, now + min(_OTHERS_TRIAL_S, word.amount))
