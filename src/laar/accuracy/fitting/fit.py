@@ -167,8 +167,7 @@ def _artifact(
 ) -> tuple[Capability, dict[str, str]]:
     """Return an artifact, and the reasons why models in it have no speed."""
     artifact, no_speed = without_retries(outcomes, created, data_sha256)
-    cells = [(outcome, features_of_outcome(outcome)) for outcome in outcomes]
-    retry = RetryTerms(difficulty=fit_difficulty(CapabilityModel(artifact), cells))
+    retry = RetryTerms(difficulty=fit_difficulty(CapabilityModel(artifact), outcomes))
     return artifact.model_copy(update={"retry": retry}), no_speed
 
 

@@ -6,7 +6,6 @@ verdicts of several models on the same queries (`laar.accuracy.difficulty`).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from random import Random
 
@@ -14,45 +13,32 @@ import numpy as np
 
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.difficulty import MAX_SPREAD, curves, nodes
-from laar.accuracy.features import Features
-from laar.accuracy.fitting.outcomes import MeasuredOutcome
+from laar.accuracy.fitting.outcomes import MeasuredOutcome, by_query, features_of_outcome
 
 _MAX_QUERIES = 20_000  # maximum used to fit the spread
 _WORTH_A_SPREAD = 2.0  # gain in log likelihood: chance exceeds it one time in twenty
 
 
-def _by_query(
-    outcomes: Sequence[tuple[MeasuredOutcome, Features]],
-) -> list[list[tuple[MeasuredOutcome, Features]]]:
-    """Return the queries answered by several models, in an order that is shuffled but fixed."""
-    by_query: dict[str, list[tuple[MeasuredOutcome, Features]]] = defaultdict(list)
-    for outcome, features in outcomes:
-        by_query[outcome.query_id].append((outcome, features))
-    queries = [answers for answers in by_query.values() if len(answers) > 1]
-    Random(0).shuffle(queries)
-    return queries
-
-
-def fit_difficulty(
-    capability: CapabilityModel, outcomes: Sequence[tuple[MeasuredOutcome, Features]]
-) -> float:
+def fit_difficulty(capability: CapabilityModel, outcomes: Sequence[MeasuredOutcome]) -> float:
     """Return the most likely spread of the difficulty, shrunk towards 0.
 
     The unconditional probabilities are those of `capability`.
     """
     from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]  # ships no types
 
-    queries = _by_query(outcomes)[:_MAX_QUERIES]
+    queries = [answers for answers in by_query(outcomes).values() if len(answers) > 1]
+    Random(0).shuffle(queries)
+    queries = queries[:_MAX_QUERIES]
     if not queries:
         return 0.0
     column = {model: at for at, model in enumerate(capability.models)}
     verdicts = np.full((len(queries), len(column)), np.nan)
     p = np.full_like(verdicts, 0.5)
     for row, answers in enumerate(queries):
-        for outcome, features in answers:
-            at = row, column[outcome.model]
+        for model, outcome in answers.items():
+            at = row, column[model]
             verdicts[at] = outcome.right
-            p[at] = capability.probabilities((outcome.model,), features)[0]
+            p[at] = capability.probabilities((model,), features_of_outcome(outcome))[0]
     known, right = ~np.isnan(verdicts), np.nan_to_num(verdicts)[..., None]
 
     def loss(spread: float) -> float:
