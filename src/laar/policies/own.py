@@ -71,13 +71,6 @@ _SCORERS: dict[str, Factory] = {
     "session-affinity": SessionAffinity,
 }
 
-_RULES: dict[str, Callable[..., Scorer]] = {
-    "session-affinity": SessionAffinity,
-    "least-loaded": LeastLoaded,
-    "round-robin": RoundRobin,
-    "random": Random,
-}
-
 
 @wraps(StickyUntilSaturated)
 def _guide(**given: float) -> Policy:
@@ -94,7 +87,10 @@ _POLICIES: dict[str, Factory] = {
     "load-aware": _alone("load-aware", LoadAware, picker=ShuffledMaxScore),
     "llm-d": llm_d,
     "llm-d-guide": _guide,
-    **{name: _alone(name, make) for name, make in _RULES.items()},
+    "session-affinity": _alone("session-affinity", SessionAffinity),
+    "least-loaded": _alone("least-loaded", LeastLoaded),
+    "round-robin": _alone("round-robin", RoundRobin),
+    "random": _alone("random", Random),
 }
 
 OWN: dict[Kind, dict[str, Factory]] = {
