@@ -30,7 +30,7 @@ from laar.core.policy import Policy
 from laar.core.prefiller import choose_encoders, choose_prefiller
 from laar.core.request import Api, Request
 from laar.core.stored import not_stored
-from laar.core.views import Views
+from laar.core.views import view_of
 from laar.errors import RequestError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Chooser:
         self.health = parts.health
         self.stored = parts.stored
         self.degraded = parts.faults
-        self._views = Views(parts)
+        self._parts = parts
         self._on_fault = guarded(on_fault, "watching", parts.faults)
         self._weights: Callable[[float], Weights | None] | None = None
         self._next_weights: Weights | None = None
@@ -130,7 +130,7 @@ class Chooser:
         policy = self.policies[name]
         tuned = None if self._weights is None else self._tuned(policy, request, now)
         weights = tuned.values if tuned else None
-        view, degraded = self._views.view(request, earlier, group, weights, self.settings, now)
+        view, degraded = view_of(self._parts, self.settings, request, earlier, group, weights, now)
         return self._decide(policy, view, group, earlier, degraded, room, priority, tuned, new_id)
 
     def _decide(
@@ -150,9 +150,7 @@ class Chooser:
         `earlier` are the models already tried; `degraded` is the reason if an estimate failed, else
         empty. The other arguments are those of `choose`.
         """
-        order, scores, eligible, reason, on_trial, fits = self._rank(
-            policy, view, group, room, degraded
-        )
+        order, scores, eligible, reason, on_trial = self._rank(policy, view, group, room, degraded)
         request, health, now, at = view.request, self.health, view.now, order[0]
         slot = group.slots.item(at)
         spec, served = self.table.by_slot[slot], request.model
@@ -161,7 +159,7 @@ class Chooser:
             served = self.table.sent_name(spec, served)
         tokens = view.tokens.item(at)
         tried = with_model(earlier, model) if earlier else (model,)
-        exhausted = self._exhausted(policy, view, fits, group, tried)
+        exhausted = self._exhausted(policy, view, eligible, group, tried)
         prefiller = None
         if view.apart is not None:
             prefiller = choose_prefiller(view, at, health, now)
@@ -222,12 +220,11 @@ class Chooser:
         group: Group,
         room: Fits | None,
         degraded: str,
-    ) -> tuple[list[int], Floats, Eligible | None, str, bool, Mask | None]:
+    ) -> tuple[list[int], Floats, Eligible | None, str, bool]:
         """Filter, score and pick.
 
         Return the positions of the candidates, the chosen one first; the scores of all; which may
-        be chosen, None for all; the reason; whether this request is the chosen one's trial; and the
-        candidates whose context window fits the prompt, None for all.
+        be chosen, None for all; the reason; and whether this request is the chosen one's trial.
         """
         kept = policy.keep(view) if policy.filters else None
         try:
@@ -265,8 +262,7 @@ class Chooser:
         for fault in view.faults:
             self._on_fault(fault)
             reason = self.degraded.degraded(fault.part)
-        fits = None if able is None else able.keeps("window")
-        return order, scores, eligible, reason or view.reason or policy.name, on_trial, fits
+        return order, scores, eligible, reason or view.reason or policy.name, on_trial
 
     def _draw(
         self, request: Request, slots: Slots, now: float, new_id: Callable[[], str]
@@ -332,17 +328,15 @@ class Chooser:
         self,
         policy: Policy,
         view: View,
-        fits: Mask | None,
+        eligible: Eligible | None,
         group: Group,
         tried: Sequence[str],
     ) -> bool:
-        """Return whether to stop if this attempt fails: no untried model is left.
-
-        `fits` are the candidates whose context window fits the prompt; None for all.
-        """
+        """Return whether to stop if this attempt fails: no untried model is left."""
         if not policy.knows_retries and self.settings.retries != NEW_MODEL:
             return False
         untried = group.up.difference(tried)
+        fits = None if eligible is None else eligible.keeps("window")
         if untried and fits is not None and not fits.all():
             untried &= self._with_window(view, fits, group)
         return not untried

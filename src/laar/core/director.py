@@ -106,20 +106,20 @@ class Director(Chooser):
         self._on_end: list[Step] = [("learning", feedback.engine_ended)]
         self._on_released: list[Step] = [("learning", feedback.ended)]
         # Guarded one by one: a part that fails must not leave the table half changed.
-        self._drops: list[Callable[[int], object]] = [
-            guarded(self.engines.drop, "learning", faults),
-            guarded(self.adapters.drop, "learning", faults),
+        self._on_left: list[Step] = [
+            ("learning", self.engines.drop),
+            ("learning", self.adapters.drop),
         ]
         if health is not None:
             self._on_counted.append(("health", attempts.begin))
             self._on_released.insert(0, ("health", attempts.ended))
-            self._drops.append(guarded(health.drop, "health", faults))
+            self._on_left.append(("health", health.drop))
         self._insert: Callable[[int, Chain, float], Receipt | None] | None = None
         if prefixes is not None:
             self._insert = guarded(prefixes.insert, "prefixes", faults)
             self._retract = guarded(prefixes.retract, "prefixes", faults)
-            self._drops.append(guarded(prefixes.drop, "prefixes", faults))
-        table.on_free = self._freed
+            self._on_left.append(("prefixes", prefixes.drop))
+        table.on_free = lambda slot: take(self._on_left, faults, slot)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
         """Take weights from a tuner, and report outcomes to it; None to stop both."""
@@ -142,11 +142,7 @@ class Director(Chooser):
 
     def on_left(self, forget: Callable[[int], None]) -> None:
         """Also call `forget` with the slot of each endpoint that leaves."""
-        self._drops.append(forget)
-
-    def _freed(self, slot: int) -> None:
-        for drop in self._drops:
-            drop(slot)
+        self._on_left.append(("watching", forget))
 
     # -- deciding ------------------------------------------------------------------------------
 
