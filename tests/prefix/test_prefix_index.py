@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import SettingError
-from laar.prefix.blocks import ENDS, Chain, PromptHasher, blocks_in
+from laar.prefix.blocks import ENDS, Chain, blocks_in
 from laar.prefix.index import PrefixIndex, Receipt
 from support.exploring import examples
+from support.hashing import Hasher
 
-HASHER = PromptHasher(b"test")
+HASHER = Hasher(b"test")
 SLOTS = 3
 # Ends of the letters of a test's prompts; a miss needs 4 KiB to count as one.
 LETTERS = (0, 1024, 2048, 3072, 4096, 6144, 8192, 10240, 12288, 36864)
