@@ -48,10 +48,7 @@ class PriorTrust:
         """
         p = min(max(prior, _EDGE), 1 - _EDGE)
         s = min(max(correct, 0.0), outcomes)
-        return [
-            log_beta(k * p + s, k * (1 - p) + outcomes - s) - log_beta(k * p, k * (1 - p))
-            for k in (weight * share for share in self._shares)
-        ]
+        return [log_beta_binomial(s, outcomes, p, weight * share) for share in self._shares]
 
     def take(self, model: str, evidence: Evidence, instead_of: Evidence) -> None:
         """Replace a cell's earlier evidence about the model; empty means none."""
@@ -77,6 +74,11 @@ class PriorTrust:
         self._models.clear()
 
 
-def log_beta(a: float, b: float) -> float:
-    """Return the logarithm of the beta function."""
+def log_beta_binomial(s: float, n: float, mean: float, concentration: float) -> float:
+    """Return the log likelihood of `s` of `n` outcomes, in their order, under a beta prior."""
+    a, b = concentration * mean, concentration * (1 - mean)
+    return _log_beta(a + s, b + n - s) - _log_beta(a, b)
+
+
+def _log_beta(a: float, b: float) -> float:
     return lgamma(a) + lgamma(b) - lgamma(a + b)
