@@ -322,9 +322,8 @@ class PrefixBeliefs:
         begins = event.parent is None and event.hashes and not event.tier
         if begins and not past and slot < self._slots:
             known = self._roots.setdefault(slot, {})
-            if not self.index.knows_first_block(slot):
-                first_bytes = _ROOT_MARGIN * event.block_size * self._density.of(slot)
-                self.index.set_first_block(slot, first_bytes)
+            first_bytes = _ROOT_MARGIN * event.block_size * self._density.of(slot)
+            self.index.set_first_block(slot, first_bytes)
             begun = self.index.new_roots(slot).difference(known.values())
             if len(begun) == 1 and len(known) < MAX_ROOTS:
                 known[event.hashes[0]] = begun.pop()
