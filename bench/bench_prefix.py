@@ -126,7 +126,7 @@ def _memory(prompt_bytes: int) -> tuple[int, int, int]:
     real = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     blocks.MAX_KNOWN = known
-    return real, index.size_bytes, index.blocks
+    return real, index.size_bytes, index._segments.blocks
 
 
 def _churn(requests: int) -> None:
@@ -155,7 +155,7 @@ def _churn(requests: int) -> None:
     print(
         f"churn, {requests:,} requests: {(time.perf_counter() - start) / requests * 1e6:.1f} us "
         f"each with hashing; at most {largest / 2**20:.1f} MiB of {limit >> 20}; "
-        f"{index.uses} uses of {index.blocks} blocks"
+        f"{index.uses} uses of {index._segments.blocks} blocks"
     )
 
 

@@ -202,7 +202,7 @@ def test_the_index_agrees_with_a_brute_force_cache_of_each_endpoint(
             shares = [chain.fraction(blocks) for blocks in oracle.match(chain)]
             assert index.shares(chain).tolist() == shares
         assert index.held_bytes.tolist() == [oracle.held_bytes(slot) for slot in range(SLOTS)]
-    assert index.blocks == len(set().union(*oracle.slots))
+    assert index._segments.blocks == len(set().union(*oracle.slots))
 
 
 def text(seed: int, size: int) -> str:

@@ -84,7 +84,7 @@ def known(beliefs: PrefixBeliefs, text: str, salt: str = "") -> None:
 
 
 def share(beliefs: PrefixBeliefs, text: str, slot: int = 0, salt: str = "") -> float:
-    return float(beliefs.match(beliefs.chain(request(text, salt)), 4)[slot])
+    return float(beliefs.match(beliefs.chain(request(text, salt)), 4)[0][slot])
 
 
 def served(beliefs: PrefixBeliefs, text: str, slot: int = 0) -> None:
@@ -357,7 +357,7 @@ def test_a_waiting_request_counts_once_when_the_first_block_is_removed() -> None
     engine.let_go(list(engine.names(system))[:1])
     assert beliefs.index.held_bytes[0] == waits.bytes_of(len(waits))
     beliefs.settle(receipts[0], None)
-    assert beliefs.match(waits, 1)[0] > 0.95
+    assert beliefs.match(waits, 1)[0][0] > 0.95
     beliefs.set_capacity(0, 0.0)
     assert beliefs.index.held_bytes[0] == 0
 

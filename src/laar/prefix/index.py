@@ -456,11 +456,6 @@ class PrefixIndex:
         self.oldest_at[cache.slot] = self._now if oldest is None else oldest.at
 
     @property
-    def blocks(self) -> int:
-        """Blocks of text in the index, each counted once."""
-        return self._segments.blocks
-
-    @property
     def size_bytes(self) -> int:
         """Estimated memory that the index takes."""
         segment_bytes = SEGMENT_BYTES + (len(self._caches) >> 3)  # one bit per slot
