@@ -20,12 +20,11 @@ import random
 from collections.abc import Collection, Iterable
 
 from laar.health.attempt import Attempt, Stage
-from laar.health.breaker import Rules, State, Word
+from laar.health.breaker import HealthSettings, Rules, State, Word
 from laar.health.kinds import GOOD, Kind, Reply, judge
 from laar.health.outcomes import Outcomes
 from laar.health.questions import Questions
 from laar.health.records import Records
-from laar.health.settings import HealthSettings
 from laar.health.silence import compare, find_hang, silent_for_long
 from laar.health.standing import Standing
 
