@@ -310,7 +310,7 @@ def test_the_cheapest_prefiller_is_the_best_of_all_pairs():
     draw = np.random.default_rng(4)
     for _ in range(300):
         helpers, candidates, kv_groups = (
-            draw.integers(0, 8),
+            draw.integers(1, 8),
             draw.integers(1, 8),
             draw.integers(1, 4),
         )
