@@ -124,13 +124,10 @@ def _judged(
     for a single adapter is one model, so accuracy does not matter.
     """
     places = {model: at for at, model in enumerate(parts.table.models)}
+    adapters = [parts.adapters.named(slot, request.model) for slot in slots.tolist()]
     own = [
         places.setdefault(adapter, len(places)) if adapter else at
-        for adapter, at in zip(
-            [parts.adapters.named(slot, request.model) for slot in slots.tolist()],
-            model_id.tolist(),
-            strict=True,
-        )
+        for adapter, at in zip(adapters, model_id.tolist(), strict=True)
     ]
     return list(places), np.array(own, np.intp)
 
