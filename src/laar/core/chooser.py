@@ -131,9 +131,9 @@ class Chooser:
         tuned = None if self._weights is None else self._tuned(policy, request, now)
         weights = tuned.values if tuned else None
         view, degraded = view_of(self._parts, self.settings, request, earlier, group, weights, now)
-        return self._decide(policy, view, group, earlier, degraded, room, priority, tuned, new_id)
+        return self._decision(policy, view, group, earlier, degraded, room, priority, tuned, new_id)
 
-    def _decide(
+    def _decision(
         self,
         policy: Policy,
         view: View,
@@ -148,7 +148,7 @@ class Chooser:
         """Return the decision on a view of the group's candidates.
 
         `earlier` are the models already tried; `degraded` is the reason if an estimate failed, else
-        empty. The other arguments are those of `choose`.
+        empty; `tuned` are the tuner's weights in the view. The others are arguments of `choose`.
         """
         order, scores, eligible, reason, on_trial = self._rank(policy, view, group, room, degraded)
         request, health, now, at = view.request, self.health, view.now, order[0]
