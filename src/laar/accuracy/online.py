@@ -35,7 +35,7 @@ from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY, Capabilit
 from laar.accuracy.cells import Cell, Saved, Share, learned, read_saved
 from laar.accuracy.features import FEATURES_SCHEMA, Features, Name
 from laar.accuracy.reporters import UNNAMED, ReporterTrust
-from laar.accuracy.trust import SHARES, PriorTrust
+from laar.accuracy.trust import PriorTrust
 
 STATE_SCHEMA = 1
 
@@ -96,7 +96,6 @@ class OnlineOutcomes:
         capability: the artifact to correct; may be replaced. None if nothing was measured.
         half_life_s: half-life of an outcome.
         cap_per_hour: weight of outcomes that one cell accepts in any hour.
-        shares: possible shares of a prior's full weight; with (1.0,) it is never doubted.
     """
 
     def __init__(
@@ -105,10 +104,10 @@ class OnlineOutcomes:
         *,
         half_life_s: float = HALF_LIFE_S,
         cap_per_hour: float = CAP_PER_HOUR,
-        shares: Sequence[float] = SHARES,
     ) -> None:
         self.capability = capability or CapabilityModel()
-        self._trust = PriorTrust(shares)
+        self.trust = PriorTrust()
+        """The shares of their weight that priors keep."""
         self._reporters = ReporterTrust()
         self.cap_per_hour = cap_per_hour
         self._forgetting = log(2) / half_life_s
@@ -142,7 +141,7 @@ class OnlineOutcomes:
                 kept = self._kept(cell, now)
                 correct, outcomes = self._believed(cell)
                 k = self._weight(models[at], features, cell)
-                k *= self._trust.share(models[at], cell.evidence)
+                k *= self.trust.share(models[at], cell.evidence)
                 mean = (k * means[at] + kept * correct) / (k + kept * outcomes)
                 means[at] = min(max(mean, MIN_PROBABILITY), MAX_PROBABILITY)
         return np.array(means)
@@ -271,7 +270,7 @@ class OnlineOutcomes:
 
     def prior_weights(self) -> dict[str, float]:
         """Return the current minimum weight of a prior, for each model with reported outcomes."""
-        return {model: KAPPA * self._trust.share(model) for model in self._trust.models()}
+        return {model: KAPPA * self.trust.share(model) for model in self.trust.models()}
 
     def restore(self, state: object, now: float, *, away_s: float = 0.0) -> int:
         """Restore a saved state over the present cells; return the number restored.
@@ -318,7 +317,7 @@ class OnlineOutcomes:
 
         The outcomes are kept; the next outcome in a cell makes it evidence again.
         """
-        self._trust.clear()
+        self.trust.clear()
         for cell in self.cells.values():
             cell.prior, cell.evidence, cell.weight = None, (), None
 
@@ -376,13 +375,13 @@ class OnlineOutcomes:
             return
         before = cell.evidence
         weight = self._weight(model, features, cell)
-        cell.evidence = self._trust.evidence(cell.prior, *self._believed(cell), weight)
-        self._trust.take(model, cell.evidence, before)
+        cell.evidence = self.trust.evidence(cell.prior, *self._believed(cell), weight)
+        self.trust.take(model, cell.evidence, before)
 
     def _withdraw(self, model: str, cell: Cell) -> None:
         """Withdraw a cell's evidence about its prior and its reporters."""
         if cell.evidence:
-            self._trust.take(model, (0.0,) * len(cell.evidence), cell.evidence)
+            self.trust.take(model, (0.0,) * len(cell.evidence), cell.evidence)
         for name, share in cell.shares.items():
             self._reporters.take(name, (), share.found)
         self._shares -= len(cell.shares)
@@ -427,11 +426,11 @@ class OnlineOutcomes:
             _merge_forgotten(cell, self._kept(cell, now))
         self._begun = Counter(cell.tenant for cell in self.cells.values())
         self._shares = sum(len(cell.shares) for cell in self.cells.values())
-        self._trust.clear()
+        self.trust.clear()
         self._reporters.begin(name for cell in self.cells.values() for name in cell.shares)
         for (model, _), cell in self.cells.items():
             if cell.evidence:
-                self._trust.take(model, cell.evidence, ())
+                self.trust.take(model, cell.evidence, ())
             for name, share in cell.shares.items():
                 self._reporters.take(name, share.found, ())
         return True
