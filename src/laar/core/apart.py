@@ -157,5 +157,4 @@ def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:
     second[kv_group[others]] = others
     best = np.where(wanted < 0, NO_POSITION, first[wanted])
     itself: Mask = (best >= 0) & (prefillers.slots[best] == slots)
-    chosen: Slots = np.where(itself, second[wanted], best)
-    return chosen
+    return np.where(itself, second[wanted], best)
