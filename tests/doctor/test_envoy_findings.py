@@ -5,12 +5,11 @@ import copy
 import pytest
 
 from laar.doctor.envoy import configuration, envoy_findings, faults
-from laar.doctor.envoy_checks import Needs
 from laar.doctor.findings import Level
 from laar.envoy.options import BootstrapOptions
 from support.bootstraps import rendered
 
-NEEDS = Needs()
+NEEDS = BootstrapOptions()
 SHAPES = ("sidecar", "standalone", "gateway")
 
 
@@ -169,7 +168,7 @@ def test_full_duplex_needs_trailers_and_bodies_both_ways_and_no_buffer():
 
 
 def test_settings_determine_the_limits_and_timeouts_of_envoy():
-    needs = Needs(max_body_bytes=64 << 20, message_timeout_s=700.0)
+    needs = BootstrapOptions(max_body_bytes=64 << 20, longest_hold_s=690.0)
     found = {
         f.field: f.wanted for _, f in faults(rendered("standalone", BootstrapOptions()), needs)
     }
@@ -185,8 +184,8 @@ def test_an_envoy_that_waits_long_for_a_hung_picker_gets_a_warning():
 
 def test_an_envoy_must_trust_the_authorities_of_all_endpoints():
     good = rendered("standalone", BootstrapOptions(endpoint_cas=("/a.pem",)))
-    assert not list(faults(good, Needs(endpoint_cas=("/a.pem",))))
-    ((_, fault),) = faults(good, Needs(endpoint_cas=("/a.pem", "/b.pem")))
+    assert not list(faults(good, BootstrapOptions(endpoint_cas=("/a.pem",))))
+    ((_, fault),) = faults(good, BootstrapOptions(endpoint_cas=("/a.pem", "/b.pem")))
     assert fault.field == "transport_socket_matches"
     assert "/b.pem" in fault.effect
 
