@@ -88,7 +88,7 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         control_headers=sorted(names.CONTROL_HEADERS - {names.DESTINATION}),
         set_by_routes=[_part("set_by_route", header=name) for name in names.SET_BY_ROUTES],
         routes=[_denied_route(), *_routes(options, answers)],
-        local_replies=_part("local_replies"),
+        local_replies=[_part("local_reply", **reply) for reply in _part("local_replies")],
         idle_timeout=duration(options.idle_timeout_s),
         picker=options.picker,
         **answers,
@@ -134,6 +134,7 @@ def _part(name: str, /, **values: Any) -> Any:
 
 
 def _filled(part: Any, values: Mapping[str, Any]) -> Any:
+    """Replace `$name` in a part of the template by its value, which is not filled in itself."""
     if isinstance(part, list):
         return [_filled(each, values) for each in part]
     if isinstance(part, dict):
