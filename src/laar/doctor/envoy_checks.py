@@ -1,7 +1,7 @@
 """Requirements on Envoy's configuration: for each kind of object, a function that yields faults.
 
-A fault has a field, its severity, the effect of its value, and the value to write instead. Each
-check also gets laar's `own` object of the same kind, from a bootstrap rendered for the picker's
+A fault is a finding without its place, which has the value to write as the remedy. Each check also
+gets laar's `own` object of the same kind, from a bootstrap rendered for the picker's
 settings: the values to write are its values; ``laar/envoy/bootstrap.yaml`` has the reasons.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,9 +36,8 @@ _BOTH_WAYS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A wrong field of an object in Envoy's configuration.
+def _set(level: Level, field: str, effect: str, wanted: object) -> Finding:
+    """Return the finding on a wrong field, still without the place of its object.
 
     Args:
         level: severity.
@@ -47,20 +45,11 @@ class Fault:
         effect: what the value causes.
         wanted: the value to write instead.
     """
-
-    level: Level
-    field: str
-    effect: str
-    wanted: object
-
-    def finding(self, where: str) -> Finding:
-        """Return the finding to print; `where` names the object."""
-        shown = self.wanted if isinstance(self.wanted, str) else json.dumps(self.wanted)
-        remedy = f"set {self.field}: {shown}"
-        return Finding(level=self.level, where=f"Envoy {where}", what=self.effect, remedy=remedy)
+    shown = wanted if isinstance(wanted, str) else json.dumps(wanted)
+    return Finding(level=level, where="", what=effect, remedy=f"set {field}: {shown}")
 
 
-_error, _warning = partial(Fault, Level.ERROR), partial(Fault, Level.WARNING)
+_error, _warning = partial(_set, Level.ERROR), partial(_set, Level.WARNING)
 
 
 def _seconds(value: object, default: float) -> float:
@@ -86,7 +75,7 @@ def override_of(cluster: Json) -> Json | None:
 # -- the ext_proc filter and its listener --------------------------------------------------------
 
 
-def processor_faults(processor: Json, own: Json) -> Iterator[Fault]:
+def processor_faults(processor: Json, own: Json) -> Iterator[Finding]:
     """Yield the faults of an ext_proc filter."""
     yield from _modes(processor)
     yield from _timeouts(processor, own)
@@ -98,7 +87,7 @@ def _mode(processor: Json) -> Json:
     return processor.get("processing_mode") or {}
 
 
-def _modes(processor: Json) -> Iterator[Fault]:
+def _modes(processor: Json) -> Iterator[Finding]:
     """Require the parts of the exchange that the picker reads, in a form that it can read."""
     mode = _mode(processor)
     headers = ["response_header_mode"]
@@ -121,7 +110,7 @@ def _modes(processor: Json) -> Iterator[Fault]:
             yield _error(f"processing_mode.{field}", "the picker needs these headers", "SEND")
 
 
-def _timeouts(processor: Json, own: Json) -> Iterator[Fault]:
+def _timeouts(processor: Json, own: Json) -> Iterator[Finding]:
     """Require Envoy to wait for an overloaded picker and held requests, but not for a hung one.
 
     In full duplex there is no timeout.
@@ -142,7 +131,7 @@ def _timeouts(processor: Json, own: Json) -> Iterator[Fault]:
         yield _error("max_message_timeout", effect, own["max_message_timeout"])
 
 
-def _lists(processor: Json, own: Json) -> Iterator[Fault]:
+def _lists(processor: Json, own: Json) -> Iterator[Finding]:
     """Require all needed attributes and metadata; headers as attributes if they are not sent.
 
     The metadata of laar's own routes is not required.
@@ -179,10 +168,10 @@ def _lists(processor: Json, own: Json) -> Iterator[Fault]:
         for name in field.split("."):
             known = known.get(name) or {}
         if missing := [name for name in needed if name not in known]:
-            yield Fault(level, field, effect.format(", ".join(missing)), [*known, *missing])
+            yield _set(level, field, effect.format(", ".join(missing)), [*known, *missing])
 
 
-def _switches(processor: Json, own: Json) -> Iterator[Fault]:
+def _switches(processor: Json, own: Json) -> Iterator[Finding]:
     if is_native(processor) and not processor.get("allow_mode_override"):
         effect = "answers can't be sampled, so TTFT and cached prefixes are not learned from them"
         yield _warning("allow_mode_override", effect, True)
@@ -198,7 +187,7 @@ def _switches(processor: Json, own: Json) -> Iterator[Fault]:
             yield _error(field, "the picker's answers are ignored", False)
 
 
-def listener_faults(listener: Json, own: Json) -> Iterator[Fault]:
+def listener_faults(listener: Json, own: Json) -> Iterator[Finding]:
     """Yield the faults of a listener that sends complete bodies to the picker."""
     limit = int(listener.get("per_connection_buffer_limit_bytes", _DEFAULT_BUFFER_BYTES))
     wanted = own["per_connection_buffer_limit_bytes"]
@@ -210,7 +199,7 @@ def listener_faults(listener: Json, own: Json) -> Iterator[Fault]:
 # -- the picker's cluster ------------------------------------------------------------------------
 
 
-def picker_faults(cluster: Json, own: Json) -> Iterator[Fault]:
+def picker_faults(cluster: Json, own: Json) -> Iterator[Finding]:
     """Yield the faults of the cluster that the ext_proc filter calls."""
     effect = "each request in flight holds a stream to the picker; those above it fail"
     yield from _breakers(cluster, own, effect)
@@ -225,7 +214,7 @@ def picker_faults(cluster: Json, own: Json) -> Iterator[Fault]:
         yield _warning("common_lb_config.healthy_panic_threshold", effect, wanted)
 
 
-def _breakers(cluster: Json, own: Json, effect: str) -> Iterator[Fault]:
+def _breakers(cluster: Json, own: Json, effect: str) -> Iterator[Finding]:
     """Require a cluster's circuit breakers to allow enough requests in flight."""
     first, *others = cluster.get("circuit_breakers", {}).get("thresholds") or [{}]
     low = [n for n in _BREAKERS if int(first.get(n, _BREAKER_DEFAULT)) < _MIN_IN_FLIGHT]
@@ -236,7 +225,7 @@ def _breakers(cluster: Json, own: Json, effect: str) -> Iterator[Fault]:
         yield _error("circuit_breakers.thresholds", effect, [raised, *others])
 
 
-def _without_http2(cluster: Json, own: Json) -> Iterator[Fault]:
+def _without_http2(cluster: Json, own: Json) -> Iterator[Finding]:
     """Require Envoy to speak HTTP/2 to the picker."""
     options = cluster.get("typed_extension_protocol_options") or {}
     ((key, http2),) = own["typed_extension_protocol_options"].items()
@@ -253,7 +242,7 @@ def _without_http2(cluster: Json, own: Json) -> Iterator[Fault]:
 # -- routes and endpoints ------------------------------------------------------------------------
 
 
-def route_faults(action: Json, own: Json) -> Iterator[Fault]:
+def route_faults(action: Json, own: Json) -> Iterator[Finding]:
     """Yield the faults of a route's action."""
     wanted = own["timeout"]
     limit_s = _seconds(action.get("timeout"), _DEFAULT_ROUTE_TIMEOUT_S)
@@ -270,7 +259,7 @@ def route_faults(action: Json, own: Json) -> Iterator[Fault]:
         yield _warning("retry_policy", effect, policy)
 
 
-def endpoints_faults(cluster: Json, own: Json) -> Iterator[Fault]:
+def endpoints_faults(cluster: Json, own: Json) -> Iterator[Finding]:
     """Yield the faults of a cluster of endpoints."""
     yield from _breakers(cluster, own, "Envoy answers 503 above it")
     override, wanted = override_of(cluster), override_of(own)
@@ -290,7 +279,7 @@ def _trusted(cluster: Json) -> dict[str, None]:
     return dict.fromkeys(match["ca"] for match in matches if "ca" in match)
 
 
-def _override_faults(override: Json, own: Json) -> Iterator[Fault]:
+def _override_faults(override: Json, own: Json) -> Iterator[Finding]:
     """Yield the faults of the override-host policy of a cluster of endpoints."""
     if "least_request" in str(override.get("fallback_policy"))[:200]:
         effect = "when the picker's list is exhausted, Envoy tries endpoints of other models"
