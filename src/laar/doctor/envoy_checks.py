@@ -1,8 +1,8 @@
 """Requirements on Envoy's configuration: for each kind of object, a function that yields faults.
 
-A fault is a finding without its place, which has the value to write as the remedy. Each check also
-gets laar's `own` object of the same kind, from a bootstrap rendered for the picker's
-settings: the values to write are its values; ``laar/envoy/bootstrap.yaml`` has the reasons.
+A fault is a finding without its place, with the value to write as the remedy. Each check also gets
+laar's `own` object of the same kind, from a bootstrap rendered for the picker's settings, and names
+its values; ``laar/envoy/bootstrap.yaml`` has the reasons for them.
 """
 
 from __future__ import annotations
@@ -134,10 +134,12 @@ def _timeouts(processor: Json, own: Json) -> Iterator[Finding]:
 def _lists(processor: Json, own: Json) -> Iterator[Finding]:
     """Require all needed attributes and metadata; headers as attributes if they are not sent.
 
-    The metadata of laar's own routes is not required.
+    The attributes that name metadata of laar's own routes are not required.
     """
     skipped = is_native(processor) and _mode(processor).get("request_header_mode") == "SKIP"
-    headers = [name for name in own["request_attributes"] if skipped and name[:4] != "xds."]
+    headers = [
+        name for name in own["request_attributes"] if skipped and not name.startswith("xds.")
+    ]
     for level, field, needed, effect in (
         (
             Level.ERROR,
