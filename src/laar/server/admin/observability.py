@@ -76,7 +76,7 @@ class Observability:
 
         reports.on_answered = answered
         on_settled: list[Callable[[DecisionRecord], object]] = [
-            metrics.recorded,
+            metrics.settled,
             self.history.settled,
         ]
         self.log: DecisionLog | None = None
