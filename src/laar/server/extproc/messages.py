@@ -152,7 +152,7 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
             forged.append(name)
     end = message.response_headers.end_of_stream
     given = _given(message)
-    details = given.get(agreed.DETAILS, "")
+    details = given.get(agreed.DETAILS, "").replace(agreed.NOT_UPGRADED, agreed.FROM_ENDPOINT)
     if details not in ("", agreed.FROM_ENDPOINT):  # Envoy made it, so the headers are laar's
         forged.clear()
     return ResponseHeaders(
