@@ -162,5 +162,4 @@ def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:
     second[kv_group[order[nexts]]] = order[nexts]
     best = np.where(wanted < 0, NO_POSITION, first[wanted])
     itself: Mask = (best >= 0) & (prefillers.slots[best] == slots)
-    chosen: Slots = np.where(itself, second[wanted], best)
-    return chosen
+    return np.where(itself, second[wanted], best)

@@ -63,8 +63,7 @@ class GuardedScorer:
             raise BrokenPromiseError("a score is not finite")
         if view.reason != before and not self._known(view.reason):
             view.reason = before
-        clamped: Floats = np.clip(scores, 0.0, 1.0)
-        return clamped
+        return np.clip(scores, 0.0, 1.0)
 
     def _known(self, reason: object) -> bool:
         if reason in self._reasons:
