@@ -139,7 +139,7 @@ def processor(endpoints: int) -> ExternalProcessor:
         prefixes=PrefixBeliefs(key=b"bench", max_bytes=128 << 20),
         health=Health(HealthSettings(), rng=rng),
     )
-    director.watch(metrics.decided, metrics.settled)
+    director.watch(metrics.decided)
     director.later = asyncio.get_running_loop().call_soon
     parts: Any = SimpleNamespace(  # of a picker, without those that only report
         director=director,

@@ -1,17 +1,25 @@
 """The doctor's findings on Envoy's configuration."""
 
 import copy
+import json
 
 import pytest
 
-from laar.doctor.envoy import configuration, envoy_findings, faults
-from laar.doctor.envoy_checks import Needs
+from laar.doctor.envoy import configuration, envoy_findings
 from laar.doctor.findings import Level
 from laar.envoy.options import BootstrapOptions
 from support.bootstraps import rendered
 
-NEEDS = Needs()
+NEEDS = BootstrapOptions()
 SHAPES = ("sidecar", "standalone", "gateway")
+
+
+def wanted(config, options=NEEDS):
+    """Return the values that the findings say to write, by field."""
+    found = [finding.remedy for finding in envoy_findings(config, options) if finding.remedy]
+    parts = [remedy.removeprefix("set ").partition(": ") for remedy in found]
+    assert len({field for field, _, _ in parts}) == len(parts)
+    return {field: value for field, _, value in parts}
 
 
 def manager(bootstrap):
@@ -108,10 +116,7 @@ def test_each_fault_is_found_with_its_remedy(field):
     broken = copy.deepcopy(good)
     BREAKS[field](broken)
     before = copy.deepcopy(broken)
-    found = list(faults(configuration(broken), NEEDS))
-    assert [fault.field for _, fault in found] == [field]
-    ((where, fault),) = found
-    finding = fault.finding(where)
+    (finding,) = envoy_findings(configuration(broken), NEEDS)
     assert finding.remedy.startswith(f"set {field}: ")
     assert finding.what
     assert broken == before, "the document that was read is not to be changed"
@@ -124,12 +129,12 @@ def test_http_2_to_the_picker_may_be_configured_in_several_ways(options):
     (kind,) = picker["typed_extension_protocol_options"]
     kept = {"common_http_protocol_options": {"idle_timeout": "5s"}}
     picker["typed_extension_protocol_options"][kind] = {**options, **kept}
-    fields = [fault.field for _, fault in faults(copy.deepcopy(broken), NEEDS)]
-    assert fields == ([] if "auto_config" in options else ["typed_extension_protocol_options"])
-    for _, fault in faults(broken, NEEDS):
-        assert fault.wanted[kind].items() >= kept.items(), "its other options stay"
+    found = wanted(broken)
+    assert [*found] == ([] if "auto_config" in options else ["typed_extension_protocol_options"])
+    for value in found.values():
+        assert json.loads(value)[kind].items() >= kept.items(), "its other options stay"
     picker["http2_protocol_options"] = {}  # like older configurations
-    assert not list(faults(broken, NEEDS))
+    assert not wanted(broken)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -157,23 +162,24 @@ def test_the_clusters_of_a_weighted_route_are_checked():
             name = each["route"].pop("cluster")
             each["route"]["weighted_clusters"] = {"clusters": [{"name": name, "weight": 1}]}
     cluster(broken, "laar-endpoints").pop("load_balancing_policy")
-    assert [fault.field for _, fault in faults(broken, NEEDS)] == ["load_balancing_policy"]
+    assert [*wanted(broken)] == ["load_balancing_policy"]
 
 
 def test_full_duplex_needs_trailers_and_bodies_both_ways_and_no_buffer():
     broken = rendered("full-duplex", BootstrapOptions(max_body_bytes=1024))
     processor(broken)["processing_mode"].pop("response_body_mode")
     processor(broken)["processing_mode"]["request_trailer_mode"] = "SKIP"
-    fields = {fault.field for _, fault in faults(copy.deepcopy(broken), NEEDS)}
-    assert fields == {"processing_mode.response_body_mode", "processing_mode.request_trailer_mode"}
+    assert wanted(broken).keys() == {
+        "processing_mode.response_body_mode",
+        "processing_mode.request_trailer_mode",
+    }
 
 
 def test_settings_determine_the_limits_and_timeouts_of_envoy():
-    needs = Needs(max_body_bytes=64 << 20, message_timeout_s=700.0)
-    found = {
-        f.field: f.wanted for _, f in faults(rendered("standalone", BootstrapOptions()), needs)
-    }
-    assert found == {"max_message_timeout": "700s", "per_connection_buffer_limit_bytes": 64 << 20}
+    needs = BootstrapOptions(max_body_bytes=64 << 20, longest_hold_s=690.0)
+    found = wanted(rendered("standalone", BootstrapOptions()), needs)
+    limit = f"{64 << 20}"
+    assert found == {"max_message_timeout": "700s", "per_connection_buffer_limit_bytes": limit}
 
 
 def test_an_envoy_that_waits_long_for_a_hung_picker_gets_a_warning():
@@ -185,10 +191,10 @@ def test_an_envoy_that_waits_long_for_a_hung_picker_gets_a_warning():
 
 def test_an_envoy_must_trust_the_authorities_of_all_endpoints():
     good = rendered("standalone", BootstrapOptions(endpoint_cas=("/a.pem",)))
-    assert not list(faults(good, Needs(endpoint_cas=("/a.pem",))))
-    ((_, fault),) = faults(good, Needs(endpoint_cas=("/a.pem", "/b.pem")))
-    assert fault.field == "transport_socket_matches"
-    assert "/b.pem" in fault.effect
+    assert not wanted(good, BootstrapOptions(endpoint_cas=("/a.pem",)))
+    (finding,) = envoy_findings(good, BootstrapOptions(endpoint_cas=("/a.pem", "/b.pem")))
+    assert finding.remedy.startswith("set transport_socket_matches: ")
+    assert "/b.pem" in finding.what
 
 
 def test_an_envoy_without_the_filter_gets_a_hint_how_to_start():

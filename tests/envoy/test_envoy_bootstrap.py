@@ -105,6 +105,13 @@ def test_a_chosen_address_applies_to_requests_and_probes(shape):
     assert addresses == ["10.0.0.1", "10.0.0.1", "127.0.0.1"]
 
 
+def test_values_are_not_mistaken_for_names_of_the_template():
+    paths = {"picker_ca_path": "/$ca", "eds_path": "/run/$max_body_bytes/${x}.json"}
+    options = BootstrapOptions(**paths, endpoint_cas=("/$routes.pem",), tenant_header="$picker")
+    text = to_yaml(render("standalone", options))
+    assert all(value in text for value in (*paths.values(), "/$routes.pem", "$picker"))
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_body_modes_depend_on_the_shape(shape):
     filter_ = ext_proc(rendered(shape, BootstrapOptions()))

@@ -319,7 +319,7 @@ def test_an_invalid_url_is_reported(tmp_path, url, why):
 async def test_an_invalid_environment_is_reported(tmp_path, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingError, match=r"otlp: the environment's OTEL_\*"):
-        starting(tmp_path, traces="http://h/v1/traces").picker.observability.tasks()
+        starting(tmp_path, traces="http://h/v1/traces").picker.observability.spans.begin()
 
 
 async def test_an_environment_that_disables_the_sdk_is_heeded(tmp_path, collector, monkeypatch):

@@ -72,7 +72,6 @@ def test_the_lab_has_the_default_settings_of_the_picker():
 
 
 NO_KEY = {
-    "max_times_tried",
     "transfer_tokens_per_s",
     "tolerance",
     "sigma",

@@ -27,10 +27,8 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
 
     from laar.datalayer.document import read_document
     from laar.envoy.bootstrap import render
-    from laar.envoy.options import BootstrapOptions
+    from laar.envoy.options import envoy_options
     from laar.envoy.process import find_binary
-    from laar.settings.ignored import endpoint_cas
-    from laar.settings.listening import dialled
 
     settings = loaded.settings
     if settings.envoy.eds_file is None:
@@ -50,18 +48,7 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
         bootstrap = read_document(written, RootModel[dict[str, object]]).root
         _must_fit(bootstrap, settings, written)
         return bootstrap
-    return render(
-        "sidecar",
-        BootstrapOptions(
-            picker=dialled(settings.listen.ext_proc),
-            listen_host="127.0.0.1",
-            eds_path=str(settings.envoy.eds_file.absolute()),
-            endpoint_cas=endpoint_cas(settings),
-            max_body_bytes=settings.stream.max_body_bytes,
-            longest_hold_s=settings.flow.admission.limits.max_hold_s,
-            tenant_header=settings.stream.tenant_header,
-        ),
-    )
+    return render("sidecar", envoy_options(settings))
 
 
 def envoy_faults(loaded: Loaded, config: Path) -> list[str]:

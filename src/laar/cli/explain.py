@@ -31,7 +31,24 @@ if TYPE_CHECKING:
     from laar.settings import Settings
 
 _TIMEOUT_S = 30.0
-_PRICED = ("rtt s", "answer s", "read s", "queue s", "penalty", "risk s", "cost s")
+_ESTIMATES = {
+    "P": "{probability:.2f}",
+    "n": "{evidence:.0f}",
+    "tokens": "{tokens:.0f}",
+    "cached": "{cached_tokens:.0f}",
+}
+_TERMS = {
+    "rtt s": "{rtt_s:.3f}",
+    "answer s": "{base_s:.3f}",
+    "read s": "{prefill_s:.3f}",
+    "queue s": "{queue_s:.3f}",
+    "penalty": "{factor}",
+    "risk s": "{risk_s:.3f}",
+    "cost s": "{cost_s:.3f}",
+}
+_SCORE = {"score": "{score:.3g}"}
+_HEALTH = {"answers P": "{answers:.2f}", "slow s": "{slow_s:.3f}"}
+"""Columns of numbers, with the format of a candidate's fields."""
 
 
 def explain(
@@ -168,22 +185,12 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
-    priced = "cost_s" in shown["candidates"][0]
+    rows = shown["candidates"]
+    columns = _ESTIMATES | (_TERMS if "cost_s" in rows[0] else _SCORE)
+    if any(row.get("answers", 1.0) < 1.0 or row.get("slow_s", 0.0) > 0.0 for row in rows):
+        columns |= _HEALTH
     table = Table(box=None, header_style="dim")
-    names = [
-        "#",
-        "endpoint",
-        "model",
-        "P",
-        "n",
-        "tokens",
-        "cached",
-        *(_PRICED if priced else ("score",)),
-    ]
-    troubled = priced and any(
-        row["answers"] < 1.0 or row["slow_s"] > 0.0 for row in shown["candidates"]
-    )
-    for name in (*names, *(["answers P", "slow s"] if troubled else ())):
+    for name in ("#", "endpoint", "model", *columns):
         text = name in ("endpoint", "model")
         table.add_column(
             name,
@@ -192,9 +199,8 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
             overflow="fold",
             min_width=14 if text else 1,
         )
-    for row in shown["candidates"]:
-        health = [f"{row['answers']:.2f}", f"{row['slow_s']:.3f}"] if troubled else []
-        table.add_row(*_cells(row, priced=priced), *health)
+    for row in rows:
+        table.add_row(*_cells(row, columns))
     say(shown["sentence"])
     say(
         f"policy {shown['policy']}, reason {shown['reason']}, asked for "
@@ -207,7 +213,7 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
         say("The prompt is longer than the context window of every candidate: expect a refusal.")
     elif (sessions := shown.get("sessions")) and (room := _room(sessions)):
         say(room)
-    without = [row for row in shown["candidates"] if "why" in row]
+    without = [row for row in rows if "why" in row]
     for row in (*without, *shown.get("filtered", ())):
         say(f"not considered: {row['endpoint']} ({row['model']}): {row['why']}")
     if shown["exhausted"]:
@@ -235,20 +241,16 @@ def _room(sessions: Mapping[str, Any]) -> str:
     return said
 
 
-def _cells(row: Mapping[str, Any], *, priced: bool) -> list[str]:
+def _cells(row: Mapping[str, Any], columns: Mapping[str, str]) -> list[str]:
     from rich.markup import escape
 
     # Escape brackets of IPv6 addresses and names, which are not markup.
-    named = [escape(row[name]) for name in ("endpoint", "model")]
-    cells = [f"{row['rank']}" if "rank" in row else "1", *named]
+    cells = [str(row.get("rank", 1)), escape(row["endpoint"]), escape(row["model"])]
     if "probability" not in row:  # the request is opaque
-        return [*cells, "-", "-", "-", "-", "-"]
-    cells += [f"{row['probability']:.2f}", f"{row['evidence']:.0f}"]
-    cells += [f"{row['tokens']:.0f}", f"{row['cached_tokens']:.0f}"]
-    if not priced:
-        return [*cells, f"{row['score']:.3g}"]
-    terms = ("rtt_s", "base_s", "prefill_s", "queue_s")
-    cells += [f"{row[term]:.3f}" for term in terms]
-    penalty = f"x{row['penalty']:.3g}" if row["penalty"] > 1.0 else "-"
-    risk_s = row["cost_s"] - sum(row[term] for term in (*terms, "slow_s"))
-    return [*cells, penalty, f"{risk_s:.3f}", f"{row['cost_s']:.3f}"]
+        return [*cells, *("-" for _ in columns)]
+    values = dict(row)
+    if "cost_s" in row:
+        parts = ("rtt_s", "base_s", "prefill_s", "queue_s", "slow_s")
+        values["risk_s"] = row["cost_s"] - sum(row[part] for part in parts)
+        values["factor"] = f"x{row['penalty']:.3g}" if row["penalty"] > 1.0 else "-"
+    return [*cells, *(text.format_map(values) for text in columns.values())]

@@ -30,12 +30,10 @@ from laar.datalayer.metrics_page import ENGINES, page_url, read_page
 from laar.datalayer.served_names import read_served
 from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import configuration, envoy_findings, fails_open, host_findings
-from laar.doctor.envoy_checks import Needs
 from laar.doctor.findings import Finding, error, fine, warning
-from laar.protocol.agreed import DECISION_MARGIN_S
+from laar.envoy.options import envoy_options
 from laar.server.reload import RESTART
 from laar.settings import Settings
-from laar.settings.ignored import endpoint_cas
 from laar.settings.listening import dialled
 from laar.telemetry.page_model import MAX_FLEET
 from laar.telemetry.problems import PASSWORD
@@ -104,17 +102,6 @@ class Doctor:
         self._headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
         self._served: _Names = {}
         self._fails_open = False
-
-    @property
-    def needs(self) -> Needs:
-        """The requirements of the settings on Envoy."""
-        flow = self.settings.flow
-        return Needs(
-            max_body_bytes=self.settings.stream.max_body_bytes,
-            tenant_header=self.settings.stream.tenant_header,
-            endpoint_cas=endpoint_cas(self.settings),
-            message_timeout_s=flow.admission.limits.max_hold_s + DECISION_MARGIN_S,
-        )
 
     async def examine(self) -> list[Finding]:
         """Check everything; return the findings on endpoints, picker and Envoy, in order."""
@@ -200,7 +187,7 @@ class Doctor:
             return [error(f"Envoy {url}", what, remedy)]
         config = configuration(document)
         self._fails_open = fails_open(config)
-        found = envoy_findings(config, self.needs)
+        found = envoy_findings(config, envoy_options(self.settings))
         if (hosts := _shown(await _get(http, f"{url}/clusters?format=json"))) is not None:
             found += host_findings(config, hosts.get("cluster_statuses", ()))
         if (known := _shown(await _get(http, f"{url}/server_info"))) is not None:

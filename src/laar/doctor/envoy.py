@@ -7,11 +7,10 @@ not have rendered it. The checks are in `laar.doctor.envoy_checks`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from laar.doctor.envoy_checks import (
-    Fault,
     Json,
-    Needs,
     endpoints_faults,
     is_native,
     listener_faults,
@@ -21,9 +20,11 @@ from laar.doctor.envoy_checks import (
     route_faults,
 )
 from laar.doctor.findings import Finding, error, fine
+from laar.envoy.bootstrap import render
+from laar.envoy.options import BootstrapOptions
 
-Check = Callable[[Json, Needs], Iterator[Fault]]
-"""Yields the faults of an object."""
+Check = Callable[[Json, Json], Iterator[Finding]]
+"""Yields the faults of an object, by laar's own object of this kind."""
 
 
 def configuration(document: Json) -> Json:
@@ -49,8 +50,11 @@ def configuration(document: Json) -> Json:
     return bootstrap
 
 
-def envoy_findings(config: Json, needs: Needs) -> list[Finding]:
-    """Return the faults of a `configuration`, or a single finding of level OK."""
+def envoy_findings(config: Json, options: BootstrapOptions) -> list[Finding]:
+    """Return the faults of a `configuration`, or a single finding of level OK.
+
+    The `options` are those of an Envoy that laar renders for the picker.
+    """
     if not any(True for _ in _processors(config)):
         return [
             error(
@@ -59,9 +63,13 @@ def envoy_findings(config: Json, needs: Needs) -> list[Finding]:
                 "start with a bootstrap from `laar envoy --shape sidecar|standalone|gateway`",
             )
         ]
-    # Drop duplicates: a listener has many routes, often with the same faults.
-    found = list(dict.fromkeys(fault.finding(where) for where, fault in faults(config, needs)))
-    return found or [fine("Envoy", "modes, limits, timeouts and breakers fit")]
+    own = {check: subject for _, subject, check in _subjects(render("sidecar", options))}
+    found = {
+        replace(fault, where=f"Envoy {where}"): None
+        for where, subject, check in _subjects(config)
+        for fault in check(subject, own[check])
+    }  # without duplicates: a listener has many routes, often with the same faults
+    return [*found] or [fine("Envoy", "modes, limits, timeouts and breakers fit")]
 
 
 def fails_open(config: Json) -> bool:
@@ -101,13 +109,6 @@ def host_findings(config: Json, statuses: Iterable[Json]) -> Iterator[Finding]:
 def _address(host: Json) -> str:
     address = host.get("address", {}).get("socket_address", {})
     return f"{address.get('address', '?')}:{address.get('port_value', '?')}"
-
-
-def faults(config: Json, needs: Needs) -> Iterator[tuple[str, Fault]]:
-    """Yield every fault of a configuration in the form of a bootstrap, with the object's name."""
-    for where, subject, check in _subjects(config):
-        for fault in check(subject, needs):
-            yield where, fault
 
 
 def _subjects(config: Json) -> Iterator[tuple[str, Json, Check]]:

@@ -1,32 +1,26 @@
 """Requirements on Envoy's configuration: for each kind of object, a function that yields faults.
 
-A fault has a field, its severity, the effect of its value, and the value to write instead. Limits
-and timeouts are those of `laar envoy`; see `laar.envoy.bootstrap` for the reasons.
+A fault is a finding without its place, with the value to write as the remedy. Each check also gets
+laar's `own` object of the same kind, from a bootstrap rendered for the picker's settings, and names
+its values; ``laar/envoy/bootstrap.yaml`` has the reasons for them.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from laar.doctor.findings import Finding, Level
-from laar.envoy.clusters import HEALTH_CHECK, fallback, http_options, override_host, tls_matches
-from laar.envoy.listeners import STAT_PREFIX
-from laar.envoy.options import MESSAGE_TIMEOUT_S, RETRIED, RETRY_ON, BootstrapOptions
-from laar.envoy.parts import duration, lb_key
 from laar.protocol.agreed import ATTEMPTED, DETAILS, LB_NAMESPACE, SUBSET_NAMESPACE
-from laar.protocol.headers import DESTINATION, SERVED, attributes_read
+from laar.protocol.headers import DESTINATION
 
 Json = dict[str, Any]
 
-_RENDERED = BootstrapOptions()
 _LONGEST_HANG_S = 10.0
 _MIN_IN_FLIGHT = 10_000
-_IN_FLIGHT = 100_000
 _BREAKERS = ("max_connections", "max_pending_requests", "max_requests")
 _BREAKER_DEFAULT = 1024
 _MIN_ROUTE_S = 600.0
@@ -42,26 +36,8 @@ _BOTH_WAYS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """Requirements on Envoy that follow from the picker's settings.
-
-    Args:
-        max_body_bytes: longest request body.
-        tenant_header: header that flow control reads.
-        message_timeout_s: seconds for which Envoy must be able to wait for a held request.
-        endpoint_cas: CAs that verify https endpoints.
-    """
-
-    max_body_bytes: int = _RENDERED.max_body_bytes
-    tenant_header: str = _RENDERED.tenant_header
-    message_timeout_s: float = _RENDERED.longest_answer_s
-    endpoint_cas: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A wrong field of an object in Envoy's configuration.
+def _set(level: Level, field: str, effect: str, wanted: object) -> Finding:
+    """Return the finding on a wrong field, still without the place of its object.
 
     Args:
         level: severity.
@@ -69,20 +45,11 @@ class Fault:
         effect: what the value causes.
         wanted: the value to write instead.
     """
-
-    level: Level
-    field: str
-    effect: str
-    wanted: object
-
-    def finding(self, where: str) -> Finding:
-        """Return the finding to print; `where` names the object."""
-        shown = self.wanted if isinstance(self.wanted, str) else json.dumps(self.wanted)
-        remedy = f"set {self.field}: {shown}"
-        return Finding(level=self.level, where=f"Envoy {where}", what=self.effect, remedy=remedy)
+    shown = wanted if isinstance(wanted, str) else json.dumps(wanted)
+    return Finding(level=level, where="", what=effect, remedy=f"set {field}: {shown}")
 
 
-_error, _warning = partial(Fault, Level.ERROR), partial(Fault, Level.WARNING)
+_error, _warning = partial(_set, Level.ERROR), partial(_set, Level.WARNING)
 
 
 def _seconds(value: object, default: float) -> float:
@@ -108,19 +75,19 @@ def override_of(cluster: Json) -> Json | None:
 # -- the ext_proc filter and its listener --------------------------------------------------------
 
 
-def processor_faults(processor: Json, needs: Needs) -> Iterator[Fault]:
+def processor_faults(processor: Json, own: Json) -> Iterator[Finding]:
     """Yield the faults of an ext_proc filter."""
     yield from _modes(processor)
-    yield from _timeouts(processor, needs)
-    yield from _lists(processor, needs)
-    yield from _switches(processor)
+    yield from _timeouts(processor, own)
+    yield from _lists(processor, own)
+    yield from _switches(processor, own)
 
 
 def _mode(processor: Json) -> Json:
     return processor.get("processing_mode") or {}
 
 
-def _modes(processor: Json) -> Iterator[Fault]:
+def _modes(processor: Json) -> Iterator[Finding]:
     """Require the parts of the exchange that the picker reads, in a form that it can read."""
     mode = _mode(processor)
     headers = ["response_header_mode"]
@@ -143,7 +110,7 @@ def _modes(processor: Json) -> Iterator[Fault]:
             yield _error(f"processing_mode.{field}", "the picker needs these headers", "SEND")
 
 
-def _timeouts(processor: Json, needs: Needs) -> Iterator[Fault]:
+def _timeouts(processor: Json, own: Json) -> Iterator[Finding]:
     """Require Envoy to wait for an overloaded picker and held requests, but not for a hung one.
 
     In full duplex there is no timeout.
@@ -151,22 +118,28 @@ def _timeouts(processor: Json, needs: Needs) -> Iterator[Fault]:
     waits_s = math.inf
     if is_native(processor):
         waits_s = _seconds(processor.get("message_timeout"), _DEFAULT_MESSAGE_TIMEOUT_S)
-        wanted = duration(MESSAGE_TIMEOUT_S)
-        if waits_s < MESSAGE_TIMEOUT_S:
+        wanted = own["message_timeout"]
+        if waits_s < _seconds(wanted, math.inf):
             effect = f"Envoy gives up on the picker after {waits_s:g} s, so a short overload "
             yield _error("message_timeout", effect + "bypasses it", wanted)
         if waits_s > _LONGEST_HANG_S:
             effect = f"a picker that hangs holds every request for {waits_s:g} s"
             yield _warning("message_timeout", effect, wanted)
-    if max(waits_s, _seconds(processor.get("max_message_timeout"), 0.0)) < needs.message_timeout_s:
+    longest_s = max(waits_s, _seconds(processor.get("max_message_timeout"), 0.0))
+    if longest_s < _seconds(own["max_message_timeout"], math.inf):
         effect = "Envoy doesn't wait for requests that the picker holds"
-        yield _error("max_message_timeout", effect, duration(needs.message_timeout_s))
+        yield _error("max_message_timeout", effect, own["max_message_timeout"])
 
 
-def _lists(processor: Json, needs: Needs) -> Iterator[Fault]:
-    """Require all needed attributes and metadata; headers as attributes if they are not sent."""
+def _lists(processor: Json, own: Json) -> Iterator[Finding]:
+    """Require all needed attributes and metadata; headers as attributes if they are not sent.
+
+    The attributes that name metadata of laar's own routes are not required.
+    """
     skipped = is_native(processor) and _mode(processor).get("request_header_mode") == "SKIP"
-    headers = attributes_read(needs.tenant_header) if skipped else ()
+    headers = [
+        name for name in own["request_attributes"] if skipped and not name.startswith("xds.")
+    ]
     for level, field, needed, effect in (
         (
             Level.ERROR,
@@ -197,15 +170,18 @@ def _lists(processor: Json, needs: Needs) -> Iterator[Fault]:
         for name in field.split("."):
             known = known.get(name) or {}
         if missing := [name for name in needed if name not in known]:
-            yield Fault(level, field, effect.format(", ".join(missing)), [*known, *missing])
+            yield _set(level, field, effect.format(", ".join(missing)), [*known, *missing])
 
 
-def _switches(processor: Json) -> Iterator[Fault]:
+def _switches(processor: Json, own: Json) -> Iterator[Finding]:
     if is_native(processor) and not processor.get("allow_mode_override"):
         effect = "answers can't be sampled, so TTFT and cached prefixes are not learned from them"
         yield _warning("allow_mode_override", effect, True)
     # A filter that laar rendered with `--no-fail-open` is to fail closed.
-    if not processor.get("failure_mode_allow") and processor.get("stat_prefix") != STAT_PREFIX:
+    if (
+        not processor.get("failure_mode_allow")
+        and processor.get("stat_prefix") != own["stat_prefix"]
+    ):
         effect = "if the picker is down, every request fails instead of being routed by Envoy"
         yield _warning("failure_mode_allow", effect, True)
     for field in ("observability_mode", "disable_immediate_response"):
@@ -213,46 +189,49 @@ def _switches(processor: Json) -> Iterator[Fault]:
             yield _error(field, "the picker's answers are ignored", False)
 
 
-def listener_faults(listener: Json, needs: Needs) -> Iterator[Fault]:
+def listener_faults(listener: Json, own: Json) -> Iterator[Finding]:
     """Yield the faults of a listener that sends complete bodies to the picker."""
     limit = int(listener.get("per_connection_buffer_limit_bytes", _DEFAULT_BUFFER_BYTES))
-    if limit < needs.max_body_bytes:
-        effect = f"prompts longer than {limit} bytes get 413 "
-        effect += f"(bodies.max_body_bytes is {needs.max_body_bytes})"
-        yield _error("per_connection_buffer_limit_bytes", effect, needs.max_body_bytes)
+    wanted = own["per_connection_buffer_limit_bytes"]
+    if limit < wanted:
+        effect = f"prompts longer than {limit} bytes get 413 (bodies.max_body_bytes is {wanted})"
+        yield _error("per_connection_buffer_limit_bytes", effect, wanted)
 
 
 # -- the picker's cluster ------------------------------------------------------------------------
 
 
-def picker_faults(cluster: Json, _needs: Needs) -> Iterator[Fault]:
+def picker_faults(cluster: Json, own: Json) -> Iterator[Finding]:
     """Yield the faults of the cluster that the ext_proc filter calls."""
     effect = "each request in flight holds a stream to the picker; those above it fail"
-    yield from _breakers(cluster, effect)
-    yield from _without_http2(cluster)
+    yield from _breakers(cluster, own, effect)
+    yield from _without_http2(cluster, own)
     if not any("grpc_health_check" in check for check in cluster.get("health_checks", [])):
         effect = "Envoy does not notice that a picker stops or hangs"
-        yield _warning("health_checks", effect, [HEALTH_CHECK])
+        yield _warning("health_checks", effect, own["health_checks"])
     panic = cluster.get("common_lb_config", {}).get("healthy_panic_threshold")
     if cluster.get("health_checks") and (panic is None or panic.get("value", 0)):
         effect = "Envoy keeps calling a picker whose health check has failed"
-        yield _warning("common_lb_config.healthy_panic_threshold", effect, {"value": 0})
+        wanted = own["common_lb_config"]["healthy_panic_threshold"]
+        yield _warning("common_lb_config.healthy_panic_threshold", effect, wanted)
 
 
-def _breakers(cluster: Json, effect: str) -> Iterator[Fault]:
+def _breakers(cluster: Json, own: Json, effect: str) -> Iterator[Finding]:
     """Require a cluster's circuit breakers to allow enough requests in flight."""
     first, *others = cluster.get("circuit_breakers", {}).get("thresholds") or [{}]
     low = [n for n in _BREAKERS if int(first.get(n, _BREAKER_DEFAULT)) < _MIN_IN_FLIGHT]
     if low:
-        raised = first | dict.fromkeys(_BREAKERS, _IN_FLIGHT)
+        limits = own["circuit_breakers"]["thresholds"][0]
+        raised = first | {name: limits[name] for name in _BREAKERS}
         effect = f"{', '.join(low)} below {_MIN_IN_FLIGHT}: {effect}"
         yield _error("circuit_breakers.thresholds", effect, [raised, *others])
 
 
-def _without_http2(cluster: Json) -> Iterator[Fault]:
+def _without_http2(cluster: Json, own: Json) -> Iterator[Finding]:
     """Require Envoy to speak HTTP/2 to the picker."""
     options = cluster.get("typed_extension_protocol_options") or {}
-    ((key, http2),) = http_options(explicit_http_config={"http2_protocol_options": {}}).items()
+    ((key, http2),) = own["typed_extension_protocol_options"].items()
+    http2 = http2 | {"explicit_http_config": {"http2_protocol_options": {}}}
     mine = options.get(key) or {}
     ways = [mine.get("explicit_http_config"), mine.get("use_downstream_protocol_config"), cluster]
     if "auto_config" in mine or any("http2_protocol_options" in (way or {}) for way in ways):
@@ -265,9 +244,9 @@ def _without_http2(cluster: Json) -> Iterator[Fault]:
 # -- routes and endpoints ------------------------------------------------------------------------
 
 
-def route_faults(action: Json, _needs: Needs) -> Iterator[Fault]:
+def route_faults(action: Json, own: Json) -> Iterator[Finding]:
     """Yield the faults of a route's action."""
-    wanted = duration(_RENDERED.request_timeout_s)
+    wanted = own["timeout"]
     limit_s = _seconds(action.get("timeout"), _DEFAULT_ROUTE_TIMEOUT_S)
     if limit_s < _MIN_ROUTE_S:
         yield _error("timeout", f"{limit_s:g} s: longer answers are cut off", wanted)
@@ -276,37 +255,39 @@ def route_faults(action: Json, _needs: Needs) -> Iterator[Fault]:
         effect = f"{limit_s:g} s: answers to long prompts take longer to begin"
         yield _warning("idle_timeout", effect, wanted)
     if "connect-failure" not in str(action.get("retry_policy", {}).get("retry_on", "")):
-        policy = {
-            "retry_on": RETRY_ON,
-            "retriable_status_codes": list(RETRIED),
-            "num_retries": _RENDERED.retries,
-        }
-        yield _warning(
-            "retry_policy", "the fallbacks that the picker names are never tried", policy
-        )
+        names = ("retry_on", "retriable_status_codes", "num_retries")
+        policy = {name: own["retry_policy"][name] for name in names}
+        effect = "the fallbacks that the picker names are never tried"
+        yield _warning("retry_policy", effect, policy)
 
 
-def endpoints_faults(cluster: Json, needs: Needs) -> Iterator[Fault]:
+def endpoints_faults(cluster: Json, own: Json) -> Iterator[Finding]:
     """Yield the faults of a cluster of endpoints."""
-    yield from _breakers(cluster, "Envoy answers 503 above it")
-    override = override_of(cluster)
-    if override is not None:
-        yield from _override_faults(override)
+    yield from _breakers(cluster, own, "Envoy answers 503 above it")
+    override, wanted = override_of(cluster), override_of(own)
+    if override is not None and wanted is not None:
+        yield from _override_faults(override, wanted)
     elif not cluster.get("original_dst_lb_config", {}).get("use_http_header", False):
         effect = f"nothing reads {DESTINATION}: the picker's choice is ignored"
-        yield _error("load_balancing_policy", effect, override_host())
-    matches = cluster.get("transport_socket_matches", ())
-    known = {match.get("match", {}).get("ca") for match in matches}
-    if missing := [ca for ca in needs.endpoint_cas if ca not in known]:
+        yield _error("load_balancing_policy", effect, own["load_balancing_policy"])
+    if missing := [ca for ca in _trusted(own) if ca not in _trusted(cluster)]:
         effect = f"https endpoints with a certificate from {', '.join(missing)} can't be reached"
-        yield _error("transport_socket_matches", effect, tls_matches(needs.endpoint_cas))
+        yield _error("transport_socket_matches", effect, own["transport_socket_matches"])
 
 
-def _override_faults(override: Json) -> Iterator[Fault]:
+def _trusted(cluster: Json) -> dict[str, None]:
+    """Return the CAs by which a cluster's endpoints choose their TLS."""
+    matches = [each.get("match", {}) for each in cluster.get("transport_socket_matches", ())]
+    return dict.fromkeys(match["ca"] for match in matches if "ca" in match)
+
+
+def _override_faults(override: Json, own: Json) -> Iterator[Finding]:
     """Yield the faults of the override-host policy of a cluster of endpoints."""
     if "least_request" in str(override.get("fallback_policy"))[:200]:
         effect = "when the picker's list is exhausted, Envoy tries endpoints of other models"
-        yield _warning("load_balancing_policy.fallback_policy", effect, fallback())
+        wanted = own["fallback_policy"]
+        yield _warning("load_balancing_policy.fallback_policy", effect, wanted)
     if not override.get("selected_host_key"):
         effect = "the picker does not learn which endpoint served after a retry"
-        yield _warning("load_balancing_policy.selected_host_key", effect, lb_key(SERVED))
+        wanted = own["selected_host_key"]
+        yield _warning("load_balancing_policy.selected_host_key", effect, wanted)

@@ -33,53 +33,78 @@ Out of scope: TLS towards clients, authentication and rate limits. Put a gateway
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import PurePath
+from string import Template
 from typing import Any
 
 import orjson
 import yaml
 
-from laar.envoy.clusters import admin_cluster, endpoints_cluster, picker_cluster
-from laar.envoy.listeners import data_listener, probe_listener
-from laar.envoy.options import BootstrapOptions, Shape
-from laar.envoy.parts import Json, extension, socket_address
+from laar.core.membership import SYSTEM_CA
+from laar.datalayer.endpoints_file import is_ip
+from laar.envoy import endpoints_file
+from laar.envoy.options import ANY_IPV4, MESSAGE_TIMEOUT_S, BootstrapOptions, Shape
+from laar.protocol import agreed
+from laar.protocol import headers as names
+from laar.protocol.answers import error_body
+from laar.protocol.events import Patience
+from laar.protocol.paths import DENIED_PATHS, SUFFIXES, denied_path_error
+from laar.protocol.stream.sending import ONCE
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 
-_MAX_CLIENT_CONNECTIONS = 20_000
-"""Maximum client connections: below the usual limit of open files, even with an upstream each."""
+_CONSTANTS = {**vars(agreed), **vars(names), **vars(endpoints_file)}
+"""What the template names in capitals."""
 
-_RUNTIME: Json = {
-    # The single expression for all denied paths exceeds the default of 100.
-    "re2.max_program_size.error_level": 2000,
-}
+_RETRY_ON = "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes"
+
+_SYSTEM_CA_PATH = "/etc/ssl/certs/ca-certificates.crt"
+"""The system's CAs in Debian, Ubuntu, Alpine, and Envoy's images."""
+
+_BY_NAME = ("auto_host_sni", "auto_sni_san_validation")
 
 
 def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, Any]:
     """Return a bootstrap as plain JSON values, with Envoy's field names."""
     options = options or BootstrapOptions()
-    bootstrap = {
-        "node": {"id": f"laar-{shape}", "cluster": "laar"},
-        "admin": {"address": socket_address("127.0.0.1", options.admin_port)},
-        "static_resources": {
-            "listeners": [data_listener(shape, options), probe_listener(options)],
-            "clusters": [
-                endpoints_cluster(options),
-                picker_cluster(options, streamed=shape == "gateway"),
-                admin_cluster(options.admin_port),
-            ],
-        },
-        "layered_runtime": {"layers": [{"name": "laar", "static_layer": _RUNTIME}]},
-        "overload_manager": {
-            "resource_monitors": [
-                extension(
-                    "resource_monitors.global_downstream_max_connections",
-                    "extensions.resource_monitors.downstream_connections.v3"
-                    ".DownstreamConnectionsConfig",
-                    max_active_downstream_connections=_MAX_CLIENT_CONNECTIONS,
-                )
-            ]
-        },
+    streamed, (host, port) = shape == "gateway", options.picker_address
+    answers = {
+        "answer_bodies": "STREAMED" if streamed else "NONE",
+        "answer_trailers": "SEND" if streamed else "SKIP",
     }
+    bootstrap = _part(
+        "bootstrap",
+        shape=shape,
+        admin_port=options.admin_port,
+        data_address=_address(options.data_host(shape), options.listen_port),
+        probe_address=_address(options.listen_host or ANY_IPV4, options.ready_port),
+        max_body_bytes=options.max_body_bytes,
+        client=_part("trusted_client" if shape == "sidecar" else "any_client"),
+        removed_headers=[{"remove": name} for name in sorted(_not_for(shape, options))],
+        control_headers=sorted(names.CONTROL_HEADERS - {names.DESTINATION}),
+        set_by_routes=[_part("set_by_route", header=name) for name in names.SET_BY_ROUTES],
+        routes=[_denied_route(), *_routes(options, answers)],
+        local_replies=[_part("local_reply", **reply) for reply in _part("local_replies")],
+        idle_timeout=duration(options.idle_timeout_s),
+        picker=options.picker,
+        **answers,
+        fail_open=options.fail_open,
+        message_timeout=duration(MESSAGE_TIMEOUT_S),
+        longest_answer=duration(options.longest_answer_s),
+        # A route may name its pool: metadata {laar: {pool: NAME}}.
+        attributes=[names.POOL, agreed.ATTEMPTS, *names.attributes_read(options.tenant_header)],
+        eds_path=options.eds_path,
+        eds_directory=str(PurePath(options.eds_path).parent),
+        tls_matches=[*_tls_matches(options), _part("tls_of_nobody")],
+        picker_type="STATIC" if is_ip(host) else "STRICT_DNS",
+        picker_address=_address(host, port),
+        pings=_part("pings", timeout="1.5s" if options.fail_open else "12s") if streamed else {},
+        picker_tls={} if options.picker_ca_path is None else _picker_tls(host, options),
+    )
     # Copy, so that no values are shared: callers may modify it, and YAML would have anchors.
     rendered: dict[str, Any] = orjson.loads(orjson.dumps(bootstrap))
     return rendered
@@ -88,3 +113,146 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
 def to_yaml(bootstrap: dict[str, Any]) -> str:
     """Return a bootstrap as YAML, the usual format for Envoy."""
     return _HEADING + yaml.safe_dump(bootstrap, sort_keys=False, width=100)
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in Envoy's notation."""
+    return f"{seconds:g}s"
+
+
+# -- the template ------------------------------------------------------------------------------
+
+
+@cache
+def _template() -> Any:
+    return yaml.safe_load((files("laar.envoy") / "bootstrap.yaml").read_text("utf-8"))
+
+
+def _part(name: str, /, **values: Any) -> Any:
+    """Return a part of the template with its values filled in."""
+    return _filled(_template()[name], {**_CONSTANTS, **values})
+
+
+def _filled(part: Any, values: Mapping[str, Any]) -> Any:
+    """Replace `$name` in a part of the template by its value, which is not filled in itself."""
+    if isinstance(part, list):
+        return [_filled(each, values) for each in part]
+    if isinstance(part, dict):
+        found: dict[str, Any] = {}
+        for key, below in part.items():
+            if key.startswith("$"):
+                found |= values[key[1:]]
+            else:
+                found[key] = _filled(below, values)
+        return found
+    if not isinstance(part, str):
+        return part
+    known = part.startswith("$") and part[1:] in values
+    return values[part[1:]] if known else Template(part).substitute(values)
+
+
+# -- its values --------------------------------------------------------------------------------
+
+
+def _address(host: str, port: int) -> dict[str, Any]:
+    """Return a TCP address; `host` is an IP address or, for the picker, a DNS name.
+
+    ``::`` accepts clients over IPv4 as well, as in laar's listeners.
+    """
+    families = {"ipv4_compat": True} if host == "::" else {}
+    return {"socket_address": {"address": host, "port_value": port, **families}}
+
+
+def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
+    """Return the headers that clients may not set.
+
+    With the picker down a destination header would take effect, and only a gateway may set tenant,
+    objective or model headers. A sidecar trusts its application to set these. A tenant header that
+    carries credentials is kept, since engines check it.
+    """
+    trusted = options.trust_gateway_headers
+    if trusted is None:
+        trusted = shape == "sidecar"
+    never = {names.DESTINATION, names.SERVED, names.SUBSET, *names.ENGINE_HEADERS}
+    if trusted:
+        return frozenset(never)
+    tenant = {options.tenant_header.lower()}.difference(names.CREDENTIALS)
+    return frozenset({*never, *names.GATEWAY_HEADERS, *tenant})
+
+
+def _denied_route() -> Any:
+    error = denied_path_error()
+    paths = "|".join(re.escape(path.strip("/")) for path in DENIED_PATHS)
+    body = error_body(error).decode()
+    return _part("denied_route", paths=paths, status=error.status, body=body, reason=error.reason)
+
+
+def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[Any]:
+    """Yield the routes to the endpoints for all patiences; before a decision the last apply."""
+    allowed = (
+        ONCE,
+        *(Patience(silence_s, begin_s) for begin_s, silence_s in names.BEGINS_S.items()),
+        *(Patience(silence_s) for silence_s in names.SILENCES_S),
+        Patience(),
+    )
+    for patience in allowed:
+        silence_s = patience.silence_s or 0
+        if silence_s >= options.idle_timeout_s and not patience.once:
+            continue
+        begin = patience.begin_s
+        named = {names.SILENCE: patience.silence_s, names.BEGIN: begin}
+        if patience.once:
+            named = {names.ONCE: 1}
+        matches = [
+            _part("metadata_match", key=key, value=str(seconds))
+            for key, seconds in named.items()
+            if seconds is not None
+        ]
+        yield from _part(
+            "routes",
+            suffixes="|".join(suffix for suffix, _ in SUFFIXES),
+            patience={"dynamic_metadata": matches} if matches else {},
+            attempts=1 + options.retries,
+            max_body_bytes=options.max_body_bytes,
+            **answers,
+            request_timeout=duration(options.request_timeout_s),
+            idle_timeout=duration(options.idle_timeout_s),
+            # A refused connection is never the request's fault.
+            retry_on="connect-failure" if patience.once else _RETRY_ON,
+            retries=options.retries,
+            silence=duration(min(silence_s or options.idle_timeout_s, options.idle_timeout_s)),
+            # If response headers do not arrive in time, the request is also sent to the next
+            # endpoint, and the first to respond wins: an endpoint that is only slow is not cut off.
+            begin={} if begin is None else {"per_try_timeout": duration(begin)},
+            hedge={} if begin is None else {"hedge_policy": {"hedge_on_per_try_timeout": True}},
+        )
+
+
+def _tls_matches(options: BootstrapOptions) -> Iterator[Any]:
+    """Yield TLS for endpoints by their CA; host names are verified if the endpoint has one."""
+    for ca in options.endpoint_cas:
+        for named in (True, False):
+            if named or ca != SYSTEM_CA:
+                yield _part(
+                    "tls_match",
+                    name=f"{ca} {'by name' if named else 'without a name'}",
+                    match=endpoints_file.tls_match(ca, named=named),
+                    ca_path=_SYSTEM_CA_PATH if ca == SYSTEM_CA else ca,
+                    by_name=dict.fromkeys(_BY_NAME if named else (), True),
+                )
+
+
+def _picker_tls(host: str, options: BootstrapOptions) -> Any:
+    certificate: dict[str, Any] = {}
+    if options.picker_certificate_path is not None:
+        chain = {"filename": options.picker_certificate_path}
+        key = {"filename": options.picker_key_path}
+        certificate["tls_certificates"] = [{"certificate_chain": chain, "private_key": key}]
+    return _part(
+        "picker_tls",
+        ca_path=options.picker_ca_path,
+        san_type="IP_ADDRESS" if is_ip(host) else "DNS",
+        host=host,
+        client_certificate=certificate,
+        sni={} if is_ip(host) else {"sni": host},
+    )

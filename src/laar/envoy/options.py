@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from laar.datalayer.endpoints_file import is_ip, split_address
 from laar.errors import SettingError
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.protocol.headers import FAIRNESS
 
+if TYPE_CHECKING:
+    from laar.settings import Settings
+
 Shape: TypeAlias = Literal["sidecar", "standalone", "gateway"]
 
 MESSAGE_TIMEOUT_S = 1.8
 """Seconds after which Envoy gives up on the picker, which decides in milliseconds; held requests
 get more. Including the time to continue without it, no request waits 2 s for a hanging picker."""
-
-RETRY_ON = "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes"
-RETRIED = (429, 500, 502, 503, 504)
-"""Statuses after which another endpoint is tried, unless part of an answer was sent."""
 
 ANY_IPV4 = "0.0.0.0"  # noqa: S104 - gateways must be reachable
 _LOOPBACK = "127.0.0.1"
@@ -119,3 +118,20 @@ class BootstrapOptions:
     def data_host(self, shape: Shape) -> str:
         """Return the IP address to listen on for requests."""
         return self.listen_host or (_LOOPBACK if shape == "sidecar" else ANY_IPV4)
+
+
+def envoy_options(settings: Settings) -> BootstrapOptions:
+    """Return the options of an Envoy next to a picker with these settings."""
+    from laar.settings.ignored import endpoint_cas
+    from laar.settings.listening import dialled
+
+    options = BootstrapOptions(
+        picker=dialled(settings.listen.ext_proc),
+        listen_host=_LOOPBACK,
+        endpoint_cas=endpoint_cas(settings),
+        max_body_bytes=settings.stream.max_body_bytes,
+        longest_hold_s=settings.flow.admission.limits.max_hold_s,
+        tenant_header=settings.stream.tenant_header,
+    )
+    eds = settings.envoy.eds_file
+    return options if eds is None else replace(options, eds_path=str(eds.absolute()))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE
+from laar.core.interfaces import View
 from laar.core.membership import EndpointSpec
 from laar.core.names import is_among
 from laar.explain.decision_record import DecisionRecord, Readings
@@ -47,8 +50,8 @@ def shown(record: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
         fields["unlike"] = True
     if view is not None and view.weights is not None:
         fields["tuner"] = {"window": decision.weights_version, "weights": dict(view.weights)}
-    if record.readings is not None:
-        fields["filtered"] = filtered(record)
+    if view is not None and record.readings is not None:
+        fields["filtered"] = _filtered(record, view, record.readings)
     if record.end is not None:
         fields["completion"] = values_of(COMPLETION, (record, record.end))
     return fields
@@ -92,22 +95,17 @@ def _endpoint(spec: EndpointSpec) -> dict[str, object]:
     return {column.name: column.read(spec) for column in ENDPOINT}
 
 
-def filtered(record: DecisionRecord) -> list[dict[str, object]]:
+def _filtered(record: DecisionRecord, view: View, readings: Readings) -> list[dict[str, object]]:
     """Return the endpoints that filters removed, each with the reason."""
-    if record.readings is None:
-        return []
-    assert record.decision.view is not None
-    left: set[int] = set(record.decision.view.slots.tolist())
-    rows = []
-    for slot, spec in record.specs.items():
-        if slot not in left:
-            rows.append(_endpoint(spec) | {"why": _why_filtered(record, record.readings, slot)})
-            if len(rows) == MAX_ROWS:
-                break
-    return rows
+    left: set[int] = set(view.slots.tolist())
+    removed = islice((slot for slot in record.specs if slot not in left), MAX_ROWS)
+    return [
+        _endpoint(record.specs[slot]) | {"why": _why_filtered(record, view, readings, slot)}
+        for slot in removed
+    ]
 
 
-def _why_filtered(record: DecisionRecord, readings: Readings, slot: int) -> str:
+def _why_filtered(record: DecisionRecord, view: View, readings: Readings, slot: int) -> str:
     decision, request = record.decision, record.decision.request
     spec, asked = record.specs[slot], request.model
     behind = decision.settings.aliases.get(asked)
@@ -120,8 +118,7 @@ def _why_filtered(record: DecisionRecord, readings: Readings, slot: int) -> str:
     if not spec.takes_requests:
         return f"does not serve clients: its role is {spec.role}"
     if not asked or asked in decision.settings.aliases:
-        assert decision.view is not None
-        picks = readings.generates[decision.view.slots[0]]
+        picks = readings.generates[view.slots[0]]
         if picks == request.generates and readings.generates[slot] != picks:
             return "generates no text" if picks else "generates text, but the request needs none"
     if request.response_id:

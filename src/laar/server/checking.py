@@ -14,7 +14,6 @@ from laar.datalayer.endpoints_file import load_endpoints
 from laar.errors import SettingError
 from laar.server.collectors import must_exist
 from laar.server.learning import artifact_of
-from laar.server.otlp import begin
 from laar.server.ports import ports_in_use
 from laar.server.runner import Runner
 from laar.server.token_file import reporter_tokens, viewers_token
@@ -66,7 +65,7 @@ def _assemble(loaded: Loaded) -> None:
         runner.prepare()
         if (spans := runner.picker.observability.spans) is not None:
             try:  # finds faults that would prevent startup, such as invalid OTEL_* numbers
-                begin(spans)
+                spans.begin()
             finally:
                 spans.end()
 

@@ -21,7 +21,6 @@ from laar.core.roundtrip import STALE_AFTER_S
 from laar.datalayer.asking import Asked, Asking, ask, keep_asking, wake
 from laar.datalayer.dns import Resolver
 from laar.datalayer.endpoints_file import EndpointsFile
-from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.probe import Prober
 from laar.datalayer.scrape import Scraper
 from laar.datalayer.served_names import ServedNames
@@ -34,7 +33,7 @@ from laar.server.tasks import Tasks
 from laar.settings import Settings
 
 if TYPE_CHECKING:
-    from laar.datalayer.kubernetes.api import ApiAccess
+    from laar.datalayer.kubernetes.collector import KubernetesEndpoints
 
 _AT_REST = 5.0
 """Factor by which visit intervals grow while idle; many idle sidecars would otherwise keep the
@@ -55,8 +54,7 @@ class Collectors:
         self._fleet = fleet
         self._clock = picker.clock
         self._file: EndpointsFile | None = None
-        self._clusters: list[tuple[KubernetesSource, ApiAccess]] = []
-        self._listed_by: set[str] = set()
+        self._clusters: dict[str, KubernetesEndpoints] = {}
         self._out: dict[str, str] = {}
         self._woken_until: dict[str, tuple[float, float]] = {}
         self.resolver = Resolver(fleet)
@@ -77,11 +75,19 @@ class Collectors:
             must_exist(settings.endpoints_file)
             self._file = EndpointsFile(settings.endpoints_file, self.resolver)
             self._file.load()
+        names: Counter[str] = Counter()
         for index, source in enumerate(settings.kubernetes):
+            from laar.datalayer.kubernetes.collector import KubernetesEndpoints
+
             try:
-                self._clusters.append((source, source.access()))
+                cluster = KubernetesEndpoints(source.access(), self._fleet, source)
             except SettingError as fault:
                 raise SettingError(str(fault), setting=f"kubernetes.{index}") from None
+            # Sources with other ports, or of other clusters, can have the same labels or pool.
+            names[cluster.source] += 1
+            if (nth := names[cluster.source]) > 1:
+                cluster.source += f" ({nth})"
+            self._clusters[cluster.source] = cluster
 
     def start(self, tasks: Tasks) -> None:
         """Start all collectors; call `prepare` first."""
@@ -89,8 +95,8 @@ class Collectors:
         tasks.spawn("kv-events", self._read_kv_events)
         if self._file is not None:
             tasks.spawn("endpoints file", self._file.run)
-        if self._clusters:
-            self._start_clusters(tasks)
+        for name, cluster in self._clusters.items():
+            tasks.spawn(name, cluster.run)
         self._start_visits(tasks)
         self._picker.health.questions.are_asked = True
         tasks.spawn("ask", partial(keep_asking, self._to_ask))
@@ -118,22 +124,9 @@ class Collectors:
                 self._fleet.problem("kv-events", problem)
             await asyncio.sleep(until_look_s(_LOOK_S))
 
-    def _start_clusters(self, tasks: Tasks) -> None:
-        from laar.datalayer.kubernetes.collector import KubernetesEndpoints
-
-        names: Counter[str] = Counter()
-        for source, access in self._clusters:
-            cluster = KubernetesEndpoints(access, self._fleet, source)
-            # Sources with other ports, or of other clusters, can have the same labels or pool.
-            names[cluster.source] += 1
-            if (nth := names[cluster.source]) > 1:
-                cluster.source += f" ({nth})"
-            self._listed_by.add(cluster.source)
-            tasks.spawn(cluster.source, cluster.run)
-
     def have_listed(self) -> bool:
         """Return whether every cluster has listed its endpoints at least once."""
-        return self._fleet.has_all_of(self._listed_by)
+        return self._fleet.has_all_of(self._clusters.keys())
 
     def _start_visits(self, tasks: Tasks) -> None:
         picker, fleet, readings = self._picker, self._fleet, self._picker.settings.readings

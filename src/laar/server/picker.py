@@ -274,7 +274,7 @@ class Picker:
         watch(settled=self._doubt_names)
         watch(self.learning.decided, self.learning.settled)
         watch(self.pools.decided)
-        watch(self.metrics.decided, self.metrics.settled)
+        watch(self.metrics.decided)
         watch(memory.decided, memory.settled)
         watch(self.observability.history.decided)
 

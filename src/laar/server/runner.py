@@ -174,8 +174,7 @@ class Runner:
         tasks.spawn("token files", self.admin.follow_tokens)
         tasks.spawn("state", picker.learning.keep_saving)
         tasks.spawn("templates", picker.ask_templates)
-        for name, part in picker.observability.tasks():
-            tasks.spawn(name, part)
+        picker.observability.start(tasks)
         tasks.spawn("settings", lambda: self.reloader.follow(self.apply))
 
     async def _drain(self, server: H2Server) -> None:

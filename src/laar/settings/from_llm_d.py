@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from math import isfinite
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -29,97 +31,12 @@ _BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _MAX_HOLD_S = 3580.0
 
-_SCORERS = {
-    "active-request-scorer": "active-requests",
-    "kv-cache-utilization-scorer": "kv-cache-utilization",
-    "load-aware-scorer": "load-aware",
-    "prefix-cache-scorer": "prefix-cache",
-    "queue-scorer": "queue",
-    "running-requests-size-scorer": "running-requests",
-    "token-load-scorer": "token-load",
-}
-_FILTERS = {
-    "by-label": "label",
-    "by-label-selector": "label",
-    "label-selector-filter": "label",
-    "prefix-cache-affinity-filter": "prefix-affinity",
-}
-_PICKERS = {
-    "max-score-picker": "shuffled-max-score",
-    "random-picker": "random",
-    "weighted-random-picker": "weighted-random",
-}
-_PARAMETERS = {
-    "affinityThreshold": "affinity_threshold",
-    "explorationProbability": "exploration_probability",
-    "idleThreshold": "idle_threshold",
-    "maxBusyScore": "max_busy_score",
-    "maxTTFTPenaltyMs": "max_ttft_penalty_ms",
-    "peakPrefillThroughput": "prefill_tokens_per_s",
-    "queueThresholdTokens": "threshold_tokens",
-    "threshold": "threshold",
-}
-_PARTS = {**_SCORERS, **_FILTERS, **_PICKERS}
-_PAGES = "laar reads the engines' metrics pages by their own names"
-_ORDER = "with flow control tenants take turns by tokens, and requests are ordered by slack"
-_BUILT_IN = {
-    **dict.fromkeys(("metrics-data-source", "core-metrics-extractor"), _PAGES),
-    **dict.fromkeys(
-        (
-            "edf-ordering-policy",
-            "fcfs-ordering-policy",
-            "global-strict-fairness-policy",
-            "round-robin-fairness-policy",
-            "slo-deadline-ordering-policy",
-        ),
-        _ORDER,
-    ),
-    "approx-prefix-cache-producer": "laar has its own prefix index, without a cap",
-    "data-parallel-profile-handler": "each target port of a pod is an endpoint",
-    "endpoint-notification-source": "pods are watched",
-    "inflight-load-producer": "the picker counts requests and tokens in flight itself",
-    "no-hit-lru-scorer": "with laar's own policy, a cold prompt goes where it costs least",
-    "openai-parser": "the path names the body's format",
-    "passthrough-parser": "bodies on other paths are not read; see bodies.opaque_paths",
-    "single-profile-handler": "each profile becomes a policy, one of which is used",
-    "anthropic-parser": "the path names the body's format",
-    "models-responder": "`GET /v1/models` lists the whole fleet",
-    "token-producer": "prompt lengths are learned from answers",
-    "session-affinity-scorer": "a session stays where its prefix is; the policy "
-    "`session-affinity` pins it",
-}
-_PRECISE = (
-    "let engines publish on their own port (tcp://*:5557) instead of to the picker, and label "
-    "endpoints laar.dev/kv-events; vLLM before 0.32 and other engines are matched by text"
+_LLM_D = SimpleNamespace(
+    **yaml.safe_load((files("laar.settings") / "llm_d.yaml").read_text("utf-8"))
 )
+"""Tables of llm-d's plugins, by what becomes of them."""
+_PARTS = {**_LLM_D.scorers, **_LLM_D.filters, **_LLM_D.pickers}
 _ROLES = "the policy `laar` follows the roles in the label llm-d.ai/role"
-_APART = {
-    "always-disagg-multimodal-decider": "",
-    "always-disagg-pd-decider": "",
-    "decode-filter": "",
-    "disagg-headers-handler": "",
-    "disagg-profile-handler": "",
-    "encode-filter": "",
-    "pd-profile-handler": "threshold",
-    "prefill-filter": "",
-    "prefill-header-handler": "",
-    "prefix-based-pd-decider": "nonCachedTokens",
-}
-"""Plugins that split encoding, prefill and decode; the name of their token threshold or empty."""
-_DETECTORS = {
-    "concurrency-detector": {"maxConcurrency", "concurrencyMode"},
-    "utilization-detector": {"queueDepthThreshold", "kvCacheUtilThreshold"},
-}
-"""Saturation detectors, and their translated parameters."""
-_ABSENT = {
-    "context-length-aware": "laar reads no ranges from labels; no request goes to an endpoint "
-    "whose max_model_len it exceeds",
-    "file-discovery": "`endpoints_file` in place of `kubernetes`",
-    "lora-affinity-scorer": "the policy `laar` prices loading an adapter",
-    "precise-prefix-cache-producer": _PRECISE,
-    "precise-prefix-cache-scorer": _PRECISE,
-    "predicted-latency-producer": "laar's cost is in seconds already, and learned without sidecars",
-}
 
 
 class _Plugin(BaseModel):
@@ -270,8 +187,8 @@ def _policy(
     for use in profile.plugins:
         plugin = plugins.get(use.pluginRef) or _Plugin(type=use.pluginRef)
         kind = plugin.type
-        if kind in _PICKERS:
-            picker = _PICKERS[kind]
+        if kind in _LLM_D.pickers:
+            picker = _LLM_D.pickers[kind]
             continue
         if kind not in _PARTS:
             if use.pluginRef not in plugins:
@@ -281,14 +198,14 @@ def _policy(
         parameters = _label(plugin, moved) if _PARTS[kind] == "label" else _given(plugin, moved)
         if parameters is None:
             continue
-        if kind in _SCORERS:
+        if kind in _LLM_D.scorers:
             weight = 1.0 if use.weight is None else use.weight
             if weight == 0.0:
                 continue
             part["weight"] = weight
         if parameters:
             part["parameters"] = parameters
-        (scorers if kind in _SCORERS else filters).append(part)
+        (scorers if kind in _LLM_D.scorers else filters).append(part)
     if not scorers:
         return None
     policy: dict[str, Any] = {"scorers": scorers, "picker": {"name": picker}}
@@ -299,8 +216,8 @@ def _given(plugin: _Plugin, moved: Moved) -> dict[str, Any]:
     """Return the parameters of a filter or scorer by laar's names; report unknown ones."""
     known = {}
     for name, value in (plugin.parameters or {}).items():
-        if name in _PARAMETERS:
-            known[_PARAMETERS[name]] = _number(f"{plugin.type}.{name}", value)
+        if name in _LLM_D.parameters:
+            known[_LLM_D.parameters[name]] = _number(f"{plugin.type}.{name}", value)
         else:
             moved.absent.append(f"{plugin.type}.{name}")
     return known
@@ -337,17 +254,17 @@ def _label(plugin: _Plugin, moved: Moved) -> dict[str, Any] | None:
 
 def _plugin(plugin: _Plugin, moved: Moved) -> None:
     kind = plugin.type
-    if kind in _DETECTORS:
+    if kind in _LLM_D.detectors:
         _detector(plugin, moved)
-    elif kind in _APART:
+    elif kind in _LLM_D.apart:
         remark = f"{kind}: {_ROLES}"
         if rule := _apart(plugin):
             remark += f". The cost decides; `routing: {rule}` sets llm-d's rule"
         moved.taken.append(remark)
-    elif kind in _BUILT_IN:
-        moved.taken.append(f"{kind}: {_BUILT_IN[kind]}")
+    elif kind in _LLM_D.built_in:
+        moved.taken.append(f"{kind}: {_LLM_D.built_in[kind]}")
     elif kind not in _PARTS:
-        moved.absent.append(f"{kind}: {_ABSENT.get(kind, 'not known to laar')}")
+        moved.absent.append(f"{kind}: {_LLM_D.absent.get(kind, 'not known to laar')}")
 
 
 def _apart(plugin: _Plugin) -> str:
@@ -355,10 +272,10 @@ def _apart(plugin: _Plugin) -> str:
     kind = plugin.type
     if kind == "always-disagg-pd-decider":
         return "{apart: always}"
-    threshold = (plugin.parameters or {}).get(_APART[kind])
+    threshold = (plugin.parameters or {}).get(_LLM_D.apart[kind])
     if threshold is None:
         return ""
-    tokens = int(_number(f"{kind}.{_APART[kind]}", threshold))
+    tokens = int(_number(f"{kind}.{_LLM_D.apart[kind]}", threshold))
     if tokens:
         return f"{{apart: threshold, apart_tokens: {tokens}}}"
     # 0 means always in the handler, but disables the split in the newer decider.
@@ -368,7 +285,7 @@ def _apart(plugin: _Plugin) -> str:
 def _detector(plugin: _Plugin, moved: Moved) -> None:
     """Translate the limits of a saturation detector."""
     kind, given = plugin.type, plugin.parameters or {}
-    taken = _DETECTORS[kind]
+    taken = _LLM_D.detectors[kind]
     if kind == "utilization-detector":
         if "queueDepthThreshold" in given:
             value = _number(f"{kind}.queueDepthThreshold", given["queueDepthThreshold"])
@@ -379,7 +296,7 @@ def _detector(plugin: _Plugin, moved: Moved) -> None:
                 f"{MAX_KV_USAGE:.0%} of its KV cache"
             )
     elif given.get("concurrencyMode", "requests") != "requests":
-        taken = set()
+        taken = []
     elif "maxConcurrency" in given:
         most = int(_number(f"{kind}.maxConcurrency", given["maxConcurrency"]))
         moved.settings.setdefault("flow", {})["max_requests"] = most

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from itertools import islice
 
-from laar.accuracy.reports import OutcomeReports
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.explain.decision_record import DecisionRecord, Readings
@@ -36,7 +35,8 @@ class DecisionMemory:
     Args:
         wall_clock: returns seconds since the epoch.
         on_settled: functions called in order with each record once its request has ended.
-        reports: reported outcomes of answers, and the attempt that followed each.
+        outcome_of: returns whether an answer was reported correct, by the decision's id; None if
+            unknown.
         max_decisions: maximum decisions remembered.
     """
 
@@ -46,13 +46,13 @@ class DecisionMemory:
         *,
         wall_clock: Callable[[], float],
         on_settled: Sequence[Callable[[DecisionRecord], object]] = (),
-        reports: OutcomeReports | None = None,
+        outcome_of: Callable[[str], bool | None] = lambda _id: None,
         max_decisions: int = MAX_DECISIONS,
     ) -> None:
         self._table = table
         self._wall_clock = wall_clock
         self._on_settled = on_settled
-        self.reports = reports
+        self.outcome_of = outcome_of
         self._max_decisions = max_decisions
         self._records: OrderedDict[str, DecisionRecord] = OrderedDict()
         self._open: dict[str, DecisionRecord] = {}  # requests in flight, remembered or not
@@ -102,7 +102,7 @@ class DecisionMemory:
     def explained(self, record: DecisionRecord) -> dict[str, object]:
         """Return the record in readable form."""
         shown = explained(record)
-        correct = self.reports.outcome_of(record.decision.id) if self.reports is not None else None
+        correct = self.outcome_of(record.decision.id)
         return shown if correct is None else shown | {"correct": correct}
 
     def __len__(self) -> int:

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from laar.accuracy.reports import Answered
-from laar.core.decision import Completion, Decision
+from laar.core.decision import Decision
 from laar.explain.decision_record import DecisionRecord
 
 MAX_LABELS = 64
@@ -94,26 +94,25 @@ class Metrics:
         self.overhead_s.observe(overhead_s)
         return round(overhead_s * 1e6)
 
-    def settled(self, _decision: Decision, end: Completion) -> None:
-        """Count how a request ended."""
+    def refused(self, status: int, reason: str) -> None:
+        """Count a request that laar answered itself."""
+        self.refusals[str(status), reason] += 1
+
+    def settled(self, record: DecisionRecord) -> None:
+        """Count how a request ended, and compare predicted with measured values."""
+        decision, end, served = record.decision, record.end, record.served
+        if end is None:
+            return
         status = "none" if end.status is None else f"{end.status // 100}xx"
         self.completions[end.cause, status] += 1
         self.latency_s.observe(end.latency_s)
         if end.ttft_s is not None:
             self.ttft_s.observe(end.ttft_s)
-
-    def refused(self, status: int, reason: str) -> None:
-        """Count a request that laar answered itself."""
-        self.refusals[str(status), reason] += 1
-
-    def recorded(self, record: DecisionRecord) -> None:
-        """Compare predicted with measured values at the end of a request."""
-        decision, end, served = record.decision, record.end, record.served
         if decision.request.shadow:
             agreed = "yes" if served == decision.address else "no"
             self.shadow[agreed if served else "unknown"] += 1
         view, position = decision.view, decision.position
-        if end is None or view is None or not end.ok or served != decision.address:
+        if view is None or not end.ok or served != decision.address:
             return
         if end.ttft_s is not None and view.terms is not None:
             predicted_s = float(view.terms.all_ttft_s[position])

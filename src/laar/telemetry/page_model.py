@@ -31,6 +31,7 @@ _WINDOW = 1000
 _RECENT = 64  # decisions averaged for an endpoint's P(correct)
 _PROBLEMS = 50
 _SHOWN_FAILURES = 5
+_UNREAD = (math.nan, math.nan, math.nan)
 _POINTS = 80  # points in the plot of predicted against measured
 
 
@@ -40,30 +41,25 @@ class HitRates:
     _WEIGHT = 0.3
 
     def __init__(self) -> None:
-        self._counters: dict[str, tuple[float, float]] = {}
-        self._rates: dict[str, float] = {}
+        self._known: dict[str, tuple[float, float, float]] = {}
+        """Queries and hits at the last scrape, and the rate, by address."""
 
     def read(self, address: str, reading: Reading) -> None:
         """Add a scrape; a rate needs two."""
         queries, hits = reading.prefix_queries_tokens, reading.prefix_hits_tokens
-        before = self._counters.get(address)
-        self._counters[address] = (queries, hits)
-        if before is None or not queries > before[0] or reading.restarted:
-            return
-        rate = (hits - before[1]) / (queries - before[0])
-        old = self._rates.get(address, rate)
-        self._rates[address] = old + self._WEIGHT * (rate - old)
+        known_queries, known_hits, rate = self._known.get(address, _UNREAD)
+        if queries > known_queries and not reading.restarted:
+            share = (hits - known_hits) / (queries - known_queries)
+            rate = share if math.isnan(rate) else rate + self._WEIGHT * (share - rate)
+        self._known[address] = queries, hits, rate
 
     def keep(self, addresses: Iterable[str]) -> None:
         """Forget all other endpoints."""
-        wanted = set(addresses)
-        for known in (self._counters, self._rates):
-            for address in known.keys() - wanted:
-                del known[address]
+        self._known = {at: self._known[at] for at in addresses if at in self._known}
 
     def of(self, address: str) -> float:
         """Return the rate in 0..1; NaN while unknown."""
-        return self._rates.get(address, math.nan)
+        return self._known.get(address, _UNREAD)[2]
 
 
 class PageModel:
@@ -256,7 +252,7 @@ def _retries(records: Sequence[DecisionRecord], memory: DecisionMemory) -> list[
     attempts: dict[int, list[int]] = {}
     for record in records:
         row = attempts.setdefault(max(1, len(record.decision.tried)), [0, 0, 0])
-        correct = memory.reports.outcome_of(record.decision.id) if memory.reports else None
+        correct = memory.outcome_of(record.decision.id)
         row[0] += 1
         row[1] += correct is not None
         row[2] += correct is True

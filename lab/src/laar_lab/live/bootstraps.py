@@ -6,7 +6,6 @@ from typing import Any, Literal, TypeAlias
 
 from laar.envoy import bootstrap as laars
 from laar.envoy.options import BootstrapOptions, Shape
-from laar.envoy.routes import BUFFER, EXT_PROC
 from laar.protocol import headers as names
 from laar.protocol.agreed import ATTEMPTS
 
@@ -20,6 +19,8 @@ _BOTH_WAYS = {
     "response_body_mode": "FULL_DUPLEX_STREAMED",
     "response_trailer_mode": "SEND",
 }
+_EXT_PROC = "envoy.filters.http.ext_proc"
+_BUFFER = "envoy.filters.http.buffer"
 _LONG_PING_TIMEOUT = "12s"
 
 
@@ -47,10 +48,10 @@ def render(shape: AnyShape, options: BootstrapOptions) -> dict[str, Any]:
         host["routes"] = [
             route
             for route in host["routes"]
-            if BUFFER not in route.get("typed_per_filter_config", {})
+            if _BUFFER not in route.get("typed_per_filter_config", {})
         ]
         for route in host["routes"]:
-            if (own := route.get("typed_per_filter_config", {}).get(EXT_PROC)) is not None:
+            if (own := route.get("typed_per_filter_config", {}).get(_EXT_PROC)) is not None:
                 own["overrides"] = {}
     for cluster in resources["clusters"]:
         for protocol in cluster.get("typed_extension_protocol_options", {}).values():

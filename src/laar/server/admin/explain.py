@@ -55,9 +55,7 @@ KINDS: Mapping[str, Callable[[DecisionMemory, DecisionRecord], bool]] = {
     "failed": lambda _memory, of: of.end is not None and not of.end.ok,
     "retried": lambda _memory, of: len(of.decision.tried) > 1,
     "slow": lambda _memory, of: of.end is not None and of.end.latency_s >= SLOW_S,
-    "wrong": lambda memory, of: (
-        memory.reports is not None and memory.reports.outcome_of(of.decision.id) is False
-    ),
+    "wrong": lambda memory, of: memory.outcome_of(of.decision.id) is False,
 }
 """Kinds of decisions that can be searched for, and whether a decision is of one."""
 _FOR_THIS_PORT = frozenset({"authorization", "cookie"})

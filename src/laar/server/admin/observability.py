@@ -21,11 +21,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from laar.accuracy.reports import Answered
+from laar.errors import SettingError, install
 from laar.explain.decision_record import DecisionRecord
 from laar.server.admin.answers import as_json
 from laar.server.admin.explain import explain_routes
 from laar.server.admin.feed import Feed
-from laar.server.otlp import begin, spans_of
+from laar.settings.reading import ENVIRONMENT
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.history import History
 from laar.telemetry.log import DecisionLog
@@ -33,6 +34,8 @@ from laar.telemetry.page_model import PageModel
 
 if TYPE_CHECKING:
     from laar.server.picker import Picker
+    from laar.server.tasks import Tasks
+    from laar.telemetry.tracing import Spans
 
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -73,7 +76,7 @@ class Observability:
 
         reports.on_answered = answered
         on_settled: list[Callable[[DecisionRecord], object]] = [
-            metrics.recorded,
+            metrics.settled,
             self.history.settled,
         ]
         self.log: DecisionLog | None = None
@@ -82,7 +85,7 @@ class Observability:
             self.log = DecisionLog(kept.log, on_problem=report)
             reports.on_verdict = self.log.judged
             on_settled.append(self.log.add)
-        self.spans = spans_of(settings)
+        self.spans = None if settings.otlp.traces is None else _spans(settings.otlp.traces)
         """Creates spans for decisions; None if tracing is disabled."""
         if self.spans is not None:
             on_settled.append(self.spans.settled)
@@ -90,7 +93,7 @@ class Observability:
             director.table,
             wall_clock=time.time,
             on_settled=on_settled,
-            reports=reports,
+            outcome_of=reports.outcome_of,
             max_decisions=kept.remember,
         )
         self.version = version("laar")
@@ -137,19 +140,33 @@ class Observability:
     async def _show_sessions(self, _request: Request) -> Response:
         return as_json({} if self.sessions is None else self.sessions(self._clock()))
 
-    def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        """Start sending spans; return the tasks to run, by name.
+    def start(self, tasks: Tasks) -> None:
+        """Start sending spans, writing the log and making frames for the page.
 
         Raises:
             SettingError: the ``OTEL_*`` environment can't be used.
         """
-        found: list[tuple[str, Callable[[], Awaitable[None]]]] = [("feed", self.feed.run)]
+        tasks.spawn("feed", self.feed.run)
         if self.spans is not None:
-            begin(self.spans)
-            found.append(("otlp traces", self.spans.run))
+            self.spans.begin()
+            tasks.spawn("otlp traces", self.spans.run)
         if self.log is not None:
-            found.append(("decision log", self.log.run))
-        return found
+            tasks.spawn("decision log", self.log.run)
+
+
+def _spans(url: str) -> Spans:
+    """Return the exporter of spans, not started yet; only this imports OpenTelemetry.
+
+    Raises:
+        SettingError: the extra is not installed, or the ``OTEL_*`` environment can't be used.
+    """
+    try:
+        from laar.telemetry.tracing import Spans
+    except ImportError:
+        raise SettingError(
+            f"this needs OpenTelemetry's SDK and exporter; {install('otel')}", setting="otlp"
+        ) from None
+    return Spans(None if url == ENVIRONMENT else url)
 
 
 def _file(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:
