@@ -181,6 +181,18 @@ def test_turns_are_let_in_elsewhere_once_they_would_wait_for_longer_than_the_lon
     assert sorted(let_in(picker, 3)) == ["a", "b", "c"]
 
 
+def test_turns_are_let_in_at_different_engines_if_these_prefill_in_parallel(monkeypatch):
+    picker = Picker("a", "b", "c", by_load=False)
+    learned = picker.director.engines.constants
+    in_parallel = {"turns": np.zeros(3)}
+    monkeypatch.setattr(
+        picker.director.engines,
+        "constants",
+        lambda *asked, **given: replace(learned(*asked, **given), **in_parallel),
+    )
+    assert sorted(let_in(picker, 3)) == ["a", "b", "c"]
+
+
 def test_a_turn_whose_client_has_an_objective_is_let_in_where_it_is_served_soonest():
     addresses = let_in(Picker("a", "b", "c", by_load=False), 3, ttft_objective_s=30.0)
     assert sorted(addresses) == ["a", "b", "c"]
