@@ -13,15 +13,8 @@ import numpy as np
 
 from laar.core.apart import Prefillers, kv_group_of
 from laar.core.catalog import no_such_model
-from laar.core.endpoints import EndpointTable, Floats, Slots
-from laar.core.filters import (
-    awake,
-    in_subset,
-    reachable,
-    unless_none,
-    unsaturated,
-    wakeable,
-)
+from laar.core.endpoints import WAKE_TIMEOUT_S, EndpointTable, Floats, Slots
+from laar.core.filters import awake, in_subset, reachable, unless_none, unsaturated, wakeable
 from laar.core.request import GENERATES, Request
 from laar.core.roundtrip import fresh_rtt
 from laar.errors import RequestError
@@ -149,6 +142,8 @@ class Candidates:
                 "every engine that may serve this request is asleep and must be woken",
                 retry_after_s=1,
             )
+        # A request at an engine that could not be woken may wait there forever.
+        reached = unless_none(reached, table.wake_s[reached] <= WAKE_TIMEOUT_S)
         slots = unless_none(reached, unsaturated(table, reached, self._max_waiting, now))
         models = self._models(able)
         group = Group(
