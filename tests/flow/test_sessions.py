@@ -181,6 +181,18 @@ def test_turns_are_let_in_elsewhere_once_they_would_wait_for_longer_than_the_lon
     assert sorted(let_in(picker, 3)) == ["a", "b", "c"]
 
 
+def test_turns_are_let_in_at_different_engines_if_these_prefill_in_parallel(monkeypatch):
+    picker = Picker("a", "b", "c", by_load=False)
+    learned = picker.director.engines.constants
+    in_parallel = {"turns": np.zeros(3)}
+    monkeypatch.setattr(
+        picker.director.engines,
+        "constants",
+        lambda *asked, **given: replace(learned(*asked, **given), **in_parallel),
+    )
+    assert sorted(let_in(picker, 3)) == ["a", "b", "c"]
+
+
 def test_a_turn_whose_client_has_an_objective_is_let_in_where_it_is_served_soonest():
     addresses = let_in(Picker("a", "b", "c", by_load=False), 3, ttft_objective_s=30.0)
     assert sorted(addresses) == ["a", "b", "c"]
@@ -272,14 +284,26 @@ def test_a_session_that_has_returned_twice_keeps_its_place_for_longer():
 def test_a_sure_return_is_worth_less_where_prefills_run_in_parallel():
     picker = Picker(by_load=False)
     ended_at = returning(picker, "agent", 0.0)
+    in_turn, in_parallel = (price_of_the_place_of_another(picker, w, ended_at) for w in (1.0, 0.0))
+    assert in_turn > 4.0 * in_parallel > 0.0
+
+
+def price_of_the_place_of_another(picker, turns, now):
     text = story("two")[:24_000]
     request = Request(id="?", api=Api.CHAT, model="m", spans=(text,), chars=24_000, session="two")
-    view = picker.director.preview(request, ended_at).view
-    in_turn, in_parallel = (
-        picker.flow.sessions.prices(view, np.array([turns]), ended_at).item()
-        for turns in (1.0, 0.0)
-    )
-    assert in_turn > 2.0 * in_parallel > 0.0
+    view = picker.director.preview(request, now).view
+    return picker.flow.sessions.prices(view, np.array([turns]), now).item()
+
+
+def test_a_place_is_worth_half_where_prefills_run_in_parallel_and_nothing_is_refused():
+    picker = Picker(by_load=False)
+    turn = picker.ask(0.0, session="one")
+    picker.end(turn, 1.0)
+    in_turn, in_parallel = (price_of_the_place_of_another(picker, w, 2.0) for w in (1.0, 0.0))
+    assert in_turn == pytest.approx(2.0 * in_parallel)
+    refused = Completion(status=429, cause="complete", latency_s=0.1)
+    picker.end(picker.ask(2.0, session="three", tokens=100), 2.0, refused)
+    assert price_of_the_place_of_another(picker, 0.0, 2.0) == pytest.approx(in_turn)
 
 
 def test_text_that_a_session_left_in_a_cache_takes_room_when_it_returns():

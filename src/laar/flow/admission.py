@@ -63,6 +63,9 @@ causes other requests is ignored, here and for held turns alike."""
 _CACHED_SHARE = 0.9
 """Cached share of a prompt above which its context is already there, and needs no room."""
 
+_IN_TURN = 0.5
+"""Share of the prompts ahead (w) above which an engine prefills more in turn than in parallel."""
+
 _MAX_ASKED = 10_000
 """Maximum sessions whose waits add up over attempts; the oldest are dropped first."""
 
@@ -441,7 +444,8 @@ class Admission:
         It evicts a context wherever it goes. Spread evenly, such turns would leave no context in
         any cache, so they share the endpoint with the longest wait of at most another `max_hold_s`.
         The cost decides if nothing waits, a candidate has the context, their chances of a correct
-        answer differ, or the client has an objective.
+        answer differ, or the client has an objective; and between engines that prefill in parallel,
+        where every further turn would slow all others, for minutes without an end.
         """
         wait_s = None if view.terms is None else view.terms.ahead_s
         if (
@@ -452,6 +456,7 @@ class Admission:
         ):
             return free
         bearable = free & (wait_s > 0.0) & (wait_s <= self._settings.limits.max_hold_s)
+        bearable &= self._engines(view).turns > _IN_TURN
         return bearable & (wait_s >= wait_s[bearable].max()) if bearable.any() else free
 
     def _room(self, view: View, item: Item, now: float, *, shorts_wait: bool = False) -> Mask:

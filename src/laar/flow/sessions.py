@@ -44,9 +44,6 @@ _PRIOR = 0.5
 """Prior count of pauses that ended in each class, and of those that outlasted it: half of the
 sessions return in each doubling of the pause, at any scale."""
 
-_EVICTIONS = 2.0
-"""Prefills per evicted context: its own and, in full caches, that of the one it displaces."""
-
 _DELAYED = 5.0
 """Turns that an eviction delays, if the session is sure to come back: as many run or wait at an
 engine that prefills one prompt after the other."""
@@ -109,12 +106,13 @@ class Place:
 class _Cache:
     """The places of one endpoint, least recently used first, and their tokens.
 
-    `is_full` if it refused a turn, until another turn ends there.
+    `is_full` if it refused a turn, until another turn ends there; `refuses` from then on.
     """
 
     places: OrderedDict[Hashable, Place] = field(default_factory=OrderedDict)
     tokens: float = 0.0
     is_full: bool = False
+    refuses: bool = False
 
 
 class Sessions:
@@ -152,12 +150,13 @@ class Sessions:
         Above 1, the prompt should be held; infinite if turns in flight occupy the room. `turns` is
         the share of the prompts ahead that one waits for at each candidate (`laar.core.engines`).
         """
-        return np.array([self._price(*leaving, now) for leaving in self._leaving_at(view, turns)])
+        leaving = zip(self._leaving_at(view), turns.tolist(), strict=True)
+        return np.array([self._price(places, waits, now) for places, waits in leaving])
 
     def wait_s(self, view: View, turns: Floats, now: float) -> tuple[float, float]:
         """Return how long a prompt is held if no session returns, and what that saves others."""
         found = [(math.inf, math.inf)]
-        for leaving, waits in self._leaving_at(view, turns):
+        for leaving, waits in zip(self._leaving_at(view), turns.tolist(), strict=True):
             first = self._price(leaving, waits, now)
             ends_s = {
                 age_s - now + place.idle_at for place, _ in leaving or () for age_s in _AGES_S
@@ -244,6 +243,7 @@ class Sessions:
         The engine counts more than is known here, such as the answers.
         """
         cache = self._caches.get(slot, _Cache())
+        cache.refuses = True
         cache.is_full = any(place.busy for place in cache.places.values())
 
     def end(self, place: Place, now: float) -> None:
@@ -300,27 +300,20 @@ class Sessions:
         if isinstance(place.key, str):
             self._gone[place.has_returned][place.key] = place
 
-    def _leaving_at(
-        self, view: View, turns: Floats
-    ) -> Iterator[tuple[list[tuple[Place, float]] | None, float]]:
-        """Yield what each candidate would evict for the prompt, with its share of `turns`.
+    def _leaving_at(self, view: View) -> Iterator[list[tuple[Place, float]] | None]:
+        """Yield what each candidate would evict for the prompt.
 
         Places idle or without a session, least recently used first, each with the share evicted;
         None if turns in flight fill the cache.
         """
-        for slot, tokens, cached, waits in zip(
-            view.slots.tolist(),
-            view.tokens.tolist(),
-            view.cached_tokens.tolist(),
-            turns.tolist(),
-            strict=True,
-        ):
+        of = view.slots.tolist(), view.tokens.tolist(), view.cached_tokens.tolist()
+        for slot, tokens, cached in zip(*of, strict=True):
             cache, room = self._caches.get(slot), self._room(slot)
             if cache is None or not cache.places or not tokens <= room:
-                yield [], waits
+                yield []
                 continue
             if cache.is_full:
-                yield None, waits
+                yield None
                 continue
             missing = cache.tokens + tokens - cached - room
             leaving = []
@@ -330,7 +323,7 @@ class Sessions:
                 if not place.busy or not place.is_session:
                     leaving.append((place, min(1.0, missing / max(1.0, place.tokens))))
                     missing -= place.tokens
-            yield leaving if missing <= 0.0 else None, waits
+            yield leaving if missing <= 0.0 else None
 
     def _price(
         self,
@@ -347,7 +340,11 @@ class Sessions:
             if place.is_session:
                 idle_s = then - place.idle_at
                 is_sure = place.is_sure and idle_s <= _SURE_S
-                prefills = _EVICTIONS * (1.0 + is_sure * min(1.0, waits) * _DELAYED)
+                # In full caches a context that comes back displaces another. That delays others
+                # where prefills wait for each other, and causes refusals where engines refuse.
+                sequential = min(1.0, waits)
+                displaced = max(sequential, self._caches[place.slot].refuses)
+                prefills = (1.0 + displaced) * (1.0 + is_sure * sequential * _DELAYED)
                 cost_s = share * prefills * place.reread_s
                 price = max(price, cost_s / keeping_s[bisect_left(_AGES_S, idle_s)])
         return price

@@ -27,6 +27,7 @@ from laar_lab.report import Report, means_table
 from laar_lab.sim.fleet import (
     FleetSettings,
     Send,
+    Site,
     VirtualFleet,
     asking_again,
     generator,
@@ -71,11 +72,11 @@ RULES = {
 class _Run:
     """A run, and what its clients saw."""
 
-    def __init__(self, engines: int, rule: str, seed: int, pickers: int) -> None:
+    def __init__(self, sites: Sequence[Site], rule: str, seed: int, pickers: int) -> None:
         policy, way = RULES[rule]
         name, values = parse_policy(policy)
         self.fleet = VirtualFleet(
-            fleets.of_one("llama-3-8b-a100", engines, kv_tokens=KV_TOKENS),
+            sites,
             FleetSettings(
                 policy=name,
                 pickers=pickers,
@@ -88,7 +89,7 @@ class _Run:
             by_load=way == "flow",
         )
         self.turns = Turns(_UNTIL_S, _UNCOUNTED_S)
-        room = float(engines * KV_TOKENS)
+        room = float(len(sites) * KV_TOKENS)
         gates: dict[str, Callable[[], Send]] = {
             "gate": lambda: Gate(self.fleet, _CROWD * room, idle_s=_CROWD_IDLE_S).send,
             "programs": lambda: Gate(self.fleet, room, fades=True).send,
@@ -103,12 +104,26 @@ def run_cliff(
     data: Path, half: int, engines: int, load: float, rule: str, seed: int, *, pickers: int = 1
 ) -> dict[str, float]:
     """Run a rule with one half of the sessions, at `load` times what fits in the caches."""
-    run = _Run(engines, rule, seed, pickers)
+    sites = fleets.of_one("llama-3-8b-a100", engines, kv_tokens=KV_TOKENS)
+    return _run(data, half, sites, load, rule, seed, pickers=pickers)
+
+
+def _run(
+    data: Path,
+    half: int,
+    sites: Sequence[Site],
+    load: float,
+    rule: str,
+    seed: int,
+    *,
+    pickers: int = 1,
+) -> dict[str, float]:
+    run = _Run(sites, rule, seed, pickers)
     hold_sessions(
         run.fleet,
         agents(data, half)(generator(seed, "cliff")),
         run.turns.ended,
-        at_once=round(load * engines * KV_TOKENS / SESSION_TOKENS),
+        at_once=round(load * len(sites) * KV_TOKENS / SESSION_TOKENS),
         ramp_s=60.0,
         until_s=_UNTIL_S,
         send=run.send,
@@ -224,4 +239,61 @@ def run_pickers(scope: Scope) -> Report:
     return Report(tables=[table], evidence=evidence)
 
 
-EXPERIMENTS = declared(__name__, {"agents-cliff": run, "agents-pickers": run_pickers})
+def run_at_parallel(
+    data: Path, half: int, slow: int, load: float, rule: str, seed: int
+) -> dict[str, float]:
+    """Run a rule on eight engines that prefill in parallel, `slow` of them 2.5 times slower."""
+    sites = fleets.parallel(8 - slow, slow, kv_tokens=KV_TOKENS)
+    return _run(data, half, sites, load, rule, seed)
+
+
+_PARALLEL_RULES = ("laar", "laar, gate", "vllm-router", "smg", "programs")
+
+
+def run_parallel(scope: Scope) -> Report:
+    """Run the gate, and rules that do without, on engines that prefill in parallel."""
+    assert scope.data is not None
+    half = int(scope.seeds[0] >= JUDGED_FROM)
+    slow, loads = ((4,), (1.0, 3.0)) if scope.quick else ((0, 4), LOADS)
+    cases = {
+        (count, load, rule): (scope.data, half, count, load, rule)
+        for count, load, rule in product(slow, loads, _PARALLEL_RULES)
+    }
+    runs = grid(run_at_parallel, cases, scope.seeds, label="agents-parallel")
+    title = "sessions at once, by what the caches hold; engines that prefill in parallel"
+    shown = _SHOWN | {"ttft_max_s": "longest TTFT s"}
+    table = means_table(title, ("slow engines", "load", "rule"), runs, shown, digits=3)
+
+    def compared(metric: str, least: float, most: float) -> dict[str, Seen]:
+        return {
+            f"{count} slow, {load}": paired(
+                runs[count, load, "laar, gate"], runs[count, load, "laar"], metric
+            )
+            for count, load in product(slow, loads)
+            if least <= load <= most
+        }
+
+    own_best = {}
+    for count in slow:
+        at = {load: runs[count, load, "laar, gate"] for load in loads}
+        best = max(loads, key=lambda load: total(at[load], "turns_per_s"))
+        own_best[f"{count} slow, best at {best}"] = paired(at[3.0], at[best], "turns_per_s")
+    longest = {
+        f"{count} slow, {load}": level(runs[count, load, "laar, gate"], "ttft_max_s")
+        for count, load in product(slow, loads)
+    }
+    evidence = {
+        "turns-past": compared("turns_per_s", 2.0, 3.0),
+        "turns-below": compared("turns_per_s", 0.0, 1.5),
+        "ttft-below": compared("ttft_s", 0.0, 1.5),
+        "ttft-past": compared("ttft_s", 2.0, 3.0),
+        "own-best-far": own_best,
+        "longest": longest,
+    }
+    return Report(tables=[table], evidence=evidence)
+
+
+EXPERIMENTS = declared(
+    __name__,
+    {"agents-cliff": run, "agents-pickers": run_pickers, "agents-parallel": run_parallel},
+)

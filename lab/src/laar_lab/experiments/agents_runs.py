@@ -55,6 +55,7 @@ class Turns:
             "ttft_s": float(first_s.mean()),
             "ttft_p50_s": float(np.median(first_s)),
             "ttft_p95_s": float(np.percentile(first_s, 95)),
+            "ttft_max_s": float(first_s.max()),
             "hit_rate": float(cached.sum() / tokens.sum()),
             "fairness": float(np.percentile(by_session, 95) / by_session.mean()),
             "held_s": float(held_s.max()),
