@@ -13,13 +13,19 @@ import random
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from laar.prefix import blocks
 from laar.prefix.blocks import Chain, PromptHasher
 from laar.prefix.index import PrefixIndex
 
 HASHER = PromptHasher(b"bench")
+
+
+def _chain(spans: Sequence[str]) -> Chain:
+    return HASHER.chain_of("".join(spans).encode())
+
+
 PROMPT_BYTES = 400_000
 TURNS = 30
 SYSTEM = "s" * 1000
@@ -60,12 +66,12 @@ def _hash_again(kind: str) -> Callable[[int], object]:
     size = PROMPT_BYTES // len(letters[0].encode())
     text = "".join(random.Random(1).choices(letters, k=size))
     spans = [text[i : i + 4000] for i in range(0, size, 4000)]
-    return lambda _: HASHER.chain(spans)
+    return lambda _: _chain(spans)
 
 
 def _hash_new() -> Callable[[int], object]:
     text = "".join(random.Random(2).choices("abcdefgh", k=PROMPT_BYTES))
-    return lambda number: HASHER.chain([f"{number} ", text])
+    return lambda number: _chain([f"{number} ", text])
 
 
 def _median_us(call: Callable[[int], object], times: int = 200) -> float:
@@ -80,7 +86,7 @@ def _median_us(call: Callable[[int], object], times: int = 200) -> float:
 def _conversation(seed: int, size: int, turns: int) -> list[Chain]:
     """Return the growing prompts of one conversation; all share a system prompt."""
     text = SYSTEM + random.Random(seed).randbytes(size // 2).hex()
-    return [HASHER.chain([text[: size * (turn + 1) // turns]]) for turn in range(turns)]
+    return [_chain([text[: size * (turn + 1) // turns]]) for turn in range(turns)]
 
 
 def _insert_and_match(slots: int, holders: int) -> tuple[float, float]:
@@ -90,7 +96,7 @@ def _insert_and_match(slots: int, holders: int) -> tuple[float, float]:
     """
     index, rng = PrefixIndex(slots), random.Random(2)
     conversations = [_conversation(seed, PROMPT_BYTES, TURNS) for seed in range(8)]
-    system = HASHER.chain([SYSTEM])
+    system = _chain([SYSTEM])
     for slot in range(slots):
         index.set_capacity(slot, 8_000_000)
         index.settle(index.insert(slot, system))
@@ -120,7 +126,7 @@ def _memory(prompt_bytes: int) -> tuple[int, int, int]:
     real = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     blocks.MAX_KNOWN = known
-    return real, index.size_bytes, index.blocks
+    return real, index.size_bytes, index._segments.blocks
 
 
 def _churn(requests: int) -> None:
@@ -139,7 +145,7 @@ def _churn(requests: int) -> None:
         if size > 12_000 or len(sessions) > 4000:
             sessions[place] = sessions[-1]
             sessions.pop()
-        receipt = index.insert(rng.randrange(100), HASHER.chain([noise[origin : origin + size]]))
+        receipt = index.insert(rng.randrange(100), _chain([noise[origin : origin + size]]))
         if rng.random() < 0.02:
             index.retract(receipt)
         else:
@@ -149,7 +155,7 @@ def _churn(requests: int) -> None:
     print(
         f"churn, {requests:,} requests: {(time.perf_counter() - start) / requests * 1e6:.1f} us "
         f"each with hashing; at most {largest / 2**20:.1f} MiB of {limit >> 20}; "
-        f"{index.uses} uses of {index.blocks} blocks"
+        f"{index.uses} uses of {index._segments.blocks} blocks"
     )
 
 

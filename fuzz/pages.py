@@ -341,7 +341,7 @@ def state(data: bytes) -> None:
     assert 0.0 < tokens.estimate(1000, "en", "m") < math.inf
     again = orjson.loads(orjson.dumps({"o": online.state(102.0), "t": tokens.state()}))
     assert OnlineOutcomes().restore(again["o"], 103.0) <= len(online.cells)
-    online.observe("m", features, True, 104.0, prior=0.5)
+    online.observe("m", features, True, 104.0)
 
 
 _BATCH = orjson.dumps(

@@ -209,10 +209,10 @@ def streams(data: bytes) -> None:
                     case Replied(decision, reply, seen):
                         director.replied(decision, reply, now, read=seen)
                     case Served(decision, address):
-                        director.served_by(decision, address)
+                        director.served_by(decision, address, now)
                         pending = Noted()
                     case Answering(decision, _):
-                        director.answering(decision)
+                        director.answering(decision, now)
                     case Ended(decision, completion):
                         ended += 1
                         director.settle(decision, completion)

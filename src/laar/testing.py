@@ -337,8 +337,7 @@ def _check_masks(make: Callable[[], Extension]) -> None:
 
 
 def _room(room: Mask, view: View) -> Mask:
-    kept: Mask = room[view.slots]
-    return kept
+    return room[view.slots]
 
 
 def _as_policy(extension: Any) -> Policy:

@@ -215,36 +215,47 @@ def test_a_state_with_another_features_schema_is_not_restored() -> None:
 LENGTHS = tuple(2**n for n in range(12, 20))
 
 
-def report(online: OnlineOutcomes, prior: float, share: float, cells: int, each: int = 20) -> None:
+class Measured(CapabilityModel):
+    """An artifact that gives every model the same probability."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def probabilities(self, models, *_) -> np.ndarray:
+        return np.full(len(models), self.probability)
+
+
+def report(online: OnlineOutcomes, share: float, cells: int, each: int = 20) -> None:
     """Report `each` outcomes in each of the first cells, of which this share is correct."""
     for length in LENGTHS[:cells]:
         for number in range(each):
             correct = number < share * each
-            online.observe("a", Features("en", length, "qa"), correct, 0.0, prior=prior)
+            online.observe("a", Features("en", length, "qa"), correct, 0.0)
 
 
 def test_an_artifact_loses_weight_only_if_outcomes_contradict_it() -> None:
-    wrong, right = OnlineOutcomes(), OnlineOutcomes()
-    report(wrong, 0.9, 0.2, cells=4)
-    report(right, 0.2, 0.2, cells=4)
+    wrong, right = OnlineOutcomes(Measured(0.9)), OnlineOutcomes(Measured(0.2))
+    report(wrong, 0.2, cells=4)
+    report(right, 0.2, cells=4)
     assert wrong.prior_weights()["a"] <= 50 / 8
     assert right.prior_weights()["a"] == 50
     at = Features("en", LENGTHS[4], "qa")
     for _ in range(10):
-        wrong.observe("a", at, False, 0.0, prior=0.9)
+        wrong.observe("a", at, False, 0.0)
     posterior = float(wrong.posterior(np.array([0.9]), ("a",), at, 0.0)[0])
     assert posterior < 0.5 < 50 * 0.9 / 60
 
 
 def test_the_outcomes_of_a_cell_cannot_remove_its_own_prior() -> None:
-    online = OnlineOutcomes(cap_per_hour=1000)
-    report(online, 0.9, 0.0, cells=1, each=100)
+    online = OnlineOutcomes(Measured(0.9), cap_per_hour=1000)
+    report(online, 0.0, cells=1, each=100)
     assert mean_of(online, 0.9, 0.0) == pytest.approx(50 * 0.9 / 150)
 
 
 def test_evidence_about_the_artifact_survives_a_restart() -> None:
-    online = OnlineOutcomes()
-    report(online, 0.9, 0.2, cells=5)
+    online = OnlineOutcomes(Measured(0.9))
+    report(online, 0.2, cells=5)
     saved = orjson.loads(orjson.dumps(online.state(0.0)))
     again = OnlineOutcomes()
     assert again.restore(saved, 0.0) == 5
@@ -258,11 +269,12 @@ def test_evidence_about_the_artifact_survives_a_restart() -> None:
 
 
 def test_evidence_against_the_old_artifact_does_not_count_against_a_new_one() -> None:
-    online = OnlineOutcomes()
-    report(online, 0.9, 0.2, cells=5)
+    online = OnlineOutcomes(Measured(0.9))
+    report(online, 0.2, cells=5)
+    online.capability = Measured(0.2)
     online.new_prior()
     assert online.prior_weights() == {}
-    report(online, 0.2, 0.2, cells=5, each=10)
+    report(online, 0.2, cells=5, each=10)
     assert online.prior_weights() == {"a": 50}
 
 
@@ -270,10 +282,10 @@ def test_forgotten_cells_are_no_evidence_against_the_artifact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(online_module, "MAX_CELLS", 5)
-    online = OnlineOutcomes(half_life_s=100.0)
-    report(online, 0.9, 0.2, cells=5)
+    online = OnlineOutcomes(Measured(0.9), half_life_s=100.0)
+    report(online, 0.2, cells=5)
     assert online.prior_weights()["a"] < 50
-    online.observe("b", QA, True, 10_000.0, prior=0.5)  # makes room
+    online.observe("b", QA, True, 10_000.0)  # makes room
     assert online.prior_weights() == {"b": 50}
 
 

@@ -39,7 +39,7 @@ def reports(
             "at random": rng.random() < 0.5,
             "favours a": which == "a",
         }[kind]
-        online.observe(which, cell, shown, 0.0, prior=0.5, reporter=name)
+        online.observe(which, cell, shown, 0.0, reporter=name)
 
 
 def error(online: OnlineOutcomes) -> float:
@@ -80,7 +80,7 @@ def test_a_reporter_with_harder_questions_is_not_distrusted() -> None:
         for (which, cell), p in TRUE.items():
             for name, harder in (("x", 0.0), ("y", 0.0), ("support", 0.12)):
                 right = rng.random() < p - harder
-                online.observe(which, cell, right, 0.0, prior=0.5, reporter=name)
+                online.observe(which, cell, right, 0.0, reporter=name)
     assert min(online.reporter_weights().values()) > 0.8
 
 
@@ -107,7 +107,7 @@ def test_a_reporter_that_becomes_honest_regains_its_weight() -> None:
         for (which, cell), p in TRUE.items():
             for _ in range(10):
                 right = rng.random() < p
-                online.observe(which, cell, right, 1000.0, prior=0.5, reporter=name)
+                online.observe(which, cell, right, 1000.0, reporter=name)
     assert online.reporter_weights()["z"] > 0.9
 
 
@@ -183,7 +183,7 @@ def test_the_shares_of_reporters_always_add_up_to_the_cell(
     online, now = OnlineOutcomes(half_life_s=20.0, cap_per_hour=50), 0.0
     for name, which, cell, correct, gap_s in steps:
         now += gap_s
-        online.observe(which, cell, correct, now, prior=0.4, reporter=name)
+        online.observe(which, cell, correct, now, reporter=name)
     for cell in online.cells.values():
         if cell.shares:
             for part in ("correct", "outcomes"):

@@ -28,18 +28,18 @@ def shown(right, seed, kind):
     return Sign(CUT, FORM)  # "alike"
 
 
-def lived(kind, *, seed=0, requests=2_000, prior=0.5, reports=False, hours=24.0):
+def lived(kind, *, seed=0, requests=2_000, reports=False, hours=24.0):
     """Return P(correct) of the models after some requests; one in ten explores."""
     rng = random.Random(seed)
     online, signs = OnlineOutcomes(), Signs()
-    priors = np.full(len(MODELS), prior)
+    priors = np.full(len(MODELS), 0.5)
     for number in range(requests):
         now = number * 3600.0 * hours / requests
         expected = online.posterior(priors, MODELS, CELL, now)
         at = rng.randrange(3) if rng.random() < 0.1 else int(expected.argmax())
         right = rng.random() < RIGHT[MODELS[at]]
         if reports:
-            online.observe(MODELS[at], CELL, right, now, prior=prior)
+            online.observe(MODELS[at], CELL, right, now)
             continue
         correct, weight, offset = signs.weak(
             MODELS[at], shown(right, rng, kind), float(expected[at])
@@ -50,7 +50,6 @@ def lived(kind, *, seed=0, requests=2_000, prior=0.5, reports=False, hours=24.0)
             correct,
             now,
             weight,
-            prior=prior,
             offset=offset,
             reporter=SIGNS,
         )

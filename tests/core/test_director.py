@@ -79,7 +79,7 @@ def test_a_reservation_is_released_in_full_after_settings_changed(quadratic):
     d.use(DirectorSettings(quadratic_tokens=quadratic, policy="random"), d.policies)
     after = d.decide(request(text=text), 0.0)
     assert after.policy == "random"
-    d.served_by(moved, next(a for a, *_ in FLEET if a != moved.address))
+    d.served_by(moved, next(a for a, *_ in FLEET if a != moved.address), 0.0)
     for decision in (before, moved, after):
         d.settle(decision, OK)
     assert d.table.queued_tokens == pytest.approx(0.0)
@@ -564,7 +564,7 @@ def test_a_decision_is_immutable_and_its_flight_has_the_later_state():
     [other] = decision.fallbacks
     with pytest.raises(AttributeError):
         decision.address = other
-    d.served_by(decision, other)
+    d.served_by(decision, other, 0.0)
     assert (decision.flight.address, decision.flight.served) == (other, True)
     assert decision.flight.model != decision.model
     assert decision.flight.tried == (decision.flight.model,)

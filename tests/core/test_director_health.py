@@ -131,9 +131,11 @@ def test_a_trial_is_a_single_request_with_fallbacks_and_its_own_reason():
     assert {o.address for o in others} == {B, C}
     assert {o.reason for o in others} == {"laar"}
     d.replied(first, Reply(status=200), due + 0.1, read=True)
-    assert d.health.of(first.slot).breaker.is_out  # headers alone prove nothing if it is read
+    assert d.health.records.endpoints[
+        first.slot
+    ].breaker.is_out  # headers alone prove nothing if it is read
     d.replied(first, Reply(status=200, found=GOOD), due + 0.2, read=True)
-    assert not d.health.of(first.slot).breaker.is_out
+    assert not d.health.records.endpoints[first.slot].breaker.is_out
     d.settle(first, end())
 
 
@@ -179,7 +181,9 @@ def test_endpoints_before_the_one_that_served_count_as_failed_after_a_retry_by_e
     d.replied(decision, Reply(status=200), 1.5)
     d.settle(decision, end())
     assert decision.flight.failed == (picked, first)
-    failures = {a: d.health.of(d.table.slot(a)).failures for a in (picked, first, second)}
+    failures = {
+        a: d.health.records.endpoints[d.table.slot(a)].failures for a in (picked, first, second)
+    }
     assert failures == {picked: {Kind.RETRIED: 1}, first: {Kind.RETRIED: 1}, second: {}}
     assert d.health.answers(d.table.slot(picked), 1.5) < d.health.answers(d.table.slot(second), 1.5)
     assert not d.table.in_flight.any()
@@ -194,11 +198,11 @@ def test_a_trial_that_envoy_had_to_retry_has_failed():
     d.served_by(trial, trial.fallbacks[0], now + 0.1)
     d.replied(trial, Reply(status=200), now + 0.1)
     d.settle(trial, end())
-    breaker = d.health.of(d.table.slot(A)).breaker
+    breaker = d.health.records.endpoints[d.table.slot(A)].breaker
     assert breaker.is_out
     assert 2.0 <= breaker.trial_at - (now + 0.1) <= 2.4
     assert trial.flight.failed == (A,)
-    assert d.health.of(d.table.slot(trial.flight.address)).failures == {}
+    assert d.health.records.endpoints[d.table.slot(trial.flight.address)].failures == {}
 
 
 def test_a_trial_that_envoy_had_to_retry_has_failed_even_if_its_endpoint_has_left():
@@ -218,7 +222,7 @@ def test_a_trial_that_envoy_had_to_retry_has_failed_even_if_its_endpoint_has_lef
     d.table.replace("test", specs)
     assert d.table.slot(A) == slot
     assert d.health.state(slot, now + 0.2) == "failing"
-    assert d.health.of(slot).failures[Kind.RETRIED] == 1
+    assert d.health.records.endpoints[slot].failures[Kind.RETRIED] == 1
     assert d.decide(request(), now + 3.0).trial
 
 
@@ -229,7 +233,7 @@ def test_the_retry_itself_may_fail_too():
     served = decision.flight.slot
     d.replied(decision, Reply(status=503), 1.5)
     d.settle(decision, end(503))
-    assert d.health.of(served).failures == {Kind.STATUS: 1}
+    assert d.health.records.endpoints[served].failures == {Kind.STATUS: 1}
 
 
 def test_an_endpoint_that_envoy_chose_itself_does_not_count_against_the_picked_one():
@@ -240,7 +244,7 @@ def test_an_endpoint_that_envoy_chose_itself_does_not_count_against_the_picked_o
     picked = decision.slot
     d.served_by(decision, other, 1.5)
     assert decision.flight.failed == ()
-    assert d.health.of(picked).failures == {}
+    assert d.health.records.endpoints[picked].failures == {}
 
 
 def test_in_shadow_health_learns_from_the_endpoint_that_served():
@@ -251,7 +255,7 @@ def test_in_shadow_health_learns_from_the_endpoint_that_served():
         d.served_by(decision, A, 1.0)
         d.replied(decision, Reply(status=503), 1.0)
         d.settle(decision, end(503))
-    assert d.health.of(d.table.slot(A)).breaker.is_out
+    assert d.health.records.endpoints[d.table.slot(A)].breaker.is_out
     assert d.decide(request(), 1.5).address == B
 
 
@@ -293,10 +297,10 @@ def test_a_long_prompt_within_its_predicted_time_is_not_a_hang():
         other = d.decide(request(), now)
         d.replied(other, Reply(status=200), now + 0.2)
         d.settle(other, end(latency_s=0.2))
-    assert not d.health.of(decision.slot).breaker.is_out
+    assert not d.health.records.endpoints[decision.slot].breaker.is_out
     now += 600.0
     d.settle(decision, end(latency_s=now - decision.now))
-    assert d.health.of(decision.slot).breaker.openings == 0
+    assert d.health.records.endpoints[decision.slot].breaker.openings == 0
 
 
 def test_health_that_is_off_excludes_nothing():
@@ -335,7 +339,7 @@ def test_after_a_first_failure_an_endpoint_is_probed_before_it_gets_requests():
     assert d.health.questions.due(1.1, 16) == []
     d.health.questions.answered(slot, Reply(status=200), 1.2, None)
     assert d.health.state(slot, 1.2) == ""  # no slow start
-    assert d.health.of(slot).breaker.openings == 0
+    assert d.health.records.endpoints[slot].breaker.openings == 0
     assert A in addresses_of(d, 40.0, 60)
 
 
@@ -344,7 +348,7 @@ def test_an_endpoint_that_fails_a_client_and_a_probe_is_ejected():
     slot = d.table.slot(A)
     d.health.questions.due(1.1, 16)
     d.health.questions.answered(slot, Reply(status=503), 1.2, None)
-    assert d.health.of(slot).breaker.openings == 1
+    assert d.health.records.endpoints[slot].breaker.openings == 1
     assert addresses_of(d, 1.3) == {B, C}
 
 
@@ -353,7 +357,7 @@ def test_a_refused_probe_after_a_refused_client_opens_the_breaker():
     slot = d.table.slot(A)
     d.health.questions.due(1.1, 16)
     d.health.questions.answered(slot, None, 1.2, None, refused=True)
-    assert d.health.of(slot).breaker.openings == 1
+    assert d.health.records.endpoints[slot].breaker.openings == 1
     d.health.questions.due(3.0, 16)
     d.health.questions.answered(slot, None, 3.1, None, refused=True)  # maybe only the picker's
     assert d.preview(request(), 3.2).reason == "trial"
@@ -387,7 +391,7 @@ def test_a_probe_shows_that_an_attempt_met_a_full_queue():
     assert d.health.state(slot, 1.3) == "full"
     assert A not in addresses_of(d, 5.0)
     assert d.health.answers(slot, 6.5) == 1.0
-    assert d.health.of(slot).breaker.openings == 0
+    assert d.health.records.endpoints[slot].breaker.openings == 0
 
 
 @pytest.mark.parametrize(("sibling", "is_out"), [(200, True), (401, False)])
@@ -403,18 +407,18 @@ def test_a_probe_of_a_sibling_shows_whether_a_denial_is_the_fault_of_the_endpoin
     (other,) = set(asked) - {slot}
     d.health.questions.answered(slot, Reply(status=401), 1.4, None)
     d.health.questions.answered(other, Reply(status=sibling), 1.5, None)
-    assert d.health.of(slot).breaker.is_out is is_out
-    assert not d.health.of(other).breaker.is_out
+    assert d.health.records.endpoints[slot].breaker.is_out is is_out
+    assert not d.health.records.endpoints[other].breaker.is_out
 
 
 def test_denials_by_an_endpoint_that_answers_probes_do_not_open_its_breaker():
     d = doubted(A, B, C, kind=401)
     slot = d.table.slot(A)
-    d.health.of(slot).admitted_at = 1.0
+    d.health.records.endpoints[slot].admitted_at = 1.0
     for n in range(20):
         attempt = d.health.sent(slot, "m", stream=True, predicted_s=0.1, tokens=10.0, now=1.2 + n)
         d.health.replied(attempt, Reply(status=401), 1.2 + n)
-    assert d.health.of(slot).breaker.openings == 0
+    assert d.health.records.endpoints[slot].breaker.openings == 0
     assert d.health.state(slot, 21.0) == ""
 
 
@@ -423,11 +427,11 @@ def test_two_errors_in_answers_are_enough_if_a_probe_is_inconclusive():
     slot = d.table.slot(A)
     d.health.questions.due(1.1, 16)
     d.health.questions.answered(slot, Reply(status=401), 1.2, None)  # it wants a key
-    assert not d.health.of(slot).breaker.is_out
+    assert not d.health.records.endpoints[slot].breaker.is_out
     attempt = d.health.sent(slot, "m", stream=True, predicted_s=0.1, tokens=10.0, now=1.3)
     event = Reply(status=200, text=b'{"error": {"code": 500}}', event=True)
     d.health.replied(attempt, event, 1.4, read=True)
-    assert d.health.of(slot).breaker.openings == 1
+    assert d.health.records.endpoints[slot].breaker.openings == 1
 
 
 def answer(d, address, found, now, model="", tokens=None):
@@ -445,9 +449,9 @@ def test_useless_answers_count_if_other_models_answer_usefully(kind):
     for n in range(12):
         answer(d, A, kind, 1.0 + n)
         answer(d, B, GOOD, 1.0 + n)
-    assert d.health.of(d.table.slot(A)).failures[kind] >= 1
-    assert d.health.of(d.table.slot(A)).breaker.is_out
-    assert not d.health.of(d.table.slot(B)).failures
+    assert d.health.records.endpoints[d.table.slot(A)].failures[kind] >= 1
+    assert d.health.records.endpoints[d.table.slot(A)].breaker.is_out
+    assert not d.health.records.endpoints[d.table.slot(B)].failures
 
 
 @pytest.mark.parametrize("kind", sorted(USELESS - {Kind.MODEL}))
@@ -456,7 +460,7 @@ def test_useless_answers_from_all_endpoints_count_against_none(kind):
     for n in range(12):
         for address in (A, B):
             answer(d, address, kind, 1.0 + n)
-    assert not d.health.of(d.table.slot(A)).failures
+    assert not d.health.records.endpoints[d.table.slot(A)].failures
 
 
 def test_an_answer_with_another_model_name_counts_as_failure_if_siblings_use_the_right_one():
@@ -465,7 +469,7 @@ def test_an_answer_with_another_model_name_counts_as_failure_if_siblings_use_the
         answer(d, A, GOOD, 1.0 + n, model="foreign")
         answer(d, B, GOOD, 1.0 + n)
         answer(d, C, GOOD, 1.0 + n)
-    assert d.health.of(d.table.slot(A)).breaker.is_out
+    assert d.health.records.endpoints[d.table.slot(A)].breaker.is_out
     (why,) = standing_of(d.health.records, d.table.active, ["m"] * 3, 13.0).left_out.values()
     assert "answers name another model: foreign" in why
 
@@ -475,7 +479,7 @@ def test_an_alias_that_siblings_also_use_is_not_another_model():
     for n in range(12):
         for address in (A, B, C):
             answer(d, address, GOOD, 1.0 + n, model="/data/weights")
-        assert not d.health.of(d.table.slot(A)).failures
+        assert not d.health.records.endpoints[d.table.slot(A)].failures
 
 
 def test_a_dated_name_or_a_path_of_the_requested_model_is_accepted():
@@ -483,13 +487,13 @@ def test_a_dated_name_or_a_path_of_the_requested_model_is_accepted():
     for n in range(12):
         answer(d, A, GOOD, 1.0 + n, model="/models/M" if n % 2 else "m-2026-08-06")
         answer(d, B, GOOD, 1.0 + n)
-    assert not d.health.of(d.table.slot(A)).failures
+    assert not d.health.records.endpoints[d.table.slot(A)].failures
 
 
 def test_a_useless_answer_triggers_a_probe_and_a_useless_reply_excludes_the_endpoint():
     d = doubted(A, B, C, kind=200, found=Kind.TYPE, detail="text/html")
     slot = d.table.slot(A)
-    assert d.health.of(slot).breaker.is_out  # a suspect
+    assert d.health.records.endpoints[slot].breaker.is_out  # a suspect
     asked = d.health.questions.due(1.1, 16)
     assert slot in asked
     assert len(asked) == 2  # and a sibling, to compare with
@@ -497,11 +501,11 @@ def test_a_useless_answer_triggers_a_probe_and_a_useless_reply_excludes_the_endp
     d.health.questions.answered(slot, html, 1.2, None)
     (other,) = set(asked) - {slot}
     d.health.questions.answered(other, Reply(status=200, found=GOOD), 1.3, None)
-    assert d.health.of(slot).breaker.openings == 1
+    assert d.health.records.endpoints[slot].breaker.openings == 1
     d.health.questions.due(3.0, 16)
     d.health.questions.answered(slot, html, 3.1, None)
-    assert d.health.of(slot).breaker.trial_at > 4.0
-    assert d.health.of(slot).breaker.probe_due(9.0)  # before a request is risked
+    assert d.health.records.endpoints[slot].breaker.trial_at > 4.0
+    assert d.health.records.endpoints[slot].breaker.probe_due(9.0)  # before a request is risked
 
 
 def test_a_page_that_probes_get_everywhere_excludes_no_endpoint():
@@ -509,7 +513,7 @@ def test_a_page_that_probes_get_everywhere_excludes_no_endpoint():
     html = Reply(status=200, found=Kind.TYPE, detail="text/html")
     for slot in d.health.questions.due(1.1, 16):
         d.health.questions.answered(slot, html, 1.2, None)
-    assert not d.health.of(d.table.slot(A)).breaker.is_out
+    assert not d.health.records.endpoints[d.table.slot(A)].breaker.is_out
 
 
 def test_no_speed_is_learned_from_a_useless_answer():
@@ -517,10 +521,10 @@ def test_no_speed_is_learned_from_a_useless_answer():
     for n in range(8):
         answer(d, B, GOOD, 1.0 + n)
     answer(d, A, GOOD, 9.0)
-    speed, before = d.health.of(d.table.slot(A)).speed.n, d.engines.state()
+    speed, before = d.health.records.endpoints[d.table.slot(A)].speed.n, d.engines.state()
     for n in range(2):
         answer(d, A, Kind.EMPTY, 10.0 + n)
-    assert d.health.of(d.table.slot(A)).speed.n == speed
+    assert d.health.records.endpoints[d.table.slot(A)].speed.n == speed
     assert d.engines.state() == before
 
 
@@ -565,7 +569,7 @@ def test_a_fault_in_health_leaves_no_count_behind(broken, roles):
 
 def test_a_slow_suspect_returns_a_second_after_an_unanswered_probe():
     d = doubted(A, B, C)
-    endpoint = d.health.of(d.table.slot(A))
+    endpoint = d.health.records.endpoints[d.table.slot(A)]
     for _ in range(4):
         endpoint.speed.add(2.0, 1.0)
     endpoint.pace = 5.0

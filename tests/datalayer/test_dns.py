@@ -125,15 +125,20 @@ async def test_names_that_leave_the_source_are_forgotten(
     await until(lambda: recorder.addresses == ["10.0.0.1:8000"])
 
 
-async def test_two_names_for_one_address_are_one_endpoint(
+async def test_two_names_for_one_address_are_one_endpoint_and_lost_models_a_problem(
     recorder: Any, start: Any, until: Any
 ) -> None:
     names = Names(a=["10.0.0.1"], b=["10.0.0.1"])
     under_test = resolver(recorder, names)
-    under_test.replace("file", [spec("a:1", "first"), spec("b:1", "second")])
+    under_test.replace("file", [spec("a:1", "first"), spec("b:1", "first"), spec("b:1", "second")])
     start(under_test.run())
     await until(lambda: len(names.asked) > 6)
     assert [one.models for one in recorder.specs["file"]] == [("first",)]
+    assert "b:1 is 10.0.0.1:1, which is listed before" in recorder.problems["dns file"]
+    names.names["b"] = ["10.0.0.2"]
+    await until(lambda: len(recorder.addresses) == 2)
+    under_test.replace("file", [spec("a:1", "first"), spec("b:1", "second")])
+    assert not recorder.problems.get("dns file")
 
 
 async def test_a_name_with_too_many_addresses_is_truncated_consistently(

@@ -86,8 +86,8 @@ class ShortestPrompt:
             ),
             Edit(
                 "src/laar/policies/own.py",
-                r'^    "least-loaded": LeastLoaded,$',
-                r'\g<0>\n    "shortest-prompt": ShortestPrompt,',
+                r'^        "least-loaded": LeastLoaded,$',
+                r'\g<0>\n        "shortest-prompt": ShortestPrompt,',
             ),
             Edit(
                 "docs/guides/write-a-scorer.md",

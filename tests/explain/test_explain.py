@@ -381,7 +381,7 @@ class Warm(PrefixBeliefs):
     def __init__(self):
         super().__init__(key=b"k", max_bytes=1 << 20)
 
-    def _match(self, chain, capacity):
+    def match(self, chain, capacity):
         self.make_room(capacity)
         return np.array([0.9, *[0.0] * (capacity - 1)]), None
 

@@ -286,7 +286,7 @@ def test_long_prompts_in_flight_are_weighted_by_their_quadratic_cost():
         gate = admission(director)
         decision = gate.ask(request(1, 500_000), 0.0)
         assert director.table.queued_tokens[0] == pytest.approx(weight)
-        director.served_by(decision, "a")
+        director.served_by(decision, "a", 0.0)
         end(gate, director, decision)
         assert director.table.queued_tokens[0] == 0.0
 
@@ -418,10 +418,10 @@ def test_each_request_gets_one_answer_and_nothing_is_left_behind_whatever_happen
         elif running:
             decision = running[which % len(running)]
             if what == "first":
-                director.answering(decision)
+                director.answering(decision, now)
                 gate.answering(decision, now)
             elif what == "move":
-                director.served_by(decision, "ab"[which % 2])
+                director.served_by(decision, "ab"[which % 2], now)
                 gate.moved(decision, now)
             elif what == "end":
                 running.remove(decision)

@@ -135,7 +135,7 @@ class Fleet(RuleBasedStateMachine):
     @rule(data=st.data(), at=st.integers(0, 4))
     def envoy_serves_it_elsewhere(self, data, at):
         decision = data.draw(st.sampled_from(self.going))
-        self.director.served_by(decision, ADDRESSES[at])
+        self.director.served_by(decision, ADDRESSES[at], self.now)
         self.admission.moved(decision, self.now)
 
     @precondition(lambda self: self.going)
@@ -143,7 +143,7 @@ class Fleet(RuleBasedStateMachine):
     def an_answer_begins(self, data, wait, ok):
         self.later(wait)
         decision = data.draw(st.sampled_from(self.going))
-        self.director.answering(decision)
+        self.director.answering(decision, self.now)
         self.admission.answering(decision, self.now, ok=ok)
         self.take(self.admission.dispatch(self.now))
 

@@ -262,8 +262,8 @@ def test_refusals_counted_by_a_metrics_page_are_not_failures(page_first):
         assert health.answers(0, 1.2) < 0.5
         health.refused(0, 14.0, 2.0)
     assert health.answers(0, 2.0) == pytest.approx(1.0, abs=0.01)
-    assert health.of(0).breaker.state is State.CLOSED
-    assert health.of(0).breaker.limit(2.0) == pytest.approx(6.0, rel=0.2)
+    assert health.records.endpoints[0].breaker.state is State.CLOSED
+    assert health.records.endpoints[0].breaker.limit(2.0) == pytest.approx(6.0, rel=0.2)
     (more,) = sent(health, 3.0, 1)
     health.passed_over(0, 3.0, more)
     assert health.answers(0, 3.0) < 1.0  # all fourteen are accounted for
@@ -298,7 +298,7 @@ def halted_at(health, until=8.0):
         health.answering(sibling, now + 0.01)
         health.ended(sibling, 200, "complete", now + 0.05)
         health.look(now)
-        if health.of(0).breaker.is_out:
+        if health.records.endpoints[0].breaker.is_out:
             return now
     return None
 

@@ -68,7 +68,7 @@ def test_no_answer_is_lost_to_errors_inside_answers_once_they_are_known(seed):
     fleet.run(10**6, until=90.0)
     assert 0 < len(fleet.seen.failed) <= 6  # in flight when it began
     assert max(fleet.seen.failed) < 7.0
-    assert fleet.health.of(0).breaker.trials == 0
+    assert fleet.health.records.endpoints[0].breaker.trials == 0
     assert fleet.probes >= 5
 
 
@@ -93,7 +93,7 @@ def test_no_endpoint_is_excluded_if_all_are_slow():
     seen = fleet.run(600)
     assert len(seen.failed) <= 3  # clients give up after fifteen seconds
     assert max(seen.asked.values()) < 2.5 * min(seen.asked.values())
-    assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
+    assert all(fleet.health.records.endpoints[slot].breaker.openings == 0 for slot in range(5))
 
 
 def test_a_500_for_lack_of_memory_excludes_no_endpoint():
@@ -102,14 +102,14 @@ def test_a_500_for_lack_of_memory_excludes_no_endpoint():
     seen = fleet.run(REQUESTS)
     heavy = sum(seen.statuses[status] for status in (500,))
     assert 0.05 * REQUESTS < heavy == len(seen.failed)
-    assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
+    assert all(fleet.health.records.endpoints[slot].breaker.openings == 0 for slot in range(5))
     assert seen.reasons == {"laar": REQUESTS}
 
 
 def test_an_endpoint_with_less_memory_stays_in_use():
     fleet = VirtualFleet(behave={0: no_room(1500)}, probes=True)
     seen = fleet.run(REQUESTS)
-    assert fleet.health.of(0).breaker.openings == 0
+    assert fleet.health.records.endpoints[0].breaker.openings == 0
     assert seen.asked[0] > 0.1 * REQUESTS
 
 
@@ -153,13 +153,13 @@ def test_full_endpoints_still_get_requests_if_all_are_full():
     fleet = VirtualFleet(behave={n: refuses(429, retry_after_s=5.0) for n in range(5)}, think_s=0.1)
     seen = fleet.run(500)
     assert seen.statuses == {429: 500}
-    assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
+    assert all(fleet.health.records.endpoints[slot].breaker.openings == 0 for slot in range(5))
 
 
 def test_denials_from_all_endpoints_are_the_fault_of_clients():
     fleet = VirtualFleet(behave={n: refuses(401) for n in range(5)}, think_s=0.1, probes=True)
     fleet.run(500)
-    assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
+    assert all(fleet.health.records.endpoints[slot].breaker.openings == 0 for slot in range(5))
 
 
 def test_some_clients_with_a_wrong_key_exclude_no_endpoint():
@@ -170,7 +170,7 @@ def test_some_clients_with_a_wrong_key_exclude_no_endpoint():
     fleet = VirtualFleet(behave=dict.fromkeys(range(5), wants_key), probes=True)
     seen = fleet.run(REQUESTS)
     assert 0.2 < seen.share() < 0.4
-    assert sum(fleet.health.of(slot).breaker.openings for slot in range(5)) <= 1
+    assert sum(fleet.health.records.endpoints[slot].breaker.openings for slot in range(5)) <= 1
 
 
 @pytest.mark.parametrize(("is_keyed", "at_most"), [(True, 2), (False, 0)])
@@ -186,7 +186,7 @@ def test_one_client_with_a_wrong_key_does_not_exclude_endpoint_after_endpoint(is
     )
     fleet.text = lambda job: "the same " * 50 if job.client == 0 else None
     fleet.run(1200)
-    openings = [fleet.health.of(slot).breaker.openings for slot in range(5)]
+    openings = [fleet.health.records.endpoints[slot].breaker.openings for slot in range(5)]
     assert sum(openings) <= at_most
 
 
@@ -209,8 +209,8 @@ def test_clients_who_send_only_bad_requests_exclude_no_endpoint(bad, same):
 
     fleet = run(dict.fromkeys(range(5), rejects))
     assert fleet.seen.failed
-    assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
-    assert all(fleet.health.of(slot).failures == {} for slot in range(5))
+    assert all(fleet.health.records.endpoints[slot].breaker.openings == 0 for slot in range(5))
+    assert all(fleet.health.records.endpoints[slot].failures == {} for slot in range(5))
     assert fleet.seen.p95() <= 1.1 * run({}).seen.p95()
     assert fleet.probes <= 30 * 5 * 2
 
@@ -226,7 +226,7 @@ def test_a_probe_that_is_rejected_everywhere_proves_nothing():
         behave=dict.fromkeys(range(5), rejects), clients=8, probes=True, think_s=0.1
     )
     fleet.run(REQUESTS)
-    assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
+    assert all(fleet.health.records.endpoints[slot].breaker.openings == 0 for slot in range(5))
 
 
 def test_a_replica_that_rejected_everything_returns_soon_after_it_is_fixed():
@@ -234,14 +234,14 @@ def test_a_replica_that_rejected_everything_returns_soon_after_it_is_fixed():
     fleet.run(10**6, until=80.0)
     assert max(fleet.seen.failed) < 21.0
     assert len(fleet.seen.failed) <= 20
-    assert fleet.health.of(0).breaker.state == "closed"
+    assert fleet.health.records.endpoints[0].breaker.state == "closed"
 
 
 def test_without_probes_client_errors_have_no_effect():
     for status in (400, 409, 413, 415, 422, 501):
         fleet = VirtualFleet(behave={0: refuses(status)}, think_s=0.1)
         fleet.run(300)
-        assert fleet.health.of(0).failures == {}
+        assert fleet.health.records.endpoints[0].failures == {}
 
 
 def test_a_new_endpoint_starts_slowly_and_is_not_starved():
@@ -262,9 +262,9 @@ def test_a_reused_slot_has_no_record_of_the_previous_endpoint():
     fleet = VirtualFleet(behave={0: refuses(503)})
     fleet.run(200)
     slot = fleet.table.slot(fleet.addresses[0])
-    assert fleet.health.of(slot).breaker.is_out
+    assert fleet.health.records.endpoints[slot].breaker.is_out
     fleet.join(fleet.addresses[1:])
-    assert fleet.health.of(slot) is None
+    assert slot not in fleet.health.records.endpoints
     fleet.behave.clear()
     fleet.addresses[0] = "10.0.0.99:80"
     fleet.join(fleet.addresses)
@@ -272,7 +272,7 @@ def test_a_reused_slot_has_no_record_of_the_previous_endpoint():
     before = len(fleet.seen.failed)
     fleet.run(600)
     assert len(fleet.seen.failed) == before
-    assert fleet.health.of(slot).failures == {}
+    assert fleet.health.records.endpoints[slot].failures == {}
 
 
 def test_a_distant_endpoint_does_not_count_as_slow():
@@ -287,5 +287,5 @@ def test_a_distant_endpoint_does_not_count_as_slow():
     for address in fleet.addresses:
         fleet.table.round_trip(address, rtt_s if address == fleet.addresses[0] else 0.001, 0.0)
     fleet.run(600)
-    assert fleet.health.of(0).pace == 1.0
-    assert fleet.health.of(0).breaker.openings == 0
+    assert fleet.health.records.endpoints[0].pace == 1.0
+    assert fleet.health.records.endpoints[0].breaker.openings == 0

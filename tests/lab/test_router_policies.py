@@ -17,7 +17,7 @@ from laar.core.cost import CostWeights
 from laar.core.interfaces import Scorer, View
 from laar.errors import SettingError
 from laar.policies import POLICY_NAMES, build_policies
-from laar.policies.registry import Kind, Registry
+from laar.policies.registry import Kind, find
 from laar.testing import make_view
 from laar_lab.policies.aibrix import LeastRequest, PrefixCache
 from laar_lab.policies.dynamo import Dynamo
@@ -68,7 +68,7 @@ def test_the_page_on_policies_names_each_and_every_parameter() -> None:
     page = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()
     for name in NAMES:
         assert f"`{name}`" in page
-        for parameter, each in Registry({}).find(Kind.POLICY, name).parameters().items():
+        for parameter, each in find({}, Kind.POLICY, name).parameters().items():
             if isinstance(each.default, int | float) and not isinstance(each.default, bool):
                 assert f"`{parameter}` {each.default:g}" in page
 

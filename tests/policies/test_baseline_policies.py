@@ -19,7 +19,7 @@ from laar.policies import POLICY_NAMES, build_policies
 from laar.policies.llm_d import FewestTokens, StickyUntilSaturated, llm_d
 from laar.policies.own import OWN
 from laar.policies.pickers import ShuffledMaxScore, WeightedRandom
-from laar.policies.registry import Kind, Registry
+from laar.policies.registry import Kind, find
 from laar_lab.policy_text import parse_policy
 from support.exploring import examples
 from support.views import chosen, view_of
@@ -127,11 +127,10 @@ def test_parameters_reach_the_policies_and_wrong_ones_are_reported() -> None:
 
 def test_the_page_on_policies_names_each_and_every_parameter() -> None:
     page = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()
-    registry = Registry(OWN)
     for name in POLICY_NAMES:
         assert f"`{name}`" in page
         if name != "laar":
-            for parameter, each in registry.find(Kind.POLICY, name).parameters().items():
+            for parameter, each in find(OWN, Kind.POLICY, name).parameters().items():
                 if isinstance(each.default, int | float) and not isinstance(each.default, bool):
                     assert f"`{parameter}` {each.default:g}" in page
 

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laar.prefix import blocks as module
-from laar.prefix.blocks import ENDS, MAX_HASHED_BYTES, Chain, PromptHasher
+from laar.prefix.blocks import ENDS, MAX_HASHED_BYTES, Chain
+from support.hashing import Hasher
 
-HASHER = PromptHasher(b"secret")
+HASHER = Hasher(b"secret")
 
 
 def shared_blocks(a: Chain, b: Chain) -> int:
@@ -67,12 +68,12 @@ def test_the_division_of_a_prompt_into_spans_does_not_matter() -> None:
 
 def test_hashing_a_prompt_again_yields_the_same_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_KNOWN", 8)
-    hasher, rng = PromptHasher(b"secret"), random.Random(1)
+    hasher, rng = Hasher(b"secret"), random.Random(1)
     turns = [rng.choice(["a", "b"]) * rng.choice([100, 4096, 70_000]) for _ in range(12)]
     for _ in range(60):
         prompt, salt = turns[: rng.randrange(12)], rng.choice(["", "tenant"])
         rng.shuffle(turns)
-        fresh = PromptHasher(b"secret").chain(prompt, salt)
+        fresh = Hasher(b"secret").chain(prompt, salt)
         assert hasher.chain(prompt, salt).hashes == fresh.hashes
 
 
@@ -83,9 +84,9 @@ def test_a_lone_surrogate_is_hashed_without_an_error() -> None:
 def test_another_key_or_salt_shares_nothing() -> None:
     text = ["a" * 1000]
     mine = HASHER.chain(text)
-    for other in (PromptHasher(b"other").chain(text), HASHER.chain(text, salt="tenant")):
+    for other in (Hasher(b"other").chain(text), HASHER.chain(text, salt="tenant")):
         assert not set(mine.hashes) & set(other.hashes)
-    assert mine.hashes == PromptHasher(b"secret").chain(text, salt="").hashes
+    assert mine.hashes == Hasher(b"secret").chain(text, salt="").hashes
 
 
 def test_the_same_block_at_another_position_has_another_hash() -> None:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from laar.prefix import demand as module
-from laar.prefix.blocks import PromptHasher
 from laar.prefix.demand import HORIZON_S, PrefixDemand
+from support.hashing import Hasher
 
-HASHER = PromptHasher(b"key")
+HASHER = Hasher(b"key")
 SHARED = "the same beginning of all prompts. " * 120
 
 

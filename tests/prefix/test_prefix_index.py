@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import SettingError
-from laar.prefix.blocks import ENDS, Chain, PromptHasher, blocks_in
+from laar.prefix.blocks import ENDS, Chain, blocks_in
 from laar.prefix.index import PrefixIndex, Receipt
 from support.exploring import examples
+from support.hashing import Hasher
 
-HASHER = PromptHasher(b"test")
+HASHER = Hasher(b"test")
 SLOTS = 3
 # Ends of the letters of a test's prompts; a miss needs 4 KiB to count as one.
 LETTERS = (0, 1024, 2048, 3072, 4096, 6144, 8192, 10240, 12288, 36864)
@@ -201,7 +202,7 @@ def test_the_index_agrees_with_a_brute_force_cache_of_each_endpoint(
             shares = [chain.fraction(blocks) for blocks in oracle.match(chain)]
             assert index.shares(chain).tolist() == shares
         assert index.held_bytes.tolist() == [oracle.held_bytes(slot) for slot in range(SLOTS)]
-    assert index.blocks == len(set().union(*oracle.slots))
+    assert index._segments.blocks == len(set().union(*oracle.slots))
 
 
 def text(seed: int, size: int) -> str:

@@ -21,10 +21,10 @@ from laar.core.request import Api, Request
 from laar.policies import build_policies
 from laar.prefix import lengths as lengths_module
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.prefix.blocks import PromptHasher
 from laar.prefix.lengths import PromptLengths
+from support.hashing import Hasher
 
-HASHER = PromptHasher(b"k")
+HASHER = Hasher(b"k")
 WORDS = [
     "the",
     "price",

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from laar.core.request import Api, Request
 from laar.prefix import tokens
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.prefix.blocks import PromptHasher
 from laar.prefix.tiers import HOST
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks, root
 from laar.protocol.openai import read_body
 from support.exploring import examples
+from support.hashing import Hasher
 
 SIZE = 16
 WORDS = ["a", "few", "words", "that", "make", "tokens", "of", "different", "lengths"]
@@ -84,7 +84,7 @@ def known(beliefs: PrefixBeliefs, text: str, salt: str = "") -> None:
 
 
 def share(beliefs: PrefixBeliefs, text: str, slot: int = 0, salt: str = "") -> float:
-    return float(beliefs.match(beliefs.chain(request(text, salt)), 4)[slot])
+    return float(beliefs.match(beliefs.chain(request(text, salt)), 4)[0][slot])
 
 
 def served(beliefs: PrefixBeliefs, text: str, slot: int = 0) -> None:
@@ -357,7 +357,7 @@ def test_a_waiting_request_counts_once_when_the_first_block_is_removed() -> None
     engine.let_go(list(engine.names(system))[:1])
     assert beliefs.index.held_bytes[0] == waits.bytes_of(len(waits))
     beliefs.settle(receipts[0], None)
-    assert beliefs.match(waits, 1)[0] > 0.95
+    assert beliefs.match(waits, 1)[0][0] > 0.95
     beliefs.set_capacity(0, 0.0)
     assert beliefs.index.held_bytes[0] == 0
 
@@ -600,7 +600,7 @@ def test_prompts_of_token_ids_are_estimated_within_one_point(
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_a_text_that_shares_no_block_with_a_known_one_counts_as_uncached(count: int) -> None:
-    blocks, hasher = TokenBlocks(), PromptHasher(b"k")
+    blocks, hasher = TokenBlocks(), Hasher(b"k")
     blocks.emptied(0, "m")
     for number, letter in enumerate("ab"):  # both begin alike, by less than a block of tokens
         ids = np.arange(16 * count, dtype=np.uint32) + 999 * number

@@ -133,9 +133,9 @@ def believed(first, second):
         chains.append(
             beliefs.chain(Request(id="r", api=Api.MESSAGES, spans=read.spans, salt=read.salt))
         )
-    assert beliefs.match(chains[0], 1)[0] == 0.0
+    assert beliefs.match(chains[0], 1)[0][0] == 0.0
     beliefs.insert(0, chains[0], 0.0)
-    return float(beliefs.match(chains[1], 1)[0])
+    return float(beliefs.match(chains[1], 1)[0][0])
 
 
 @pytest.mark.parametrize("attribution_block", [True, False])

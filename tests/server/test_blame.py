@@ -132,7 +132,9 @@ async def test_requests_that_break_every_engine_are_blamed_instead_of_the_engine
     assert sum(engine.asked["poison"] for engine in engines) <= 1.2 * 80
     assert engines[0].asked["good"] <= 4
     health, dead = runner.picker.health, runner.picker.table.slot(engines[0].address)
-    await eventually(lambda: health.of(dead).breaker.is_out, what="an answer to its question")
+    await eventually(
+        lambda: health.records.endpoints[dead].breaker.is_out, what="an answer to its question"
+    )
     for slot, endpoint in health.records.endpoints.items():
         assert slot == dead or endpoint.breaker.openings == 0
     for engine in engines:

@@ -154,7 +154,7 @@ def test_the_cache_of_an_engine_is_forgotten_when_it_falls_asleep():
 
     def share_after(page):
         fleet.reading(ADDRESS, page, 0.0)
-        return beliefs.match(chain, 1)[0]
+        return beliefs.match(chain, 1)[0][0]
 
     beliefs.settle(beliefs.insert(0, chain, 0.0), None)
     assert share_after(Reading()) > 0.9

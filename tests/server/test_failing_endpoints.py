@@ -188,7 +188,7 @@ async def test_bad_requests_exclude_no_endpoint(gateway, http):
         *_, (good, _) = await asyncio.gather(*bad, post(http, envoy, chat()))
         assert good.status == 200
     table, health = runner.picker.table, runner.picker.health
-    states = [health.of(table.slot(u.address)).breaker for u in upstreams]
+    states = [health.records.endpoints[table.slot(u.address)].breaker for u in upstreams]
     assert sum(breaker.openings for breaker in states) == 0
 
 

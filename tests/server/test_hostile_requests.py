@@ -8,12 +8,14 @@ from io import BytesIO
 
 import orjson
 import pytest
+from aiohttp import web
 from yarl import URL
 
 from laar.core.membership import POOL_LABEL
 from laar.server import envoy_file
 from laar.server.extproc import exchange
 from support import Answer, eventually
+from support.served import ServedEngine
 
 pytestmark = pytest.mark.envoy
 
@@ -392,3 +394,25 @@ async def test_a_post_that_claims_an_upgrade_reaches_no_endpoint_unread(gateway,
     assert answer.startswith(b"HTTP/1.1 400")
     assert b"x-laar-reason: bad-request" in answer
     assert bodies(upstream) == []
+
+
+class Unupgraded(ServedEngine):
+    """Answers as if no WebSocket had been asked for."""
+
+    async def _handle(self, _request):
+        return web.json_response({}, headers={"x-laar-exhausted": "forged"})
+
+
+@pytest.mark.parametrize("shape", ["gateway", "standalone"])
+async def test_an_endpoint_that_ignores_an_upgrade_counts_as_answering(gateway, shape):
+    engine = await gateway.enter(Unupgraded())
+    gateway.members((engine.address, "m"))
+    runner = await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    async with connected(envoy) as (reader, writer), asyncio.timeout(10):
+        writer.write(b"GET /v1/models/m HTTP/1.1\r\nhost: a\r\n")
+        writer.write(b"upgrade: websocket\r\nconnection: upgrade\r\n\r\n")
+        answer = await reader.readuntil(b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"forged" not in answer
+    assert runner.picker.metrics.failed_attempts == 0

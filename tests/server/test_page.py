@@ -482,7 +482,7 @@ async def test_in_shadow_the_page_shows_agreement(tmp_path, chromium):
                 address = next(
                     s.address for s in runner.picker.table.specs() if s.address != address
                 )
-            runner.picker.director.served_by(decision, address)
+            runner.picker.director.served_by(decision, address, runner.picker.clock())
             settle(runner, decision)
         await browser.open(url)
         await shows(browser, "#about", "shadow")

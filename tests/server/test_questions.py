@@ -40,7 +40,9 @@ async def test_an_endpoint_that_leaves_during_its_probe_gets_requests_after_it_r
     await eventually(lambda: len(director.table) == 1, what="its leaving")
     bad.chat_answer = Answer(body=b'{"choices": []}')
     answer.set()
-    await eventually(lambda: not director.health.of(slot).breaker.probing, what="its answer")
+    await eventually(
+        lambda: not director.health.records.endpoints[slot].breaker.probing, what="its answer"
+    )
     gateway.members(*both)
     await eventually(lambda: director.table.slot(bad.address) == slot, what="its return")
     await eventually(lambda: decided().slot == slot, what="a request there")

@@ -99,7 +99,7 @@ class Member:
     def held(self, text):
         prefixes, table = self.director.prefixes, self.director.table
         chain = prefixes.chain(request(text))
-        return float(prefixes.match(chain, table.capacity).max())
+        return float(prefixes.match(chain, table.capacity)[0].max())
 
 
 @pytest.fixture(params=SERVERS)

@@ -67,5 +67,5 @@ async def test_a_source_that_is_known_slightly_later_starts_warm_as_well(tmp_pat
         await eventually(lambda: table.slot(TWO) >= 0, what="the endpoint of the second")
         prefixes = runner.picker.director.prefixes
         for at, text in TEXTS.items():
-            held = prefixes.match(prefixes.chain(request(text)), table.capacity)
+            held = prefixes.match(prefixes.chain(request(text)), table.capacity)[0]
             assert held[table.slot(at)] > 0.9

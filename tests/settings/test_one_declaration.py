@@ -16,7 +16,7 @@ from laar.flow.saturation import Saturation
 from laar.flow.settings import FlowSettings
 from laar.health import HealthSettings
 from laar.protocol.stream import StreamSettings
-from laar.settings import ContextRoute, Settings
+from laar.settings import ContextRoute, Settings, load
 from laar.tuning.settings import TunerSettings
 from laar_lab.sim.fleet import FleetSettings
 from support.other_settings import BASE, OTHER, document
@@ -72,7 +72,6 @@ def test_the_lab_has_the_default_settings_of_the_picker():
 
 
 NO_KEY = {
-    "max_times_tried",
     "transfer_tokens_per_s",
     "tolerance",
     "sigma",
@@ -100,9 +99,31 @@ def test_a_list_of_dataclasses_reaches_the_feature():
     assert hook.relabel is True
 
 
-@pytest.mark.parametrize(("given", "mode"), [(True, "on"), (False, "off"), ("observe", "observe")])
-def test_a_mode_is_read_as_yaml_reads_it_without_quotes(given, mode):
-    assert ContextRoute.model_validate({"name": "a", "mode": given}).mode == mode
+@pytest.mark.parametrize("mode", ["on", "off", "observe"])
+def test_a_mode_needs_no_quotes(tmp_path, mode):
+    (tmp_path / "laar.yaml").write_text(
+        "endpoints: [{address: a:1, model: m}]\n"
+        f"context: {{routes: [{{name: a, mode: {mode}, dedup: off}}]}}\n"
+    )
+    (route,) = load(tmp_path / "laar.yaml").settings.context.routes
+    assert (route.mode, route.dedup) == (mode, "off")
+
+
+@pytest.mark.parametrize("word", ["yes", "on", "true"])
+def test_no_word_for_true_or_false_is_a_number(tmp_path, word):
+    (tmp_path / "laar.yaml").write_text(
+        f"endpoints: [{{address: a:1, model: m, max_model_len: {word}}}]\n"
+        f"flow: {{enabled: {word}, max_hold_s: {word}, objectives_s: {{gold: {word}}}}}\n"
+    )
+    with pytest.raises(SettingError) as error:
+        load(tmp_path / "laar.yaml")
+    faults = str(error.value).splitlines()
+    assert [fault.split()[1] for fault in faults] == [
+        "endpoints[0].max_model_len:",
+        "flow.max_hold_s:",
+        "flow.objectives_s.gold:",
+    ]
+    assert all("does not fit; it must be a number" in fault for fault in faults)
 
 
 CHECKED = (

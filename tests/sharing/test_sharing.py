@@ -37,7 +37,7 @@ def counted(picker):
 
 def held(picker, text):
     prefixes, capacity = picker.director.prefixes, picker.director.table.capacity
-    return float(prefixes.match(prefixes.chain(request(text)), capacity).max())
+    return float(prefixes.match(prefixes.chain(request(text)), capacity)[0].max())
 
 
 def test_a_decision_and_its_end_count_at_the_other_picker():
@@ -167,7 +167,7 @@ def test_a_starting_picker_gets_complete_chains():
     everyone.exchange(2.2)
     table = late.director.table
     chain = late.director.prefixes.chain(request(text))
-    assert late.director.prefixes.match(chain, table.capacity).max() > 0.9
+    assert late.director.prefixes.match(chain, table.capacity)[0].max() > 0.9
     assert late.lost["unknown-prefix"] == 0
 
 
@@ -197,7 +197,7 @@ def test_a_restart_seen_by_both_pickers_clears_the_cache_once():
     q.director.settle(q.director.decide(request("new words " * 100), 1.1), OK)
     q.director.prefixes.restarted(0)  # its own scraper is a second later
     chain = q.director.prefixes.chain(request("new words " * 100))
-    assert q.director.prefixes.match(chain, q.director.table.capacity)[0] > 0.9
+    assert q.director.prefixes.match(chain, q.director.table.capacity)[0][0] > 0.9
 
 
 def test_a_cache_that_is_emptied_repeatedly_is_empty_each_time():
@@ -208,7 +208,7 @@ def test_a_cache_that_is_emptied_repeatedly_is_empty_each_time():
         p.director.settle(p.director.decide(request(f"{second} words " * 100), now), OK)
         p.director.prefixes.emptied(0, "m")
         chain = p.director.prefixes.chain(request(f"{second} words " * 100))
-        assert p.director.prefixes.match(chain, p.director.table.capacity)[0] == 0.0
+        assert p.director.prefixes.match(chain, p.director.table.capacity)[0][0] == 0.0
 
 
 def test_pickers_with_different_keys_share_loads_but_no_prefixes():
@@ -218,12 +218,12 @@ def test_pickers_with_different_keys_share_loads_but_no_prefixes():
     p.director.decide(request("words " * 100), 1.0)
     net.exchange(1.01)
     assert counted(q)["in_flight"] == 1
-    assert q.prefixes.beliefs.index.blocks == 0
+    assert q.prefixes.beliefs.index._segments.blocks == 0
     q.use_key(b"one")
     net.exchange(1.05)
     p.director.decide(request("words " * 100), 1.1)
     net.exchange(1.2)
-    assert q.prefixes.beliefs.index.blocks > 0
+    assert q.prefixes.beliefs.index._segments.blocks > 0
 
 
 def test_failures_at_all_pickers_add_up_and_one_trial_is_enough():
@@ -235,7 +235,9 @@ def test_failures_at_all_pickers_add_up_and_one_trial_is_enough():
         end = Completion(status=503, cause="complete", latency_s=0.1)
         picker.director.settle(decision, end)
         net.exchange(1.2 + at)
-    breakers = [x.director.health.of(x.director.table.slot(A)).breaker for x in (p, q)]
+    breakers = [
+        x.director.health.records.endpoints[x.director.table.slot(A)].breaker for x in (p, q)
+    ]
     assert [breaker.state for breaker in breakers] == [State.OPEN, State.OPEN]
     due = max(breaker.trial_at for breaker in breakers) + 1.5
     trial = p.director.decide(request("other " * 40), due)
@@ -378,7 +380,7 @@ def test_prompts_in_a_long_backlog_still_count_as_cached():
     def believed(picker):
         table, prefixes = picker.director.table, picker.director.prefixes
         chains = [prefixes.chain(request(each)) for each in prompts]
-        return sum(prefixes.match(chain, table.capacity).max() > 0.9 for chain in chains)
+        return sum(prefixes.match(chain, table.capacity)[0].max() > 0.9 for chain in chains)
 
     assert believed(q) == believed(p) > 400
 
@@ -516,7 +518,7 @@ def test_invalid_records_are_skipped_individually():
     p.take(batch(key_id=p.key_id, loads={A: [1.0] * 9}, records=records), 1.0)
     assert p.refused["record"] == len(records) - 1  # one builds on an unknown prefix
     assert counted(p)["in_flight"] == 1
-    assert p.prefixes.beliefs.index.blocks == 0
+    assert p.prefixes.beliefs.index._segments.blocks == 0
     p.director.decide(request(), 1.1)
 
 
@@ -525,10 +527,10 @@ def test_a_prompt_whose_length_does_not_match_its_blocks_is_rejected(total_bytes
     p, _, _ = pair()
     eight = base64.b64encode(struct.pack("<8Q", *range(8))).decode()
     p.take(batch(key_id=p.key_id, records=[["p", 1, A, total_bytes, 0, 0, eight]]), 1.0)
-    assert p.prefixes.beliefs.index.blocks == 0
+    assert p.prefixes.beliefs.index._segments.blocks == 0
     assert not p.prefixes.beliefs.evictions._age_of
     p.take(batch(seq=2, key_id=p.key_id, records=[["p", 1, A, 64 * 8 + 5, 0, 0, eight]]), 1.0)
-    assert p.prefixes.beliefs.index.blocks == 8
+    assert p.prefixes.beliefs.index._segments.blocks == 8
 
 
 @pytest.mark.parametrize("took_s", [5e-324, 1e-9, 1.0, 9e11])
@@ -569,18 +571,18 @@ def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
             table = picker.director.table
             matched = picker.director.prefixes.match(
                 picker.director.prefixes.chain(request(text)), table.capacity
-            )
+            )[0]
             held.append({a: round(float(matched[table.slot(a)]), 6) for a in (A, B)})
         assert held[0] == held[1]
     mine, theirs = (x.director.engines._models["m"].constants() for x in (p, fresh))
     assert theirs == pytest.approx(mine)
     assert fresh.online.by_model(1.0)["m"].outcomes == pytest.approx(1.0, abs=0.01)
     one, other = (x.prefixes.beliefs.index for x in (p, fresh))
-    assert (one.uses, one.blocks) == (other.uses, other.blocks)
+    assert (one.uses, one._segments.blocks) == (other.uses, other._segments.blocks)
     assert one._segments.by_first.keys() == other._segments.by_first.keys()
     fresh.prefixes.beliefs.index.drop(0)  # nothing is left of what was applied
     fresh.prefixes.beliefs.index.drop(1)
-    assert fresh.prefixes.beliefs.index.blocks == 0
+    assert fresh.prefixes.beliefs.index._segments.blocks == 0
 
 
 def with_orders(picker):
@@ -726,7 +728,7 @@ def test_a_prompt_that_continues_one_in_the_snapshot_is_known_after_a_restart():
         fresh.take(batch, 3.0)
     chain = fresh.director.prefixes.chain(request(text + "again " * 200))
     assert fresh.lost["unknown-prefix"] == 0
-    assert fresh.director.prefixes.match(chain, fresh.director.table.capacity).max() > 0.9
+    assert fresh.director.prefixes.match(chain, fresh.director.table.capacity)[0].max() > 0.9
 
 
 @pytest.mark.parametrize("damage", [b"", b"x\n{}", "flip", "namespace"])

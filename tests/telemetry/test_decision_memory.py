@@ -76,7 +76,7 @@ def test_the_end_and_the_serving_endpoint_are_added():
     plain, moved = made.decide(request(), 0.0), made.decide(request(), 0.0)
     picked = moved.address
     other = next(s.address for s in made.table.specs() if s.address != picked)
-    made.served_by(moved, other)
+    made.served_by(moved, other, 0.0)
     for decision in (plain, moved):
         made.settle(decision, END)
     assert memory.get(plain.id).served == plain.address
@@ -92,7 +92,7 @@ def test_an_outcome_is_fitted_to_the_model_that_answered(shadow):
     made.table.replace("test", specs)
     decided = [made.decide(request(shadow=shadow), 0.0) for _ in range(2)]
     other = next(spec for spec in specs if spec.address != decided[0].address)
-    made.served_by(decided[0], other.address)
+    made.served_by(decided[0], other.address, 0.0)
     lines = []
     for decision in decided:
         made.settle(decision, END)
@@ -107,7 +107,7 @@ def test_an_outcome_is_fitted_to_the_model_that_answered(shadow):
 def test_in_shadow_mode_only_envoy_names_the_serving_endpoint():
     made, memory = remembering()
     unknown, known = (made.decide(request(shadow=True), 0.0) for _ in range(2))
-    made.served_by(known, known.address)
+    made.served_by(known, known.address, 0.0)
     for decision in (unknown, known):
         made.settle(decision, END)
     assert memory.get(unknown.id).served == ""

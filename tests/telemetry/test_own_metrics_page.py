@@ -12,11 +12,11 @@ from laar.core.decision import Completion
 from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
-from laar.prefix.blocks import PromptHasher
 from laar.server.admin.metrics import metrics, metrics_page
 from laar.server.picker import Picker
 from laar.settings import Settings
 from laar.telemetry.metrics import MAX_LABELS, Metrics
+from support.hashing import Hasher
 
 ODD = 'a "quoted" \\ name\nwith a line'
 
@@ -93,7 +93,7 @@ def test_client_input_creates_no_metric_series():
 
 def test_the_page_shows_the_memory_of_the_prefix_index_and_its_evictions():
     picker = picker_of(["a"], prefix={"max_bytes": 1 << 20})
-    index, hasher = picker.prefixes.index, PromptHasher(b"k" * 16)
+    index, hasher = picker.prefixes.index, Hasher(b"k" * 16)
     text = random.Random(1).randbytes(20_000).hex()
     index.resize(1)
     index.set_capacity(0, 30_000)

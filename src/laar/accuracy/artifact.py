@@ -224,13 +224,6 @@ class FittedOn(_Part):
         b64decode(questions, validate=True)
         return questions
 
-    def fingerprints(self) -> frozenset[bytes]:
-        """Return the fingerprints of the questions."""
-        data = b64decode(self.questions)
-        return frozenset(
-            data[at : at + FINGERPRINT_BYTES] for at in range(0, len(data), FINGERPRINT_BYTES)
-        )
-
 
 class Capability(_Part):
     """A capability artifact.

@@ -246,8 +246,7 @@ class CapabilityModel:
             wrong = np.isin(models, tried)
             if wrong.any():
                 row = given(row, wrong, self._difficulty)
-        moved: _Row = np.minimum(np.maximum(row, MIN_PROBABILITY), MAX_PROBABILITY)
-        return moved
+        return np.minimum(np.maximum(row, MIN_PROBABILITY), MAX_PROBABILITY)
 
     def speed(self, model: str) -> SpeedPrior:
         """Return the speed of a model; the fleet's mean c(m) for an unmeasured one."""

@@ -35,7 +35,7 @@ from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY, Capabilit
 from laar.accuracy.cells import Cell, Saved, Share, learned, read_saved
 from laar.accuracy.features import FEATURES_SCHEMA, Features, Name
 from laar.accuracy.reporters import UNNAMED, ReporterTrust
-from laar.accuracy.trust import SHARES, PriorTrust
+from laar.accuracy.trust import PriorTrust
 
 STATE_SCHEMA = 1
 
@@ -93,11 +93,9 @@ class OnlineOutcomes:
     """Posterior success probabilities from reported outcomes.
 
     Args:
-        capability: the artifact to correct; may be replaced. None takes the priors passed to
-            `observe`.
+        capability: the artifact to correct; may be replaced. None if nothing was measured.
         half_life_s: half-life of an outcome.
         cap_per_hour: weight of outcomes that one cell accepts in any hour.
-        shares: possible shares of a prior's full weight; with (1.0,) it is never doubted.
     """
 
     def __init__(
@@ -106,10 +104,10 @@ class OnlineOutcomes:
         *,
         half_life_s: float = HALF_LIFE_S,
         cap_per_hour: float = CAP_PER_HOUR,
-        shares: Sequence[float] = SHARES,
     ) -> None:
-        self.capability = capability
-        self._trust = PriorTrust(shares)
+        self.capability = capability or CapabilityModel()
+        self.trust = PriorTrust()
+        """The shares of their weight that priors keep."""
         self._reporters = ReporterTrust()
         self.cap_per_hour = cap_per_hour
         self._forgetting = log(2) / half_life_s
@@ -143,7 +141,7 @@ class OnlineOutcomes:
                 kept = self._kept(cell, now)
                 correct, outcomes = self._believed(cell)
                 k = self._weight(models[at], features, cell)
-                k *= self._trust.share(models[at], cell.evidence)
+                k *= self.trust.share(models[at], cell.evidence)
                 mean = (k * means[at] + kept * correct) / (k + kept * outcomes)
                 means[at] = min(max(mean, MIN_PROBABILITY), MAX_PROBABILITY)
         return np.array(means)
@@ -161,10 +159,8 @@ class OnlineOutcomes:
         self, models: Sequence[str], features: Features, now: float
     ) -> NDArray[np.float64]:
         """Return P(correct) of each model at the first attempt."""
-        assert self.capability is not None
-        return self.posterior(
-            self.capability.probabilities(models, features), models, features, now
-        )
+        prior = self.capability.probabilities(models, features)
+        return self.posterior(prior, models, features, now)
 
     def observe(
         self,
@@ -174,7 +170,6 @@ class OnlineOutcomes:
         now: float,
         weight: float = 1.0,
         *,
-        prior: float | None = None,
         offset: float = 0.0,
         tried: Sequence[str] = (),
         tenant: str = "",
@@ -188,20 +183,19 @@ class OnlineOutcomes:
             correct: the client's verdict.
             now: seconds, monotonic.
             weight: in (0, 1]; less than 1 for an outcome that is only inferred.
-            prior: the fitted unconditional probability; None if it should not be judged.
             offset: the unconditional probability minus the one expected for this attempt.
             tried: models that had failed on the request before, from which the offset follows.
             tenant: tenant of the request.
             reporter: name of whoever judged the answer.
         """
-        if tried and self.capability is not None:
+        if tried:
             everyone = (model, *(other for other in dict.fromkeys(tried) if other != model))
             row = self.probabilities(everyone, features, now)
             offset = float((row - self.capability.given_failures(row, everyone, tried))[0])
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
             self.refused += 1
             return False
-        prior = self._prior(model, features, prior)
+        prior = self._prior(model, features)
         outcome = Taken(model, features, correct, weight, prior, offset, tenant, reporter)
         if not self.heard(outcome, now):
             return False
@@ -211,7 +205,7 @@ class OnlineOutcomes:
 
     def heard(self, outcome: Taken, now: float) -> bool:
         """Record a validated outcome, here or from another picker; return as `observe` does."""
-        model, features, correct, weight, prior, offset, tenant, reporter = outcome
+        model, features, correct, weight, _, offset, tenant, reporter = outcome
         reporter = self._admitted(reporter, now)  # before the look-up: it may drop cells
         key = (model, learned(features))
         cell = self.cells.get(key)
@@ -235,7 +229,7 @@ class OnlineOutcomes:
             counts.correct += weight * (correct + offset)
             counts.outcomes += weight
         # Another picker may have another artifact, with other errors.
-        cell.prior = self._prior(model, features, prior)
+        cell.prior = self._prior(model, features)
         self._judge(*key, cell, () if alone else (name,))
         return True
 
@@ -254,7 +248,7 @@ class OnlineOutcomes:
         return {
             "schema": STATE_SCHEMA,
             "features_schema": FEATURES_SCHEMA,
-            "prior_id": self._prior_id,
+            "prior_id": self.capability.digest,
             "cells": cells,
         }
 
@@ -276,7 +270,7 @@ class OnlineOutcomes:
 
     def prior_weights(self) -> dict[str, float]:
         """Return the current minimum weight of a prior, for each model with reported outcomes."""
-        return {model: KAPPA * self._trust.share(model) for model in self._trust.models()}
+        return {model: KAPPA * self.trust.share(model) for model in self.trust.models()}
 
     def restore(self, state: object, now: float, *, away_s: float = 0.0) -> int:
         """Restore a saved state over the present cells; return the number restored.
@@ -295,7 +289,7 @@ class OnlineOutcomes:
         ):
             return 0
         cells = state.get("cells")
-        same_prior = state.get("prior_id") == self._prior_id
+        same_prior = state.get("prior_id") == self.capability.digest
         found: dict[tuple[str, Features], Cell] = {}
         self.restored_at_s = now - max(away_s, 0.0)
         for entry in cells if isinstance(cells, list) else ():
@@ -323,18 +317,11 @@ class OnlineOutcomes:
 
         The outcomes are kept; the next outcome in a cell makes it evidence again.
         """
-        self._trust.clear()
+        self.trust.clear()
         for cell in self.cells.values():
             cell.prior, cell.evidence, cell.weight = None, (), None
 
-    @property
-    def _prior_id(self) -> str:
-        return "" if self.capability is None else self.capability.digest
-
-    def _prior(self, model: str, features: Features, given: float | None) -> float | None:
-        """Return the artifact's probability, or the given one without an artifact."""
-        if self.capability is None:
-            return given
+    def _prior(self, model: str, features: Features) -> float:
         return float(self.capability.probabilities((model,), features)[0])
 
     def _admitted(self, reporter: str, now: float) -> str:
@@ -372,7 +359,7 @@ class OnlineOutcomes:
     def _weight(self, model: str, features: Features, cell: Cell) -> float:
         """Return the weight of the prior in a cell if nothing contradicts it."""
         if cell.weight is None:
-            measured = self.capability.measured(model, features) if self.capability else 0
+            measured = self.capability.measured(model, features)
             cell.weight = min(max(KAPPA, measured), _MOST_KAPPAS * KAPPA)
         return cell.weight
 
@@ -388,13 +375,13 @@ class OnlineOutcomes:
             return
         before = cell.evidence
         weight = self._weight(model, features, cell)
-        cell.evidence = self._trust.evidence(cell.prior, *self._believed(cell), weight)
-        self._trust.take(model, cell.evidence, before)
+        cell.evidence = self.trust.evidence(cell.prior, *self._believed(cell), weight)
+        self.trust.take(model, cell.evidence, before)
 
     def _withdraw(self, model: str, cell: Cell) -> None:
         """Withdraw a cell's evidence about its prior and its reporters."""
         if cell.evidence:
-            self._trust.take(model, (0.0,) * len(cell.evidence), cell.evidence)
+            self.trust.take(model, (0.0,) * len(cell.evidence), cell.evidence)
         for name, share in cell.shares.items():
             self._reporters.take(name, (), share.found)
         self._shares -= len(cell.shares)
@@ -439,11 +426,11 @@ class OnlineOutcomes:
             _merge_forgotten(cell, self._kept(cell, now))
         self._begun = Counter(cell.tenant for cell in self.cells.values())
         self._shares = sum(len(cell.shares) for cell in self.cells.values())
-        self._trust.clear()
+        self.trust.clear()
         self._reporters.begin(name for cell in self.cells.values() for name in cell.shares)
         for (model, _), cell in self.cells.items():
             if cell.evidence:
-                self._trust.take(model, cell.evidence, ())
+                self.trust.take(model, cell.evidence, ())
             for name, share in cell.shares.items():
                 self._reporters.take(name, share.found, ())
         return True

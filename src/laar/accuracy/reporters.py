@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from math import exp
 from operator import add, mul, sub
 
-from laar.accuracy.trust import log_beta
+from laar.accuracy.trust import log_beta_binomial
 
 MAX_REPORTERS = 16
 """Maximum named reporters; a service that checks answers is one reporter. Further names count as
@@ -99,10 +99,10 @@ class ReporterTrust:
         turned = mean + 0.25 * (1.0 - 2.0 * mean)
         s = min(max(correct, 0.0), outcomes)
         return (
-            _beta_binomial(s, outcomes, mean, alike),
-            _beta_binomial(s, outcomes, turned, alike),
-            _beta_binomial(s, outcomes, 0.5, 2.0),
-            _beta_binomial(s, outcomes, 1.0 - mean, alike),
+            log_beta_binomial(s, outcomes, mean, alike),
+            log_beta_binomial(s, outcomes, turned, alike),
+            log_beta_binomial(s, outcomes, 0.5, 2.0),
+            log_beta_binomial(s, outcomes, 1.0 - mean, alike),
         )
 
     def take(self, name: str, found: Likelihood, instead_of: Likelihood) -> None:
@@ -128,8 +128,3 @@ class ReporterTrust:
         self._names = set(names) - {UNNAMED}
         self._logs.clear()
         self._weights.clear()
-
-
-def _beta_binomial(s: float, n: float, mean: float, concentration: float) -> float:
-    a, b = concentration * mean, concentration * (1.0 - mean)
-    return log_beta(a + s, b + n - s) - log_beta(a, b)

@@ -55,8 +55,6 @@ class TokenEstimator:
         # By model and language: log of characters per token, and the reports behind it.
         self._cells: dict[tuple[str, str], tuple[float, float]] = {}
         self._tokens_per_char = lru_cache(_MAX_KEPT)(self._current_tokens_per_char)
-        self.refused = 0
-        """Reports ignored because their numbers are implausible or no cell is free."""
         self.begin(measured or {})
 
     def begin(self, measured: Mapping[str, Mapping[str, float]]) -> None:
@@ -82,11 +80,8 @@ class TokenEstimator:
         return chars * each, chars * fleet
 
     def observe(self, chars: int, language: str, model: str, prompt_tokens: int) -> None:
-        """Learn from one answer's usage, unless its prompt was short."""
-        if prompt_tokens <= 0 or chars < 0:
-            self.refused += 1
-            return
-        if chars < _MIN_CHARS:
+        """Learn from one answer's usage, unless it is implausible or its prompt was short."""
+        if prompt_tokens <= 0 or chars < _MIN_CHARS:
             return
         seen = min(max(log(chars / prompt_tokens), _LOG_MIN), _LOG_MAX)
         for key in ((model, language), (_FLEET, language)):
@@ -115,7 +110,6 @@ class TokenEstimator:
             try:
                 model, language, ratio, reports = msgspec.convert(entry, _Cell)
             except (msgspec.ValidationError, RecursionError):
-                self.refused += 1
                 continue
             value = min(max(log(ratio), _LOG_MIN), _LOG_MAX)
             kept += self._set((model, language), value, reports)
@@ -124,7 +118,6 @@ class TokenEstimator:
     def _set(self, key: tuple[str, str], value: float, reports: float) -> bool:
         """Set a cell; return False if it is new and none is free."""
         if key not in self._cells and len(self._cells) >= MAX_TOKEN_CELLS:
-            self.refused += 1
             return False
         self._cells[key] = value, reports
         self._tokens_per_char.cache_clear()

@@ -21,6 +21,7 @@ from operator import add, sub
 SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 """Possible shares of its full weight that a prior keeps. Their prior probabilities are proportional
 to them, so that doubting an artifact takes evidence."""
+_START = [log(share) for share in SHARES]
 
 _EDGE = 0.02
 """Margin that keeps priors away from 0 and 1, so that one outcome can't decide."""
@@ -30,15 +31,9 @@ Evidence = Sequence[float]
 
 
 class PriorTrust:
-    """Learns what share of their full weight each model's priors keep.
+    """Learns what share of their full weight each model's priors keep."""
 
-    Args:
-        shares: the shares to consider, the largest first.
-    """
-
-    def __init__(self, shares: Sequence[float] = SHARES) -> None:
-        self._shares = tuple(shares)
-        self._start = [log(share) for share in shares]
+    def __init__(self) -> None:
         self._models: dict[str, list[float]] = {}  # log odds of each weight, over all cells
 
     def evidence(self, prior: float, correct: float, outcomes: float, weight: float) -> Evidence:
@@ -48,14 +43,11 @@ class PriorTrust:
         """
         p = min(max(prior, _EDGE), 1 - _EDGE)
         s = min(max(correct, 0.0), outcomes)
-        return [
-            log_beta(k * p + s, k * (1 - p) + outcomes - s) - log_beta(k * p, k * (1 - p))
-            for k in (weight * share for share in self._shares)
-        ]
+        return [log_beta_binomial(s, outcomes, p, weight * share) for share in SHARES]
 
     def take(self, model: str, evidence: Evidence, instead_of: Evidence) -> None:
         """Replace a cell's earlier evidence about the model; empty means none."""
-        total = self._models.get(model, self._start)
+        total = self._models.get(model, _START)
         if instead_of:
             total = list(map(sub, total, instead_of))
         self._models[model] = list(map(add, total, evidence))
@@ -64,9 +56,9 @@ class PriorTrust:
         """Return the share of its weight that a prior keeps, by evidence other than `own`."""
         total = self._models.get(model)
         if total is None:
-            return self._shares[0]
+            return SHARES[0]
         others = list(map(sub, total, own)) if own else total
-        return self._shares[others.index(max(others))]
+        return SHARES[others.index(max(others))]
 
     def models(self) -> list[str]:
         """Return the models with evidence. Thread-safe."""
@@ -77,6 +69,11 @@ class PriorTrust:
         self._models.clear()
 
 
-def log_beta(a: float, b: float) -> float:
-    """Return the logarithm of the beta function."""
+def log_beta_binomial(s: float, n: float, mean: float, concentration: float) -> float:
+    """Return the log likelihood of `s` of `n` outcomes, in their order, under a beta prior."""
+    a, b = concentration * mean, concentration * (1 - mean)
+    return _log_beta(a + s, b + n - s) - _log_beta(a, b)
+
+
+def _log_beta(a: float, b: float) -> float:
     return lgamma(a) + lgamma(b) - lgamma(a + b)

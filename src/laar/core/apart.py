@@ -145,22 +145,16 @@ def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:
 
     Args:
         cost: the cost of prefilling at each prefiller.
-        prefillers: the prefillers of the candidates.
+        prefillers: the prefillers of the candidates, at least one.
         slots: slots of the candidates.
     """
     kv_group, wanted = prefillers.kv_group, prefillers.kv_group_of
-    if not len(kv_group):
-        return np.full(len(slots), NO_POSITION, np.intp)
     size = 1 + max(int(kv_group.max(initial=0)), int(wanted.max(initial=0)))
-    order = np.lexsort((cost, kv_group))
-    begins = np.flatnonzero(np.diff(kv_group[order], prepend=NO_POSITION))
     first, second = np.full(size, NO_POSITION, np.intp), np.full(size, NO_POSITION, np.intp)
-    first[kv_group[order[begins]]] = order[begins]
-    nexts = begins + 1
-    nexts = nexts[nexts < len(order)]
-    nexts = nexts[kv_group[order[nexts]] == kv_group[order[nexts - 1]]]
-    second[kv_group[order[nexts]]] = order[nexts]
+    order = np.argsort(cost, kind="stable")[::-1]
+    first[kv_group[order]] = order  # of several in a group, the last and cheapest remains
+    others = order[first[kv_group[order]] != order]
+    second[kv_group[others]] = others
     best = np.where(wanted < 0, NO_POSITION, first[wanted])
     itself: Mask = (best >= 0) & (prefillers.slots[best] == slots)
-    chosen: Slots = np.where(itself, second[wanted], best)
-    return chosen
+    return np.where(itself, second[wanted], best)

@@ -42,9 +42,9 @@ class Attempts:
             self._send(decision, decision.now, timed=True)
 
     @guards("health")
-    def begin_at_server(self, decision: Decision, now: float | None) -> None:
+    def begin_at_server(self, decision: Decision, now: float) -> None:
         """Begin the attempt at the endpoint that Envoy reports as serving."""
-        if self._has_health and decision.view is not None and now is not None:
+        if self._has_health and decision.view is not None:
             self._send(decision, now, timed=False)
 
     def _send(self, decision: Decision, now: float, *, timed: bool) -> None:

@@ -13,15 +13,8 @@ import numpy as np
 
 from laar.core.apart import Prefillers, kv_group_of
 from laar.core.catalog import no_such_model
-from laar.core.endpoints import EndpointTable, Floats, Slots
-from laar.core.filters import (
-    awake,
-    in_subset,
-    reachable,
-    unless_none,
-    unsaturated,
-    wakeable,
-)
+from laar.core.endpoints import WAKE_TIMEOUT_S, EndpointTable, Floats, Slots
+from laar.core.filters import awake, in_subset, reachable, unless_none, unsaturated, wakeable
 from laar.core.request import GENERATES, Request
 from laar.core.roundtrip import fresh_rtt
 from laar.errors import RequestError
@@ -51,6 +44,7 @@ class Group:
         encoders: the endpoints that may encode images for them, and the trials of excluded ones;
             None if there are none.
         weights: key of the cached prefixes that the name shares (`EndpointTable.weights`).
+        on_trial: the last candidate is excluded, and the request would be its trial.
     """
 
     able: Slots
@@ -68,6 +62,7 @@ class Group:
     prefillers: Prefillers | None = None
     encoders: tuple[Slots, Standing] | None = None
     weights: str = ""
+    on_trial: bool = False
 
 
 class Candidates:
@@ -147,6 +142,8 @@ class Candidates:
                 "every engine that may serve this request is asleep and must be woken",
                 retry_after_s=1,
             )
+        # A request at an engine that could not be woken may wait there forever.
+        reached = unless_none(reached, table.wake_s[reached] <= WAKE_TIMEOUT_S)
         slots = unless_none(reached, unsaturated(table, reached, self._max_waiting, now))
         models = self._models(able)
         group = Group(
@@ -226,9 +223,15 @@ class Candidates:
             group.slots, group.model_id = group.slots[kept], group.model_id[kept]
             group.rtt_s = group.rtt_s[kept]
 
-    def with_trial(self, group: Group, slot: int, now: float) -> Group:
-        """Return the group with one more candidate, last: an excluded slot due for a trial."""
+    def with_trial(self, group: Group, tried: Sequence[str], now: float) -> Group:
+        """Return the group with one more candidate, last: an excluded slot due for a trial, if any.
+
+        A retry is no trial of a model that it has tried.
+        """
         assert self._health is not None
+        slot = self._health.due(group.standing, now)
+        if slot is None or self._table.spec(slot).models[0] in tried:
+            return group
         table, own = self._table, np.array([slot], np.intp)
         rtt_s = _settle_unknown(fresh_rtt(table.rtt_s[own], table.rtt_at[own], now))
         standing = group.standing
@@ -247,6 +250,7 @@ class Candidates:
             rtt_s=np.append(group.rtt_s, rtt_s),
             standing=standing,
             prefillers=prefillers,
+            on_trial=True,
         )
 
     def _serving(self, name: str) -> Slots | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,9 +30,8 @@ from laar.core.policy import Policy
 from laar.core.prefiller import choose_encoders, choose_prefiller
 from laar.core.request import Api, Request
 from laar.core.stored import not_stored
-from laar.core.views import Views
+from laar.core.views import view_of
 from laar.errors import RequestError
-from laar.health import Standing
 
 if TYPE_CHECKING:
     from laar.tuning.tuner import Weights
@@ -63,7 +63,7 @@ class Chooser:
         self.health = parts.health
         self.stored = parts.stored
         self.degraded = parts.faults
-        self._views = Views(parts, settings)
+        self._parts = parts
         self._on_fault = guarded(on_fault, "watching", parts.faults)
         self._weights: Callable[[float], Weights | None] | None = None
         self._next_weights: Weights | None = None
@@ -71,7 +71,7 @@ class Chooser:
 
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
         """Replace the settings and policies."""
-        self.settings = self._views.settings = settings
+        self.settings = settings
         self._quadratic = settings.quadratic
         self.policies = policies
         self.candidates = Candidates(
@@ -118,30 +118,40 @@ class Chooser:
         if request.tried:
             earlier, ignored = parse_tried(request.tried, self.table.models)
             self.ignored_tried += ignored
-        health, standing, trial = self.health, group.standing, None
-        if standing.trials and health is not None and not request.shadow:
-            trial = health.due(standing, now)
-            if trial is not None and self.table.spec(trial).models[0] in earlier:
-                trial = None  # a retry is no trial of the model that it has tried
-        if trial is not None:
-            group = self.candidates.with_trial(group, trial, now)
-        prefillers, encoders = group.prefillers, group.encoders
-        if (prefillers or encoders) and (
+        if group.standing.trials and not request.shadow:
+            group = self.candidates.with_trial(group, earlier, now)
+        if (group.prefillers or group.encoders) and (
             self.settings.apart == "never" or not may_be_apart(request)
         ):
-            prefillers = encoders = None
+            group = replace(group, prefillers=None, encoders=None)
         name = self.settings.policy
         if request.policy in self.policies and self.settings.allow_policy_header:
             name = request.policy
         policy = self.policies[name]
         tuned = None if self._weights is None else self._tuned(policy, request, now)
-        view, degraded = self._views.view(
-            request, earlier, group, prefillers, tuned.values if tuned else None, now
-        )
-        order, scores, eligible, reason, on_trial, fits = self._rank(
-            policy, view, room, standing, degraded, on_trial=trial is not None
-        )
-        at = order[0]
+        weights = tuned.values if tuned else None
+        view, degraded = view_of(self._parts, self.settings, request, earlier, group, weights, now)
+        return self._decision(policy, view, group, earlier, degraded, room, priority, tuned, new_id)
+
+    def _decision(
+        self,
+        policy: Policy,
+        view: View,
+        group: Group,
+        earlier: Sequence[str],
+        degraded: str,
+        room: Fits | None,
+        priority: Priority | None,
+        tuned: Weights | None,
+        new_id: Callable[[], str],
+    ) -> Decision:
+        """Return the decision on a view of the group's candidates.
+
+        `earlier` are the models already tried; `degraded` is the reason if an estimate failed, else
+        empty; `tuned` are the tuner's weights in the view. The others are arguments of `choose`.
+        """
+        order, scores, eligible, reason, on_trial = self._rank(policy, view, group, room, degraded)
+        request, health, now, at = view.request, self.health, view.now, order[0]
         slot = group.slots.item(at)
         spec, served = self.table.by_slot[slot], request.model
         model = spec.models[0]
@@ -149,17 +159,20 @@ class Chooser:
             served = self.table.sent_name(spec, served)
         tokens = view.tokens.item(at)
         tried = with_model(earlier, model) if earlier else (model,)
-        exhausted = self._exhausted(policy, view, fits, group, tried)
+        exhausted = self._exhausted(policy, view, eligible, group, tried)
         prefiller = None
         if view.apart is not None:
             prefiller = choose_prefiller(view, at, health, now)
-        encoded = tuple[Encoder, ...]()
-        if encoders is not None:
-            encoded = choose_encoders(self.table, *encoders, request, slot, health, now)
+        encoders = tuple[Encoder, ...]()
+        if group.encoders is not None:
+            encoders = choose_encoders(self.table, *group.encoders, request, slot, health, now)
         once = False
         # If all endpoints are failing, no request is blamed: one of them may have recovered.
-        if health is not None and health.culprits and not standing.all_failing:
+        if health is not None and health.culprits and not group.standing.all_failing:
             once = health.records.blame.is_culprit(traits(request, view.chain), now)
+        fallbacks: tuple[str, ...] = ()
+        if not once:
+            fallbacks = self._fallbacks(group.slots, order, served, prefiller, encoders)
         return Decision(
             id=new_id(),
             request=request,
@@ -171,9 +184,7 @@ class Chooser:
             address=spec.address,
             rank=spec.rank,
             way=spec.way,
-            fallbacks=()
-            if once
-            else self._fallbacks(group.slots, order, served, prefiller, encoded),
+            fallbacks=fallbacks,
             model=model,
             rewrite=None if served == request.model or not request.model else served,
             tried=tried,
@@ -182,7 +193,7 @@ class Chooser:
             weight=tokens * (1.0 + tokens / self._quadratic),
             uncached_tokens=tokens - view.cached_tokens.item(at) if prefiller is None else 0.0,
             prefiller=prefiller,
-            encoders=encoded,
+            encoders=encoders,
             view=view,
             scores=scores,
             eligible=eligible,
@@ -191,7 +202,7 @@ class Chooser:
             engine_priority=_priority(request, view, priority) if spec.priority_field else None,
             trial=on_trial,
             once=once,
-            left_out=standing.left_out,
+            left_out=group.standing.left_out,
             flight=InFlight(
                 slot=slot,
                 address=spec.address,
@@ -206,22 +217,25 @@ class Chooser:
         self,
         policy: Policy,
         view: View,
+        group: Group,
         room: Fits | None,
-        standing: Standing,
         degraded: str,
-        *,
-        on_trial: bool,
-    ) -> tuple[list[int], Floats, Eligible | None, str, bool, Mask | None]:
+    ) -> tuple[list[int], Floats, Eligible | None, str, bool]:
         """Filter, score and pick.
 
-        `degraded` is the reason if an estimate failed, else empty. `on_trial` means that the last
-        candidate is excluded and that this request is its trial.
-
         Return the positions of the candidates, the chosen one first; the scores of all; which may
-        be chosen, None for all; the reason; whether this request is the chosen one's trial; and the
-        candidates whose context window fits the prompt, None for all.
+        be chosen, None for all; the reason; and whether this request is the chosen one's trial.
         """
-        kept, scores = _score(policy, view)
+        kept = policy.keep(view) if policy.filters else None
+        try:
+            scores = policy.score(view)
+            if not math.isfinite(np.add.reduce(scores)):
+                raise FloatingPointError("a score is not finite")
+        except Exception as error:  # noqa: BLE001 - a scorer's fault must not fail the request
+            view.terms = None
+            failed = policy.scorers[0][0] if len(policy.scorers) == 1 else policy
+            view.fault("scorer", failed, error)
+            scores = 1.0 / (1.0 + view.in_flight)
         able = able_to_take(view, room) if room is not None or self.table.windowed else None
         eligible = able
         if view.wake_s is not None and view.terms is None:
@@ -234,11 +248,11 @@ class Chooser:
         if may is not None and not may[scores.argmax()]:
             view.reason = ""  # it described a candidate that is now ineligible
         reason, first, last = degraded, None, len(view.slots) - 1
-        on_trial = on_trial and (able is None or bool(able.may[last]))
+        on_trial = group.on_trial and (able is None or bool(able.may[last]))
         if on_trial:
             first = last
             reason = reason or "trial"
-        elif standing.all_failing:
+        elif group.standing.all_failing:
             reason = reason or "all-failing"
         if not reason and view.reported is not None:
             first = to_explore(view, may, scores)
@@ -248,8 +262,7 @@ class Chooser:
         for fault in view.faults:
             self._on_fault(fault)
             reason = self.degraded.degraded(fault.part)
-        fits = None if able is None else able.keeps("window")
-        return order, scores, eligible, reason or view.reason or policy.name, on_trial, fits
+        return order, scores, eligible, reason or view.reason or policy.name, on_trial
 
     def _draw(
         self, request: Request, slots: Slots, now: float, new_id: Callable[[], str]
@@ -315,17 +328,15 @@ class Chooser:
         self,
         policy: Policy,
         view: View,
-        fits: Mask | None,
+        eligible: Eligible | None,
         group: Group,
         tried: Sequence[str],
     ) -> bool:
-        """Return whether to stop if this attempt fails: no untried model is left.
-
-        `fits` are the candidates whose context window fits the prompt; None for all.
-        """
+        """Return whether to stop if this attempt fails: no untried model is left."""
         if not policy.knows_retries and self.settings.retries != NEW_MODEL:
             return False
         untried = group.up.difference(tried)
+        fits = None if eligible is None else eligible.keeps("window")
         if untried and fits is not None and not fits.all():
             untried &= self._with_window(view, fits, group)
         return not untried
@@ -373,21 +384,6 @@ class Chooser:
             if prefiller is None or slot != prefiller.slot:
                 found.append(spec.address)
         return tuple(found)
-
-
-def _score(policy: Policy, view: View) -> tuple[Mask | None, Floats]:
-    """Return the candidates that the policy's filters keep, and the scores of all."""
-    kept = policy.keep(view) if policy.filters else None
-    try:
-        scores = policy.score(view)
-        if math.isfinite(np.add.reduce(scores)):
-            return kept, scores
-        raise FloatingPointError("a score is not finite")
-    except Exception as error:  # noqa: BLE001 - a scorer's fault must not fail the request
-        view.terms = None
-        failed = policy.scorers[0][0] if len(policy.scorers) == 1 else policy
-        view.fault("scorer", failed, error)
-    return kept, 1.0 / (1.0 + view.in_flight)
 
 
 def _priority(request: Request, view: View, priority: Priority | None) -> int | None:

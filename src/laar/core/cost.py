@@ -97,19 +97,19 @@ def until_correct(
     seconds: Floats,
     probability: Floats,
     times_tried: Floats,
-    *,
     answers: Floats | None,
-    strict_retries: bool,
 ) -> tuple[Floats, Floats]:
-    """Return the expected seconds to a correct answer, retry penalty included, and the penalty."""
+    """Return the expected seconds to a correct answer, retry penalty included, and the penalty.
+
+    The penalty exceeds the spread of the costs: a tried model is used again only if none is left.
+    """
     expected = seconds / np.maximum(probability, MIN_PROBABILITY)
     if answers is not None:
         expected = expected / np.maximum(answers, MIN_PROBABILITY)
     if not np.count_nonzero(times_tried):
         return expected, times_tried + 1.0
-    factor = weights.retry_penalty
-    if strict_retries:
-        factor = max(factor, _PAST_A_NEAR_TIE * expected.max() / max(expected.min(), 1e-12))
+    past_all = _PAST_A_NEAR_TIE * expected.max() / max(expected.min(), 1e-12)
+    factor = max(weights.retry_penalty, past_all)
     penalty = np.minimum(factor**times_tried, _MAX_PENALTY)
     return expected * penalty, penalty
 

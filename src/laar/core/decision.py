@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
@@ -65,8 +65,6 @@ class DirectorSettings:
     """Tokens per second whose KV an endpoint can fetch from another. The default is for an 8B model
     (131 KB a token: 32 layers, 8 KV heads of 128, 16 bits) over 100 Gbit/s; for a 70B model it is
     about 40,000."""
-    max_times_tried: Annotated[int, FIXED] = 10
-    """Cap on how often one model counts as tried; keeps costs finite."""
     max_waiting: Annotated[float, Ge(0)] = 128.0
     """Number of requests waiting in the engine above which the endpoint is excluded."""
 
@@ -74,18 +72,6 @@ class DirectorSettings:
     def quadratic(self) -> float:
         """`quadratic_tokens` as a divisor: infinite if it is None."""
         return math.inf if self.quadratic_tokens is None else self.quadratic_tokens
-
-
-class Prefilling(NamedTuple):
-    """The records of a request at the endpoint that prefills for another.
-
-    Args:
-        receipt: the prompt's entry in the prefix index there.
-        began: the engines' record of the prefill.
-    """
-
-    receipt: Receipt | None
-    began: Began | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,7 +97,8 @@ class InFlight:
         answering: the first byte of the answer was seen; the prefill is over, also elsewhere.
         settled: the request has ended.
         admitted: flow control counts it until its end.
-        prefilling: its records at the endpoint that prefills for it; None if no other one does.
+        prefill_receipt: the prompt's entry in the prefix index at its prefiller.
+        prefill_began: the engines' record of the request at its prefiller.
         helpers: health's records of it at its prefiller and its encoders.
     """
 
@@ -132,7 +119,8 @@ class InFlight:
     answering: bool = False
     settled: bool = False
     admitted: bool = False
-    prefilling: Prefilling | None = None
+    prefill_receipt: Receipt | None = None
+    prefill_began: Began | None = None
     helpers: tuple[Attempt, ...] = ()
 
 

@@ -19,13 +19,7 @@ from laar.core.adapters import Adapters
 from laar.core.apart import Prefiller
 from laar.core.attempts import Attempts
 from laar.core.chooser import Chooser, Priority
-from laar.core.decision import (
-    Completion,
-    Decision,
-    DirectorSettings,
-    InFlight,
-    Prefilling,
-)
+from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
 from laar.core.endpoints import EndpointTable, Floats
 from laar.core.engines import Engines
 from laar.core.feedback import Feedback
@@ -112,20 +106,20 @@ class Director(Chooser):
         self._on_end: list[Step] = [("learning", feedback.engine_ended)]
         self._on_released: list[Step] = [("learning", feedback.ended)]
         # Guarded one by one: a part that fails must not leave the table half changed.
-        self._drops: list[Callable[[int], object]] = [
-            guarded(self.engines.drop, "learning", faults),
-            guarded(self.adapters.drop, "learning", faults),
+        self._on_left: list[Step] = [
+            ("learning", self.engines.drop),
+            ("learning", self.adapters.drop),
         ]
         if health is not None:
             self._on_counted.append(("health", attempts.begin))
             self._on_released.insert(0, ("health", attempts.ended))
-            self._drops.append(guarded(health.drop, "health", faults))
+            self._on_left.append(("health", health.drop))
         self._insert: Callable[[int, Chain, float], Receipt | None] | None = None
         if prefixes is not None:
             self._insert = guarded(prefixes.insert, "prefixes", faults)
             self._retract = guarded(prefixes.retract, "prefixes", faults)
-            self._drops.append(guarded(prefixes.drop, "prefixes", faults))
-        table.on_free = self._freed
+            self._on_left.append(("prefixes", prefixes.drop))
+        table.on_free = lambda slot: take(self._on_left, faults, slot)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
         """Take weights from a tuner, and report outcomes to it; None to stop both."""
@@ -148,11 +142,7 @@ class Director(Chooser):
 
     def on_left(self, forget: Callable[[int], None]) -> None:
         """Also call `forget` with the slot of each endpoint that leaves."""
-        self._drops.append(forget)
-
-    def _freed(self, slot: int) -> None:
-        for drop in self._drops:
-            drop(slot)
+        self._on_left.append(("watching", forget))
 
     # -- deciding ------------------------------------------------------------------------------
 
@@ -202,21 +192,20 @@ class Director(Chooser):
         except Exception:  # noqa: BLE001 - guarded inline
             self.degraded["health"] += 1
 
-    def attempted(self, decision: Decision, failed: tuple[str, ...], now: float | None) -> None:
+    def attempted(self, decision: Decision, failed: tuple[str, ...], now: float) -> None:
         """Record that Envoy tried these endpoints, in this order, before the one that answers."""
         flight = decision.flight
         if flight.settled or decision.request.shadow:
             return
         flight.failed = failed
-        if now is not None:
-            self._attempts.passed_over(decision, failed, now)
+        self._attempts.passed_over(decision, failed, now)
 
-    def served_by(self, decision: Decision, address: str, now: float | None = None) -> None:
+    def served_by(self, decision: Decision, address: str, now: float) -> None:
         """Move the reservation to the endpoint that serves, if it isn't the one chosen.
 
         Envoy may have retried or, in shadow, made the choice; then the model may differ too. If the
         attempts were not reported (`attempted`), the endpoints listed before this one count as
-        failed. `now` is for health; None without it.
+        failed.
         """
         slot, flight = self.table.slot(key_of(address, decision.rank)), decision.flight
         if slot < 0:  # in shadow another picker may choose: use any of the ranks there
@@ -231,8 +220,7 @@ class Director(Chooser):
         named = (flight.address, *decision.fallbacks)
         if not flight.failed and not decision.request.shadow and address in named:
             self.attempted(decision, named[: named.index(address)], now)
-        if now is not None:
-            self._attempts.gone(decision, now)
+        self._attempts.gone(decision, now)
         self._release(decision)
         if flight.receipt is not None:
             self._retract(flight.receipt)
@@ -241,7 +229,7 @@ class Director(Chooser):
         flight.address = address
         flight.receipt = None
         take(self._entering, self.degraded, decision)
-        self._feedback.begin_again(decision, decision.now if now is None else now)
+        self._feedback.begin_again(decision, now)
         self.table.reserve(
             slot, decision.weight, decision.uncached_tokens, answering=flight.answering
         )
@@ -251,21 +239,21 @@ class Director(Chooser):
             self.adapters.sent(slot, flight.adapter)
         self._attempts.begin_at_server(decision, now)
 
-    def answering(self, decision: Decision, now: float | None = None, *, ok: bool = True) -> None:
+    def answering(self, decision: Decision, now: float, *, ok: bool = True) -> None:
         """Record that the answer has begun, which ends the prefill, or that it continues.
 
-        `ok` is true unless it is a refusal. `now` is for health; None without it.
+        `ok` is true unless it is a refusal.
         """
         flight = decision.flight
-        if ok and now is not None:
+        if ok:
             self._attempts.answering(decision, now)
         if not flight.settled and not flight.answering:
             flight.answering = True
-            self._end_prefill(decision, now, ok=ok)
-            if flight.helpers and ok and now is not None:
+            self._end_prefill(decision, now if ok else None)
+            if flight.helpers and ok:
                 self._attempts.helped(decision, now)
             self.table.release_prefill(flight.slot, decision.uncached_tokens)
-            if ok and now is not None and flight.began is not None:
+            if ok and flight.began is not None:
                 self._feedback.answering(flight.began, now)
 
     def keeps(self, decision: Decision, stored_id: str) -> None:
@@ -284,7 +272,7 @@ class Director(Chooser):
             end.error = True  # nothing else is learned from a useless answer
         take(self._on_end, self.degraded, decision, end)
         if not flight.answering and (decision.prefiller is not None or decision.encoders):
-            self._end_prefill(decision, None, ok=end.ok)
+            self._end_prefill(decision, None)
         self._release(decision)
         take(self._on_released, self.degraded, decision, end)
 
@@ -303,11 +291,10 @@ class Director(Chooser):
 
     def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> None:
         """Count the prompt at its prefiller."""
-        view, receipt = decision.view, None
+        view, flight = decision.view, decision.flight
         if view is not None and view.chain is not None and self._insert is not None:
-            receipt = self._insert(prefiller.slot, view.chain, now)
-        began = self._feedback.begin_prefill(decision, prefiller, now)
-        decision.flight.prefilling = Prefilling(receipt, began)
+            flight.prefill_receipt = self._insert(prefiller.slot, view.chain, now)
+        flight.prefill_began = self._feedback.begin_prefill(decision, prefiller, now)
         self.table.visit(prefiller.slot, decision.weight, prefiller.uncached_tokens)
         self._attempts.begin_helper(decision, prefiller.slot, now, trial=prefiller.trial)
 
@@ -318,15 +305,18 @@ class Director(Chooser):
         for slot, trial in {(encoder.slot, encoder.trial) for encoder in decision.encoders}:
             self._attempts.begin_helper(decision, slot, now, trial=trial)
 
-    def _end_prefill(self, decision: Decision, now: float | None, *, ok: bool) -> None:
-        """Remove the prompt from its prefiller's and encoders' counts: they are done with it."""
+    def _end_prefill(self, decision: Decision, now: float | None) -> None:
+        """Remove the prompt from its prefiller's and encoders' counts: they are done with it.
+
+        `now` is when a good answer began; None if none did.
+        """
         for encoder in decision.encoders:
             self.table.leave(encoder.slot, 0.0, 0.0)
-        held, prefiller = decision.flight.prefilling, decision.prefiller
-        if held is None or prefiller is None:
+        began, prefiller = decision.flight.prefill_began, decision.prefiller
+        if prefiller is None:
             return
-        if ok and now is not None and held.began is not None:
-            self._feedback.answering(held.began, now)
+        if now is not None and began is not None:
+            self._feedback.answering(began, now)
         self.table.leave(prefiller.slot, decision.weight, prefiller.uncached_tokens)
 
     def _release(self, decision: Decision) -> None:

@@ -189,16 +189,11 @@ class EngineModel:
         """Actual wait for the prompts ahead / c(m)'s estimate of their prefill."""
         return self.first.now[3]
 
-    @property
-    def bend(self) -> float:
-        """q, per token of context."""
-        return self.first.now[4] / (self.read * CONTEXT_TOKENS)
-
     def constants(self) -> tuple[float, ...]:
         """Return b, c, s, w * c, d0, d1 and q."""
-        b, c, cs, wc, _ = self.first.now
+        b, c, cs, wc, cq = self.first.now
         d0, d1 = self.rest.now
-        return b, c, cs / c, wc, d0 * self.unit_s, d1 * self.unit_s, self.bend
+        return b, c, cs / c, wc, d0 * self.unit_s, d1 * self.unit_s, cq / (c * CONTEXT_TOKENS)
 
     def seen(self) -> Seen:
         """Return c(m) as learned from first tokens. Thread-safe."""

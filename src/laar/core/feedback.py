@@ -84,21 +84,21 @@ class Feedback:
         )
 
     def _prefill_ended(self, decision: Decision, end: Completion, now: float) -> None:
-        held, prefiller, view = decision.flight.prefilling, decision.prefiller, decision.view
-        if held is None or held.began is None or prefiller is None or view is None:
+        began, prefiller, view = decision.flight.prefill_began, decision.prefiller, decision.view
+        if began is None or prefiller is None or view is None:
             return
         if self._table.slot_counted(prefiller.key) != prefiller.slot:
             return  # the endpoint has left, and its slot may be another's
-        self._engines.gone(held.began, now)
+        self._engines.gone(began, now)
         whole = end.ok and end.cause == "complete" and not end.error
         if whole and end.ttft_s is not None and decision.flight.slot == decision.slot:
             after_s = prefiller.transfer_s + float(view.rtt_s[decision.position])
-            self._engines.prefilled(held.began, end.ttft_s - after_s)
+            self._engines.prefilled(began, end.ttft_s - after_s)
 
     def engine_ended(self, decision: Decision, end: Completion) -> None:
         """Tell the engines that a request ended, before the table removes it from its counts."""
         began, now = decision.flight.began, decision.now + end.latency_s
-        if decision.flight.prefilling is not None:
+        if decision.prefiller is not None:
             self._prefill_ended(decision, end, now)
         if began is None:
             return
@@ -135,14 +135,14 @@ class Feedback:
         if known and end.ok and end.prompt_tokens and not decision.request.tokens:
             self._usage(decision.request, flight.model, end.prompt_tokens)
         prefixes = self._prefixes
-        receipt, held = flight.receipt, flight.prefilling
+        receipt = flight.receipt
         if prefixes is None:
             return
-        if held is not None and held.receipt is not None:
+        if flight.prefill_receipt is not None:
             if end.ok:
-                prefixes.settle(held.receipt, None)
+                prefixes.settle(flight.prefill_receipt, None)
             else:
-                prefixes.retract(held.receipt)
+                prefixes.retract(flight.prefill_receipt)
         if flight.traced_as:
             prefixes.blocks_held.answered(flight.traced_as, flight.model, end.prompt_tokens or 0)
         if receipt is None:
@@ -152,7 +152,7 @@ class Feedback:
             return
         share = None
         # Engines report KV fetched from another endpoint as cached: that count proves nothing here.
-        if held is None and end.prompt_tokens and end.cached_tokens is not None:
+        if decision.prefiller is None and end.prompt_tokens and end.cached_tokens is not None:
             share = min(1.0, end.cached_tokens / end.prompt_tokens)
         prefixes.settle(receipt, share, end.prompt_tokens or 0, flight.model)
         if share is not None and flight.slot == decision.slot:

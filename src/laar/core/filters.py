@@ -39,8 +39,7 @@ def in_subset(table: EndpointTable, slots: Slots, subset: Iterable[str]) -> Mask
 
 def reachable(table: EndpointTable, slots: Slots) -> Mask:
     """Return the candidates that the collectors can reach."""
-    keep: Mask = table.failures[slots] < MAX_FAILURES
-    return keep
+    return table.failures[slots] < MAX_FAILURES
 
 
 def awake(table: EndpointTable, slots: Slots, now: float) -> Mask:
@@ -61,5 +60,4 @@ def unsaturated(table: EndpointTable, slots: Slots, max_waiting: float, now: flo
     # NaN compares false: unknown endpoints are not saturated, and not idle either.
     fresh = now - table.read_at[slots] <= STALE_S
     over = (table.waiting[slots] > max_waiting) | (table.kv_usage[slots] > MAX_KV_USAGE)
-    keep: Mask = ~(fresh & over)
-    return keep
+    return ~(fresh & over)

@@ -45,9 +45,6 @@ class StoredObjects:
         self.on_note: Callable[[str, str, str], None] = lambda _id, _address, _session: None
         """Called with the arguments of each `note` that is new."""
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     def note(self, object_id: str, address: str, session: str) -> None:
         """Record an object that an endpoint stores; report it to `on_note` unless known."""
         known = self._kept.get(object_id)

@@ -113,8 +113,7 @@ class Traffic:
 
     def shared(self, slots: Slots) -> Floats:
         """Return the counters for other pickers: `own_ahead_s`, `sent` and the three after it."""
-        shared: Floats = self.rows[_SHARED].take(slots, axis=1)
-        return shared
+        return self.rows[_SHARED].take(slots, axis=1)
 
     # -- counting ------------------------------------------------------------------------------
 

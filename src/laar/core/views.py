@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from laar.accuracy.assessor import PlainAssessor
-from laar.core.apart import Prefillers
 from laar.core.candidates import Group
 from laar.core.decision import DirectorSettings
 from laar.core.endpoints import Floats, Slots
@@ -22,129 +21,117 @@ from laar.core.parts import Parts
 from laar.core.prefiller import view_of_prefillers
 from laar.core.request import Request
 
+_MAX_TIMES_TRIED = 10
+"""Cap on how often one model counts as tried; keeps costs finite."""
 
-class Views:
-    """Builds views.
+_PLAIN_ASSESSOR = PlainAssessor()
 
-    Args:
-        parts: the director's parts.
-        settings: settings of the director; may be replaced.
-    """
 
-    def __init__(self, parts: Parts, settings: DirectorSettings) -> None:
-        self.settings = settings
-        self._parts = parts
-        self._table = parts.table
-        self._plain_assessor = PlainAssessor()
-
-    def view(
-        self,
-        request: Request,
-        tried: Sequence[str],
-        group: Group,
-        prefillers: Prefillers | None,
-        weights: Mapping[str, float] | None,
-        now: float,
-    ) -> tuple[View, str]:
-        """Return the view for the scorers, and why it is degraded."""
-        parts, table, reason = self._parts, self._table, ""
-        slots, model_id, standing = group.slots, group.model_id, group.standing
-        models: Sequence[str] = table.models
-        judged, weights_of = model_id, group.weights
-        if weights_of and request.model in self.settings.aliases:
-            models, judged = self._judged(request, slots, model_id)
+def view_of(
+    parts: Parts,
+    settings: DirectorSettings,
+    request: Request,
+    tried: Sequence[str],
+    group: Group,
+    weights: Mapping[str, float] | None,
+    now: float,
+) -> tuple[View, str]:
+    """Return the view for the scorers, and why it is degraded."""
+    table, reason = parts.table, ""
+    slots, model_id, standing = group.slots, group.model_id, group.standing
+    models: Sequence[str] = table.models
+    judged, weights_of = model_id, group.weights
+    if weights_of and request.model in settings.aliases:
+        models, judged = _judged(parts, request, slots, model_id)
+    try:
+        known = parts.assessor.assess(request, models, tried, now)
+    except Exception:  # noqa: BLE001 - guarded inline, as below
+        reason = parts.faults.degraded("assessor")
+        known = _PLAIN_ASSESSOR.assess(request, models, tried, now)
+    chain, demand, again, fetched = None, None, None, None
+    by_model = known.tokens[: len(table.models)]
+    if request.tokens:
+        by_model = np.full(len(by_model), float(request.tokens))
+    shares = np.zeros(table.capacity)
+    if parts.prefixes is not None:
         try:
-            known = parts.assessor.assess(request, models, tried, now)
-        except Exception:  # noqa: BLE001 - guarded inline, as below
-            reason = parts.faults.degraded("assessor")
-            known = self._plain_assessor.assess(request, models, tried, now)
-        chain, demand, again, fetched = None, None, None, None
-        by_model = known.tokens[: len(table.models)]
-        if request.tokens:
-            by_model = np.full(len(by_model), float(request.tokens))
-        shares = np.zeros(table.capacity)
-        if parts.prefixes is not None:
-            try:
-                chain, by_model, shares, demand, again, fetched = parts.prefixes.look_up(
-                    request, weights_of, table.models, by_model, table.capacity, now
-                )
-            except Exception:  # noqa: BLE001
-                reason = parts.faults.degraded("prefixes")
-        if fetched is not None:
-            shares = shares - fetched
-        if len(slots) < 2 and prefillers is None:
-            demand = again = None  # nothing to compare
-        apart = None
-        if prefillers is not None:
-            apart = view_of_prefillers(
-                table, self.settings, prefillers, known, by_model, shares, again
+            chain, by_model, shares, demand, again, fetched = parts.prefixes.look_up(
+                request, weights_of, table.models, by_model, table.capacity, now
             )
-        tokens = by_model[model_id]
-        base_s = known.base_s[model_id]
-        load_s = wake_s = None
-        if weights_of:
-            of = self._parts.engines.constants(slots, base_s, timed=known.timed_answers)
-            load_s = self._parts.adapters.price(slots, request.model, float(of.answer_s.mean()))
-        if table.wakes and not (awake_now := awake(table, slots, now)).all():
-            wake_s = np.where(awake_now, 0.0, table.wake_s[slots])
-            load_s = wake_s if load_s is None else load_s + wake_s
-        view = View(
-            request=request,
-            now=now,
-            rng=parts.rng,
-            table=table,
-            slots=slots,
-            tokens=tokens,
-            cached_tokens=shares[slots] * tokens,
-            queued_tokens=table.queued_tokens[slots],
-            in_flight=table.in_flight[slots],
-            rtt_s=group.rtt_s,
-            probability=known.probability[judged],
-            evidence=known.evidence[judged],
-            seconds_per_token=known.seconds_per_token[model_id],
-            base_s=base_s,
-            times_tried=self._times_tried(tried, model_id) if tried else np.zeros(len(slots)),
-            cell=known.cell,
-            timed_answers=known.timed_answers,
-            engines=parts.engines,
-            demand=demand,
-            again=None if again is None else again[slots],
-            unlike=known.unlike,
-            apart=apart,
-            published=None if known.published is None else known.published[judged],
-            reported=None if known.reported is None else known.reported[judged],
-            answers=standing.answers,
-            pace=standing.pace,
-            typical_s=standing.typical_s,
-            load_s=load_s,
-            wake_s=wake_s,
-            weights=weights,
-            chain=chain,
-            fetched_tokens=None if fetched is None else fetched[slots] * tokens,
+        except Exception:  # noqa: BLE001
+            reason = parts.faults.degraded("prefixes")
+    if fetched is not None:
+        shares = shares - fetched
+    if len(slots) < 2 and group.prefillers is None:
+        demand = again = None  # nothing to compare
+    apart = None
+    if group.prefillers is not None:
+        apart = view_of_prefillers(
+            table, settings, group.prefillers, known, by_model, shares, again
         )
-        return view, reason
+    tokens = by_model[model_id]
+    base_s = known.base_s[model_id]
+    load_s = wake_s = None
+    if weights_of:
+        of = parts.engines.constants(slots, base_s, timed=known.timed_answers)
+        load_s = parts.adapters.price(slots, request.model, float(of.answer_s.mean()))
+    if table.wakes and not (awake_now := awake(table, slots, now)).all():
+        wake_s = np.where(awake_now, 0.0, table.wake_s[slots])
+        load_s = wake_s if load_s is None else load_s + wake_s
+    view = View(
+        request=request,
+        now=now,
+        rng=parts.rng,
+        table=table,
+        slots=slots,
+        tokens=tokens,
+        cached_tokens=shares[slots] * tokens,
+        queued_tokens=table.queued_tokens[slots],
+        in_flight=table.in_flight[slots],
+        rtt_s=group.rtt_s,
+        probability=known.probability[judged],
+        evidence=known.evidence[judged],
+        seconds_per_token=known.seconds_per_token[model_id],
+        base_s=base_s,
+        times_tried=_times_tried(table.models, tried)[model_id] if tried else np.zeros(len(slots)),
+        cell=known.cell,
+        timed_answers=known.timed_answers,
+        engines=parts.engines,
+        demand=demand,
+        again=None if again is None else again[slots],
+        unlike=known.unlike,
+        apart=apart,
+        published=None if known.published is None else known.published[judged],
+        reported=None if known.reported is None else known.reported[judged],
+        answers=standing.answers,
+        pace=standing.pace,
+        typical_s=standing.typical_s,
+        load_s=load_s,
+        wake_s=wake_s,
+        weights=weights,
+        chain=chain,
+        fetched_tokens=None if fetched is None else fetched[slots] * tokens,
+    )
+    return view, reason
 
-    def _judged(
-        self, request: Request, slots: Slots, model_id: Slots
-    ) -> tuple[Sequence[str], Slots]:
-        """Return the models to judge, and the index of each candidate's model among them.
 
-        LoRA adapters behind a virtual name are separate models, appended to the table's. A name
-        for a single adapter is one model, so accuracy does not matter.
-        """
-        places = {model: at for at, model in enumerate(self._table.models)}
-        own = [
-            places.setdefault(adapter, len(places)) if adapter else at
-            for adapter, at in zip(
-                [self._parts.adapters.named(slot, request.model) for slot in slots.tolist()],
-                model_id.tolist(),
-                strict=True,
-            )
-        ]
-        return list(places), np.array(own, np.intp)
+def _judged(
+    parts: Parts, request: Request, slots: Slots, model_id: Slots
+) -> tuple[Sequence[str], Slots]:
+    """Return the models to judge, and the index of each candidate's model among them.
 
-    def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
-        counts = Counter(tried)
-        most = self.settings.max_times_tried
-        by_model = np.array([min(counts[m], most) for m in self._table.models], np.float64)
-        return by_model[model_id]
+    LoRA adapters behind a virtual name are separate models, appended to the table's. A name
+    for a single adapter is one model, so accuracy does not matter.
+    """
+    places = {model: at for at, model in enumerate(parts.table.models)}
+    adapters = [parts.adapters.named(slot, request.model) for slot in slots.tolist()]
+    own = [
+        places.setdefault(adapter, len(places)) if adapter else at
+        for adapter, at in zip(adapters, model_id.tolist(), strict=True)
+    ]
+    return list(places), np.array(own, np.intp)
+
+
+def _times_tried(models: Sequence[str], tried: Sequence[str]) -> Floats:
+    counts = Counter(tried)
+    return np.array([min(counts[model], _MAX_TIMES_TRIED) for model in models], np.float64)

@@ -33,8 +33,6 @@ from laar.protocol.usefulness import REDIRECTS, flaw_of_type
 
 TIMEOUT_S = 10.0
 """Timeout of a whole response. Engines that need longer for a token should not get traffic yet."""
-WAKE_TIMEOUT_S = 60.0
-"""Timeout of a wake-up: ten times the longest that vLLM's authors measured."""
 MAX_UNDER_WAY = 16
 """Maximum requests in flight: a pool that fails all at once must not be probed all at once."""
 _MAX_BYTES = 4096

@@ -145,16 +145,16 @@ class Resolver:
 
     def _hand_on(self, source: str) -> None:
         resolved: dict[str, EndpointSpec] = {}
+        hidden = ""
         for spec in self._declared[source]:
-            name = dns_name(spec.address)
-            if not name:
-                resolved.setdefault(spec.address, spec)
-                continue
+            name, way = dns_name(spec.address), spec.way
+            if name and way is not PLAIN and not way.name:
+                way = replace(way, name=name)
             port = spec.address.rpartition(":")[2]
-            for ip in self._addresses.get(name, ()):
-                address = join_address(ip, port)
-                way = spec.way
-                if way is not PLAIN and not way.name:
-                    way = replace(way, name=name)
-                resolved.setdefault(address, replace(spec, address=address, host=name, way=way))
+            known = [join_address(ip, port) for ip in self._addresses.get(name, ())]
+            for address in known if name else [spec.address]:
+                found = replace(spec, address=address, host=name, way=way) if name else spec
+                if resolved.setdefault(address, found).models != spec.models:
+                    hidden = f"{spec.address} is {address}, which is listed before: its models"
         self._sink.replace(source, tuple(resolved.values()))
+        self._sink.problem(f"dns {source}", hidden and f"{hidden} get no requests")

@@ -72,7 +72,12 @@ def read_with_lines(path: Path, model: type[Model]) -> tuple[Model, Mapping[Plac
     except (yaml.YAMLError, *_NOT_YAML) as error:
         raise SettingError(f"{path}: not valid YAML: {error}") from None
     try:
-        return model.model_validate(content), lines
+        document = model.model_validate(content)
+        if places := list(_truths_as_numbers(content, document)):
+            raise ValidationError.from_exception_data(
+                "", [{"type": "float_type", "loc": place, "input": True} for place in places]
+            )
+        return document, lines
     except ValidationError as error:
         raise SettingError(_faults(path, lines, error, model)) from None
 
@@ -123,7 +128,6 @@ class _Loader(yaml.SafeLoader):
             for key, _ in node.value:
                 if not isinstance(key, yaml.ScalarNode):
                     raise _fault("a key must be text", key.start_mark)
-            return node
         if (
             isinstance(node, yaml.ScalarNode)
             and node.tag != _TEXT
@@ -173,6 +177,16 @@ def _lines(node: yaml.Node, path: Place = ()) -> Iterator[tuple[Place, int]]:
             yield (*path, name), key.start_mark.line + 1
 
 
+def _truths_as_numbers(given: Any, read: Any, place: Place = ()) -> Iterator[Place]:
+    """Yield the places of `yes` and `true` that were read as numbers: for pydantic they are 1."""
+    if isinstance(given, bool) and type(read) in (int, float):
+        yield place
+    if isinstance(given, dict | list) and isinstance(read, tuple | Mapping | BaseModel):
+        known = dict(enumerate(read) if isinstance(read, tuple) else read)
+        for key, value in given.items() if isinstance(given, dict) else enumerate(given):
+            yield from _truths_as_numbers(value, known.get(key), (*place, key))
+
+
 def _faults(
     path: Path, lines: Mapping[Place, int], error: ValidationError, model: type[BaseModel]
 ) -> str:
@@ -206,8 +220,7 @@ def _keys(model: Any, place: Place) -> list[str]:
     """Return the keys that a section may have; an empty list for a free-form map."""
     for part in place:
         if isinstance(part, str):
-            field = getattr(model, "model_fields", {}).get(part)
-            model = field.annotation if field else None
+            model = getattr(getattr(model, "model_fields", {}).get(part), "annotation", None)
         model = next(iter(_models(model)), None)
     return list(getattr(model, "model_fields", ()))
 

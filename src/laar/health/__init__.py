@@ -1,10 +1,9 @@
 """Endpoint health: learned from outcomes, priced as P(answers), with a circuit breaker on top."""
 
 from laar.health.attempt import Attempt, Stage
+from laar.health.breaker import HealthSettings, Word
 from laar.health.health import Health
 from laar.health.kinds import GOOD, USELESS, Kind, Reply, judge
-from laar.health.records import Word
-from laar.health.settings import HealthSettings
 from laar.health.standing import Standing, set_apart, standing_of
 
 __all__ = [

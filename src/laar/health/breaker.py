@@ -22,11 +22,14 @@ import math
 import random
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated, ClassVar, NamedTuple
 
+from annotated_types import Ge, Le
+
+from laar.declaring import Applies, check
 from laar.health.attempt import Attempt
 from laar.health.kinds import Kind
 from laar.health.recent import WINDOW, Recent
-from laar.health.settings import HealthSettings
 
 FAILING_SHARE = 0.35
 """Share of failures among an endpoint's last dozen outcomes that excludes it. At about a third, an
@@ -86,6 +89,42 @@ class State(StrEnum):
     OPEN = "open"
     HALF_OPEN = "half-open"
     STARTING = "starting"
+
+
+class Word(NamedTuple):
+    """A message about an endpoint, from one picker to the others.
+
+    `what` is ``good``, ``bad`` (`amount` is its weight), ``out`` or ``trial`` (`amount`: seconds
+    until the next trial), ``full`` (length of its pause in seconds) or ``back``.
+    """
+
+    what: str
+    kind: Kind
+    amount: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthSettings:
+    """Rules by which an endpoint is excluded and returns."""
+
+    section: ClassVar = "health"
+    applies: ClassVar = Applies.AT_ONCE
+
+    enabled: bool = True
+    """Whether failures count. If not, an endpoint that fails fast looks idle and attracts
+    traffic."""
+    consecutive_failures: Annotated[int, Ge(1), Le(1000)] = 3
+    """Consecutive failures that exclude an endpoint. One may be chance, but not three in a row."""
+    probe: bool = True
+    """Whether the picker sends an excluded endpoint a chat request of a few tokens before it risks
+    a client's request. An endpoint that requires a key answers 401, which proves nothing."""
+    longest_trial_s: Annotated[float, Ge(1), Le(3600)] = 30.0
+    """Longest time between two trials, in seconds, plus a fifth of jitter. With 30 and the slow
+    start after it, a recovered endpoint is back within a minute."""
+
+    def __post_init__(self) -> None:
+        """Raise SettingError for invalid values."""
+        check(self)
 
 
 @dataclass(slots=True)
@@ -430,29 +469,28 @@ class Breaker:
 
     # -- other pickers -------------------------------------------------------------------------
 
-    def hear_success(self, now: float) -> None:
-        """Record a good answer to another picker's request."""
-        self._recent.add(now, good=1.0)
-        if not self.is_out:
-            self._streak = 0.0
-            self._answered += 1
-            self.is_hopeless = False
-
-    def hear_open(self, kind: Kind, wait_s: float, now: float) -> None:
-        """Record that another picker excluded the endpoint and tries it in `wait_s`."""
-        if not self.is_out:
-            self.open(kind, now)
-        if self.state is State.OPEN:  # try a little later than that picker
-            self.trial_at = now + min(
-                self.rules.settings.longest_trial_s, self.rules.jittered(wait_s)
-            )
-
-    def hear_trial(self, wait_s: float, now: float) -> None:
-        """Postpone the next trial, since another picker has just begun one."""
-        if self.state is State.OPEN:
-            self.trial_at = max(self.trial_at, now + min(_OTHERS_TRIAL_S, wait_s))
-
-    def hear_back(self, now: float) -> None:
-        """Restore the endpoint, since it answered another picker's trial."""
-        if self.state is State.OPEN:
-            self._close(now)
+    def hear(self, word: Word, now: float) -> None:
+        """Apply another picker's message; a failure counts as if this picker had seen it."""
+        match word.what:
+            case "good":
+                self._recent.add(now, good=1.0)
+                if not self.is_out:
+                    self._streak = 0.0
+                    self._answered += 1
+                    self.is_hopeless = False
+            case "bad":
+                self.record_failure(None, word.kind, word.amount, now)
+            case "out":
+                if not self.is_out:
+                    self.open(word.kind, now)
+                if self.state is State.OPEN:  # try a little later than that picker
+                    longest_s = self.rules.settings.longest_trial_s
+                    self.trial_at = now + min(longest_s, self.rules.jittered(word.amount))
+            case "back":
+                if self.state is State.OPEN:
+                    self._close(now)
+            case "full":
+                self.pause(now + min(LONGEST_FULL_S, word.amount))
+            case "trial":  # it has just begun one
+                if self.state is State.OPEN:
+                    self.trial_at = max(self.trial_at, now + min(_OTHERS_TRIAL_S, word.amount))

@@ -20,13 +20,11 @@ import random
 from collections.abc import Collection, Iterable
 
 from laar.health.attempt import Attempt, Stage
-from laar.health.breaker import LONGEST_FULL_S, Rules, State
-from laar.health.endpoint import Endpoint
+from laar.health.breaker import HealthSettings, Rules, State, Word
 from laar.health.kinds import GOOD, Kind, Reply, judge
 from laar.health.outcomes import Outcomes
 from laar.health.questions import Questions
-from laar.health.records import Records, Word
-from laar.health.settings import HealthSettings
+from laar.health.records import Records
 from laar.health.silence import compare, find_hang, silent_for_long
 from laar.health.standing import Standing
 
@@ -265,24 +263,10 @@ class Health:
     def heard(self, slot: int, model: str, word: Word, now: float) -> None:
         """Apply another picker's message about an endpoint that serves `model`.
 
-        A failure counts as if this picker had seen it. Slow and silent endpoints are detected by
-        each picker from its own requests.
+        Slow and silent endpoints are detected by each picker from its own requests.
         """
         endpoint = self.records.know(slot, model, now)
-        breaker = endpoint.breaker
-        match word.what:
-            case "good":
-                breaker.hear_success(now)
-            case "bad":
-                breaker.record_failure(None, word.kind, word.amount, now)
-            case "out":
-                breaker.hear_open(word.kind, word.amount, now)
-            case "back":
-                breaker.hear_back(now)
-            case "full":
-                breaker.pause(now + min(LONGEST_FULL_S, word.amount))
-            case "trial":
-                breaker.hear_trial(word.amount, now)
+        endpoint.breaker.hear(word, now)
         self.records.mark(endpoint)
 
     # -- periodic checks -----------------------------------------------------------------------
@@ -314,10 +298,6 @@ class Health:
         return None
 
     # -- for reports ---------------------------------------------------------------------------
-
-    def of(self, slot: int) -> Endpoint | None:
-        """Return the record of a slot; read only."""
-        return self._endpoints.get(slot)
 
     def state(self, slot: int, now: float) -> str:
         """Return the state of an endpoint in a word or two; empty if it is healthy."""

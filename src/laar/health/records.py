@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from laar.health.blame import Blame
-from laar.health.breaker import SLOW_START_S, Rules
+from laar.health.breaker import SLOW_START_S, Rules, Word
 from laar.health.endpoint import Endpoint, Family
 from laar.health.kinds import GOOD, Kind, Reply, judge
-
-
-class Word(NamedTuple):
-    """A message about an endpoint, from one picker to the others.
-
-    `what` is ``good``, ``bad`` (`amount` is its weight), ``out`` or ``trial`` (`amount`: seconds
-    until the next trial), ``full`` (length of its pause in seconds) or ``back``.
-    """
-
-    what: str
-    kind: Kind
-    amount: float
 
 
 class Records:

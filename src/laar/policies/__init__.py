@@ -12,7 +12,7 @@ from laar.errors import SettingError
 from laar.policies.guarding import GuardedFilter, GuardedPicker, GuardedScorer, guarded
 from laar.policies.own import OWN
 from laar.policies.profile import FilterUse, PickerUse, Profile, ScorerUse
-from laar.policies.registry import Found, Kind, Parameters, Registry
+from laar.policies.registry import Found, Kind, Parameters, find
 
 __all__ = [
     "POLICY_NAMES",
@@ -24,8 +24,6 @@ __all__ = [
     "check_parameters",
     "check_profile",
 ]
-
-_REGISTRY = Registry(OWN)
 
 POLICY_NAMES = tuple(OWN[Kind.POLICY])
 """laar's own policies."""
@@ -51,7 +49,7 @@ def build_policies(
     given = given or {}
     check_parameters(given)
     policies = {
-        name: _policy(_REGISTRY.find(Kind.POLICY, name), given.get(name, {}), weights)
+        name: _policy(find(OWN, Kind.POLICY, name), given.get(name, {}), weights)
         for name in dict.fromkeys([*POLICY_NAMES, *given])
     }
     for name, profile in (profiles or {}).items():
@@ -80,7 +78,7 @@ def _policy(found: Found, given: Parameters, weights: CostWeights) -> Policy:
 
 def _composed(name: str, profile: Profile, weights: CostWeights) -> Policy:
     def made(kind: Kind, guard: type[Any], use: FilterUse | ScorerUse | PickerUse) -> Any:
-        found = _REGISTRY.find(kind, use.name)
+        found = find(OWN, kind, use.name)
         part = _made(found, use.parameters, weights)
         return guard(part, use.name) if found.origin else part
 
@@ -101,7 +99,7 @@ def check_parameters(given: Mapping[str, Parameters]) -> None:
             loaded.
     """
     for policy, values in given.items():
-        found = _REGISTRY.find(Kind.POLICY, policy)
+        found = find(OWN, Kind.POLICY, policy)
         found.check(values)
         for name, value in values.items() if not found.origin else ():
             if isinstance(value, int | float) and not 0 <= value <= 1e9:
@@ -124,4 +122,4 @@ def check_profile(name: str, profile: Profile) -> None:
         (Kind.PICKER, profile.picker),
     ]
     for kind, use in uses:
-        _REGISTRY.find(kind, use.name).check(use.parameters)
+        find(OWN, kind, use.name).check(use.parameters)

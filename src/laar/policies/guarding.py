@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,43 +28,42 @@ class BrokenPromiseError(Exception):
     """An extension's result breaks its contract; the message contains no part of the request."""
 
 
+@dataclass(slots=True)
 class GuardedFilter:
     """Checks that a filter returns one boolean for each candidate."""
 
-    def __init__(self, inner: Filter, name: str) -> None:
-        self._inner = inner
-        self.name = name
+    inner: Filter
+    name: str
 
     def keep(self, view: View) -> Mask:
         """Return the filter's mask as booleans."""
         _protect(view)
-        mask = np.asarray(self._inner.keep(view))
+        mask = np.asarray(self.inner.keep(view))
         if mask.dtype != np.bool_ or mask.shape != view.slots.shape:
             raise BrokenPromiseError(_unlike("a mask", mask, view))
         return mask
 
 
+@dataclass(slots=True)
 class GuardedScorer:
     """Checks that a scorer returns a number for each candidate, and clamps it to 0..1."""
 
-    def __init__(self, inner: Scorer, name: str) -> None:
-        self._inner = inner
-        self.name = name
-        self._reasons: set[str] = set()
+    inner: Scorer
+    name: str
+    _reasons: set[str] = field(default_factory=set)
 
     def score(self, view: View) -> Floats:
         """Return the scorer's scores, clamped."""
         _protect(view)
         before = view.reason
-        scores = np.asarray(self._inner.score(view), np.float64)
+        scores = np.asarray(self.inner.score(view), np.float64)
         if scores.shape != view.slots.shape:
             raise BrokenPromiseError(_unlike("scores", scores, view))
         if not np.isfinite(scores).all():
             raise BrokenPromiseError("a score is not finite")
         if view.reason != before and not self._known(view.reason):
             view.reason = before
-        clamped: Floats = np.clip(scores, 0.0, 1.0)
-        return clamped
+        return np.clip(scores, 0.0, 1.0)
 
     def _known(self, reason: object) -> bool:
         if reason in self._reasons:
@@ -76,17 +75,17 @@ class GuardedScorer:
         return False
 
 
+@dataclass(slots=True)
 class GuardedPicker:
     """Checks that a picker names each position once."""
 
-    def __init__(self, inner: Picker, name: str) -> None:
-        self._inner = inner
-        self.name = name
+    inner: Picker
+    name: str
 
     def order(self, scores: Floats, view: View) -> Sequence[int]:
         """Return the picker's order as integers."""
         _protect(view)
-        order = [int(position) for position in self._inner.order(scores.copy(), view)]
+        order = [int(position) for position in self.inner.order(scores.copy(), view)]
         if sorted(order) != list(range(len(scores))):
             raise BrokenPromiseError(
                 f"an order of {len(scores)} candidates must name each exactly once"

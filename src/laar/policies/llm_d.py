@@ -49,8 +49,7 @@ class KvCacheUtilization:
     def score(self, view: View) -> Floats:
         """Score by the last scrape of each engine."""
         usage = view.table.kv_usage[view.slots]
-        scores: Floats = 1.0 - np.where(np.isnan(usage), 1.0, usage)
-        return scores
+        return 1.0 - np.where(np.isnan(usage), 1.0, usage)
 
 
 class PrefixCacheMatch:
@@ -66,8 +65,7 @@ class PrefixCacheMatch:
     def score(self, view: View) -> Floats:
         """Score by laar's prefix index."""
         matched = np.minimum(view.cached_tokens, self._max_match_tokens)
-        scores: Floats = matched / np.maximum(view.tokens, 1.0)
-        return scores
+        return matched / np.maximum(view.tokens, 1.0)
 
 
 class ActiveRequests:
@@ -103,8 +101,7 @@ class TokenLoad:
 
     def score(self, view: View) -> Floats:
         """Score by the picker's own count."""
-        scores: Floats = 1.0 - np.minimum(1.0, view.queued_tokens / self._threshold)
-        return scores
+        return 1.0 - np.minimum(1.0, view.queued_tokens / self._threshold)
 
 
 def llm_d(
@@ -131,8 +128,7 @@ def _stretched(requests: Floats) -> Floats:
     most = 1.0 if np.isnan(requests).all() else float(np.nanmax(requests)) + 1.0
     known = np.where(np.isnan(requests), most, requests)
     span = float(known.max() - known.min())
-    scores: Floats = (known.max() - known) / span if span else np.ones(len(known))
-    return scores
+    return (known.max() - known) / span if span else np.ones(len(known))
 
 
 class FewestTokens:
@@ -191,8 +187,7 @@ class StickyUntilSaturated:
 
 def _ahead(view: View) -> Floats:
     """Return the uncached tokens known to be waiting or in prefill at each candidate."""
-    ahead: Floats = view.table.prefill_tokens[view.slots]
-    return ahead
+    return view.table.prefill_tokens[view.slots]
 
 
 class Label:
@@ -217,5 +212,4 @@ class Label:
                 found = table.spec(slot).labels.get(self._label)
                 self._has[slot] = found is not None and self._value in ("", found)
             self._known = (table, table.version)
-        kept: Mask = self._has[view.slots]
-        return kept
+        return self._has[view.slots]

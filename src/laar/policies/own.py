@@ -59,26 +59,6 @@ def _alone(
     return policy
 
 
-_SCORERS: dict[str, Factory] = {
-    "queue": QueueDepth,
-    "running-requests": RunningRequests,
-    "kv-cache-utilization": KvCacheUtilization,
-    "prefix-cache": PrefixCacheMatch,
-    "active-requests": ActiveRequests,
-    "token-load": TokenLoad,
-    "load-aware": LoadAware,
-    "least-loaded": LeastLoaded,
-    "session-affinity": SessionAffinity,
-}
-
-_RULES: dict[str, Callable[..., Scorer]] = {
-    "session-affinity": SessionAffinity,
-    "least-loaded": LeastLoaded,
-    "round-robin": RoundRobin,
-    "random": Random,
-}
-
-
 @wraps(StickyUntilSaturated)
 def _guide(**given: float) -> Policy:
     """Return the policy of llm-d's guide; its parameters are its filter's."""
@@ -89,23 +69,36 @@ def _guide(**given: float) -> Policy:
     )
 
 
-_POLICIES: dict[str, Factory] = {
-    # llm-d's picker breaks ties at random, and in an idle fleet everything is a tie.
-    "load-aware": _alone("load-aware", LoadAware, picker=ShuffledMaxScore),
-    "llm-d": llm_d,
-    "llm-d-guide": _guide,
-    **{name: _alone(name, make) for name, make in _RULES.items()},
-}
-
 OWN: dict[Kind, dict[str, Factory]] = {
     Kind.FILTER: {"label": Label, "prefix-affinity": StickyUntilSaturated},
-    Kind.SCORER: {"laar": _laar, **_SCORERS},
+    Kind.SCORER: {
+        "laar": _laar,
+        "queue": QueueDepth,
+        "running-requests": RunningRequests,
+        "kv-cache-utilization": KvCacheUtilization,
+        "prefix-cache": PrefixCacheMatch,
+        "active-requests": ActiveRequests,
+        "token-load": TokenLoad,
+        "load-aware": LoadAware,
+        "least-loaded": LeastLoaded,
+        "session-affinity": SessionAffinity,
+    },
     Kind.PICKER: {
         "max-score": MaxScore,
         "shuffled-max-score": ShuffledMaxScore,
         "weighted-random": WeightedRandom,
         "random": RandomOrder,
     },
-    Kind.POLICY: {"laar": _alone("laar", _laar, knows_retries=True), **_POLICIES},
+    Kind.POLICY: {
+        "laar": _alone("laar", _laar, knows_retries=True),
+        # llm-d's picker breaks ties at random, and in an idle fleet everything is a tie.
+        "load-aware": _alone("load-aware", LoadAware, picker=ShuffledMaxScore),
+        "llm-d": llm_d,
+        "llm-d-guide": _guide,
+        "session-affinity": _alone("session-affinity", SessionAffinity),
+        "least-loaded": _alone("least-loaded", LeastLoaded),
+        "round-robin": _alone("round-robin", RoundRobin),
+        "random": _alone("random", Random),
+    },
 }
 """laar's factories by kind and name."""

@@ -119,46 +119,34 @@ class Found:
         return made
 
 
-class Registry:
-    """Factories by kind and name.
+def find(own: Mapping[Kind, Mapping[str, Factory]], kind: Kind, name: str) -> Found:
+    """Return the factory of that name; import it if it is from an installed package.
 
     Args:
         own: laar's factories, by kind and name.
+        kind: the kind of the objects that it creates.
+        name: its name in the settings.
+
+    Raises:
+        SettingError: it does not exist, two packages have one, or it cannot be imported.
     """
-
-    def __init__(self, own: Mapping[Kind, Mapping[str, Factory]]) -> None:
-        self._own = own
-
-    def names(self, kind: Kind) -> list[str]:
-        """Return all names of a kind, laar's first, without loading any of them."""
-        installed = sorted({point.name for point in _installed(kind.group, tuple(sys.path))})
-        return list(dict.fromkeys([*self._own.get(kind, ()), *installed]))
-
-    def find(self, kind: Kind, name: str) -> Found:
-        """Return the factory of that name; import it if it is from an installed package.
-
-        Raises:
-            SettingError: it does not exist, two packages have one, or it cannot be imported.
-        """
-        own = self._own.get(kind, {}).get(name)
-        if own is not None:
-            return Found(kind, name, own)
-        # A package may be reached by two paths; the same value is the same entry point.
-        points = {
-            point.value: point
-            for point in _installed(kind.group, tuple(sys.path))
-            if point.name == name
-        }
-        if not points:
-            raise SettingError(unknown(kind, name, self.names(kind)))
-        if len(points) > 1:
-            packages = " and ".join(sorted(_package(point) for point in points.values()))
-            raise SettingError(
-                f"{kind} `{name}`: the packages {packages} both have one (group {kind.group}); "
-                "uninstall one of them"
-            )
-        (point,) = points.values()
-        return _load(kind, point)
+    factories = own.get(kind, {})
+    if name in factories:
+        return Found(kind, name, factories[name])
+    installed = _installed(kind.group, tuple(sys.path))
+    # A package may be reached by two paths; the same value is the same entry point.
+    points = {point.value: point for point in installed if point.name == name}
+    if not points:
+        others = sorted({point.name for point in installed})
+        raise SettingError(unknown(kind, name, list(dict.fromkeys([*factories, *others]))))
+    if len(points) > 1:
+        packages = " and ".join(sorted(_package(point) for point in points.values()))
+        raise SettingError(
+            f"{kind} `{name}`: the packages {packages} both have one (group {kind.group}); "
+            "uninstall one of them"
+        )
+    (point,) = points.values()
+    return _load(kind, point)
 
 
 @cache

@@ -37,8 +37,7 @@ class LoadAware:
         """Return half of the free share of the threshold."""
         waiting = view.table.waiting[view.slots]
         known = np.where(np.isnan(waiting), self._threshold, waiting)
-        scores: Floats = 0.5 * (1.0 - np.minimum(known, self._threshold) / self._threshold)
-        return scores
+        return 0.5 * (1.0 - np.minimum(known, self._threshold) / self._threshold)
 
 
 class SessionAffinity:

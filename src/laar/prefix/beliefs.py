@@ -168,7 +168,7 @@ class PrefixBeliefs:
         tokens = guess
         if text is not None and not prompt.tokens:
             tokens = self._lengths.estimate(chain, text, models, guess)
-        shares, fetched = self._match(chain, capacity)
+        shares, fetched = self.match(chain, capacity)
         demand = self.popular.expected(chain, now)
         again = self.again(chain, shares, now)
         if template.tools_weight != 1.0:
@@ -191,12 +191,8 @@ class PrefixBeliefs:
         tokens = 0 if text[:2] == b"[[" else prompt.tokens  # `[[`: several prompts in one
         return self._hasher.chain_of(text, salt, tokens), text
 
-    def match(self, chain: Chain, capacity: int) -> Floats:
-        """Return the share of the prompt, in 0..1, that each slot below `capacity` has cached."""
-        return self._match(chain, capacity)[0]
-
-    def _match(self, chain: Chain, capacity: int) -> tuple[Floats, Floats | None]:
-        """Return `shares` and `fetched` of a `PrefixMatch`."""
+    def match(self, chain: Chain, capacity: int) -> tuple[Floats, Floats | None]:
+        """Return `shares` and `fetched` of a `PrefixMatch` for the slots below `capacity`."""
         if capacity > self._slots:
             self.make_room(capacity)
         shares, fetched = self.index.shares(chain), None
@@ -322,9 +318,8 @@ class PrefixBeliefs:
         begins = event.parent is None and event.hashes and not event.tier
         if begins and not past and slot < self._slots:
             known = self._roots.setdefault(slot, {})
-            if not self.index.knows_first_block(slot):
-                first_bytes = _ROOT_MARGIN * event.block_size * self._density.of(slot)
-                self.index.set_first_block(slot, first_bytes)
+            first_bytes = _ROOT_MARGIN * event.block_size * self._density.of(slot)
+            self.index.set_first_block(slot, first_bytes)
             begun = self.index.new_roots(slot).difference(known.values())
             if len(begun) == 1 and len(known) < MAX_ROOTS:
                 known[event.hashes[0]] = begun.pop()

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
@@ -105,19 +104,15 @@ class PromptHasher:
         self._seed = int.from_bytes(blake2b(key, digest_size=8).digest())
         self._known: dict[int, array[int]] = {}
 
-    def chain(self, spans: Sequence[str], salt: str = "") -> Chain:
-        """Hash the prompt made by joining the spans.
+    def chain_of(self, text: bytes, salt: str = "", tokens: int = 0) -> Chain:
+        """Hash a prompt.
 
         Args:
-            spans: the prompt's pieces in order, including role markers: ``["ab", "c"]`` and
-                ``["a", "bc"]`` are the same prompt.
+            text: all of it, including role markers, in UTF-8.
             salt: everything else that decides whether an engine may share a block:
                 ``cache_salt``, the adapter's name. Prompts with different salts share nothing.
+            tokens: its length, if known.
         """
-        return self.chain_of("".join(spans).encode("utf-8", "surrogatepass"), salt)
-
-    def chain_of(self, text: bytes, salt: str = "", tokens: int = 0) -> Chain:
-        """Hash a prompt that is already joined, with its length in tokens if known."""
         hash_ = xxh3_64_intdigest(salt.encode("utf-8", "surrogatepass"), self._seed)
         count = bisect_right(ENDS, len(text)) - 1
         hashes, view, done = array("Q"), memoryview(text), 0

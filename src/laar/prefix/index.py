@@ -255,13 +255,11 @@ class PrefixIndex:
             max((shared_blocks(claim, chain.hashes) for claim in claims), default=0)
         )
 
-    def knows_first_block(self, slot: int) -> bool:
-        """Return whether `set_first_block` was called for the slot's engine."""
-        return self._caches[slot].root_blocks > 0
-
     def set_first_block(self, slot: int, first_bytes: float) -> None:
-        """Set how much prompt text a first block of the slot's engine holds."""
+        """Set how much prompt text a first block of the slot's engine holds, unless it is known."""
         cache = self._caches[slot]
+        if cache.root_blocks:
+            return
         cache.root_blocks = max(1, bisect_left(ENDS, first_bytes))
         for use in cache.by_age.values():  # a branch does not know the blocks before it
             use.root = _UNKNOWN_ROOT if use.start else cache.root(use.hashes)
@@ -333,27 +331,24 @@ class PrefixIndex:
             return 0
         kept = 0
         for use in uses:
-            if self._fits_in(use):
+            if self._is_sound(use) and self._segments.put(1 << use.slot, use.hashes, use.sizes):
                 self._take_up(use)
                 kept += 1
         for cache in self._caches:
             self._fit(cache)
         return kept
 
-    def _fits_in(self, use: Kept) -> bool:
+    def _is_sound(self, use: Kept) -> bool:
         end = len(use.hashes)
         if not (0 <= use.slot < len(self._caches) and end > 0 and use.start >= 0):
             return False
         if sum(use.sizes) != end or min(use.sizes) < 1 or use.start + end >= len(ENDS):
             return False
-        if use.hashes[0] in self._caches[use.slot].by_head:
-            return False
-        return self._segments.would_fit(1 << use.slot, use.hashes, use.sizes)
+        return use.hashes[0] not in self._caches[use.slot].by_head
 
     def _take_up(self, kept: Kept) -> None:
         self._stamp += 1
         end, cache = len(kept.hashes), self._caches[kept.slot]
-        self._segments.put(1 << kept.slot, kept.hashes, kept.sizes)
         proven = min(kept.proven, kept.start + end)
         first = _UNKNOWN_ROOT if kept.start else kept.hashes[0]
         use = _Use(kept.hashes, self._stamp, self._stamp, self._now, proven, self._stamp, first)
@@ -459,11 +454,6 @@ class PrefixIndex:
             self.forgotten_blocks["memory"] += self._cut(largest, _oldest(largest), 0)
         oldest = next(iter(cache.by_age.values()), None)
         self.oldest_at[cache.slot] = self._now if oldest is None else oldest.at
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of text in the index, each counted once."""
-        return self._segments.blocks
 
     @property
     def size_bytes(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -102,29 +103,22 @@ class Segments:
             place += size
         return tuple(sizes)
 
-    def would_fit(self, bit: int, hashes: array[int], sizes: Sequence[int]) -> bool:
-        """Return whether these runs, new to a slot, match the existing ones."""
-        place = 0
-        for size in sizes:
-            segment = self.by_first.get(hashes[place])
-            if segment is not None and (
-                segment.holders & bit or segment.hashes != hashes[place : place + size]
-            ):
+    def put(self, bit: int, hashes: array[int], sizes: Sequence[int]) -> bool:
+        """Give a slot runs that are new to it; return False if they do not match existing ones."""
+        pieces = [
+            hashes[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)
+        ]
+        for piece in pieces:
+            segment = self.by_first.get(piece[0])
+            if segment is not None and (segment.holders & bit or segment.hashes != piece):
                 return False
-            place += size
-        return True
-
-    def put(self, bit: int, hashes: array[int], sizes: Sequence[int]) -> None:
-        """Give a slot runs for which `would_fit` returned true."""
-        place = 0
-        for size in sizes:
-            piece = hashes[place : place + size]
+        for piece in pieces:
             segment = self.by_first.get(piece[0])
             if segment is None:
                 segment = self.by_first[piece[0]] = _Segment(piece, 0)
-                self.blocks += size
+                self.blocks += len(piece)
             segment.holders |= bit
-            place += size
+        return True
 
     def _split(self, segment: _Segment, at: int) -> None:
         """Split a segment in two with the same holders."""

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import ClientSession
 
-from laar.core.endpoints import Slots
+from laar.core.endpoints import WAKE_TIMEOUT_S, Slots
 from laar.core.filters import STALE_S, awake, wakeable
 from laar.core.membership import EVENTS_LABEL, EndpointSpec
 from laar.core.roundtrip import STALE_AFTER_S
-from laar.datalayer.asking import WAKE_TIMEOUT_S, Asked, Asking, ask, keep_asking, wake
+from laar.datalayer.asking import Asked, Asking, ask, keep_asking, wake
 from laar.datalayer.dns import Resolver
 from laar.datalayer.endpoints_file import EndpointsFile
 from laar.datalayer.probe import Prober
@@ -253,7 +253,7 @@ class Collectors:
         self._woken(spec.address, await wake(session, spec, self._clock))
 
     def _woken(self, address: str, asked: Asked) -> None:
-        took_s = max(asked.seconds, WAKE_TIMEOUT_S if asked.problem else 0.0)
+        took_s = max(asked.seconds, 2 * WAKE_TIMEOUT_S if asked.problem else 0.0)
         self._woken_until[address] = self._clock() + _WAKE_AGAIN_S, took_s
         if asked.problem:
             self._fleet.problem(f"wake {address}", f"it stays asleep: {asked.problem}")

@@ -32,7 +32,7 @@ class ContextRoute(Section):
     """Share of the route's answers read for the comparison, in addition to `bodies.sample_answers`.
     Reading costs about 50 us per chunk."""
 
-    @field_validator("mode", mode="before")
+    @field_validator("mode", "dedup", mode="before", check_fields=False)
     @classmethod
     def _mode_of_truth(cls, mode: object) -> object:
         """Accept unquoted `on` and `off`, which YAML reads as booleans."""

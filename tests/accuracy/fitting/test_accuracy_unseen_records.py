@@ -17,7 +17,7 @@ from laar.accuracy.fitting.records import fingerprint, parse_records, question_o
 from laar.accuracy.fitting.text import _questions, _some
 from laar.errors import SettingError
 from laar_lab.judging.judge import judge
-from laar_lab.judging.questions import Asked, questions_of
+from laar_lab.judging.questions import Asked, fingerprints, questions_of
 from support.artifacts import artifact, model
 
 
@@ -74,7 +74,7 @@ def test_all_answers_to_a_question_are_held_out_together() -> None:
     asked = questions_of(fitted, outcomes_of(*samples(60, 5)))
     texts = {question_of(outcome.query_id) for outcome in outcomes_of(*samples(60, 5))}
     assert fitted.fitted_on is not None
-    seen = fitted.fitted_on.fingerprints()
+    seen = fingerprints(fitted.fitted_on)
     fresh = [text for text in texts if fingerprint(text) not in seen]
     assert 10 < len(fresh) < 50
     assert asked.answers.sum() == 5 * len(fresh)
@@ -175,7 +175,7 @@ def test_a_question_of_the_fit_is_excluded_at_all_lengths() -> None:
     entries = [entry for tokens in LENGTHS for entry in ladder("single", tokens)]
     fitted = fit(outcomes_of(*entries), created="x", data_sha256="x", hold_out=0.5).artifact
     assert fitted.fitted_on is not None
-    seen = fitted.fitted_on.fingerprints()
+    seen = fingerprints(fitted.fitted_on)
     longest = outcomes_of(*ladder("single", LENGTHS[-1]))
     fresh = [outcome for outcome in longest if fingerprint(outcome.query_id) not in seen]
     asked = questions_of(fitted, longest)

@@ -95,13 +95,13 @@ class Driver:
                         except RequestError as error:
                             pending = Refused(error)
                     case Served(decision, address):
-                        self.director.served_by(decision, address)
+                        self.director.served_by(decision, address, self.now)
                         pending = Noted()
                     case Replied(decision, reply, read):
                         self.director.replied(decision, reply, self.now, read=read)
                         self.replies.append((reply, read))
                     case Answering(decision, ok):
-                        self.director.answering(decision)
+                        self.director.answering(decision, self.now)
                         self.began.append(ok)
                     case Stored(decision, name):
                         self.director.keeps(decision, name)

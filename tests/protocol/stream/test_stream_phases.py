@@ -133,7 +133,7 @@ def answered(director, action, rng):
             except RequestError as error:
                 return ev.Refused(error)
         case ev.Served(decision, address):
-            director.served_by(decision, address)
+            director.served_by(decision, address, 1.0)
             return ev.Noted()
         case ev.Ended(decision, completion):
             director.settle(decision, completion)

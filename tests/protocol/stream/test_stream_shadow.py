@@ -68,7 +68,7 @@ class Driven:
                         except RequestError as error:
                             pending = ev.Refused(error)
                     case ev.Served(decision, address):
-                        self.director.served_by(decision, address)
+                        self.director.served_by(decision, address, 1.0)
                         pending = ev.Noted()
                     case ev.Replied(decision, reply, read):
                         self.director.replied(decision, reply, 1.0, read=read)

@@ -17,7 +17,7 @@ from pathlib import Path
 from laar.core.request import Request
 from laar.errors import RequestError
 from laar.flow.settings import FlowSettings
-from laar.health.settings import HealthSettings
+from laar.health import HealthSettings
 from laar_lab.claims import Seen, level, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope

@@ -24,6 +24,7 @@ from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
+from laar.accuracy.trust import PriorTrust
 from laar.core.cost import CostWeights
 from laar.core.endpoints import Floats
 from laar.core.interfaces import Scorer
@@ -300,6 +301,14 @@ def _table_of_wrong(scope: Scope) -> tuple[Table, Evidence, str]:
     return table, evidence, remark
 
 
+class _FullTrust(PriorTrust):
+    """Lets every prior keep its full weight."""
+
+    def share(self, model: str, own: Sequence[float] = ()) -> float:
+        """Return 1."""
+        return 1.0
+
+
 def run_arm(
     arm: str, way: str, users: int, quick: bool, fleet_file: Path | None, seed: int
 ) -> tuple[float, int]:
@@ -313,10 +322,9 @@ def run_arm(
     surface, known = world.surface, world.capability
     if arm != _RIGHT:
         known = permuted(known, mistakes(known)[way])
-    online = {
-        _ONLINE: OnlineOutcomes(),
-        _FIXED: OnlineOutcomes(shares=(1.0,)),
-    }.get(arm)
+    online = OnlineOutcomes() if arm in (_ONLINE, _FIXED) else None
+    if online is not None and arm == _FIXED:
+        online.trust = _FullTrust()
     assessor = CapabilityAssessor(CapabilityModel(known), online)
     fleet = VirtualFleet(sites_of(surface), FleetSettings(), seed=seed, assessor=assessor)
     drawn = queries(

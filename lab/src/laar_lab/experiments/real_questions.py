@@ -19,7 +19,7 @@ from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.fitting.records import fingerprint, read_records
 from laar.core.request import Api, Request
 from laar.errors import SettingError
-from laar_lab.judging.questions import billions_of
+from laar_lab.judging.questions import billions_of, fingerprints
 from laar_lab.sim.answers import AccuracySurface, ModelSurface
 from laar_lab.sim.fleet import BLOCK_TOKENS, Prompt, Question, spread
 
@@ -80,7 +80,7 @@ def records_world(path: Path) -> RecordsWorld:
         for name, model in fitted.models.items()
     }
     assert fitted.fitted_on is not None
-    seen = fitted.fitted_on.fingerprints()
+    seen = fingerprints(fitted.fitted_on)
     verdicts: dict[str, dict[str, bool]] = {}
     first: dict[str, MeasuredOutcome] = {}
     for outcome in read.outcomes:

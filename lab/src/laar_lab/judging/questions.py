@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from laar.accuracy.artifact import Capability
+from laar.accuracy.artifact import FINGERPRINT_BYTES, Capability, FittedOn
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import GENERIC, Features, task_name, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
@@ -157,6 +158,14 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
     )
 
 
+def fingerprints(fitted_on: FittedOn) -> frozenset[bytes]:
+    """Return the fingerprints of the questions of a fit."""
+    data = b64decode(fitted_on.questions)
+    return frozenset(
+        data[at : at + FINGERPRINT_BYTES] for at in range(0, len(data), FINGERPRINT_BYTES)
+    )
+
+
 def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[list[bool], int]:
     """Return whether the fit has seen each outcome, and how many merely look as if it had.
 
@@ -166,7 +175,7 @@ def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[
     """
     if artifact.fitted_on is None:
         return [False] * len(outcomes), 0
-    seen, share = artifact.fitted_on.fingerprints(), artifact.fitted_on.held_out
+    seen, share = fingerprints(artifact.fitted_on), artifact.fitted_on.held_out
     here = [fingerprint(outcome.query_id) for outcome in outcomes]
     contents = [_by_content(outcome) for outcome in outcomes]
     places = [None if content is None else fingerprint(content) for content in contents]

@@ -131,9 +131,11 @@ def expected_time(
     if pace is not None:
         slow = (pace - 1.0) * (latency + typical_s)
         latency = latency + slow
-    cost, penalty = until_correct(
-        weights, latency, probability, times_tried, answers=answers, strict_retries=strict_retries
-    )
+    counted = times_tried if strict_retries else np.zeros(len(latency))
+    cost, penalty = until_correct(weights, latency, probability, counted, answers)
+    if not strict_retries:
+        penalty = np.minimum(weights.retry_penalty**times_tried, 1e100)
+        cost = cost * penalty
     return Terms(
         rtt_s=rtt,
         base_s=base_s,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from laar.accuracy.artifact import Capability, HeldOut
 from laar.accuracy.capability import CapabilityModel
-from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
+from laar.accuracy.fitting.outcomes import MeasuredOutcome, by_query, features_of_outcome
 
 _BINS = 10
 
@@ -86,7 +86,7 @@ def evaluate(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> Evalu
 def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> tuple[str, float]:
     """Compare the chosen models with the best single one, by first answers and with retries."""
     models = capability.models
-    asked = [a for a in _by_query(held_out).values() if set(models) <= a.keys()]
+    asked = [a for a in by_query(held_out).values() if set(models) <= a.keys()]
     if not asked or len(models) < 2:
         return "No held-out question was answered by several models: nothing to compare.", 0.0
     best = max(models, key=lambda model: sum(answers[model].right for answers in asked))
@@ -118,7 +118,7 @@ def _retry_scores(capability: CapabilityModel, held_out: Sequence[MeasuredOutcom
     """Return Brier scores of the later attempts that routing by this artifact would make."""
     plain: list[float] = []
     given: list[float] = []
-    for answers in _by_query(held_out).values():
+    for answers in by_query(held_out).values():
         tried: list[str] = []
         for outcome in _attempts(capability, answers):
             if tried:
@@ -152,13 +152,6 @@ def _attempts(
         if outcome.correct:
             return
         tried.append(outcome.model)
-
-
-def _by_query(outcomes: Sequence[MeasuredOutcome]) -> dict[str, dict[str, MeasuredOutcome]]:
-    grouped: dict[str, dict[str, MeasuredOutcome]] = defaultdict(dict)
-    for outcome in outcomes:
-        grouped[outcome.query_id][outcome.model] = outcome
-    return grouped
 
 
 def _held_out(predicted: _Floats, right: _Floats) -> HeldOut:

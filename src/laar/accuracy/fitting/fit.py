@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import log
+from random import Random
 from typing import NamedTuple
 from warnings import catch_warnings, simplefilter
 
@@ -35,11 +36,11 @@ from laar.accuracy.artifact import (
     terms_of,
 )
 from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.difficulty import MAX_SPREAD, curves, nodes
 from laar.accuracy.features import Features
 from laar.accuracy.fitting.evaluate import Evaluation, evaluate
-from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
+from laar.accuracy.fitting.outcomes import MeasuredOutcome, by_query, features_of_outcome
 from laar.accuracy.fitting.records import fingerprint, is_kept_back, question_of
-from laar.accuracy.fitting.retry import fit_difficulty
 from laar.accuracy.fitting.speed import first_token_ratios, fit_speed, rounded
 from laar.accuracy.fitting.text import fit_text
 from laar.errors import SettingError, first_fault
@@ -47,6 +48,8 @@ from laar.errors import SettingError, first_fault
 _STRENGTHS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)  # C, the inverse of the L2 penalty
 _FOLDS = 5
 _MAX_LOG_ODDS = 50.0
+_MAX_QUERIES = 20_000  # maximum used to fit the spread of the difficulty
+_WORTH_A_SPREAD = 2.0  # gain in log likelihood: chance exceeds it one time in twenty
 _MIN_RATIO_CHARS = 400  # shorter prompts measure the chat template, not the text
 
 _Floats = NDArray[np.float64]
@@ -167,8 +170,7 @@ def _artifact(
 ) -> tuple[Capability, dict[str, str]]:
     """Return an artifact, and the reasons why models in it have no speed."""
     artifact, no_speed = without_retries(outcomes, created, data_sha256)
-    cells = [(outcome, features_of_outcome(outcome)) for outcome in outcomes]
-    retry = RetryTerms(difficulty=fit_difficulty(CapabilityModel(artifact), cells))
+    retry = RetryTerms(difficulty=_difficulty(CapabilityModel(artifact), outcomes))
     return artifact.model_copy(update={"retry": retry}), no_speed
 
 
@@ -190,6 +192,40 @@ def without_retries(
         retry=RetryTerms(),
     )
     return artifact, {name: found for name, found in speeds.items() if isinstance(found, str)}
+
+
+def _difficulty(capability: CapabilityModel, outcomes: Sequence[MeasuredOutcome]) -> float:
+    """Return the most likely spread of a question's difficulty, shrunk towards 0.
+
+    All models share the difficulty (`laar.accuracy.difficulty`), so it shows in the verdicts of
+    several models on the same queries. The unconditional probabilities are those of `capability`.
+    """
+    from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]  # ships no types
+
+    queries = [answers for answers in by_query(outcomes).values() if len(answers) > 1]
+    Random(0).shuffle(queries)
+    queries = queries[:_MAX_QUERIES]
+    if not queries:
+        return 0.0
+    column = {model: at for at, model in enumerate(capability.models)}
+    verdicts = np.full((len(queries), len(column)), np.nan)
+    p = np.full_like(verdicts, 0.5)
+    for row, answers in enumerate(queries):
+        for model, outcome in answers.items():
+            at = row, column[model]
+            verdicts[at] = outcome.right
+            p[at] = capability.probabilities((model,), features_of_outcome(outcome))[0]
+    known, right = ~np.isnan(verdicts), np.nan_to_num(verdicts)[..., None]
+
+    def loss(spread: float) -> float:
+        at = curves(p, spread)
+        likely = at**right * (1 - at) ** (1 - right)
+        likely = np.where(known[..., None], likely, 1.0).prod(axis=1) @ nodes[1]
+        return float(-np.log(np.maximum(likely, 1e-300)).sum()) + 0.5 * spread**2
+
+    found = minimize_scalar(loss, bounds=(0.0, MAX_SPREAD), method="bounded")
+    # The minimizer never tries the bounds. If 0 is hardly worse, attempts count as independent.
+    return 0.0 if loss(0.0) <= float(found.fun) + _WORTH_A_SPREAD else round(float(found.x), 4)
 
 
 def _fit_model(outcomes: Sequence[MeasuredOutcome], speed: Speed | str) -> ModelCapability:

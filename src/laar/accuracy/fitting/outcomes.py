@@ -5,6 +5,8 @@ If a query and model occur twice the later line is used.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Annotated
 
 import orjson
@@ -70,6 +72,14 @@ def features_of_outcome(outcome: MeasuredOutcome) -> Features:
     if tokens is None:
         tokens = TokenEstimator().estimate(outcome.prompt_chars, outcome.language)
     return Features(outcome.language, bucket_of_estimate(tokens), outcome.task)
+
+
+def by_query(outcomes: Iterable[MeasuredOutcome]) -> dict[str, dict[str, MeasuredOutcome]]:
+    """Return the outcomes by query, then model."""
+    grouped: dict[str, dict[str, MeasuredOutcome]] = defaultdict(dict)
+    for outcome in outcomes:
+        grouped[outcome.query_id][outcome.model] = outcome
+    return grouped
 
 
 def dump_outcome(outcome: MeasuredOutcome) -> bytes:

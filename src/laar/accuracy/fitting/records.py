@@ -235,11 +235,7 @@ def _unpacked(path: Path) -> bytes:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         try:
-            if packed:
-                with gzip.open(file) as inner:
-                    data = inner.read(MAX_BYTES + 1)
-            else:
-                data = file.read(MAX_BYTES + 1)
+            data = (gzip.GzipFile(fileobj=file) if packed else file).read(MAX_BYTES + 1)
         except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
             raise SettingError(f"{path} is truncated or not a gzip file: {fault}") from None
     if len(data) > MAX_BYTES:

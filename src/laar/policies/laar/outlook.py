@@ -197,12 +197,7 @@ def _terms(
 ) -> Terms:
     """Return the terms of the cost, including models already tried and P(correct)."""
     cost, penalty = until_correct(
-        weights,
-        total_s,
-        view.probability,
-        view.times_tried,
-        answers=view.answers,
-        strict_retries=True,
+        weights, total_s, view.probability, view.times_tried, view.answers
     )
     moving = _moving(view) if len(view.table.models) > 1 else None
     if moving is not None:

@@ -150,16 +150,13 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
             retry_after_s = names.retry_after_s(text_of(raw), time.time())
         elif name[:2] == "x-" and names.is_own(name):
             forged.append(name)
-    end = message.response_headers.end_of_stream
     given = _given(message)
-    details = given.get(agreed.DETAILS, "")
-    if details not in ("", agreed.FROM_ENDPOINT):  # Envoy made it, so the headers are laar's
-        forged.clear()
+    details = given.get(agreed.DETAILS, "").replace(agreed.NOT_UPGRADED, agreed.FROM_ENDPOINT)
     return ResponseHeaders(
         status,
         media_type == "text/event-stream",
         len(headers),
-        end,
+        message.response_headers.end_of_stream,
         given.get(agreed.ANSWERED_BY) or _served(message),
         _ATTEMPTS.get(given.get(agreed.ATTEMPTED, ""), 0),
         details,
@@ -167,7 +164,8 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
         retry_after_s,
         media_type,
         encoded,
-        tuple(forged),
+        # If Envoy made it, the headers are laar's.
+        tuple(forged) if details in ("", agreed.FROM_ENDPOINT) else (),
     )
 
 
