@@ -427,7 +427,8 @@ def test_each_request_gets_one_answer_and_nothing_is_left_behind_whatever_happen
                 running.remove(decision)
                 end(gate, director, decision)
         take(gate.dispatch(now))
-    take(gate.drain(now))
+    gate.draining = True
+    take(gate.dispatch(now))
     for decision in running:
         end(gate, director, decision)
     assert sorted(answered, key=int) == [str(n + 1) for n in range(number)]

@@ -328,17 +328,6 @@ def test_cancelled_requests_leave_no_memory_while_another_one_waits():
     assert len(queue._expiries) <= 66
 
 
-def test_shutdown_answers_all_waiting_requests_and_refuses_new_ones():
-    queue = filled(item("a"), item("b"))
-    verdicts = queue.drain()
-    assert [(one.id, v.status, v.reason) for one, v in verdicts] == [
-        ("a", 503, "rejected-shutting-down"),
-        ("b", 503, "rejected-shutting-down"),
-    ]
-    assert queue.waiting == 0
-    assert queue.enqueue(item("c"), 1.0).reason == "rejected-shutting-down"
-
-
 def test_a_request_is_held_until_an_endpoint_is_ready():
     queue: Queue[str] = Queue(Limits(max_hold_s=120.0))
     assert queue.enqueue(item("a", objective_s=0.5), 0.0, endpoints_ready=False) is None

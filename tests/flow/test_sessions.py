@@ -306,6 +306,19 @@ def test_a_place_is_worth_half_where_prefills_run_in_parallel_and_nothing_is_ref
     assert price_of_the_place_of_another(picker, 0.0, 2.0) == pytest.approx(in_turn)
 
 
+@pytest.mark.parametrize("status", [429, 500])
+def test_a_refusal_that_stays_the_only_one_is_forgotten(status):
+    picker = Picker(by_load=False)
+    picker.end(picker.ask(0.0, session="one"), 1.0)
+    refused = Completion(status=status, cause="complete", latency_s=0.1)
+    picker.end(picker.ask(1.0, session="three", tokens=100), 1.0, refused)
+    for turn in range(500):
+        now = 1.0 + turn / 1_000.0
+        picker.end(picker.ask(now, session="three", tokens=100), now)
+    in_turn, in_parallel = (price_of_the_place_of_another(picker, w, 2.0) for w in (1.0, 0.0))
+    assert in_turn == pytest.approx(2.0 * in_parallel, rel=0.02) != 0.0
+
+
 def test_text_that_a_session_left_in_a_cache_takes_room_when_it_returns():
     picker = Picker(by_load=False)
     for now, name in ((0.0, "one"), (300.0, "two"), (600.0, "one")):  # each evicts the other

@@ -201,8 +201,10 @@ class Fleet(RuleBasedStateMachine):
         assert not self.director.degraded
 
     def teardown(self):
-        for outcome in self.admission.drain(self.now):
-            assert not isinstance(outcome.verdict, Decision)
+        self.admission.draining = True
+        outcomes = self.admission.dispatch(self.now)
+        self.going += [each.verdict for each in outcomes if isinstance(each.verdict, Decision)]
+        assert not self.admission.queue.waiting
         for decision in self.going:
             self.director.settle(decision, Completion(status=None, cause="disconnect", latency_s=0))
             self.admission.ended(decision, self.now)

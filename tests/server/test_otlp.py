@@ -322,6 +322,18 @@ async def test_an_invalid_environment_is_reported(tmp_path, monkeypatch, name, v
         starting(tmp_path, traces="http://h/v1/traces").picker.observability.spans.begin()
 
 
+def test_a_variable_that_the_sdk_reads_when_it_is_imported_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many")
+    path = tmp_path / "laar.yaml"
+    path.write_text(
+        "otlp: {traces: http://h/v1/traces}\nendpoints: [{address: 10.9.0.1:80, model: m}]\n"
+    )
+    command = [sys.executable, "-m", "laar.cli", "check", "-c", str(path)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "otlp: the environment's OTEL_* variables" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 async def test_an_environment_that_disables_the_sdk_is_heeded(tmp_path, collector, monkeypatch):
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     sections = {"traces": collector.url("traces")}

@@ -37,7 +37,7 @@ from laar.core.interfaces import NoRoomError, View
 from laar.core.request import Api, Request
 from laar.core.stored import Context
 from laar.errors import RequestError
-from laar.flow.item import EXPIRED, LET_IN, NO_ENDPOINT, SATURATED, SHUTTING_DOWN, Item, Shed
+from laar.flow.item import EXPIRED, LET_IN, NO_ENDPOINT, SATURATED, Item, Shed
 from laar.flow.prefills import Prefills
 from laar.flow.queue import Queue
 from laar.flow.saturation import Loads
@@ -79,7 +79,6 @@ _WORDS = {
     SATURATED: "every endpoint is full, and so is the queue",
     EXPIRED: "no endpoint had room in time",
     NO_ENDPOINT: "no endpoint became ready in time",
-    SHUTTING_DOWN: "the picker is shutting down",
 }
 
 
@@ -104,6 +103,7 @@ class Admission:
     Attributes:
         queue: the waiting requests.
         ready: whether any endpoints are known; until then, all requests wait.
+        draining: whether no request waits any more, since the picker stops.
         prefills: the prefills in flight.
         sessions: the sessions whose contexts have a place.
         on_turn: called with the slot, the prefix receipt and the context of a named turn that is
@@ -114,6 +114,7 @@ class Admission:
         self.by_load = by_load
         self.queue: Queue[Verdict] = Queue(settings.limits)
         self.ready = True
+        self.draining = False
         self.prefills = Prefills(director.table)
         self.sessions = Sessions(director.table)
         self.on_turn: Callable[[int, Receipt | None, Context], None] | None = None
@@ -142,7 +143,8 @@ class Admission:
             RequestError: no endpoint can serve it, or the queue refuses it.
         """
         # Decide now: not inference, not ours to hold, or no context worth keeping.
-        if request.api is Api.OPAQUE or request.shadow or not (self.by_load or _session(request)):
+        passes = request.api is Api.OPAQUE or request.shadow or self.draining
+        if passes or not (self.by_load or _session(request)):
             return self._director.decide(request, now)
         if not self.ready:
             return self._hold(request, self._blind(request, now), now, ready=False)
@@ -182,7 +184,7 @@ class Admission:
 
     def dispatch(self, now: float) -> list[Outcome]:
         """Dispatch the requests that may go; return the outcomes since the last call."""
-        if not self.ready:  # no request may go, but some may expire
+        if not (self.ready or self.draining):  # no request may go, but some may expire
             return self._outcomes(self.queue.dispatch(now, lambda _item, _shorts: None), now)
 
         def admit(item: Item, shorts_wait: bool) -> Verdict | None:
@@ -204,10 +206,6 @@ class Admission:
             return False
         del self._held[ticket]
         return True
-
-    def drain(self, now: float) -> list[Outcome]:
-        """Refuse all waiting and future requests."""
-        return self._outcomes(self.queue.drain(), now)
 
     def _waited_s(self, request: Request, now: float) -> float:
         """Return how long a session has waited for room, over all attempts of its client.
@@ -236,6 +234,8 @@ class Admission:
     def _admit(self, item: Item, shorts_wait: bool, now: float) -> Verdict | None:
         request = self._held[item.id]
         director = self._director
+        if self.draining:
+            return director.decide(request, now)
         try:
             group = director.candidates.of(request, request.subset, now)
             # Check the counters first, to avoid pricing a request that has nowhere to go.

@@ -19,7 +19,6 @@ SATURATED = "rejected-saturated"
 EXPIRED = "rejected-ttl-expired"
 LET_IN = "let-in"
 NO_ENDPOINT = "rejected-no-endpoint"
-SHUTTING_DOWN = "rejected-shutting-down"
 EVICTED_BY_BAND = "evicted-priority"
 EVICTED_BY_TENANT = "evicted-queue-pressure"
 

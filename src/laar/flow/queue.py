@@ -10,8 +10,7 @@ one lane goes ahead of it in the others: more lanes do not mean more turns.
 
 The queue itself never blocks. `enqueue` returns at once, `dispatch` is called when a request leaves
 or readings change, and `next_wakeup_s` says when to call it regardless: a single timer. Every
-verdict except the one `enqueue` returns comes out of `dispatch` (or `drain`), exactly once per
-request.
+verdict except the one `enqueue` returns comes out of `dispatch`, exactly once per request.
 
 A request waits at most `patience` times its objective, within [`min_hold_s`, `max_hold_s`]. When
 the queue is full, a request of a lower band is evicted, else one of the tenant with the most
@@ -43,7 +42,6 @@ from laar.flow.item import (
     LET_IN,
     NO_ENDPOINT,
     SATURATED,
-    SHUTTING_DOWN,
     Item,
     Limits,
     Shed,
@@ -112,7 +110,6 @@ class Queue(Generic[T]):
         self._shorts = 0
         self._verdicts: list[tuple[Item, T | Shed]] = []  # known, not yet handed out
         self._more = False
-        self._draining = False
         self._left_s: float | None = None
         self._gap_s = 0.0
 
@@ -131,8 +128,6 @@ class Queue(Generic[T]):
         `endpoints_ready=False` holds it for `max_hold_s` regardless of its objective: no endpoint
         could serve it sooner. Return None if it waits. Ids must be unique.
         """
-        if self._draining:
-            return self._refused(item, 503, SHUTTING_DOWN)
         limits = self.limits
         work_s = _between(MIN_WORK_S, item.work_s, MAX_WORK_S)
         objective_s = max(work_s, _between(0.0, item.objective_s, MAX_OBJECTIVE_S))
@@ -256,13 +251,6 @@ class Queue(Generic[T]):
         self._remove(entry.item)
         self.sheds[CANCELLED] += 1
         return True
-
-    def drain(self) -> list[tuple[Item, T | Shed]]:
-        """Refuse all waiting and future requests: the picker is shutting down."""
-        self._draining = True
-        for entry in list(self._waiting.values()):
-            self._drop(entry.item, 503, SHUTTING_DOWN)
-        return self._hand_out()
 
     def next_wakeup_s(self, now: float) -> float | None:
         """Return the seconds until `dispatch` must be called; None if no call is due."""

@@ -44,6 +44,10 @@ _PRIOR = 0.5
 """Prior count of pauses that ended in each class, and of those that outlasted it: half of the
 sessions return in each doubling of the pause, at any scale."""
 
+_ACCEPTED = 0.99
+"""Decay of an earlier refusal with each turn that ends there: about 100 count. An engine without
+room refuses again soon, while a single refusal may have had another cause."""
+
 _DELAYED = 5.0
 """Turns that an eviction delays, if the session is sure to come back: as many run or wait at an
 engine that prefills one prompt after the other."""
@@ -106,13 +110,13 @@ class Place:
 class _Cache:
     """The places of one endpoint, least recently used first, and their tokens.
 
-    `is_full` if it refused a turn, until another turn ends there; `refuses` from then on.
+    `is_full` if it refused a turn, until another turn ends there; `refuses` is 1 then, and fades.
     """
 
     places: OrderedDict[Hashable, Place] = field(default_factory=OrderedDict)
     tokens: float = 0.0
     is_full: bool = False
-    refuses: bool = False
+    refuses: float = 0.0
 
 
 class Sessions:
@@ -243,7 +247,7 @@ class Sessions:
         The engine counts more than is known here, such as the answers.
         """
         cache = self._caches.get(slot, _Cache())
-        cache.refuses = True
+        cache.refuses = 1.0
         cache.is_full = any(place.busy for place in cache.places.values())
 
     def end(self, place: Place, now: float) -> None:
@@ -254,6 +258,7 @@ class Sessions:
             cache = self._caches[place.slot]
             cache.places.move_to_end(place.key)
             cache.is_full = False
+            cache.refuses *= _ACCEPTED
 
     def shown(self, now: float, most: int) -> list[dict[str, object]]:
         """Return at most `most` places for display, next to be evicted first."""

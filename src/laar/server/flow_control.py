@@ -117,12 +117,9 @@ class FlowControl:
             self._opening = loop.call_later(ENVOY_LEARNS_S, self._open)
 
     def drain(self) -> None:
-        """Refuse all waiting requests, and all later ones that would have to wait."""
-        for outcome in self._admission.drain(self._clock()):
-            self._tell(outcome)
-        for timer in (self._timer, self._opening):
-            if timer is not None:
-                timer.cancel()
+        """Let all requests go from now on: none fails because its picker stops."""
+        self._admission.draining = True
+        self._dispatch()
 
     def _open(self) -> None:
         self._opening = None

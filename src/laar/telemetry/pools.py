@@ -24,7 +24,7 @@ import numpy as np
 from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.membership import POOL_LABEL
-from laar.flow.item import CANCELLED, SHUTTING_DOWN
+from laar.flow.item import CANCELLED
 from laar.flow.settings import FlowSettings
 from laar.policies.laar.pricing import asked_of
 
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 MAX_POOLS = 1024
 """Maximum pairs of pool and model counted; names come and go with endpoints."""
-
-_CLIENTS_OR_OURS = (CANCELLED, SHUTTING_DOWN)
-"""Reasons to shed a request that do not indicate a shortage."""
 
 _Pool = tuple[str, str]
 
@@ -100,7 +97,7 @@ class PoolMetrics:
         if self.admission is None:
             return Counter()
         sheds = self.admission.queue.sheds.items()
-        return Counter({("", ""): sum(n for why, n in sheds if why not in _CLIENTS_OR_OURS)})
+        return Counter({("", ""): sum(n for why, n in sheds if why != CANCELLED)})
 
     def _expected(self, decision: Decision) -> tuple[float, float] | None:
         """Return the expected TTFT and its objective, in seconds."""

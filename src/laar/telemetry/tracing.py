@@ -15,8 +15,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -29,7 +28,7 @@ from opentelemetry.trace import SpanKind, StatusCode, format_trace_id
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from laar.core.request import Request, Trace
-from laar.errors import RequestError, SettingError
+from laar.errors import RequestError, unusable_environment
 from laar.explain import fields
 from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import shown
@@ -59,21 +58,20 @@ class Spans:
         url: URL of the collector; None to use the environment's.
 
     Raises:
-        SettingError: the ``OTEL_*`` environment can't be used.
+        ValueError: the ``OTEL_*`` environment can't be used; this module's import may raise it too.
     """
 
     def __init__(self, url: str | None) -> None:
         # Clients can send any number of invalid headers, each logged by the SDK.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         logging.getLogger("opentelemetry.exporter").setLevel(logging.WARNING)
-        with _environment():
-            self._exporter: Any = OTLPSpanExporter(url)
-            self._provider = TracerProvider(
-                ParentBased(ALWAYS_OFF),
-                resource(),
-                shutdown_on_exit=False,
-                span_limits=SpanLimits(max_span_attribute_length=_MAX_CHARS),
-            )
+        self._exporter: Any = OTLPSpanExporter(url)
+        self._provider = TracerProvider(
+            ParentBased(ALWAYS_OFF),
+            resource(),
+            shutdown_on_exit=False,
+            span_limits=SpanLimits(max_span_attribute_length=_MAX_CHARS),
+        )
         self._tracer = self._provider.get_tracer("laar")
 
     def begin(self) -> None:
@@ -83,8 +81,10 @@ class Spans:
             SettingError: the ``OTEL_BSP_*`` environment can't be used.
         """
         sys.setswitchinterval(_SLICE_S)
-        with _environment():
+        try:
             self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
+        except ValueError as fault:
+            raise unusable_environment(fault) from None
 
     def end(self) -> None:
         """Send waiting spans and end the thread; blocks."""
@@ -150,18 +150,6 @@ class Spans:
         span, trace.span = trace.span, None  # remembered decisions need not keep it
         span.set_attributes(_non_empty(values))
         span.end(end_ns if end_ns is None else max(end_ns, span.start_time))
-
-
-@contextmanager
-def _environment() -> Iterator[None]:
-    """Convert the SDK's errors about its variables into errors of the setting."""
-    try:
-        yield
-    except ValueError as fault:
-        raise SettingError(
-            f"the environment's OTEL_* variables can't be used: {fault}; correct or unset them",
-            setting="otlp",
-        ) from None
 
 
 def resource() -> Resource:

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from laar.accuracy.reports import Answered
-from laar.errors import SettingError, install
+from laar.errors import SettingError, install, unusable_environment
 from laar.explain.decision_record import DecisionRecord
 from laar.server.admin.answers import as_json
 from laar.server.admin.explain import explain_routes
@@ -162,11 +162,14 @@ def _spans(url: str) -> Spans:
     """
     try:
         from laar.telemetry.tracing import Spans
+
+        return Spans(None if url == ENVIRONMENT else url)
     except ImportError:
         raise SettingError(
             f"this needs OpenTelemetry's SDK and exporter; {install('otel')}", setting="otlp"
         ) from None
-    return Spans(None if url == ENVIRONMENT else url)
+    except ValueError as fault:  # the SDK reads some variables when it is imported
+        raise unusable_environment(fault) from None
 
 
 def _file(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:
