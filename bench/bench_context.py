@@ -20,8 +20,9 @@ from typing import Any
 import orjson
 
 from laar.context.aligner import OrderIndex
-from laar.context.hook import ContextHook, HookResult
+from laar.context.hook import ContextHook
 from laar.context.settings import ContextSettings
+from laar.context.turn import TurnPlan
 from laar.server.memory import keep_freed
 from laar_lab.offline import build, plan
 from laar_lab.workloads import rag
@@ -86,9 +87,7 @@ def hook_times() -> None:
 
     hook = ContextHook(ContextSettings(holdout_share=0.0))
 
-    def apply(
-        given: bytes, now: float = 999.0, *, is_read: bool = False
-    ) -> tuple[float, HookResult]:
+    def apply(given: bytes, now: float = 999.0, *, is_read: bool = False) -> tuple[float, TurnPlan]:
         document = orjson.loads(given) if is_read else None
         start = time.thread_time()
         result = hook.apply(given, api="chat", tenant="t", now=now, mode="on", document=document)
@@ -104,7 +103,7 @@ def hook_times() -> None:
             took, result = apply(given, i * 0.05)
             whole.append(took)
             moved += result.body is not given
-            hook.commit(result.receipt, i * 0.05)
+            hook.commit(result, i * 0.05)
         if name == "xml":
             read = [timed(orjson.loads, given) for _ in range(800)]
             report("yardstick: orjson.loads of that body", read, "0.013 idle")
@@ -115,12 +114,12 @@ def hook_times() -> None:
             body(frame, rng.sample(range(1000), 95), texts) for rng in map(random.Random, range(30))
         ]
         for rng in map(random.Random, range(30, 36)):  # the first of a size grow the heap
-            hook.commit(apply(body(frame, rng.sample(range(1000), 95), texts))[1].receipt, 999.0)
+            hook.commit(apply(body(frame, rng.sample(range(1000), 95), texts))[1], 999.0)
         times = []
         for given in large * 4:
             took, result = apply(given)
             times.append(took)
-            hook.commit(result.receipt, 999.0)
+            hook.commit(result, 999.0)
         report(f"{name}, {len(large[0]) >> 10} KB, 95 documents", times, "p99 2")
         times = [apply(given, is_read=True)[0] for given in large * 4]
         report("  the same, as the picker has read it before", times, "-")

@@ -98,8 +98,8 @@ def run(load: str, hook: ContextHook | None, seed: int = 5) -> tuple[float, int]
         asked += len(ids)
         director.settle(decision, answered(len(ids), cached))
         if hook is not None and made is not None:
-            hook.commit(made.receipt, now)
-            hook.record_usage(made.receipt, prompt_tokens=len(ids), cached_tokens=cached)
+            hook.commit(made, now)
+            hook.record_usage(made, prompt_tokens=len(ids), cached_tokens=cached)
             off = off or (n + 1 if hook.guard.off else 0)
     return found / asked, off
 

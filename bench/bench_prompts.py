@@ -22,8 +22,9 @@ import orjson
 from bench.prompts import corpora, orders
 from bench.prompts.templates import TEMPLATES, TITLED, Body
 from laar.context.bodies import api_of
-from laar.context.hook import ContextHook, HookResult
+from laar.context.hook import ContextHook
 from laar.context.settings import ContextSettings
+from laar.context.turn import TurnPlan
 
 LEARNT = 100
 SCORED = 40
@@ -70,13 +71,13 @@ class Blocks:
         return self.found / max(1, self.asked)
 
 
-def sent(hook: ContextHook, body: Body, now: float) -> tuple[bytes, HookResult]:
+def sent(hook: ContextHook, body: Body, now: float) -> tuple[bytes, TurnPlan]:
     """Return a body as received and the hook's result, committed to an endpoint."""
     raw = orjson.dumps(body)
     api = api_of(body)
     assert api is not None
     made = hook.apply(raw, api=api, tenant="", now=now, mode="on", restores=True)
-    hook.commit(made.receipt, now, endpoint="e")
+    hook.commit(made, now, endpoint="e")
     return raw, made
 
 
@@ -115,7 +116,7 @@ def cell(
         off.put(before)
         on.put(after)
         if n >= learnt:
-            found = made.plan.documents
+            found = made.documents
             seen += found if found <= DRAWN else 0
             whole += found == DRAWN
         if before != after:

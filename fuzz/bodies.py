@@ -148,7 +148,7 @@ def context(data: bytes) -> None:
                 assert {k: v for k, v in before.items() if k != "messages"} == {
                     k: v for k, v in after.items() if k != "messages"
                 }
-            hook.commit(result.receipt, float(turn))
+            hook.commit(result, float(turn))
 
 
 def _documents(choices: Choices) -> bytes:

@@ -55,12 +55,13 @@ class Matches:
     pattern: str
 
 
-_LIMITS = {
+LIMITS = {
     Ge: ("ge", operator.ge, "at least"),
     Gt: ("gt", operator.gt, "above"),
     Le: ("le", operator.le, "at most"),
     Lt: ("lt", operator.lt, "below"),
 }
+"""Marks of numeric bounds, each with its attribute, its check and its words."""
 
 
 def hints_of(declared: Any) -> dict[str, Any]:
@@ -130,8 +131,8 @@ def _faults(hint: Any, value: Any) -> Iterator[str]:
     if get_origin(hint) is Annotated:
         hint, *marks = get_args(hint)
         for mark in marks if value is not None else ():
-            if type(mark) in _LIMITS:
-                attribute, holds, words = _LIMITS[type(mark)]
+            if type(mark) in LIMITS:
+                attribute, holds, words = LIMITS[type(mark)]
                 limit = getattr(mark, attribute)
                 if not holds(value, limit):
                     yield f"must be {words} {limit:g}"

@@ -19,7 +19,7 @@ from laar.client import (
     until_correct,
     until_correct_sync,
 )
-from laar.client.loop import MAX_WAIT_S
+from laar.client.until import MAX_WAIT_S
 from laar.client.wire import Deltas, NotACompletion
 from laar.errors import SettingError
 from support.scripted_fleet import ScriptedFleet, completion

@@ -13,7 +13,7 @@ _SCORES = """
 import random
 from laar.context.affinity import Affinity
 
-rng, affinity = random.Random(1), Affinity(600.0)
+rng, affinity = random.Random(1), Affinity()
 docs = [rng.getrandbits(64) for _ in range(60)]
 for now in range(300):
     affinity.observe(rng.sample(docs, 15), float(now))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import tracemalloc
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from laar.context.affinity import Affinity
 from laar.context.aligner import OrderIndex
-from laar.context.cache import DocCache
+from laar_lab.workloads.rag import EngineCache
 from support.exploring import examples
 
 docs_st = st.lists(st.integers(1, 12), min_size=1, max_size=6, unique=True)
@@ -101,7 +102,7 @@ def test_the_trie_holds_exactly_the_orders_within_capacity(history, capacity):
         live[tuple(docs)] = None
         while len(prefixes(live)) > capacity and len(live) > 1:
             live.pop(next(iter(live)))
-    assert index.orders == len(live)
+    assert len(index.orders) == len(live)
     assert len(index) == len(prefixes(live))
     for path in prefixes(history):
         expected = max((n for n in range(len(path) + 1) if path[:n] in prefixes(live)), default=0)
@@ -116,7 +117,7 @@ def test_orders_not_sent_again_expire(monkeypatch):
     index.align(0, 0, [1, 2, 3], 11.0)
     assert (index.match(0, [1, 2, 3]), index.match(0, [4, 5, 6])) == (0, 3)
     index.align(0, 0, [1, 2], 100.0)
-    assert (len(index), index.orders, index.evicted_ttl) == (0, 0, 2)
+    assert (len(index), len(index.orders), index.evicted_ttl) == (0, 0, 2)
 
 
 def test_sending_an_order_again_keeps_it():
@@ -139,7 +140,7 @@ def test_only_orders_last_sent_to_an_endpoint_are_forgotten(history, emptied):
         live[tuple(docs)] = endpoint
     kept = [docs for docs, endpoint in live.items() if endpoint != emptied]
     assert index.forget(emptied) == len(live) - len(kept)
-    assert (index.orders, len(index)) == (len(kept), len(prefixes(kept)))
+    assert (len(index.orders), len(index)) == (len(kept), len(prefixes(kept)))
     for docs in live:
         expected = max((n for n in range(len(docs) + 1) if docs[:n] in prefixes(kept)), default=0)
         assert index.match(0, docs) == expected
@@ -156,7 +157,7 @@ def test_only_orders_not_sent_again_since_are_forgotten(history, before):
         live[tuple(docs)] = endpoint, now
     kept = [docs for docs, (endpoint, at) in live.items() if endpoint != "a" or at >= before]
     assert index.forget("a", before=float(before)) == len(live) - len(kept)
-    assert (index.orders, len(index)) == (len(kept), len(prefixes(kept)))
+    assert (len(index.orders), len(index)) == (len(kept), len(prefixes(kept)))
     assert index.forget("a", before=float(before)) == 0
 
 
@@ -167,7 +168,7 @@ def test_an_order_belongs_to_the_endpoint_that_it_was_last_sent_to():
     index.insert(0, 0, [1, 3], 0.0, endpoint="a")
     assert index.forget("a") == 1
     assert index.forget("b") == 1
-    assert (index.orders, len(index), index.evicted_told) == (0, 0, 2)
+    assert (len(index.orders), len(index), index.evicted_told) == (0, 0, 2)
 
 
 def test_a_large_cache_is_forgotten_in_steps_except_orders_sent_again():
@@ -175,18 +176,18 @@ def test_a_large_cache_is_forgotten_in_steps_except_orders_sent_again():
     for i in range(1000):
         index.insert(0, 0, [i, 2000, 2001], 0.0, endpoint="a")
     assert index.forget("a") == 1000
-    left = index.orders
+    left = len(index.orders)
     assert 0 < left < 1000  # in steps, so that waiting requests are not delayed
     for i in range(1000):
         index.insert(0, 0, [i, 2000, 2001], 1.0, endpoint="b")
-    assert (index.orders, index.forget("a")) == (1000, 0)
+    assert (len(index.orders), index.forget("a")) == (1000, 0)
 
 
 def test_a_smaller_capacity_is_reached_order_by_order():
     index = OrderIndex()
     for i in range(200):
         index.insert(0, 0, [i, 1000, 1001], 0.0)
-    index.resize(30)
+    index.capacity_docs = 30
     for i in range(20):
         index.insert(0, 0, [i, 2000, 2001], 1.0)
     assert len(index) == 30
@@ -197,7 +198,7 @@ def test_many_requests_with_one_order_take_the_space_of_one():
     for i in range(500):
         index.insert(0, 0, [1, 2], float(i) / 1e3)
         index.insert(0, 0, [1, 2, 3], float(i) / 1e3)
-    assert (index.orders, len(index)) == (2, 3)
+    assert (len(index.orders), len(index)) == (2, 3)
 
 
 def test_unseen_documents_keep_the_received_order():
@@ -227,7 +228,7 @@ def test_the_number_of_scopes_is_bounded(monkeypatch):
     index = OrderIndex()
     for scope in range(10):
         index.insert(scope, scope, [1, 2], 0.0)
-    assert index.scopes == 3
+    assert len(index.affinities) == 3
 
 
 def test_a_thousand_first_documents_and_256_documents_are_aligned():
@@ -242,7 +243,7 @@ def test_a_thousand_first_documents_and_256_documents_are_aligned():
 
 class TestAffinity:
     def test_documents_seen_together_outrank_an_unrelated_popular_one(self):
-        affinity = Affinity(600.0)
+        affinity = Affinity()
         for i in range(60):
             affinity.observe([1, 2, 3], float(i))
             affinity.observe([7, 100 + i], float(i))
@@ -251,7 +252,7 @@ class TestAffinity:
         assert min(score[doc] for doc in (1, 2, 3)) > score[7]
 
     def test_the_score_is_independent_of_the_order_of_the_documents(self):
-        affinity = Affinity(600.0)
+        affinity = Affinity()
         rng = random.Random(0)
         for _ in range(50):
             affinity.observe(rng.sample(range(30), 8), 0.0)
@@ -261,15 +262,17 @@ class TestAffinity:
             rng.shuffle(docs)
             assert affinity.likely(docs, 0.0) == expected
 
-    def test_old_sightings_lose_weight(self):
-        affinity = Affinity(10.0)
+    def test_old_sightings_lose_weight(self, monkeypatch):
+        monkeypatch.setattr("laar.context.affinity.HALF_LIFE_S", 10.0)
+        affinity = Affinity()
         affinity.observe([1, 2], 0.0)
         affinity.observe([3, 4], 90.0)
         assert affinity.likely([1, 2, 3, 4], 90.0)[1] == {3, 4}
 
     @pytest.mark.parametrize("later", [1e3, 1e4, 1e7])
-    def test_counts_stay_finite_however_long_it_runs(self, later):
-        affinity = Affinity(1.0)
+    def test_counts_stay_finite_however_long_it_runs(self, later, monkeypatch):
+        monkeypatch.setattr("laar.context.affinity.HALF_LIFE_S", 1.0)
+        affinity = Affinity()
         for step in range(5):
             affinity.observe([1, 2, 3], step * later)
         scores, _ = affinity.likely([1, 2, 3], 4 * later)
@@ -277,15 +280,15 @@ class TestAffinity:
 
 
 @settings(max_examples=examples(100))
-@given(st.lists(docs_st, max_size=20), st.one_of(st.none(), st.integers(1, 20)))
+@given(st.lists(docs_st, max_size=20), st.one_of(st.just(math.inf), st.integers(1, 20)))
 def test_the_document_cache_is_an_lru_trie(load, capacity):
-    cache = DocCache(capacity)
+    cache = EngineCache(capacity)
     used: dict[tuple[int, ...], int] = {}
     for time, docs in enumerate(load):
         hit = next(n for n in range(len(docs), -1, -1) if not n or tuple(docs[:n]) in used)
-        assert cache.put(docs) == hit
+        assert cache.match(docs) == cache.put(docs) == hit
         used.update({tuple(docs[:n]): time for n in range(1, len(docs) + 1)})
-        while capacity is not None and len(used) > capacity:
+        while len(used) > capacity:
             leaves = [p for p in used if not any(q[: len(p)] == p and q != p for q in used)]
             del used[min(leaves, key=lambda path: (used[path], -len(path)))]
         assert len(cache) == len(used)

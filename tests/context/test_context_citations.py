@@ -47,7 +47,7 @@ def content(given, at=0):
 def sent(hook, given, **how):
     how = {"now": 0.0, "mode": "on", "restores": True, **how}
     made = hook.apply(given, api="chat", tenant="", **how)
-    hook.commit(made.receipt, 0.0, endpoint="e")
+    hook.commit(made, 0.0, endpoint="e")
     return made
 
 

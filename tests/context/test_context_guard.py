@@ -134,7 +134,7 @@ def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup, monkeypa
             messages.append(turn(ids, f"What is in {number} of {conversation}?"))
             body = orjson.dumps({"model": "m", "messages": messages})
             result = hook.apply(body, now=float(number), **call)
-            hook.commit(result.receipt, float(number))
+            hook.commit(result, float(number))
             assert result.reason is not Reason.ERROR
             sent = orjson.loads(result.body)["messages"]
             assert sent[: len(before)] == before
@@ -162,8 +162,9 @@ def asked(seed, harm):
         ]
         body = orjson.dumps({"model": "m", "messages": messages})
         result = hook.apply(body, api="chat", tenant="t", mode="on", now=float(number))
-        chance = right[context] - (0.0 if result.receipt.held_out else harm)
-        hook.record_outcome(result.receipt, correct=rng.random() < chance)
+        chance = right[context] - (0.0 if result.held_out else harm)
+        sides = {"held_out": result.held_out, "deduplicated": result.deduplicated}
+        hook.guard.record_outcome(result.conversation, correct=rng.random() < chance, **sides)
     return hook.guard.off
 
 
@@ -194,8 +195,8 @@ def test_turns_and_retries_of_a_conversation_stay_in_one_group(monkeypatch):
             for model in ("m", "m"):
                 body = orjson.dumps({"model": model, "messages": messages})
                 result = hook.apply(body, api="chat", tenant="t", mode="on", now=0.0)
-                told.add(result.receipt.held_out)
-            hook.commit(result.receipt, 0.0)
+                told.add(result.held_out)
+            hook.commit(result, 0.0)
             messages.append({"role": "assistant", "content": "So."})
         assert len(told) == 1
         sides |= told
@@ -211,7 +212,7 @@ def test_a_route_that_stopped_reordering_still_replaces_repeated_documents(monke
         messages = [*before, turn(ids, question)]
         body = orjson.dumps({"model": "m", "messages": messages})
         result = hook.apply(body, api="chat", tenant="t", mode="on", now=0.0)
-        hook.record_usage(result.receipt, prompt_tokens=1000, cached_tokens=500)
+        hook.record_usage(result, prompt_tokens=1000, cached_tokens=500)
         return result
 
     for conversation in range(40):

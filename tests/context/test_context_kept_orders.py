@@ -49,7 +49,7 @@ def hook(secret=b"one"):
 def send(hook_, messages, *, now=0.0):
     body = orjson.dumps({"model": "m", "messages": messages})
     made = hook_.apply(body, api="chat", tenant="t", now=now, mode="on", restores=True)
-    hook_.commit(made.receipt, now, endpoint="e")
+    hook_.commit(made, now, endpoint="e")
     return orjson.loads(made.body)["messages"], made.reason
 
 
@@ -173,7 +173,7 @@ def test_each_change_is_reported_after_its_request_was_accepted():
     apply = partial(here.apply, api="chat", tenant="t", now=0.0, mode="on")
     made = apply(body)
     assert not told
-    here.commit(made.receipt, 0.0, endpoint="e")
+    here.commit(made, 0.0, endpoint="e")
     assert [key for key, _ in told] == [dict(here.memo.latest()).popitem()[0]]
     there = hook()
     there.memo.put(*told[0], 0.0)

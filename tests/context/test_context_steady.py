@@ -127,7 +127,7 @@ def test_documents_after_such_a_line_share_their_order():
         user = {"role": "user", "content": "And?"}
         body = orjson.dumps({"messages": [{"role": "system", "content": system}, user]})
         made = hook.apply(body, api="chat", tenant="", now=0.0, mode="on")
-        hook.commit(made.receipt, 0.0, endpoint="e")
+        hook.commit(made, 0.0, endpoint="e")
         return json.loads(made.body)["messages"]
 
     first = answered("Monday", [2, 1, 3, 4])

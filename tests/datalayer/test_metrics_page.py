@@ -302,6 +302,13 @@ def test_arbitrary_bytes_raise_nothing(noise: bytes, engine: str) -> None:
         read_page(name + noise + b"\n" + name + b"{" + noise + b"\n", engine, None)
 
 
+@pytest.mark.parametrize("noise", [b"}a", b"a", b" ", b',engine="'])
+@pytest.mark.parametrize("begin", [b" ", b"{"])
+def test_an_incomplete_line_takes_time_linear_in_its_length(noise: bytes, begin: bytes) -> None:
+    page = b"vllm:num_requests_waiting" + begin + 300_000 * noise
+    assert math.isnan(read_page(page, "vllm", None)[0].waiting)
+
+
 @pytest.mark.parametrize(("blocks", "size"), [("1e200", "1e200"), ("1e300", "1"), ("1e-9", "0")])
 def test_an_absurd_capacity_is_unknown(blocks: str, size: str) -> None:
     """It is later converted to an integer, which fails for infinity."""

@@ -18,7 +18,7 @@ from laar_command import MODELS
 
 from laar.accuracy.artifact import parse_artifact
 from laar.accuracy.fitting.outcomes import parse_outcome
-from laar.client.loop import Message
+from laar.client.until import Message
 from laar.errors import SettingError
 from laar.measuring.checks import decide
 from laar.measuring.sets import SETS, made_questions

@@ -538,11 +538,11 @@ def test_an_order_is_learned_after_its_messages_are_sent_and_before_the_next_bod
     head = Head(path=PATHS["chat"], upgrade=False, signed=False, control=(), **plain)
     call = {"api": Api.CHAT, "model": "m", "head": head, "may_change": True, "shows_answer": True}
     hook = hooks.orderings[0].hook
-    hooks.apply(raw(text(range(8))), now=0.0, **call).asked("a", 0.0)
+    hooks.apply(raw(text(range(8))), now=0.0, **call).asked(0.0)
     assert (len(due), hook.stats()["index_orders"]) == (1, 0)
     made = hooks.apply(raw(text(range(8, 16))), now=1.0, **call)
     assert hook.stats()["index_orders"] == 1
-    made.asked("b", 1.0)
+    made.asked(1.0)
     due[1]()
     assert hook.stats()["index_orders"] == 2
     made.refused()
@@ -574,7 +574,7 @@ def test_decisions_that_wait_for_an_outcome_keep_no_documents(monkeypatch):
                 shows_answer=True,
                 now=float(number),
             )
-            made.accepted("a:1", str(number), float(number), decision=f"d{number}")
+            made.accepted("a:1", float(number), decision=f"d{number}")
             del made
             taken.append(tracemalloc.get_traced_memory()[0])
     finally:

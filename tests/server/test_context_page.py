@@ -7,9 +7,9 @@ import pytest
 from browser import missing, window
 from watching import watched_picker
 
+from laar.core.decision import Completion
 from laar.core.request import Api
 from laar.prefix.templates import Template
-from laar.protocol.answers import Usage
 from laar.protocol.headers import read_head
 from support import eventually
 
@@ -70,8 +70,9 @@ async def test_the_page_shows_expected_and_actual_gains_of_the_hook(
                 shows_answer=True,
                 now=runner.picker.clock(),
             )
-            rework.accepted("", "", runner.picker.clock())
-            rework.ended(0.25, Usage(prompt_tokens=100, completion_tokens=1, cached_tokens=40))
+            rework.accepted("", runner.picker.clock())
+            end = {"status": 200, "cause": "complete", "latency_s": 0.5, "ttft_s": 0.25}
+            rework.ended(Completion(**end, prompt_tokens=100, cached_tokens=40))
         await browser.open(url)
 
         async def shown():

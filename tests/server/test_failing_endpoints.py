@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from laar.protocol import headers as names
-from laar.protocol.stream import sending
+from laar.protocol.stream import contract_headers
 from support import Answer, eventually, free_port, metric
 from support.grids import crossed
 
@@ -304,7 +304,7 @@ async def test_a_slow_answer_is_used_if_it_begins_before_the_hedged_one(
     """The request that it had begun to work on is not lost, and it did not fail."""
     monkeypatch.setattr(names, "BEGINS_S", {1: 60})
     for constant in ("_BEGIN_S", "_BEGIN", "_SLOW_TOKEN_S"):
-        monkeypatch.setattr(sending, constant, 0.0)
+        monkeypatch.setattr(contract_headers, constant, 0.0)
     slow, hung = await gateway.upstream(), socket.create_server(("127.0.0.1", 0), backlog=64)
     slow.chat_answer = Answer(body=b'{"slow": true}', wait_s=2.5)
     gateway.members((slow.address, "m"), ("{}:{}".format(*hung.getsockname()), "m"))

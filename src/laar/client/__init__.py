@@ -1,8 +1,7 @@
 """The client side of LAAR: ask until correct, and report outcomes."""
 
-from laar.client.loop import Attempt, Outcome
 from laar.client.report import report_outcome, report_outcome_sync
-from laar.client.until import until_correct, until_correct_sync
+from laar.client.until import Attempt, Outcome, until_correct, until_correct_sync
 
 __all__ = [
     "Attempt",

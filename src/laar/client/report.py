@@ -10,8 +10,7 @@ from __future__ import annotations
 import aiohttp
 import orjson
 
-from laar.client.loop import Outcome
-from laar.client.until import blocking
+from laar.client.until import Outcome, blocking
 from laar.protocol.headers import REPORTER
 
 

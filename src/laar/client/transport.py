@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from time import monotonic
 
 import aiohttp
 import orjson
 
-from laar.client.loop import Reply
-from laar.client.wire import MAX_ANSWER_BYTES, Deltas, NotACompletion, read_completion
+from laar.client.wire import MAX_ANSWER_BYTES, Completion, Deltas, NotACompletion, read_completion
 from laar.datalayer.fetching import read_capped
 from laar.errors import SettingError
 
 _ERROR_CHARS = 300  # characters of an error's body: enough to identify it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The result of a request.
+
+    Args:
+        status: HTTP status; 0 if there was no answer.
+        latency_s: seconds from sending to the last byte.
+        ttft_s: seconds from sending to the first token of a streamed answer, including reasoning.
+        headers: headers of the answer, names in lower case.
+        completion: the answer; None without one, and `error` has the reason.
+    """
+
+    status: int
+    latency_s: float
+    ttft_s: float | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    completion: Completion | None = None
+    error: str | None = None
 
 
 def completions_url(base_url: str) -> str:

@@ -40,23 +40,23 @@ class Deltas:
         self._parts: list[str] = []
         self._model: str | None = None
         self._usage: object = None
-        self._held: list[bytes] = []  # the incomplete line
-        self._held_bytes = self._text_bytes = 0
+        self._held = bytearray()  # the incomplete line
+        self._text_bytes = 0
         self._answers = self._begun = self._ended = self._failed = False
 
     def feed(self, data: bytes) -> bool:
         """Read the next bytes of the stream; return True once the first token has arrived."""
         head, newline, tail = data.rpartition(b"\n")
         if newline:
-            self._read(b"".join(self._held) + head)
-            self._held, self._held_bytes = [], 0
-        self._held.append(tail)
-        self._held_bytes = _bounded(self._held_bytes + len(tail))
+            self._read(bytes(self._held) + head)
+            self._held.clear()
+        self._held += tail
+        _bounded(len(self._held))
         return self._begun
 
     def completion(self) -> Completion:
         """Return the answer; raise `NotACompletion` if the stream ended early."""
-        self._read(b"".join(self._held))
+        self._read(bytes(self._held))
         if not (self._answers and self._ended):
             raise NotACompletion("the stream ended before the answer did")
         return _completion("".join(self._parts), self._model, self._usage)

@@ -27,6 +27,9 @@ PRIOR = 20.0
 PARTNERS = 64
 """Maximum documents per request for which pairs are counted: the work is quadratic."""
 
+HALF_LIFE_S = 600.0
+"""Half-life of a sighting."""
+
 KNOWN = 0.05
 """Decayed sightings below which a document counts as new: 4 half-lives after a single one."""
 
@@ -37,14 +40,9 @@ _ROWS = np.array([0, 1 << _BITS], np.intp).reshape(2, 1, 1)
 
 
 class Affinity:
-    """Decayed counts of documents and pairs for one scope; 512 KiB.
+    """Decayed counts of documents and pairs for one scope; 512 KiB."""
 
-    Args:
-        half_life_s: half-life of a sighting.
-    """
-
-    def __init__(self, half_life_s: float) -> None:
-        self._half_life_s = half_life_s
+    def __init__(self) -> None:
         self._counts = np.zeros(2 << _BITS, np.float32)  # two rows
         self._requests = 0.0
         self._origin: float | None = None
@@ -81,7 +79,7 @@ class Affinity:
         """Return the current weight of a sighting; rescale tables before they overflow."""
         if self._origin is None:
             self._origin = now
-        age = max(0.0, now - self._origin) / self._half_life_s
+        age = max(0.0, now - self._origin) / HALF_LIFE_S
         if age > _RESCALE:
             factor = 2.0**-age
             self._counts *= factor

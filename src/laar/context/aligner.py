@@ -16,8 +16,8 @@ costs 8 bytes per document, and a search compares it without probing.
 Guarantees: the result is a permutation; it never shares a shorter path than the received order;
 aligning the result again, against the same index, returns it. Orders are evicted oldest first
 beyond `capacity_docs` nodes and after `TTL_S`, which keeps the index about as old as the endpoints'
-caches, and by `forget` when an engine reports evictions: each order records its last endpoint and
-its first request. Hash collisions affect order, never content.
+caches, and by `forget` when an engine reports evictions: each order records its last endpoint. Hash
+collisions affect order, never content.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Alignment:
 
 @dataclass(slots=True, eq=False)
 class _Order:
-    """An order that was sent: last time, seed, documents, last endpoint and first request."""
+    """An order that was sent: last time, seed, documents and last endpoint."""
 
     count: ClassVar = 1  # as of a branch
 
@@ -74,7 +74,6 @@ class _Order:
     seed: int
     docs: array[int]
     endpoint: str
-    request: int
 
 
 @dataclass(slots=True, eq=False)
@@ -92,8 +91,6 @@ caches."""
 MAX_SCOPES = 32
 """Maximum pairs of tenant and model with popularity counts, 0.5 MB each; LRU eviction."""
 
-_HALF_LIFE_S = 600.0  # half-life of a document's popularity
-
 
 class OrderIndex:
     """Index of orders sent, over all scopes; 80 to 190 bytes per document position.
@@ -101,23 +98,26 @@ class OrderIndex:
     Up to 900 if many orders differ only in their last document.
 
     Args:
-        capacity_docs: maximum positions; the documents in all endpoints' caches together.
+        capacity_docs: maximum positions; the documents in all endpoints' caches together. May be
+            changed; the excess is dropped with the next orders.
+
+    Attributes:
+        orders: the orders by hash of the whole, oldest first.
+        affinities: popularity counts by scope.
     """
 
     def __init__(self, *, capacity_docs: int = 30_000) -> None:
-        self._capacity = capacity_docs
+        self.capacity_docs = capacity_docs
         self._clear()
-        self._affinities: Latest[int, Affinity] = Latest(MAX_SCOPES)
+        self.affinities: Latest[int, Affinity] = Latest(MAX_SCOPES)
         self.evicted_capacity = 0
         self.evicted_ttl = 0
         self.evicted_told = 0
 
     def _clear(self) -> None:
         self._roots: dict[int, _Branch] = {}  # by seed
-        self._orders: OrderedDict[int, _Order] = OrderedDict()  # by hash of the whole; oldest first
+        self.orders: OrderedDict[int, _Order] = OrderedDict()
         self._sent_to: dict[str, dict[int, None]] = {}  # by endpoint; oldest first
-        # By hash of the request's id, since strings would double the memory.
-        self._brought: dict[int, int] = {}
         self._doomed: set[int] = set()
         self._positions = 0
         self._docs = 0  # summed over all orders
@@ -125,21 +125,6 @@ class OrderIndex:
     def __len__(self) -> int:
         """Return the number of document positions held."""
         return self._positions
-
-    @property
-    def orders(self) -> int:
-        """Number of orders held."""
-        return len(self._orders)
-
-    @property
-    def capacity_docs(self) -> int:
-        """Maximum document positions held."""
-        return self._capacity
-
-    @property
-    def scopes(self) -> int:
-        """Number of scopes with popularity counts."""
-        return len(self._affinities)
 
     def align(self, scope: int, seed: int, docs: Sequence[int], now: float) -> Alignment:
         """Return an order for `docs` (distinct 64-bit hashes).
@@ -151,7 +136,7 @@ class OrderIndex:
             now: seconds, monotonic.
         """
         self._expire(now)
-        affinity = self._affinities.get(scope)
+        affinity = self.affinities.get(scope)
         root = self._roots.get(seed)
         if affinity is None or root is None:
             return Alignment(tuple(range(len(docs))), 0, 0)
@@ -189,49 +174,28 @@ class OrderIndex:
         return len(docs) if at else 0
 
     def insert(
-        self,
-        scope: int,
-        seed: int,
-        docs: Sequence[int],
-        now: float,
-        *,
-        endpoint: str = "",
-        request: str = "",
+        self, scope: int, seed: int, docs: Sequence[int], now: float, *, endpoint: str = ""
     ) -> None:
-        """Record the order of a request in flight, or of one accepted by an endpoint.
-
-        `retract` and `forget` find it by request or endpoint.
-        """
-        affinity = self._affinities.get(scope) or Affinity(_HALF_LIFE_S)
-        self._affinities[scope] = affinity
+        """Record the order of a request in flight, or of one accepted by an endpoint."""
+        affinity = self.affinities[scope] = self.affinities.get(scope) or Affinity()
         affinity.observe(docs, now)
-        self.place(seed, docs, now, endpoint=endpoint, request=request)
+        self.place(seed, docs, now, endpoint=endpoint)
 
-    def place(
-        self, seed: int, docs: Sequence[int], now: float, *, endpoint: str, request: str = ""
-    ) -> None:
-        """Record the endpoint of an already recorded order, without counting the request again."""
+    def place(self, seed: int, docs: Sequence[int], now: float, *, endpoint: str) -> None:
+        """Record the endpoint of an already recorded order, without counting the request again.
+
+        An order stays with the endpoint that has it until another one is known.
+        """
         whole = hash((seed, *docs))
-        order = self._orders.get(whole)
+        order = self.orders.get(whole)
         if order is None:
-            key = hash(request) if request else 0
-            order = _Order(now, seed, array("Q", docs), "", key)
-            self._orders[whole] = order
+            order = self.orders[whole] = _Order(now, seed, array("Q", docs), "")
             self._docs += len(docs)
             self._thread(order)
-            if request:
-                self._brought[key] = whole
-            self._send(whole, order, endpoint)
-            for _ in range(_EXPIRE_AT_ONCE):
-                if not self._is_full() or len(self._orders) < 2:
-                    break
-                self._drop(next(iter(self._orders)))
-                self.evicted_capacity += 1
-        else:
-            order.sent_at = now
-            self._orders.move_to_end(whole)
-            self._doomed.discard(whole)
-            self._send(whole, order, endpoint)
+        order.sent_at = now
+        self.orders.move_to_end(whole)
+        self._doomed.discard(whole)
+        self._send(whole, order, endpoint or order.endpoint)
         self._expire(now)
 
     def forget(self, endpoint: str, *, before: float | None = None) -> int:
@@ -245,24 +209,17 @@ class OrderIndex:
             The number of orders.
         """
         sent = self._sent_to.get(endpoint, {})
-        gone = set(takewhile(lambda o: before is None or self._orders[o].sent_at < before, sent))
+        gone = set(takewhile(lambda o: before is None or self.orders[o].sent_at < before, sent))
         gone -= self._doomed
         self._doomed |= gone
         self._sweep(_FORGET_AT_ONCE)
         return len(gone)
 
-    def retract(self, request: str) -> None:
-        """Remove a request's order, unless an endpoint received the same order."""
-        whole = self._brought.get(hash(request))
-        if whole is not None and not self._orders[whole].endpoint:
+    def retract(self, seed: int, docs: Sequence[int]) -> None:
+        """Remove the order of a refused request, unless an endpoint received the same order."""
+        order = self.orders.get(whole := hash((seed, *docs)))
+        if order is not None and not order.endpoint:
             self._drop(whole)
-
-    def resize(self, capacity_docs: int) -> None:
-        """Change the capacity; the excess is dropped with the next orders."""
-        self._capacity = max(1, capacity_docs)
-
-    def _is_full(self) -> bool:
-        return self._positions > self._capacity or self._docs > _MOST_SHARED * self._capacity
 
     def _send(self, whole: int, order: _Order, endpoint: str) -> None:
         """Record an order as the latest of an endpoint; an empty name means unknown."""
@@ -301,25 +258,30 @@ class OrderIndex:
 
     def _expire(self, now: float) -> None:
         self._sweep(_EXPIRE_AT_ONCE)
-        if not self._orders:
+        if not self.orders:
             return
-        if now - next(reversed(self._orders.values())).sent_at > TTL_S:
-            self.evicted_ttl += len(self._orders)
+        if now - next(reversed(self.orders.values())).sent_at > TTL_S:
+            self.evicted_ttl += len(self.orders)
             self._clear()
             return
+        capacity = self.capacity_docs
         for _ in range(_EXPIRE_AT_ONCE):
-            if now - next(iter(self._orders.values())).sent_at <= TTL_S:
+            oldest, order = next(iter(self.orders.items()))
+            if now - order.sent_at > TTL_S:
+                self.evicted_ttl += 1
+            elif len(self.orders) > 1 and (
+                self._positions > capacity or self._docs > _MOST_SHARED * capacity
+            ):
+                self.evicted_capacity += 1
+            else:
                 return
-            self._drop(next(iter(self._orders)))
-            self.evicted_ttl += 1
+            self._drop(oldest)
 
     def _drop(self, whole: int) -> None:
-        order = self._orders.pop(whole)
+        order = self.orders.pop(whole)
         self._docs -= len(order.docs)
         self._doomed.discard(whole)
         self._send(whole, order, "")
-        if self._brought.get(order.request) == whole:
-            del self._brought[order.request]
         at = self._roots[order.seed]
         at.count -= 1
         if not at.count:

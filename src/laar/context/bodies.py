@@ -76,29 +76,22 @@ def prompt_texts(body: dict[str, object], api: str, raw: bytes | None = None) ->
 def _texts(body: dict[str, object], api: str, *, whole: bool) -> list[Text]:
     if api == "completions":
         return _prompts(body.get("prompt"))
-    if api == "chat":
-        documents = [Text(("documents",), "", "tool", True, parts=True)]
-        has_documents = whole and isinstance(body.get("documents"), list)
-        said = _messages("messages", body.get("messages"), whole)
-        return [*said, *(documents if has_documents else ())]
-    if api == "messages":  # Anthropic's system prompt is outside the messages
-        messages = body.get("messages")
-        first_turn = not (isinstance(messages, list) and any(map(_is_answer, messages)))
-        return [
-            *_content(("system",), body.get("system"), "system", first_turn),
-            *_messages("messages", messages, whole),
-        ]
-    if api != "responses":
-        raise Refused(Reason.UNSUPPORTED_API)
-    given = body.get("input")
+    key = "input" if api == "responses" else "messages"
+    said = body.get(key)
+    first_turn = not (isinstance(said, list) and None in map(_role, said))
     texts: list[Text] = []
-    instructions = body.get("instructions")
-    if isinstance(instructions, str):
-        first_turn = not (isinstance(given, list) and any(map(_is_answer, given)))
-        texts.append(Text(("instructions",), instructions, "system", first_turn))
-    if isinstance(given, str):
-        texts.append(Text(("input",), given, "user", True))
-    texts += _messages("input", given, whole)
+    if api == "messages":  # Anthropic's system prompt is outside the messages
+        texts += _content(("system",), body.get("system"), "system", first_turn)
+    elif api == "responses":
+        if isinstance(instructions := body.get("instructions"), str):
+            texts.append(Text(("instructions",), instructions, "system", first_turn))
+        if isinstance(said, str):
+            texts.append(Text(("input",), said, "user", True))
+    elif api != "chat":
+        raise Refused(Reason.UNSUPPORTED_API)
+    texts += _messages(key, said, whole)
+    if api == "chat" and whole and isinstance(body.get("documents"), list):
+        texts.append(Text(("documents",), "", "tool", True, parts=True))
     return texts
 
 
@@ -145,16 +138,18 @@ def _messages(key: str, messages: object, whole: bool) -> Iterator[Text]:
     if not isinstance(messages, list):
         return
     roles = list(map(_role, messages))
-    turns = _turns(roles)
-    newest = max((turn for turn in turns if turn is not None), default=0)
-    for i, (message, role, turn) in enumerate(zip(messages, roles, turns, strict=True)):
-        if role is None or turn is None or "cache_control" in message:
+    last = len(roles)  # the start of the last turn: after the last answer with a message after it
+    while last and roles[last - 1] is None:
+        last -= 1
+    while last and roles[last - 1] is not None:
+        last -= 1
+    for i, (message, role) in enumerate(zip(messages, roles, strict=True)):
+        if role is None or "cache_control" in message:
             continue
-        fresh = turn == newest
         for field in ("content", "output"):
             value = message.get(field)
             if value is not None:
-                yield from _content((key, i, field), value, role, fresh, whole)
+                yield from _content((key, i, field), value, role, i >= last, whole)
 
 
 def _content(
@@ -199,7 +194,7 @@ _DEEPEST = 5
 
 
 def _role(message: object) -> Role | None:
-    """Return the role of a message; None if the message is never changed."""
+    """Return the role of a message; None for the model's own, which are never changed."""
     if not isinstance(message, dict):
         return None
     role = message.get("role")
@@ -207,23 +202,3 @@ def _role(message: object) -> Role | None:
         return _ROLES.get(role)
     kind = message.get("type")
     return "tool" if isinstance(kind, str) and kind.endswith("_output") else None
-
-
-def _is_answer(message: object) -> bool:
-    """Return whether the model wrote the message: an answer, a tool call, reasoning."""
-    return _role(message) is None
-
-
-def _turns(roles: Sequence[Role | None]) -> list[int | None]:
-    """Return the turn of each message; None for the model's own."""
-    turns: list[int | None] = []
-    turn, answered = 0, False
-    for role in roles:
-        if role is None:
-            turns.append(None)
-            answered = True
-        else:
-            turn += answered
-            turns.append(turn)
-            answered = False
-    return turns

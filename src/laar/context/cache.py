@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import accumulate, takewhile
 
 
 class DocCache:
@@ -18,45 +19,24 @@ class DocCache:
     least as recent as its children and the oldest entry is a leaf.
 
     Args:
-        capacity_docs: maximum nodes; None for unbounded (expected hits without eviction).
+        capacity_docs: maximum nodes; may be changed, and the next `put` evicts the excess.
     """
 
-    def __init__(self, capacity_docs: int | None) -> None:
-        self._capacity = capacity_docs
-        self._nodes: OrderedDict[int, int] = OrderedDict()  # last request to use each node
-        self._requests = 0
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-    @property
-    def oldest(self) -> int:
-        """Return the number, from 0, of the request that last used the next entry to evict."""
-        return next(iter(self._nodes.values()), self._requests)
-
-    def resize(self, capacity_docs: int) -> None:
-        """Set the maximum nodes; the next `put` evicts the excess."""
-        self._capacity = capacity_docs
-
-    def match(self, docs: Sequence[int]) -> int:
-        """Return how many leading documents are cached."""
-        node = 0
-        for count, doc in enumerate(docs):
-            node = hash((node, doc))
-            if node not in self._nodes:
-                return count
-        return len(docs)
+    def __init__(self, capacity_docs: float) -> None:
+        self.capacity_docs = capacity_docs
+        self._nodes: OrderedDict[int, None] = OrderedDict()
 
     def put(self, docs: Sequence[int]) -> int:
         """Cache a request's documents; return how many leading ones were cached before."""
-        hit = self.match(docs)
-        path = [0]
-        for doc in docs:
-            path.append(hash((path[-1], doc)))
-        for node in reversed(path[1:]):
-            self._nodes[node] = self._requests
+        path = self._path(docs)
+        hit = len([*takewhile(self._nodes.__contains__, path)])
+        for node in reversed(path):
+            self._nodes[node] = None
             self._nodes.move_to_end(node)
-        self._requests += 1
-        while self._capacity is not None and len(self._nodes) > self._capacity:
+        while len(self._nodes) > self.capacity_docs:
             self._nodes.popitem(last=False)
         return hit
+
+    @staticmethod
+    def _path(docs: Sequence[int]) -> list[int]:
+        return [*accumulate(docs, lambda node, doc: hash((node, doc)), initial=0)][1:]

@@ -63,15 +63,13 @@ def numbered(text: str, block: Block) -> Block:
 
     Each label has its number once before the document, and maybe once more after it.
     """
-    return (block.held and block.labels_stay and not block.quoted and _freed(text, block)) or block
-
-
-def _freed(text: str, block: Block) -> Block | None:
+    if block.held is None or not block.labels_stay or block.quoted:
+        return block
     items = block.items
     gaps = [(a.end, b.start) for a, b in pairwise(items)]
     found = [list(_NUMBER.finditer(text, *gap)) for gap in gaps]
     if {len(own) for own in found} not in ({1}, {2}):
-        return None
+        return block
     forms = {
         (
             text[begin : own[0].start()],
@@ -81,13 +79,13 @@ def _freed(text: str, block: Block) -> Block | None:
         for own, (begin, end) in zip(found, gaps, strict=True)
     }
     if len(forms) > 1:
-        return None
+        return block
     behind, _, before = forms.pop()
     # The first document must have the same text before it, and the last the same after it.
     start = items[0].start - len(before)
     first = _AT_END.search(text[max(0, start - _LONGEST) : start])
     if first is None or text[start : items[0].start] != before:
-        return None
+        return block
     numbers = [(start - len(first[0]), start, 0)]
     numbers += [(*own[-1].span(), at) for at, own in enumerate(found, 1)]
     values = [int(first[0]), *(int(own[-1][0]) for own in found)]
@@ -95,12 +93,12 @@ def _freed(text: str, block: Block) -> Block | None:
     if len(found[0]) > 1:
         last = re.compile(re.escape(behind) + _CLOSING).match(text, items[-1].end)
         if last is None:
-            return None
+            return block
         numbers += [(*own[0].span(), at) for at, own in enumerate(found)]
         numbers.append((*last.span(1), len(items) - 1))
         closing, end = [*(int(own[0][0]) for own in found), int(last[1])], max(end, last.end())
     if closing != values or any(b != a + 1 for a, b in pairwise(values)):
-        return None
+        return block
     named = [item._replace(label=f"{n}") for item, n in zip(items, values, strict=True)]
     return replace(block, items=tuple(named), numbers=tuple(sorted(numbers)), held=None, end=end)
 

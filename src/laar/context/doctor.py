@@ -13,8 +13,9 @@ import orjson
 
 from laar.context.blocks import MAX_DOCS
 from laar.context.bodies import api_of
-from laar.context.hook import ContextHook, HookResult
+from laar.context.hook import ContextHook
 from laar.context.settings import ContextSettings, Reason
+from laar.context.turn import TurnPlan
 
 _MOVABLE = (Reason.UNCHANGED, Reason.OBSERVED)
 
@@ -80,11 +81,10 @@ def diagnose(
     """
     hook = ContextHook(replace(settings or ContextSettings(), holdout_share=0.0))
     for earlier_body in earlier:
-        hook.commit(_observed(hook, earlier_body)[0].receipt, 0.0)
-    made, api = _observed(hook, body)
-    plan = made.plan
+        hook.commit(_observed(hook, earlier_body)[0], 0.0)
+    plan, api = _observed(hook, body)
     shape = max(plan.shapes, key=itemgetter(1))[0] if plan.shapes else None
-    reason = None if made.reason in _MOVABLE else made.reason.value
+    reason = None if plan.reason in _MOVABLE else plan.reason.value
     return Diagnosis(
         documents=plan.documents,
         bytes=plan.document_bytes,
@@ -96,7 +96,7 @@ def diagnose(
     )
 
 
-def _observed(hook: ContextHook, body: bytes) -> tuple[HookResult, str | None]:
+def _observed(hook: ContextHook, body: bytes) -> tuple[TurnPlan, str | None]:
     """Return the hook's result for a body, and the API used to read it."""
     try:
         value = orjson.loads(body)
@@ -106,7 +106,7 @@ def _observed(hook: ContextHook, body: bytes) -> tuple[HookResult, str | None]:
     except orjson.JSONDecodeError:
         value = None
     except orjson.JSONEncodeError:  # nested deeper than orjson can write
-        return HookResult(body=body, reason=Reason.TOO_COMPLEX), None
+        return TurnPlan(body=body, reason=Reason.TOO_COMPLEX), None
     api = api_of(value) if isinstance(value, dict) else None
     made = hook.apply(body, api=api or "", tenant="", now=0.0, mode="observe", restores=True)
     return made, api

@@ -16,10 +16,8 @@ has separate counts.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import orjson
 import xxhash
@@ -33,36 +31,12 @@ from laar.context.guard import GainGuard
 from laar.context.memo import Memo, saved
 from laar.context.recurrence import Recurrences
 from laar.context.sequences import Openings, Sequences
-from laar.context.settings import ContextSettings, Mode, Reason
+from laar.context.settings import ContextSettings, Reason
 from laar.context.steady import steadied, with_last
 from laar.context.turn import Turn, TurnPlan
 
 _SIZE_GAIN = 0.01
 """Weight of a request in the moving average of document sizes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookResult:
-    """The hook's result for a body.
-
-    Args:
-        body: the body to forward; the same object as the input if unchanged.
-        reason: reason for the result.
-        plan: counts of the documents of the last turn, and what their orders save.
-        receipt: state to store once the request is accepted, the argument for `commit`; None if
-            there is nothing to remember.
-        numbers: the client's document numbers by the ids that replaced them, to restore in answers
-            (`laar.context.citations`).
-        context: hashes of growing prefixes of the documents, as sent. Requests with common hashes
-            share the beginning of their prompts.
-    """
-
-    body: bytes
-    reason: Reason
-    plan: TurnPlan = field(default_factory=TurnPlan)
-    receipt: TurnPlan | None = None
-    numbers: Mapping[str, str] = field(default_factory=dict)
-    context: tuple[int, ...] = ()
 
 
 MAX_ADDED_MS = 4.0
@@ -99,7 +73,6 @@ class ContextHook:
         self.sequences = Sequences()
         self.openings = Openings()
         self.guard = GainGuard(share=s.holdout_share)
-        self._reasons: Counter[Reason] = Counter()
         self._cache_bytes: float | None = None
         self._documents = 0.0
         self._document_bytes = 0.0
@@ -111,11 +84,11 @@ class ContextHook:
         api: str,
         tenant: str,
         now: float,
-        mode: Mode,
+        mode: Literal["observe", "on"],
         document: dict[str, Any] | None = None,
         restores: bool = False,
-    ) -> HookResult:
-        """Return the body to forward and the findings; never raise.
+    ) -> TurnPlan:
+        """Return the plan with the body to forward; never raise.
 
         Args:
             body: the complete body as received.
@@ -127,67 +100,89 @@ class ContextHook:
                 without documents.
             restores: whether the caller will restore the result's numbers in the answer.
         """
-        if mode == "off":
-            result = HookResult(body=body, reason=Reason.OFF)
-        else:
+        settings, observe = self.settings, mode == "observe"
+        try:
+            if len(body) > settings.max_body_bytes:
+                raise Refused(Reason.TOO_LARGE)
+            ends_at = self.clock() + MAX_ADDED_MS / 1e3
             try:
-                observe = mode == "observe"
-                result = self._apply(
-                    body, document, api, tenant, now, observe=observe, restores=restores
-                )
-            except Refused as refused:
-                result = HookResult(body=body, reason=refused.reason)
-            except orjson.JSONEncodeError:  # nested deeper than orjson can write
-                result = HookResult(body=body, reason=Reason.TOO_COMPLEX)
-            except Exception:  # noqa: BLE001 (a bug may cost the gain, never the request)
-                result = HookResult(body=body, reason=Reason.ERROR)
-        self._reasons[result.reason] += 1
-        return result
+                parsed = orjson.loads(body) if document is None else document
+            except orjson.JSONDecodeError:
+                raise Refused(Reason.INVALID_JSON) from None
+            if not isinstance(parsed, dict):
+                raise Refused(Reason.NO_DOCUMENTS)
+            steady, last = body, ""
+            if not observe and (settings.sort_tools or settings.last_lines):
+                steady, parsed, last = steadied(body, parsed, api, settings)
+            turn = Turn(
+                hook=self,
+                scope=_scope(parsed, tenant, self._route, observe=observe),
+                now=now,
+                ends_at=ends_at,
+                observes=observe,
+                restores=restores and can_restore(parsed, api),
+            )
+            plan = turn.plan(parsed, api, steady)
+            plan.body_bytes = len(steady)
+            if observe:
+                plan.body, plan.memos, plan.numbers = body, [], {}
+                plan.reason = Reason.OBSERVED if plan.edits else plan.reason
+                return plan
+            made = splice(steady, plan.edits) if plan.edits else steady
+            plan.body = with_last(made, api, last) if last else made
+            plan.context = _context(*plan.orders[0]) if plan.orders else ()
+            if plan.edits:
+                plan.reason = Reason.DEDUPLICATED if plan.removed_bytes else Reason.REORDERED
+            elif plan.body is not body:
+                plan.reason = Reason.STEADIED
+            return plan
+        except Refused as refused:
+            return TurnPlan(body=body, reason=refused.reason)
+        except orjson.JSONEncodeError:  # nested deeper than orjson can write
+            return TurnPlan(body=body, reason=Reason.TOO_COMPLEX)
+        except Exception:  # noqa: BLE001 (a bug may cost the gain, never the request)
+            return TurnPlan(body=body, reason=Reason.ERROR)
 
-    def note(self, receipt: TurnPlan | None, now: float, *, request: str) -> None:
+    def note(self, plan: TurnPlan, now: float) -> None:
         """Remember the order of a request in flight, so that a burst shares it.
 
-        `commit` must follow, or `index.retract` if no endpoint accepts it.
+        `commit` must follow, or `retract` if no endpoint accepts it.
         """
-        if receipt is None:
-            return
-        for seed, docs in receipt.orders:
-            self.index.insert(receipt.scope, seed, docs, now, request=request)
-        for docs in receipt.received:
-            self.sequences.observe(receipt.scope, docs)
+        for seed, docs in plan.orders:
+            self.index.insert(plan.scope, seed, docs, now)
+        for docs in plan.received:
+            self.sequences.observe(plan.scope, docs)
+
+    def retract(self, plan: TurnPlan) -> None:
+        """Forget the order of a request that no endpoint accepted."""
+        for seed, docs in plan.orders:
+            self.index.retract(seed, docs)
 
     def commit(
-        self,
-        receipt: TurnPlan | None,
-        now: float,
-        *,
-        endpoint: str = "",
-        noted: bool = False,
+        self, plan: TurnPlan, now: float, *, endpoint: str = "", noted: bool = False
     ) -> None:
         """Remember a request that its endpoint has accepted (2xx response headers).
 
         Args:
-            receipt: the receipt of `apply`.
+            plan: the result of `apply`.
             now: seconds, monotonic.
             endpoint: name of the endpoint that accepted it, for `index.forget`.
             noted: whether `note` was called for it.
         """
-        if receipt is None:
-            return
         if not noted:
-            self.note(receipt, now, request="")
-        for seed, docs in receipt.orders:
+            self.note(plan, now)
+        for seed, docs in plan.orders:
             self.index.place(seed, docs, now, endpoint=endpoint)
-        for key, what in receipt.memos:
+        for key, what in plan.memos:
             self.memo.put(key, what, now)
             if what.changes and self.memo.tell is not None:
                 self.memo.tell(key, saved(what))
-        while receipt.seen:  # the receipt may live until an outcome is reported
-            self.recurrences.learn(receipt.seen.pop())
-        if receipt.orders:
-            count = sum(len(docs) for _, docs in receipt.orders)
+        while plan.seen:  # the plan lives until the request ends
+            self.recurrences.learn(plan.seen.pop())
+        if plan.orders:
+            count = sum(len(docs) for _, docs in plan.orders)
             self._documents += (count - self._documents) * _SIZE_GAIN
-            self._document_bytes += (receipt.document_bytes - self._document_bytes) * _SIZE_GAIN
+            self._document_bytes += (plan.document_bytes - self._document_bytes) * _SIZE_GAIN
             self._resize()
 
     def set_capacity(self, cache_bytes: float | None) -> None:
@@ -204,93 +199,38 @@ class ContextHook:
         if self._cache_bytes is not None and self._document_bytes > 0:
             fit = self._cache_bytes * self._documents / self._document_bytes
             capacity = min(capacity, int(fit))
-        self.index.resize(capacity)
-        self.received.resize(capacity)
+        self.index.capacity_docs = max(1, capacity)
+        self.received.capacity_docs = capacity
 
-    def record_usage(
-        self, receipt: TurnPlan | None, *, prompt_tokens: int, cached_tokens: int
-    ) -> None:
-        """Record the cached tokens that an engine reports, for the guard."""
-        if receipt is None or prompt_tokens <= 0:
+    def record_usage(self, plan: TurnPlan, *, prompt_tokens: int, cached_tokens: int) -> None:
+        """Record the cached tokens that an engine reports for a prompt with orders, for the guard.
+
+        Without orders only older turns were changed.
+        """
+        if not plan.orders or prompt_tokens <= 0:
             return
-        sizes = receipt.predicted_bytes, receipt.baseline_bytes
-        expected, received = (size / receipt.body_bytes for size in sizes)
+        sizes = plan.predicted_bytes, plan.baseline_bytes
+        expected, received = (size / plan.body_bytes for size in sizes)
         self.guard.record(
-            receipt.conversation,
+            plan.conversation,
             found=cached_tokens / prompt_tokens,
             expected=expected,
-            ahead=None if receipt.held_out else expected - received,
-        )
-
-    def record_outcome(self, receipt: TurnPlan, *, correct: bool) -> None:
-        """Record whether an answer was correct, for the guard."""
-        self.guard.record_outcome(
-            receipt.conversation,
-            held_out=receipt.held_out,
-            deduplicated=receipt.deduplicated,
-            correct=correct,
+            ahead=None if plan.held_out else expected - received,
         )
 
     def stats(self) -> dict[str, int]:
-        """Return requests by reason, including zeros, and the size of every table."""
-        return {reason.value: self._reasons[reason] for reason in Reason} | {
+        """Return the size of every table, and the counts of evictions."""
+        return {
             "index_documents": len(self.index),
-            "index_orders": self.index.orders,
+            "index_orders": len(self.index.orders),
             "index_capacity": self.index.capacity_docs,
-            "index_scopes": self.index.scopes,
+            "index_scopes": len(self.index.affinities),
             "index_evicted_capacity": self.index.evicted_capacity,
             "index_evicted_ttl": self.index.evicted_ttl,
             "index_evicted_told": self.index.evicted_told,
             "memo_entries": len(self.memo),
             "pieces": len(self.recurrences),
         }
-
-    def _apply(
-        self,
-        body: bytes,
-        document: dict[str, Any] | None,
-        api: str,
-        tenant: str,
-        now: float,
-        *,
-        observe: bool,
-        restores: bool,
-    ) -> HookResult:
-        settings = self.settings
-        if len(body) > settings.max_body_bytes:
-            return HookResult(body=body, reason=Reason.TOO_LARGE)
-        ends_at = self.clock() + MAX_ADDED_MS / 1e3
-        try:
-            parsed = orjson.loads(body) if document is None else document
-        except orjson.JSONDecodeError:
-            raise Refused(Reason.INVALID_JSON) from None
-        if not isinstance(parsed, dict):
-            raise Refused(Reason.NO_DOCUMENTS)
-        received, last = body, ""
-        if not observe and (settings.sort_tools or settings.last_lines):
-            body, parsed, last = steadied(body, parsed, api, settings)
-        turn = Turn(
-            hook=self,
-            scope=_scope(parsed, tenant, self._route, observe=observe),
-            now=now,
-            ends_at=ends_at,
-            observes=observe,
-            restores=restores and can_restore(parsed, api),
-        )
-        plan = turn.plan(parsed, api, body)
-        plan.body_bytes = len(body)
-        plan.memos = [] if observe else plan.memos
-        made = splice(body, plan.edits) if plan.edits and not observe else body
-        made = with_last(made, api, last) if last else made
-        is_steadied = made is not received and not plan.edits
-        return HookResult(
-            body=made,
-            reason=Reason.STEADIED if is_steadied else _reason(plan, observe=observe),
-            plan=plan,
-            receipt=plan if plan.orders or plan.memos or plan.seen else None,
-            numbers=plan.numbers if plan.edits and not observe else {},
-            context=_context(*plan.orders[0]) if plan.orders and not observe else (),
-        )
 
 
 def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -> int:
@@ -313,11 +253,3 @@ def _context(seed: int, docs: Sequence[int]) -> tuple[int, ...]:
         if depth in _DEPTHS:
             context.append(so_far)
     return tuple(context)
-
-
-def _reason(plan: TurnPlan, *, observe: bool) -> Reason:
-    if plan.edits:
-        if observe:
-            return Reason.OBSERVED
-        return Reason.DEDUPLICATED if plan.removed_bytes else Reason.REORDERED
-    return plan.reason

@@ -39,11 +39,6 @@ def number_note(numbers: Sequence[str | None], ids: Sequence[str]) -> str:
     return f"(The documents above as the user counts them, most relevant first: {names}.)"
 
 
-def order_note_bytes(documents: int) -> int:
-    """Return the approximate length of an order note; labels may make it longer."""
-    return 66 + 5 * documents
-
-
 def duplicate_note(text: str) -> str:
     """Return the note that replaces a document whose full text occurs earlier."""
     return f"(Same text as the earlier document that begins: {head(text)})"

@@ -220,7 +220,7 @@ class Recurrences:
 
     def __init__(self) -> None:
         self.together = _Together()
-        self._frame: OrderedDict[int, int] = OrderedDict()  # texts in which each line is frequent
+        self._frame: Latest[int, int] = Latest(MAX_FRAME)  # texts in which each line is frequent
         self._looks: dict[int, _Looks] = {}
         self._pieces: Latest[int, _Piece] = Latest(MAX_PIECES)
         self._closings: Latest[int, tuple[int, int]] = Latest(MAX_FRAME)  # by scope, with a count
@@ -424,8 +424,6 @@ class Recurrences:
                 frame[key] = min(texts, 2 * _OFTEN_TEXTS)
             else:
                 frame.pop(key, None)
-        while len(frame) > MAX_FRAME:
-            frame.popitem(last=False)
 
     def _learn_closing(self, seen: Seen, last: Place) -> None:
         """Record which short lines follow the last document; the most frequent ones are kept."""

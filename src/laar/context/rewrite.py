@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import orjson
 
 from laar.context.blocks import Block
-from laar.context.notes import duplicate_note, number_note, order_note, order_note_bytes
+from laar.context.notes import duplicate_note, number_note, order_note
 from laar.context.settings import ContextSettings
 
 
@@ -48,7 +48,7 @@ def as_received(block: Block) -> Change:
 
 def note_bytes(block: Block, settings: ContextSettings) -> int:
     """Return the approximate length of the note that moving a block adds; 0 for no note."""
-    return order_note_bytes(len(block.items)) if settings.annotate else 0
+    return 66 + 5 * len(block.items) if settings.annotate else 0
 
 
 def is_too_small(block: Block, size: int, settings: ContextSettings) -> bool:

@@ -43,9 +43,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TurnPlan:
-    """The changes to make to a body, and what to learn from it; for its scope see `Turn`.
+    """The changes to a body, the body with them, and what to learn; for its scope see `Turn`.
 
     Args:
+        body: the body to forward; the same object as the received one if unchanged.
         conversation: hash of the conversation's beginning.
         held_out: its documents stay as received, for the guard or because it switched off.
         deduplicated: whether notes replace repeated documents; None if none are repeated.
@@ -54,7 +55,7 @@ class TurnPlan:
         received: the same as received.
         seen: texts to learn documents from.
         memos: what to remember of each text of the conversation.
-        reason: why no document moves, if none does.
+        reason: what was done, or why no document moves.
         permutation: received positions in sending order, for the first block of the last turn.
         document_bytes: total bytes of the documents of the last turn.
         predicted_bytes: bytes of the leading documents that match an order sent before, and so may
@@ -63,9 +64,13 @@ class TurnPlan:
             hook's gain.
         removed_bytes: bytes of text replaced by notes, minus the notes.
         shapes: number of documents by format of the blocks of the last turn.
-        numbers: the client's document numbers by the ids that replace them.
+        numbers: the client's document numbers by the ids that replaced them, to restore in answers
+            (`laar.context.citations`).
+        context: hashes of growing prefixes of the documents, as sent. Requests with common hashes
+            share the beginning of their prompts.
     """
 
+    body: bytes = b""
     scope: int = 0
     conversation: int = 0
     held_out: bool = False
@@ -84,15 +89,12 @@ class TurnPlan:
     removed_bytes: int = 0
     shapes: list[tuple[str, int]] = field(default_factory=list)
     numbers: dict[str, str] = field(default_factory=dict)
+    context: tuple[int, ...] = ()
 
     @property
     def documents(self) -> int:
         """Number of documents in the blocks of the last turn."""
         return sum([count for _, count in self.shapes])
-
-    def for_outcome(self) -> TurnPlan:
-        """Return a copy with what the guard needs once an outcome is reported."""
-        return TurnPlan(self.scope, self.conversation, self.held_out, self.deduplicated)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,7 +126,7 @@ class Turn:
 
     def plan(self, body: dict[str, object], api: str, raw: bytes) -> TurnPlan:
         """Return the plan for a body; `raw` is as for `prompt_texts`. Call it once."""
-        self._plan = plan = TurnPlan(self.scope)
+        self._plan = plan = TurnPlan(scope=self.scope)
         self._texts = texts = prompt_texts(body, api, raw)
         self._draw_groups()
         moved: Path | None = None  # content whose blocks moved; their texts stay unchanged

@@ -14,7 +14,7 @@ import aiohttp
 
 from laar.core.membership import EndpointSpec, Served
 from laar.datalayer.endpoints_file import Endpoint
-from laar.datalayer.fetching import fault_of, options_for, read_capped
+from laar.datalayer.fetching import fault_of, get, read_capped
 from laar.datalayer.metrics_page import ENGINES
 from laar.datalayer.served_names import read_served
 
@@ -124,8 +124,7 @@ async def _get(
 ) -> tuple[int | None, bytes]:
     """Return status and body, or where a redirect leads; without a response, None and why."""
     try:
-        options = options_for(spec)
-        async with http.get(spec.url(path), allow_redirects=False, **options) as response:
+        async with get(http, spec.url(path), spec) as response:
             if response.status == 200:
                 return 200, await read_capped(response.content, _MAX_ANSWER_BYTES)
             location = response.headers.get("location")

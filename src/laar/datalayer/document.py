@@ -18,6 +18,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from laar.datalayer.files import read_file
+from laar.declaring import LIMITS
 from laar.errors import SettingError
 
 MAX_NODES = 500_000
@@ -243,12 +244,6 @@ _MUST_BE = {
     "mapping": "a map of keys and values",
     "dict": "a map of keys and values",
 }
-_LIMIT = {
-    "greater_than": ("gt", "above"),
-    "greater_than_equal": ("ge", "at least"),
-    "less_than": ("lt", "below"),
-    "less_than_equal": ("le", "at most"),
-}
 MAX_VALUE_CHARS = 60
 
 
@@ -261,9 +256,9 @@ def _message(kind: str, context: Mapping[str, Any], value: object, message: str)
         return "is missing; add it"
     if kind == "model_type":
         return f"{shown} is not a map; write keys and values, one `key: value` a line"
-    if kind in _LIMIT:
-        name, words = _LIMIT[kind]
-        return f"{shown} is outside the limit; it must be {words} {context[name]:g}"
+    for name, _, words in LIMITS.values():
+        if name in context:
+            return f"{shown} is outside the limit; it must be {words} {context[name]:g}"
     if kind == "literal_error":
         return f"{shown} is not known here; it must be {context['expected']}"
     must_be = _MUST_BE.get(kind.partition("_")[0])

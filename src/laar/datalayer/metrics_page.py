@@ -165,6 +165,11 @@ MAX_RANKS = 64
 _MAX_CAPACITY_TOKENS = 1e12
 """Maximum plausible cache size; the product of two numbers from a page can be infinite."""
 _MAX_ADAPTERS = 256
+_Sample = tuple[bytes, float]
+"""The labels and the value of a series."""
+_LINE = re.compile(rb"(?=[{ ])(?>(.*\})?)[^\S\n]*+(\S*+).*+\n")
+"""A sample after its name, in linear time. A label's value may have spaces and braces, but nothing
+after the labels does; the last line of a truncated page may have half a number."""
 _RANKS = re.compile(rb'[{,](?:tp_rank|pp_rank|moe_ep_rank|priority)="[^"]*"')
 
 
@@ -291,7 +296,7 @@ def _values(page: bytes, names: tuple[bytes, ...]) -> list[float]:
     """Return the values of the first name that is on the page; a single NaN if none is."""
     for name in names:
         if samples := _samples(page, name):
-            return [_number(value) for _, value in samples]
+            return [value for _, value in samples]
     return [math.nan]
 
 
@@ -308,7 +313,7 @@ def _labelled(page: bytes, series: tuple[bytes, bytes] | None) -> float:
     """Return the sum over a name's series that have the label; NaN if the name is missing."""
     if series is None or not (samples := _samples(page, series[0])):
         return math.nan
-    return sum(_number(value) for labels, value in samples if series[1] in labels)
+    return sum(value for labels, value in samples if series[1] in labels)
 
 
 def _finite(value: float) -> float:
@@ -339,47 +344,36 @@ def _adapters(page: bytes, names: EngineNames) -> tuple[frozenset[str], float]:
     """Return the adapters in use and the maximum number, from the latest sample."""
     if names.adapters_info is None or not (samples := _samples(page, names.adapters_info[0])):
         return frozenset(), math.nan
-    labels, _ = max(samples, key=lambda sample: (_number(sample[1]) >= 0.0, _number(sample[1])))
+    labels, _ = max(samples, key=lambda sample: (sample[1] >= 0.0, sample[1]))
     running = _label(labels, names.adapters_info[1]).decode("utf-8", "replace")
     found = frozenset(filter(None, map(str.strip, running.split(",")[:_MAX_ADAPTERS])))
     most = _number(_label(labels, names.adapters_info[2]))
     return found, most if most >= 1.0 else math.nan
 
 
-def _samples(page: bytes, name: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the (labels, value) of each series named exactly `name`."""
-    found: list[tuple[bytes, bytes]] = []
-    size = len(name)
+def _samples(page: bytes, name: bytes) -> list[_Sample]:
+    """Return the samples of the series named exactly `name`; their lines must be complete."""
+    found: list[_Sample] = []
     start = page.find(name) if name else -1
     while start >= 0 and len(found) < _MAX_SAMPLES:
-        after = start + size
-        end = page.find(b"\n", after)
-        if end < 0:
-            # The last line of a truncated page may contain half a number.
-            break
-        follows = page[after : after + 1]
-        if follows in (b"{", b" ") and (start == 0 or page[start - 1] == 10):
-            # A label's value may contain spaces and braces, but nothing after the labels does.
-            brace = page.rfind(b"}", after, end) + 1
-            labels = page[after:brace] if brace else b""
-            parts = page[brace or after : end].split(None, 1)
-            found.append((labels, parts[0] if parts else b""))
+        after = start + len(name)
+        line = _LINE.match(page, after) if start == 0 or page[start - 1] == 10 else None
+        if line is not None:
+            found.append((line[1] or b"", _number(line[2])))
             # The format groups the series of a name, so any other next line ends the search.
-            start = end + 1 if page.startswith(name, end + 1) else -1
-        elif found:
-            break
+            start = line.end() if page.startswith(name, line.end()) else -1
         else:
-            start = page.find(name, end)
+            start = -1 if found else page.find(name, after)
     return _once(found) if any(b'tp_rank="' in labels for labels, _ in found) else found
 
 
-def _once(samples: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def _once(samples: list[_Sample]) -> list[_Sample]:
     """Return one sample per group of schedulers, since a group shares a queue.
 
     With data-parallel attention each group has a `dp_rank`, and `tp_rank` is numbered across all
     groups. The total over all priorities has an empty `priority`.
     """
-    first: dict[bytes, tuple[bytes, bytes]] = {}
+    first: dict[bytes, _Sample] = {}
     for sample in sorted(samples, key=lambda sample: _order(sample[0])):
         first.setdefault(_RANKS.sub(b"", sample[0]), sample)
     return list(first.values())
@@ -392,14 +386,8 @@ def _order(labels: bytes) -> tuple[bytes, int, bytes, int, bytes]:
 
 def _label(labels: bytes, name: bytes) -> bytes:
     """Return a label's value in ``{a="1",b="2"}``; empty if missing."""
-    key = name + b'="'
-    start = labels.find(key)
-    while start > 0 and labels[start - 1 : start] not in (b"{", b","):
-        start = labels.find(key, start + 1)
-    if start < 0:
-        return b""
-    start += len(key)
-    return labels[start : labels.find(b'"', start)]
+    found = re.search(rb'[{,]%b="([^"]*)"' % name, labels)
+    return found[1] if found else b""
 
 
 def _number(text: bytes) -> float:

@@ -43,15 +43,11 @@ class Scraper(Visits):
         super().__init__(*args, **options)
         self._readers: dict[str, list[PageReader]] = {}
         self._ranks: dict[str, object] = {}  # number of ranks that each engine reports
+        self.kept = self._readers, self._ranks
 
     def targets(self) -> Sequence[EndpointSpec]:
         """Return the endpoints that have a metrics page."""
         return [spec for spec in super().targets() if spec.metrics_url != ""]
-
-    def left(self, address: str) -> None:
-        """Forget a target that is gone."""
-        self._readers.pop(address, None)
-        self._ranks.pop(address, None)
 
     async def visit(self, spec: EndpointSpec) -> None:
         """Read one page."""

@@ -59,10 +59,7 @@ class ServedNames(Visits):
         super().__init__(*args, **options)
         self._generates: dict[str, tuple[Mapping[str, str], bool]] = {}
         """By address, with the weights when checked: another engine may start at the address."""
-
-    def left(self, address: str) -> None:
-        """Forget a target that is gone."""
-        self._generates.pop(address, None)
+        self.kept = (self._generates,)
 
     def interval_s(self, spec: EndpointSpec) -> float:
         """Return the seconds until the next check; fewer while the endpoint has no model."""

@@ -125,13 +125,12 @@ class Visits:
         self._begun_at: dict[str, float] = {}
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._logged: set[type[BaseException]] = set()
+        self.kept: Sequence[dict[str, Any]] = ()
+        """What a subclass keeps by address: dropped once a target is gone."""
 
     async def visit(self, spec: EndpointSpec) -> None:
         """Visit one endpoint, with a timeout; an error not caught here fails only this visit."""
         raise NotImplementedError
-
-    def left(self, address: str) -> None:
-        """Forget a target that is gone."""
 
     def targets(self) -> Sequence[EndpointSpec]:
         """Return the endpoints to visit now."""
@@ -173,7 +172,8 @@ class Visits:
             del self._due_at[address]
             self._begun_at.pop(address, None)
             self._sink.problem(f"{self.kind} {address}", GONE)
-            self.left(address)
+            for kept in self.kept:
+                kept.pop(address, None)
             if task := self._under_way.get(address):
                 task.cancel()
         new = [address for address in specs if address not in self._known]

@@ -53,7 +53,7 @@ from laar.protocol import headers as names
 from laar.protocol.answers import error_body
 from laar.protocol.events import Patience
 from laar.protocol.paths import DENIED_PATHS, SUFFIXES, denied_path_error
-from laar.protocol.stream.sending import ONCE
+from laar.protocol.stream.contract_headers import ONCE
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 

@@ -26,8 +26,8 @@ import orjson
 from laar.accuracy.features import language_of, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome, parse_outcome
 from laar.accuracy.fitting.records import texts_of
-from laar.client.loop import RETRYABLE, Message, Reply, pause_s
-from laar.client.transport import completions_url, post
+from laar.client.transport import Reply, completions_url, post
+from laar.client.until import RETRYABLE, Message, pause_s
 from laar.datalayer.fetching import read_capped
 from laar.errors import SettingError
 from laar.measuring.asking import Asking

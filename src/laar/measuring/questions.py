@@ -12,7 +12,7 @@ from typing import Annotated
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from laar.client.loop import Message
+from laar.client.until import Message
 from laar.errors import SettingError, first_fault
 from laar.measuring.checks import CheckSpec
 

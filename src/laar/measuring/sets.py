@@ -15,7 +15,7 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 
-from laar.client.loop import Message
+from laar.client.until import Message
 from laar.errors import SettingError, unknown
 from laar.measuring.checks import CheckSpec
 from laar.measuring.questions import Question

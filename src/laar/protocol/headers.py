@@ -290,11 +290,8 @@ def read_subset(value: object) -> frozenset[str] | None:
     Items of a list may contain commas too, as the endpoint-picker protocol allows. A value of any
     other type is ignored.
     """
-    if isinstance(value, str):
-        items: list[object] = [value]
-    elif isinstance(value, list | tuple):
-        items = list(value)
-    else:
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
         return None
     texts = (part.strip() for item in items if isinstance(item, str) for part in item.split(","))
     return frozenset(text for text in texts if text)
@@ -340,8 +337,6 @@ def _tenant(value: str) -> str:
 
 
 def _milliseconds(value: str) -> float | None:
-    if not value:
-        return None
     try:
         seconds = float(value) / 1000.0
     except ValueError:

@@ -296,13 +296,7 @@ def _scalars(body: bytes) -> dict[str, Any]:
 
 def _text(text: str) -> str:
     """Replace lone surrogates, which JSON allows, with `?`."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode()
-    return text
+    return text.encode("utf-8", "replace").decode()
 
 
 def _bad(message: str) -> RequestError:

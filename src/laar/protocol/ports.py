@@ -1,4 +1,4 @@
-"""The interfaces that a stream calls: the body hook and enforcement.
+"""The interfaces that a stream calls: the body hook and what it returns.
 
 Each is implemented in a higher layer, or by a test. None raises errors on purpose: after a fault
 the request continues without the picker.
@@ -6,16 +6,11 @@ the request continues without the picker.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
+from laar.core.decision import Completion
 from laar.core.request import Api
-from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
-
-IsEnforced = Callable[[str], bool]
-"""Returns whether the decision for a session, or for a request id if there is none, is enforced. If
-not, the request is in shadow."""
 
 
 class Restorer(Protocol):
@@ -53,7 +48,7 @@ class Rework(Protocol):
         """
         ...
 
-    def asked(self, request: str, now: float) -> None:
+    def asked(self, now: float) -> None:
         """Record that the request was sent; `accepted` or `refused` follows."""
         ...
 
@@ -61,24 +56,18 @@ class Rework(Protocol):
         """Record that no endpoint accepted the request."""
         ...
 
-    def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
+    def accepted(self, endpoint: str, now: float, *, decision: str = "") -> None:
         """Record that an endpoint answers with a 2xx status.
 
         Args:
             endpoint: the endpoint's address; empty if unknown.
-            request: the request's id at the endpoint; empty if unknown.
             now: seconds, monotonic.
             decision: the decision's id for reporting outcomes; empty if unknown.
         """
         ...
 
-    def ended(self, ttft_s: float | None, usage: Usage) -> None:
-        """Record that an accepted answer has ended.
-
-        Args:
-            ttft_s: seconds from the decision to its first byte; None if the answer was not read.
-            usage: empty if the answer was not read.
-        """
+    def ended(self, end: Completion) -> None:
+        """Record that an accepted answer has ended; an unread one has no TTFT and no usage."""
         ...
 
 

@@ -49,18 +49,11 @@ def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
         return b"%b%b%b" % (body[: field[0]], name.encode(), body[field[1] :])
     span = span or model_span(body)
     if span is None:
-        return _with_member(body, b'"model":%b' % orjson.dumps(name))
+        end = body.rindex(b"}")
+        comma = b"" if body[:end].rstrip().endswith(b"{") else b","
+        return b'%b%b"model":%b%b' % (body[:end], comma, orjson.dumps(name), body[end:])
     start, end = span
     return b"%b%b%b" % (body[:start], orjson.dumps(name), body[end:])
-
-
-def _with_member(body: bytes, member: bytes) -> bytes:
-    """Return the body with a member appended to the object."""
-    text = utf8_of(body)
-    end = text.rindex(b"}")
-    comma = b"" if text[:end].rstrip().endswith(b"{") else b","
-    at = end + len(body) - len(text)
-    return b"%b%b%b" % (body[:at], comma + member, body[at:])
 
 
 def model_span(body: bytes) -> Span | None:

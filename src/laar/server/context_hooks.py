@@ -17,16 +17,15 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from laar.context.settings import Mode, Reason
+from laar.core.decision import Completion
 from laar.core.request import Api
 from laar.latest import Latest
-from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
 from laar.protocol.ports import Restorer
 from laar.settings import ContextRoute, Settings
 from laar.telemetry.metrics import Histogram
 
 if TYPE_CHECKING:
-    from laar.context.hook import HookResult
     from laar.context.memo import Memo
     from laar.context.turn import TurnPlan
     from laar.server.picker import Picker
@@ -85,15 +84,15 @@ class _Reworked:
     """A body processed by a hook; implements `laar.protocol.ports.Rework`."""
 
     def __init__(
-        self, hooks: ContextHooks, ordering: Ordering, result: HookResult, *, observes: bool
+        self, hooks: ContextHooks, ordering: Ordering, plan: TurnPlan, *, observes: bool
     ) -> None:
         self._hooks = hooks
         self._ordering = ordering
-        self._result = result
+        self._plan = plan
         self._observes = observes
-        self._noted = ""  # id of the request for which the order is remembered
-        self.body, self.context = result.body, result.context
-        self.renames = bool(result.numbers)
+        self._noted = False  # whether the order of the request in flight is remembered
+        self.body, self.context = plan.body, plan.context
+        self.renames = bool(plan.numbers)
 
     def restorer(self, *, events: bool, encoded: bool) -> Restorer | None:
         """Return a restorer of numbers, if needed; after a compressed answer, stop using ids."""
@@ -104,36 +103,34 @@ class _Reworked:
             return None
         from laar.context.citations import Citations  # imported lazily, like the hook
 
-        return Citations(self._result.numbers, events=events)
+        return Citations(self._plan.numbers, events=events)
 
-    def asked(self, request: str, now: float) -> None:
+    def asked(self, now: float) -> None:
         """Remember the order, so that a burst of requests shares it."""
-        self._noted, note = request, self._ordering.hook.note
-        self._hooks.after(partial(note, self._result.receipt, now, request=request))
+        self._noted = True
+        self._hooks.after(partial(self._ordering.hook.note, self._plan, now))
 
     def refused(self) -> None:
         if self._noted:
-            self._hooks.guarded(self._ordering.hook.index.retract, self._noted)
+            self._hooks.guarded(self._ordering.hook.retract, self._plan)
 
-    def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
+    def accepted(self, endpoint: str, now: float, *, decision: str = "") -> None:
         """Record that `endpoint` accepted the body."""
-        receipt, noted = self._result.receipt, bool(self._noted)
-        commit = partial(self._ordering.hook.commit, receipt, now, endpoint=endpoint, noted=noted)
-        self._hooks.after(commit)
-        if decision and receipt is not None and receipt.orders:
-            self._hooks.awaits_outcome(decision, self._ordering, receipt)
+        plan, commit = self._plan, self._ordering.hook.commit
+        self._hooks.after(partial(commit, plan, now, endpoint=endpoint, noted=self._noted))
+        if decision and plan.orders:
+            self._hooks.awaits_outcome(decision, self._ordering, plan)
 
-    def ended(self, ttft_s: float | None, usage: Usage) -> None:
+    def ended(self, end: Completion) -> None:
         """Record the measured cached tokens."""
-        self._hooks.shows_answers |= ttft_s is not None
-        self._hooks.guarded(self._measured, usage)
+        self._hooks.shows_answers |= end.ttft_s is not None
+        self._hooks.guarded(self._measured, end)
 
-    def _measured(self, usage: Usage) -> None:
-        ordering, receipt = self._ordering, self._result.receipt
-        prompt, cached = usage.prompt_tokens, usage.cached_tokens
-        # Without orders only older turns were changed; if unchanged, they have no receipt.
-        if receipt and receipt.orders and not self._observes and prompt and cached is not None:
-            ordering.hook.record_usage(receipt, prompt_tokens=prompt, cached_tokens=cached)
+    def _measured(self, end: Completion) -> None:
+        ordering, plan = self._ordering, self._plan
+        prompt, cached = end.prompt_tokens, end.cached_tokens
+        if plan.orders and not self._observes and prompt and cached is not None:
+            ordering.hook.record_usage(plan, prompt_tokens=prompt, cached_tokens=cached)
             self._hooks.judge(ordering)
 
 
@@ -152,7 +149,7 @@ class ContextHooks:
         self.later: Callable[[Callable[[], None]], object] = lambda call: call()
         # Learning deferred within an iteration of the event loop.
         self._due: deque[Callable[[], None]] = deque()
-        self._answered: Latest[str, tuple[Ordering, TurnPlan]] = Latest(MAX_ANSWERED)
+        self._answered: Latest[str, tuple[Ordering, Callable[..., None]]] = Latest(MAX_ANSWERED)
         self.apply_settings(picker.settings)
 
     def apply_settings(self, settings: Settings) -> None:
@@ -252,7 +249,7 @@ class ContextHooks:
             ordering.reasons["signed"] += 1
             return None
         began = self._clock()
-        result = ordering.hook.apply(
+        plan = ordering.hook.apply(
             body,
             api=api,
             tenant=head.tenant,
@@ -262,19 +259,19 @@ class ContextHooks:
             restores=restores,
         )
         ordering.added_s.observe(self._clock() - began)
-        ordering.reasons[result.reason.value] += 1
-        ordering.shapes.update(shape for shape, _ in result.plan.shapes)
-        if result.reason is Reason.ERROR:
+        ordering.reasons[plan.reason.value] += 1
+        ordering.shapes.update(shape for shape, _ in plan.shapes)
+        if plan.reason is Reason.ERROR:
             self._picker.director.degraded[_WHAT] += 1
-        receipt = result.receipt
-        if receipt is None and result.body is body and (restores or not self.may_restore):
+        teaches = plan.orders or plan.memos or plan.seen
+        if not teaches and plan.body is body and (restores or not self.may_restore):
             return None  # otherwise its response may show that responses pass through here
-        if receipt is not None and receipt.orders:
+        if plan.orders:
             ordering.eligible += 1
-            ordering.document_bytes += receipt.document_bytes
-            ordering.expected_bytes += receipt.predicted_bytes
-            ordering.received_bytes += receipt.baseline_bytes
-        return _Reworked(self, ordering, result, observes=mode == "observe")
+            ordering.document_bytes += plan.document_bytes
+            ordering.expected_bytes += plan.predicted_bytes
+            ordering.received_bytes += plan.baseline_bytes
+        return _Reworked(self, ordering, plan, observes=mode == "observe")
 
     def after(self, call: Callable[[], None]) -> None:
         """Defer a call until messages are sent, but not beyond the next use of a hook."""
@@ -313,16 +310,24 @@ class ContextHooks:
         text = f"switched itself off: {why}; POST /context/reset switches it on again"
         self._picker.problems.report(f"context {ordering.name}", text)
 
-    def awaits_outcome(self, decision: str, ordering: Ordering, receipt: TurnPlan) -> None:
-        """Keep a receipt until the outcome of its decision is reported."""
-        self._answered[decision] = ordering, receipt.for_outcome()
+    def awaits_outcome(self, decision: str, ordering: Ordering, plan: TurnPlan) -> None:
+        """Keep what the guard needs, without documents, until an outcome is reported."""
+        self._answered[decision] = (
+            ordering,
+            partial(
+                ordering.hook.guard.record_outcome,
+                plan.conversation,
+                held_out=plan.held_out,
+                deduplicated=plan.deduplicated,
+            ),
+        )
 
     def reported(self, decision: str, correct: bool) -> None:
         """Record the outcome of a decision; only the first one counts."""
         known = self._answered.pop(decision, None)
         if known is not None:
-            ordering, receipt = known
-            ordering.hook.record_outcome(receipt, correct=correct)
+            ordering, record = known
+            record(correct=correct)
             self.judge(ordering)
 
     # -- caches of the engines -----------------------------------------------------------------

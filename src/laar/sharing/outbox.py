@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from laar.core.endpoints import Slots
 from laar.sharing.batches import SCHEMA, Batch
 from laar.sharing.records import NO_LOAD, Cleared, Ended, Entered, Heard, Load, Record
 
@@ -173,7 +172,9 @@ class Outbox:
         if not (changed or full):
             return loads
         slots = np.arange(self._table.capacity) if full else np.array([*changed], np.intp)
-        for slot, load in zip(slots.tolist(), self._counted(slots), strict=True):
+        own = self._table.own(slots), self._engines.traffic.shared(slots)
+        counted = np.concatenate(own).round(4).T  # one row per slot
+        for slot, load in zip(slots.tolist(), counted.tolist(), strict=True):
             address = self._addresses[slot]
             if address and (slot in changed or any(load)):
                 loads[address] = Load._make(load)
@@ -192,12 +193,6 @@ class Outbox:
         gone = [address for address in self._sent_addresses if table.slot_counted(address) < 0]
         self._sent_addresses.difference_update(gone)
         return gone
-
-    def _counted(self, slots: Slots) -> list[list[float]]:
-        """Return this picker's loads, one row per slot, rounded to four decimals."""
-        counted = np.concatenate((self._table.own(slots), self._engines.traffic.shared(slots)))
-        rows: list[list[float]] = counted.round(4).T.tolist()
-        return rows
 
 
 def _bytes_of(record: Record) -> int:

@@ -6,10 +6,10 @@ them.
 
 from __future__ import annotations
 
-import sys
 from array import array
 from typing import Annotated, ClassVar, NamedTuple
 
+import numpy as np
 from msgspec import Meta, Struct
 
 from laar.accuracy.online import Taken
@@ -32,7 +32,7 @@ Hashes = Annotated[bytes, Meta(max_length=8 * _MAX_BLOCKS)]
 
 def to_bytes(hashes: array[int]) -> bytes:
     """Return the hashes as 64-bit integers, little-endian."""
-    return _little_endian(hashes).tobytes()
+    return np.asarray(hashes, "<u8").tobytes()
 
 
 def from_bytes(data: bytes) -> array[int]:
@@ -41,16 +41,7 @@ def from_bytes(data: bytes) -> array[int]:
     Raises:
         ValueError: the last hash is incomplete.
     """
-    hashes = array("Q")
-    hashes.frombytes(data)
-    return _little_endian(hashes)
-
-
-def _little_endian(hashes: array[int]) -> array[int]:
-    if sys.byteorder != "little":
-        hashes = array("Q", hashes)
-        hashes.byteswap()
-    return hashes
+    return array("Q", np.frombuffer(data, "<u8").astype(np.uint64).tobytes())
 
 
 class Load(NamedTuple):

@@ -12,6 +12,7 @@ of equal size.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -261,6 +262,6 @@ def _rooted(seed: int, docs: Sequence[int]) -> tuple[int, ...]:
 
 
 def _hit_share(contexts: Sequence[Sequence[int]], capacity_docs: int | None) -> float:
-    cache = DocCache(capacity_docs)
+    cache = DocCache(math.inf if capacity_docs is None else capacity_docs)
     hits = sum(cache.put(docs) for docs in contexts)
     return hits / max(1, sum(map(len, contexts)))

@@ -4,7 +4,7 @@ There are four seeded loads: `topic` (documents of one topic together, with some
 fifth of documents gets 57 % of accesses, as for NarrativeQA in the paper's Figure 3), `drifting`
 (the same with topics that come and go), `zipf` (independent documents without topics, which is
 pessimistic; s = 1.0 is about MultihopRAG, 0.6 about QASPER) and `disjoint` (nothing shared).
-`replay` sends a load through an aligner to endpoints that each have a `DocCache`.
+`replay` sends a load through an aligner to endpoints that each have an `EngineCache`.
 
 Decoding, queueing, prompts around the documents and documents of unequal size are not modelled. See
 the design note, sections 4.3 to 4.5.
@@ -12,6 +12,7 @@ the design note, sections 4.3 to 4.5.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -98,6 +99,38 @@ def disjoint(*, requests: int = 2000, docs: int = 15) -> Load:
     return [list(range(i * docs, (i + 1) * docs)) for i in range(requests)]
 
 
+class EngineCache(DocCache):
+    """A cache that can be searched without a change, and knows when its entries were used."""
+
+    def __init__(self, capacity_docs: float) -> None:
+        super().__init__(capacity_docs)
+        self._requests = 0
+        self._last: dict[int, int] = {}  # last request to use each node, evicted ones too
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def oldest(self) -> int:
+        """Return the number, from 0, of the request that last used the next entry to evict."""
+        return next(map(self._last.__getitem__, self._nodes), self._requests)
+
+    def match(self, docs: Sequence[int]) -> int:
+        """Return how many leading documents are cached."""
+        node = 0
+        for count, doc in enumerate(docs):
+            node = hash((node, doc))
+            if node not in self._nodes:
+                return count
+        return len(docs)
+
+    def put(self, docs: Sequence[int]) -> int:
+        """Cache a request's documents; return how many leading ones were cached before."""
+        self._last |= dict.fromkeys(self._path(docs), self._requests)
+        self._requests += 1
+        return super().put(docs)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
     """The result of a load.
@@ -146,9 +179,11 @@ def replay(
         index_docs: capacity of the index, if different from that of all caches.
         told: whether the index forgets orders that a cache has evicted.
     """
-    caches = [DocCache(capacity_docs) for _ in range(endpoints)]
-    got_at: list[list[float]] = [[] for _ in caches]
     whole = endpoints * capacity_docs if capacity_docs else 10**9
+    caches = [
+        EngineCache(math.inf if capacity_docs is None else capacity_docs) for _ in range(endpoints)
+    ]
+    got_at: list[list[float]] = [[] for _ in caches]
     index = OrderIndex(capacity_docs=index_docs or whole)
     own = [OrderIndex(capacity_docs=capacity_docs or 10**9) for _ in range(endpoints)]
     sent = [0] * endpoints

@@ -69,7 +69,7 @@ class RagClient:
         self._load = load
         self._output_tokens = output_tokens
         self._hook = ContextHook(ContextSettings(holdout_share=0.0)) if hooked else None
-        self._receipts: dict[int, TurnPlan | None] = {}
+        self._plans: dict[int, TurnPlan] = {}
         self._texts: dict[int, str] = {}
 
     def arrivals(self, fleet: VirtualFleet, times_s: Iterable[float]) -> Iterator[Arrival]:
@@ -86,9 +86,9 @@ class RagClient:
 
     def ended(self, arrival: Arrival, exchange: Exchange) -> None:
         """Commit a request that an endpoint accepted."""
-        receipt = self._receipts.pop(int(arrival.kind), None)
-        if self._hook is not None and exchange.status == 200:
-            self._hook.commit(receipt, exchange.end_s, noted=True)
+        plan = self._plans.pop(int(arrival.kind), None)
+        if self._hook is not None and plan is not None and exchange.status == 200:
+            self._hook.commit(plan, exchange.end_s, noted=True)
 
     def _prompt(
         self, number: int, docs: Sequence[int], now: float
@@ -102,10 +102,10 @@ class RagClient:
         ]
         body = orjson.dumps({"model": "model", "messages": messages})
         result = self._hook.apply(body, api="chat", tenant="", now=now, mode="on")
-        self._receipts[number] = result.receipt
-        self._hook.note(result.receipt, now, request=str(number))
+        self._plans[number] = result
+        self._hook.note(result, now)
         note_tokens = -(-(len(result.body) - len(body)) // _BYTES_PER_TOKEN)
-        ordered = [docs[place] for place in result.plan.permutation or range(len(docs))]
+        ordered = [docs[place] for place in result.permutation or range(len(docs))]
         prompt = prompt_of(
             ordered, number, note_tokens=note_tokens, output_tokens=self._output_tokens
         )

@@ -136,14 +136,14 @@ class HookedBodies:
     def __init__(self, hook: ContextHook | None, *, output_tokens: int) -> None:
         self._hook = hook
         self._output_tokens = output_tokens
-        self._receipts: dict[str, TurnPlan | None] = {}
+        self._plans: dict[str, TurnPlan] = {}
 
     def prompt(self, name: str, messages: Sequence[dict[str, str]], now: float) -> Prompt:
         """Return the prompt of a request, and remember it for `accepted` by its name."""
         body = orjson.dumps({"model": "model", "messages": messages})
         if self._hook is not None:
             result = self._hook.apply(body, api="chat", tenant="", now=now, mode="on")
-            self._receipts[name] = result.receipt
+            self._plans[name] = result
             messages = orjson.loads(result.body)["messages"]
         text = "".join(f"<{m['role']}>{m['content']}" for m in messages).encode()
         tokens = len(text) // BYTES_PER_TOKEN
@@ -160,4 +160,4 @@ class HookedBodies:
     def accepted(self, name: str, now: float) -> None:
         """Commit a request that an endpoint accepted."""
         if self._hook is not None:
-            self._hook.commit(self._receipts.pop(name, None), now)
+            self._hook.commit(self._plans.pop(name), now)

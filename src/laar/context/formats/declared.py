@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 
 from laar.context.blocks import MAX_DOCS, Block, Item, Refused
 from laar.context.settings import Delimiters, Reason
-
-
-@lru_cache(maxsize=64)
-def _pattern(item: str) -> re.Pattern[str]:
-    return re.compile(re.escape(item).replace(re.escape("{n}"), r"(?P<n>\d{1,6})", 1))
 
 
 def scan(text: str, declared: Sequence[Delimiters]) -> list[Block]:
@@ -34,7 +28,9 @@ def _block(text: str, given: Delimiters) -> Block | None:
     if given.before not in text or end < 0:
         return None
     numbered = "{n}" in given.item
-    marks = list(_pattern(given.item or given.between).finditer(text, start, end))
+    literal = re.escape(given.item or given.between)
+    pattern = re.compile(literal.replace(re.escape("{n}"), r"(?P<n>\d{1,6})", 1))
+    marks = list(pattern.finditer(text, start, end))
     begins = [mark.end() if numbered or not given.item else mark.start() for mark in marks]
     stops = [mark.start() for mark in marks] + [end]
     if given.item:

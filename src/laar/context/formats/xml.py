@@ -10,7 +10,6 @@ in the length of the text.
 from __future__ import annotations
 
 import re
-from functools import cache
 
 from laar.context.blocks import MAX_DOCS, MAX_MARKS, Block, Refused, Span, block_of
 from laar.context.settings import Reason
@@ -92,7 +91,7 @@ class _Scan:
         before = self.text[max(0, start - _QUOTED) : start].rstrip("\"'`([ \t")[-1:]
         if not before.isalpha() and before not in _COMMAS:
             return False
-        again = _opening(match[2]).search(self.text, match.end())
+        again = re.compile(rf"<{match[2]}[\s>]").search(self.text, match.end())
         end = len(self.text) if again is None else again.start()
         return self.text.find(f"</{match[2]}", match.end(), end) < 0
 
@@ -144,11 +143,6 @@ class _Scan:
             block = block_of(self.text, self.spans, after, names=self.names, shape="xml")
             self.blocks.append(block)
         self.name, self.spans, self.names = None, [], []
-
-
-@cache
-def _opening(name: str) -> re.Pattern[str]:
-    return re.compile(rf"<{name}[\s>]")
 
 
 def _named(attributes: str) -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from laar.core.decision import Completion, Decision
 from laar.core.request import Api
@@ -15,6 +17,7 @@ from laar.protocol.ports import Restorer
 from laar.protocol.usefulness import REDIRECTS, flaw_of_type
 
 _OK = Reply(status=200)
+_without_status = partial(AnswerReader, events=None)
 _PROGRESS_S = 0.5
 """Minimum seconds between reports of a stream's progress."""
 
@@ -45,9 +48,7 @@ class Answer:
     _progress_at: float = float("-inf")
     _refusal: Reply | None = None
     _reader: AnswerReader | None = None
-    _seen: ResponseHeaders | None = None
-    _stored: bool = False
-    _is_known: bool = True
+    _new_reader: Callable[[], AnswerReader] = _without_status
 
     def replied(
         self, decision: Decision, event: ResponseHeaders, *, read: bool, stored: bool
@@ -73,10 +74,17 @@ class Answer:
             reply = Reply(status=event.status, found=Kind.TYPE, detail=event.media_type)
         elif read and event.encoded:  # a compressed body can't be read
             reply = Reply(status=event.status, found=GOOD)
-        self._seen, self._is_read = event, read
-        self._is_known = reply.found is not None or not self.accepted
-        self._stored = stored
+        self._is_read = read
         self._error = reply.found is not None and reply.found is not GOOD
+        is_known = reply.found is not None or not self.accepted
+        self._new_reader = partial(
+            AnswerReader,
+            events=event.streamed if event.media_type or event.streamed else None,
+            stored=stored,
+            status=event.status,
+            api=Api.OPAQUE if is_known else request.api,
+            max_tokens=request.max_tokens,
+        )
         return None if self._refusal is not None else Replied(decision, reply, read)
 
     def read(
@@ -92,9 +100,7 @@ class Answer:
         if refusal is not None:
             refusal.text = data[:MAX_ERROR_BYTES]
             found.append(Replied(decision, refusal, True))
-        if self._reader is None:
-            self._reader = self._new_reader(decision)
-        reader = self._reader
+        reader = self._reader = self._reader or self._new_reader()
         known = reader.stored_ids
         replies = (reader.feed(data) if data else None, reader.end() if end else None)
         for reply in replies:
@@ -118,16 +124,6 @@ class Answer:
         if reader is None or is_due or self.complete or self.restorers:
             return False
         return reader.put_by(data)
-
-    def _new_reader(self, decision: Decision) -> AnswerReader:
-        seen = self._seen or ResponseHeaders(None)
-        return AnswerReader(
-            events=seen.streamed if seen.media_type or seen.streamed else None,
-            stored=self._stored,
-            status=seen.status or 0,
-            api=Api.OPAQUE if self._is_known else decision.request.api,
-            max_tokens=decision.request.max_tokens,
-        )
 
     def fail(self) -> None:
         """Record that no endpoint answered: the status is Envoy's."""

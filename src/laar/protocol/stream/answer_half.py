@@ -12,7 +12,7 @@ from laar.core.decision import Decision
 from laar.core.request import Api
 from laar.protocol import agreed
 from laar.protocol import headers as names
-from laar.protocol.answers import NameRestorer, Usage
+from laar.protocol.answers import NameRestorer
 from laar.protocol.events import (
     Action,
     AnswerTrailers,
@@ -67,9 +67,8 @@ class AnswerHalf(StreamState):
                 return self._unanswered(decision, event, now, out)
         if self.rework is not None:
             if answer.accepted:  # record it before the client sends the next turn
-                known = (decision.address, decision.request.id) if decision else ("", "")
-                decided = decision.id if decision else ""
-                self.rework.accepted(event.served or known[0], known[1], now, decision=decided)
+                address, decided = (decision.address, decision.id) if decision else ("", "")
+                self.rework.accepted(event.served or address, now, decision=decided)
                 self.taken = True
                 restorer = self.rework.restorer(events=event.streamed, encoded=event.encoded)
                 if restorer is not None:
@@ -182,8 +181,7 @@ class AnswerHalf(StreamState):
             return
         end = answer.completion(decision, now)
         if self.rework is not None and answer.complete:
-            usage = Usage(end.prompt_tokens, end.completion_tokens, end.cached_tokens)
-            self.rework.ended(end.ttft_s, usage)
+            self.rework.ended(end)
             self.rework = None
         out.append(Ended(decision, end))
 

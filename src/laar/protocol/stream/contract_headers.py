@@ -1,4 +1,4 @@
-"""Build the contract's headers for answers, refusals and decided requests."""
+"""Where a decided request goes, how long to wait there, and the contract's headers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from laar.core.decision import Decision
 from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
-from laar.protocol.events import Immediate
-from laar.protocol.stream.sending import Sending
+from laar.protocol.events import AnswerHeaders, Immediate, Patience
 
 MAX_HEADERS_TO_ADD_TO = 90
 """Number of headers above which laar adds none: Envoy fails a request whose headers exceed its
@@ -69,20 +68,21 @@ def headers_of_answer(
     return headers
 
 
-def headers_of_request(sending: Sending) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-    """Return the request headers to set with the decision, and those to remove.
+def change_headers(
+    decided: AnswerHeaders, head: names.Head, request_id: str, *, may_add: bool
+) -> None:
+    """Set the request's headers that carry the decision, and remove the client's control headers.
 
     If none may be added, only metadata names the destination; a client's value is overwritten.
     """
-    control, may_add = sending.head.control, sending.may_add_headers
-    changes = []
-    if may_add or names.DESTINATION in control:
-        changes.append((names.DESTINATION, sending.destination))
-    if may_add and not sending.head.id:
-        changes.append((names.REQUEST_ID, sending.request_id))
-    changes += sending.engine_headers
+    changes = decided.set_headers
+    if may_add or names.DESTINATION in head.control:
+        changes.append((names.DESTINATION, decided.destination))
+    if may_add and not head.id:
+        changes.append((names.REQUEST_ID, request_id))
+    changes += decided.engine_headers
     kept = {names.DESTINATION, *(name for name, _ in changes)}
-    return changes, tuple(name for name in control if name not in kept)
+    decided.remove_headers = tuple(name for name in head.control if name not in kept)
 
 
 def refusal(error: RequestError, decision_id: str = "") -> Immediate:
@@ -93,3 +93,57 @@ def refusal(error: RequestError, decision_id: str = "") -> Immediate:
     if decision_id:
         headers.append((names.DECISION_ID, decision_id))
     return Immediate(error.status, headers, error_body(error))
+
+
+# -- destinations ------------------------------------------------------------------------------
+
+_PATIENCE_S = 50.0
+_PATIENCE = 10.0
+_SLOWEST_TOKEN_S = 0.2
+"""Allowed silence: a constant for hiccups, ten times the expected latency, and five tokens per
+second. A premature timeout costs an answer; a late one costs only waiting."""
+
+_BEGIN_S = 3.0
+_BEGIN = 5.0
+_SLOW_TOKEN_S = 0.1
+"""Time allowed before the response headers, after which the request is hedged. Too short costs only
+duplicate work, too long costs waiting, so half as much per token suffices."""
+
+
+ONCE = Patience(names.SILENCES_S[-1], once=True)
+"""The patience of requests that are tried once; a single route serves them."""
+
+
+def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
+    """Return the endpoints in order, one per Envoy attempt; all serve the body's model.
+
+    The list is repeated for the remaining attempts: if it ended early, an engine's error would not
+    reach the client.
+    """
+    ranked = (decision.address, *decision.fallbacks)
+    rounds = -(-attempts // len(ranked))
+    return (ranked * rounds)[:attempts] if rounds > 1 else ranked
+
+
+def patience(decision: Decision) -> Patience:
+    """Return how long the endpoint may stay silent, derived from its expected latency.
+
+    An unstreamed answer is silent until its last token. If no other endpoint serves the model,
+    Envoy does not hedge.
+    """
+    if decision.once:
+        return ONCE
+    request, view = decision.request, decision.view
+    if view is None or view.terms is None:
+        return Patience()
+    tokens = 0 if request.stream else request.max_tokens
+    if tokens is None:
+        return Patience()
+    expected_s = view.terms.latency_s.item(decision.position)
+    if decision.fallbacks:
+        bound_s = _BEGIN_S + _BEGIN * expected_s + _SLOW_TOKEN_S * tokens
+        for begin_s, silence_s in names.BEGINS_S.items():
+            if begin_s >= bound_s:
+                return Patience(silence_s, begin_s)
+    bound_s = _PATIENCE_S + _PATIENCE * expected_s + _SLOWEST_TOKEN_S * tokens
+    return Patience(next((s for s in names.SILENCES_S if s >= bound_s), None))

@@ -23,8 +23,6 @@ from laar.protocol.events import (
     Shape,
 )
 from laar.protocol.stream.body import Collected, send_pieces
-from laar.protocol.stream.contract_headers import headers_of_request
-from laar.protocol.stream.sending import Sending
 
 _REQUEST, _RESPONSE = Direction.REQUEST, Direction.RESPONSE
 
@@ -45,43 +43,39 @@ class Dialect:
         self.shows_answers = shows_answers
         self.reads_by_server = keeps_headers and not shows_answers
         """Whether the choice of answers to read depends on the serving endpoint."""
-        self._keeps_headers = keeps_headers
+        self.keeps_headers = keeps_headers
 
     def await_body(self, out: list[Action]) -> None:
         """Answer the request's headers before the decision, which needs the body."""
         out.append(AnswerHeaders(_REQUEST, []))
 
-    def send(self, sending: Sending, out: list[Action]) -> None:
-        """Send the request with its decision."""
-        body = sending.body if sending.changed else None
-        headers: list[tuple[str, str]] = []
-        remove: tuple[str, ...] = ()
-        if not self._keeps_headers:
-            if sending.body is None:
-                out.append(_decided_headers(sending, skip_body=not sending.is_complete))
-                return
-            headers, remove = headers_of_request(sending)
-            if body is not None:
-                headers.append(("content-length", str(len(body))))
+    def send(self, decided: AnswerHeaders, body: Collected, out: list[Action]) -> None:
+        """Send the request; `decided` carries the decision, for its headers or for its body."""
+        if body.data is None and not self.keeps_headers:
+            decided.skip_body = not body.is_complete
+            out.append(decided)
+            return
+        data = bytes(body.data) if body.data is not None and body.changed else None
+        if data is not None and not self.keeps_headers:
+            decided.set_headers.append(("content-length", str(len(data))))
         out.append(
             AnswerBody(
                 _REQUEST,
-                body,
+                data,
                 True,
-                headers,
-                remove,
-                sending.destination,
-                sending.patience,
-                sending.engine_headers,
+                decided.set_headers,
+                decided.remove_headers,
+                decided.destination,
+                decided.patience,
+                decided.engine_headers,
             )
         )
 
     def stand_aside(self, body: Collected, out: list[Action]) -> None:
         """Forward the request unchanged, and drop the collected body."""
-        if body.take() is None and not self._keeps_headers:
-            out.append(AnswerHeaders(_REQUEST, [], skip_body=not body.is_complete))
-        else:
-            out.append(AnswerBody(_REQUEST, None, True, []))
+        body.changed = False
+        self.send(AnswerHeaders(_REQUEST, []), body, out)
+        body.take()
 
     def answer_headers(
         self,
@@ -120,16 +114,14 @@ class _Gateway(Dialect):
     def await_body(self, out: list[Action]) -> None:
         """Append nothing: the headers are answered with the decision."""
 
-    def send(self, sending: Sending, out: list[Action]) -> None:
-        out.append(_decided_headers(sending))
-        if sending.body is not None:
-            _send_all(sending.body, out, complete=sending.is_complete, trailers=sending.trailers)
-
-    def stand_aside(self, body: Collected, out: list[Action]) -> None:
-        out.append(AnswerHeaders(_REQUEST, []))
-        data = body.take()
-        if data is not None:
-            _send_all(data, out, complete=body.is_complete, trailers=body.trailers)
+    def send(self, decided: AnswerHeaders, body: Collected, out: list[Action]) -> None:
+        out.append(decided)
+        if body.data is None:
+            return
+        end = body.is_complete and not body.trailers
+        send_pieces(_REQUEST, bytes(body.data), end=end, out=out)
+        if body.trailers:
+            out.append(AnswerTrailers(_REQUEST))
 
     def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
         send_pieces(_REQUEST, data, end=end, out=out)
@@ -140,28 +132,10 @@ class _Gateway(Dialect):
         send_pieces(_RESPONSE, data, end=end, out=out)
 
 
-def _decided_headers(sending: Sending, *, skip_body: bool = False) -> AnswerHeaders:
-    """Return the answer to a request's headers that sends it with its decision."""
-    return AnswerHeaders(
-        _REQUEST,
-        *headers_of_request(sending),
-        sending.destination,
-        skip_body=skip_body,
-        patience=sending.patience,
-        engine_headers=sending.engine_headers,
-    )
-
-
 def _but(forged: tuple[str, ...], headers: list[tuple[str, str]]) -> tuple[str, ...]:
     """Return the forged headers that laar's headers do not replace."""
     own = {name for name, _ in headers}
     return tuple(name for name in dict.fromkeys(forged) if name not in own)
-
-
-def _send_all(data: bytes, out: list[Action], *, complete: bool, trailers: bool) -> None:
-    send_pieces(_REQUEST, data, end=complete and not trailers, out=out)
-    if trailers:
-        out.append(AnswerTrailers(_REQUEST))
 
 
 NATIVE = Dialect(shows_answers=False)
@@ -173,8 +147,6 @@ DIALECTS: dict[Shape, Dialect] = {
 """Dialects by the shape that Envoy announces, if it sends the request's headers."""
 
 KEPT_HEADERS: dict[Shape, Dialect] = {
-    Shape.NATIVE: Dialect(shows_answers=False, keeps_headers=True),
-    Shape.STREAMED: Dialect(shows_answers=True, keeps_headers=True),
-    Shape.GATEWAY: Dialect(shows_answers=True, keeps_headers=True),  # no Envoy announces this
+    shape: Dialect(shows_answers=shape is not Shape.NATIVE, keeps_headers=True) for shape in Shape
 }
-"""Dialects by shape, for Envoys that keep the request's headers."""
+"""Dialects by shape, for Envoys that keep the request's headers; none announces `GATEWAY`."""

@@ -13,21 +13,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from laar.protocol.events import (
-    Closed,
-    Decided,
-    Failed,
-    HasRead,
-    Noted,
-    Refused,
-    RequestBody,
-    RequestHeaders,
-    RequestTrailers,
-    ResponseBody,
-    ResponseHeaders,
-    ResponseTrailers,
-    WholeRequest,
-)
+from laar.protocol import events as ev
 
 
 class RequestPhase(enum.Enum):
@@ -61,39 +47,39 @@ _Q, _A = RequestPhase, ResponsePhase
 
 TRANSITIONS: Mapping[Phase, Mapping[type, tuple[Phase, ...]]] = {
     _Q.HEADERS: {
-        RequestHeaders: (_Q.BODY, _Q.DECIDING, _Q.PASSING, _Q.SENT, _Q.OVER),
-        WholeRequest: (_Q.READING, _Q.DECIDING, _Q.SENT, _Q.OVER),
-        Failed: (_Q.HEADERS, _Q.PASSING, _Q.SENT, _Q.OVER),
-        Closed: (_Q.OVER,),
+        ev.RequestHeaders: (_Q.BODY, _Q.DECIDING, _Q.PASSING, _Q.SENT, _Q.OVER),
+        ev.WholeRequest: (_Q.READING, _Q.DECIDING, _Q.SENT, _Q.OVER),
+        ev.Failed: (_Q.HEADERS, _Q.PASSING, _Q.SENT, _Q.OVER),
+        ev.Closed: (_Q.OVER,),
     },
     _Q.BODY: {
-        RequestBody: (_Q.BODY, _Q.READING, _Q.DECIDING, _Q.PASSING, _Q.SENT, _Q.OVER),
-        RequestTrailers: (_Q.READING, _Q.DECIDING, _Q.SENT, _Q.OVER),
-        Failed: (_Q.PASSING, _Q.SENT, _Q.OVER),
-        Closed: (_Q.OVER,),
+        ev.RequestBody: (_Q.BODY, _Q.READING, _Q.DECIDING, _Q.PASSING, _Q.SENT, _Q.OVER),
+        ev.RequestTrailers: (_Q.READING, _Q.DECIDING, _Q.SENT, _Q.OVER),
+        ev.Failed: (_Q.PASSING, _Q.SENT, _Q.OVER),
+        ev.Closed: (_Q.OVER,),
     },
     _Q.READING: {
-        HasRead: (_Q.DECIDING, _Q.SENT, _Q.OVER),
-        Failed: (_Q.SENT, _Q.OVER),
-        Closed: (_Q.OVER,),
+        ev.HasRead: (_Q.DECIDING, _Q.SENT, _Q.OVER),
+        ev.Failed: (_Q.SENT, _Q.OVER),
+        ev.Closed: (_Q.OVER,),
     },
     _Q.DECIDING: {
-        Decided: (_Q.PASSING, _Q.SENT),
-        Refused: (_Q.PASSING, _Q.SENT, _Q.OVER),
-        Failed: (_Q.PASSING, _Q.SENT, _Q.OVER),
-        Closed: (_Q.OVER,),
+        ev.Decided: (_Q.PASSING, _Q.SENT),
+        ev.Refused: (_Q.PASSING, _Q.SENT, _Q.OVER),
+        ev.Failed: (_Q.PASSING, _Q.SENT, _Q.OVER),
+        ev.Closed: (_Q.OVER,),
     },
     _Q.PASSING: {
-        RequestBody: (_Q.PASSING, _Q.SENT),
-        RequestTrailers: (_Q.SENT,),
-        Failed: (_Q.PASSING,),
-        Closed: (_Q.OVER,),
+        ev.RequestBody: (_Q.PASSING, _Q.SENT),
+        ev.RequestTrailers: (_Q.SENT,),
+        ev.Failed: (_Q.PASSING,),
+        ev.Closed: (_Q.OVER,),
     },
-    _Q.SENT: {Failed: (_Q.SENT,), Closed: (_Q.OVER,)},
-    _Q.OVER: {Failed: (_Q.OVER,), Closed: (_Q.OVER,)},
-    _A.HEADERS: {ResponseHeaders: (_A.MOVING, _A.ANSWER, _A.OVER)},
-    _A.MOVING: {Noted: (_A.ANSWER, _A.OVER)},
-    _A.ANSWER: {ResponseBody: (_A.ANSWER, _A.OVER), ResponseTrailers: (_A.OVER,)},
+    _Q.SENT: {ev.Failed: (_Q.SENT,), ev.Closed: (_Q.OVER,)},
+    _Q.OVER: {ev.Failed: (_Q.OVER,), ev.Closed: (_Q.OVER,)},
+    _A.HEADERS: {ev.ResponseHeaders: (_A.MOVING, _A.ANSWER, _A.OVER)},
+    _A.MOVING: {ev.Noted: (_A.ANSWER, _A.OVER)},
+    _A.ANSWER: {ev.ResponseBody: (_A.ANSWER, _A.OVER), ev.ResponseTrailers: (_A.OVER,)},
     _A.OVER: {},
 }
 """Allowed next phases by phase and event."""

@@ -15,6 +15,7 @@ from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.events import (
     Action,
+    AnswerHeaders,
     AnswerTrailers,
     Ask,
     Closed,
@@ -37,11 +38,13 @@ from laar.protocol.splice import splice_model
 from laar.protocol.stream.contract_headers import (
     MAX_HEADER_BYTES_TO_ADD_TO,
     MAX_HEADERS_TO_ADD_TO,
+    change_headers,
+    destinations,
+    patience,
     refusal,
 )
 from laar.protocol.stream.dialect import DIALECTS, KEPT_HEADERS
 from laar.protocol.stream.phases import RequestPhase
-from laar.protocol.stream.sending import Sending, destinations, patience
 from laar.protocol.stream.state import StreamState
 
 _NO_HEAD = names.read_head({})
@@ -179,17 +182,12 @@ class RequestHalf(StreamState):
                 self.api = api_of(event.headers.get(name, ""))
                 if self.api is not _OPAQUE:
                     break
-        if env.settings.conformance_headers:
-            self._select_for_test(event.headers.get(names.TEST_SELECTION, ""))
+        test = event.headers.get(names.TEST_SELECTION) if env.settings.conformance_headers else ""
+        if test and (wanted := names.read_subset(test)) is not None:
+            self._subset = wanted if self._subset is None else self._subset & wanted
         if env.enforced is not None:
             self.shadow = not env.enforced(head.session or self._id)
         return facts
-
-    def _select_for_test(self, value: str) -> None:
-        """Restrict the choice to the endpoints named by a conformance test."""
-        wanted = names.read_subset(value) if value else None
-        if wanted is not None:
-            self._subset = wanted if self._subset is None else self._subset & wanted
 
     def _request_body(self, event: RequestBody, now: float, out: list[Action]) -> RequestPhase:
         body = self.body
@@ -297,7 +295,7 @@ class RequestHalf(StreamState):
         request = self._request_of(read)
         if self.rework is not None:
             request.context = self.rework.context
-            self.rework.asked(self._id, now)
+            self.rework.asked(now)
         out.append(Ask(request))
         return RequestPhase.DECIDING
 
@@ -357,11 +355,6 @@ class RequestHalf(StreamState):
         self.overhead_us = event.overhead_us
         if self.shadow:
             return self._stand_aside(out)
-        body, changed = came.data, came.changed
-        assert not isinstance(body, bytearray)  # the body is complete or absent
-        if body is not None and (decision.rewrite or request.model) != self.asked:
-            fitted = self._fitted(body, decision.rewrite or request.model)
-            body, changed = fitted, changed or fitted is not body
         patient = patience(decision)
         if patient.begin_s is not None:
             self.hurried_at = now + patient.begin_s
@@ -373,30 +366,31 @@ class RequestHalf(StreamState):
             decision.flight.traced_as,
             decision.way,
         )
-        sending = Sending(
-            ",".join(destinations(decision, self._attempts)),
-            patient,
-            self._head,
-            request.id,
-            self._may_add_headers,
-            body,
-            changed,
-            came.is_complete,
-            came.trailers,
-            () if steered == _UNSTEERED else _engine_headers(decision, self._head.path),
+        path = self._head.path
+        decided = AnswerHeaders(
+            Direction.REQUEST,
+            [],
+            destination=",".join(destinations(decision, self._attempts)),
+            patience=patient,
+            engine_headers=() if steered == _UNSTEERED else _engine_headers(decision, path),
         )
-        self.dialect.send(sending, out)
+        if not self.dialect.keeps_headers:
+            change_headers(decided, self._head, request.id, may_add=self._may_add_headers)
+        if (target := decision.rewrite or request.model) != self.asked:
+            self._fit(target)
+        self.dialect.send(decided, came, out)
         came.data = None  # kept until now: after a fault the body is forwarded unchanged
         return RequestPhase.SENT if came.is_complete else RequestPhase.PASSING
 
-    def _fitted(self, body: bytes, target: str) -> bytes:
-        """Return the body with the endpoint's model name; unchanged if it can't be spliced."""
+    def _fit(self, target: str) -> None:
+        """Put the endpoint's model name into the body; leave a body that can't be spliced."""
+        if self.body.data is None:
+            return
         try:
-            body = splice_model(body, target, self._model_span)
+            self.body.replace(splice_model(bytes(self.body.data), target, self._model_span))
             self.target = target
         except (ValueError, RequestError):  # keep the destination: there is no other choice
             self.unspliced += 1
-        return body
 
     def _refused(self, event: Refused, now: float, out: list[Action]) -> RequestPhase:
         return self._refuse(event.error, out)

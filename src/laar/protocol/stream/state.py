@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from laar.core.decision import Decision
 from laar.core.request import Api, Trace
-from laar.protocol.ports import BodyHook, IsEnforced, Rework
+from laar.protocol.ports import BodyHook, Rework
 from laar.protocol.rules import GatewayRules
 from laar.protocol.settings import StreamSettings
 from laar.protocol.stream.answer import Answer
@@ -28,8 +28,9 @@ class Environment:
         new_id: creates a request id if the client sent none.
         sampled: returns, given the time, whether to read the answer. Called for inference requests
             in the native shape; the gateway shape shows every answer anyway.
-        enforced: returns whether a request's decision is enforced; None enforces all. If not, the
-            decision is made and recorded, but the request passes as if there were no picker.
+        enforced: returns whether a decision is enforced, given the session, or the request's id if
+            there is none; None enforces all. If not, the decision is made and recorded, but the
+            request passes as if there were no picker.
         rules: priorities and model rewrites.
         hook: may change request bodies; None changes none.
         held: counter of the bytes that all streams collect in the gateway shape; None for no limit.
@@ -40,7 +41,7 @@ class Environment:
     settings: StreamSettings
     new_id: Callable[[], str]
     sampled: Callable[[float], bool] = lambda _now: False
-    enforced: IsEnforced | None = None
+    enforced: Callable[[str], bool] | None = None
     rules: GatewayRules = _NO_RULES
     hook: BodyHook | None = None
     held: HeldBytes | None = None
