@@ -312,8 +312,8 @@ def test_a_refusal_that_stays_the_only_one_is_forgotten(status):
     picker.end(picker.ask(0.0, session="one"), 1.0)
     refused = Completion(status=status, cause="complete", latency_s=0.1)
     picker.end(picker.ask(1.0, session="three", tokens=100), 1.0, refused)
-    for turn in range(500):
-        now = 1.0 + turn / 1_000.0
+    for turn in range(1_000):
+        now = 1.0 + turn / 10_000.0
         picker.end(picker.ask(now, session="three", tokens=100), now)
     in_turn, in_parallel = (price_of_the_place_of_another(picker, w, 2.0) for w in (1.0, 0.0))
     assert in_turn == pytest.approx(2.0 * in_parallel, rel=0.02) != 0.0

@@ -44,8 +44,8 @@ _PRIOR = 0.5
 """Prior count of pauses that ended in each class, and of those that outlasted it: half of the
 sessions return in each doubling of the pause, at any scale."""
 
-_ACCEPTED = 0.99
-"""Decay of an earlier refusal with each turn that ends there: about 100 count. An engine without
+_ACCEPTED = 0.995
+"""Decay of an earlier refusal with each turn that ends there: about 200 count. An engine without
 room refuses again soon, while a single refusal may have had another cause."""
 
 _DELAYED = 5.0
