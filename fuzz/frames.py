@@ -1,6 +1,6 @@
 """HTTP/2 frames in any order, whole and damaged, to one connection of the ext_proc port.
 
-A second connection has the library read and write all frames: both are to hear and say the same.
+A second connection lets the library read and write all frames: both must read and write the same.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ async def test_names_that_leave_the_source_are_forgotten(
     await until(lambda: recorder.addresses == ["10.0.0.1:8000"])
 
 
-async def test_two_names_for_one_address_are_one_endpoint_and_lost_models_a_problem(
+async def test_two_names_for_one_address_are_one_endpoint_and_lost_models_are_reported(
     recorder: Any, start: Any, until: Any
 ) -> None:
     names = Names(a=["10.0.0.1"], b=["10.0.0.1"])
@@ -134,7 +134,7 @@ async def test_two_names_for_one_address_are_one_endpoint_and_lost_models_a_prob
     start(under_test.run())
     await until(lambda: len(names.asked) > 6)
     assert [one.models for one in recorder.specs["file"]] == [("first",)]
-    assert "b:1 is 10.0.0.1:1, which is listed before" in recorder.problems["dns file"]
+    assert "b:1 is 10.0.0.1:1, which is already listed" in recorder.problems["dns file"]
     names.names["b"] = ["10.0.0.2"]
     await until(lambda: len(recorder.addresses) == 2)
     under_test.replace("file", [spec("a:1", "first"), spec("b:1", "second")])

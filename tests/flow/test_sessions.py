@@ -307,7 +307,7 @@ def test_a_place_is_worth_half_where_prefills_run_in_parallel_and_nothing_is_ref
 
 
 @pytest.mark.parametrize("status", [429, 500])
-def test_a_refusal_that_stays_the_only_one_is_forgotten(status):
+def test_a_single_refusal_is_forgotten_in_time(status):
     picker = Picker(by_load=False)
     picker.end(picker.ask(0.0, session="one"), 1.0)
     refused = Completion(status=status, cause="complete", latency_s=0.1)
@@ -527,7 +527,7 @@ def test_the_end_of_a_refused_turn_is_not_room_for_others():
     assert not isinstance(picker.ask(0.3, session="two"), Decision)
 
 
-def test_names_used_once_do_not_make_a_session_that_returned_forgotten():
+def test_names_used_once_do_not_displace_a_session_that_returned():
     picker = Picker(by_load=False)
     sessions = picker.flow.sessions
     for now in (0.0, 1.0, 2.0):

@@ -245,7 +245,7 @@ def test_a_body_that_cannot_be_routed_gets_a_400_with_the_reason(body, complaint
     assert refused.value.status == 400
 
 
-def test_a_refusal_contains_nothing_of_the_prompt():
+def test_a_refusal_contains_no_part_of_the_prompt():
     with pytest.raises(RequestError) as refused:
         read_body(Api.CHAT, b'{"model": "m", "messages": [{"content": "my secret" oops}]}')
     assert "secret" not in str(refused.value)

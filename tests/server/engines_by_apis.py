@@ -194,7 +194,7 @@ def page(seen: Mapping[tuple[str, str], Seen], reach: Mapping[str, Reach]) -> st
 
 _HEAD = """# Engines by APIs
 
-Made by `tests/server/test_engines_by_apis.py`: eight stand-ins with a model each, which have
+Made by `tests/server/test_engines_by_apis.py`: eight stand-ins, each with one model, which have
 the routes, usage and metrics pages that each engine documents, behind laar and a real Envoy in
 all shapes. They are not real engines, so deviations of a release from its documentation are
 not seen here. `make test-vllm` runs real vLLM engines.

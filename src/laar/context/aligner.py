@@ -34,7 +34,7 @@ from laar.context.affinity import Affinity
 from laar.latest import Latest
 
 MAX_BRANCHES = 60
-"""Maximum branches per search, about 0.06 ms. A truncated search still yields an alignment, maybe a
+"""Maximum branches per search, about 0.06 ms. A truncated search still yields an alignment, if a
 shorter one; on measured loads 60 cost at most 0.0007 of hit rate against 100, and 40 cost 0.002."""
 
 _SHALLOW = 32

@@ -61,7 +61,7 @@ def can_restore(body: Mapping[str, Any], api: str) -> bool:
 def numbered(text: str, block: Block) -> Block:
     """Return the block, movable if all its numbers are unambiguous; else unchanged.
 
-    Each label has its number once before the document, and maybe once more after it.
+    Each label has its number once before the document, and possibly once more after it.
     """
     if block.held is None or not block.labels_stay or block.quoted:
         return block

@@ -50,7 +50,7 @@ class ContextHook:
     Args:
         settings: settings of its route.
         clock: returns monotonic seconds, for `MAX_ADDED_MS`; None for no time limit.
-        memo: changes to running conversations, maybe of several hooks; None for its own.
+        memo: changes to running conversations, possibly shared by several hooks; None for its own.
         route: name of the route; requests of different routes never align with each other.
     """
 
@@ -205,7 +205,7 @@ class ContextHook:
     def record_usage(self, plan: TurnPlan, *, prompt_tokens: int, cached_tokens: int) -> None:
         """Record the cached tokens that an engine reports for a prompt with orders, for the guard.
 
-        Without orders only older turns were changed.
+        A prompt without orders is ignored: only its older turns were changed.
         """
         if not plan.orders or prompt_tokens <= 0:
             return

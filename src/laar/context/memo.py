@@ -71,7 +71,7 @@ class Memo:
         return int.from_bytes(blake2b(text, digest_size=8, key=self._secret()).digest(), "little")
 
     def get(self, key: int, now: float) -> Remembered | bytes | None:
-        """Return the changes to a text, maybe `saved`, and refresh the entry; None if unknown."""
+        """Return a text's changes, possibly as `saved`, and refresh the entry; None if unknown."""
         entry = self._entries.get(key)
         if entry is None or now - entry[0] > TTL_S:
             return None

@@ -74,7 +74,7 @@ class Sequences:
         for i, last in enumerate(known):
             if last is not None:
                 lists.setdefault(last.whole, []).append(i)
-        lists.pop(hash(tuple(keys)), None)  # a repeated list is no evidence
+        lists.pop(hash(tuple(keys)), None)  # a repeated list is not evidence
         for members in [several for several in lists.values() if len(several) > 1]:
             places = [last.place for i in members if (last := known[i]) is not None]
             before = list(accumulate(places, max))

@@ -226,7 +226,7 @@ class Candidates:
     def with_trial(self, group: Group, tried: Sequence[str], now: float) -> Group:
         """Return the group with one more candidate, last: an excluded slot due for a trial, if any.
 
-        A retry is no trial of a model that it has tried.
+        A retry is not a trial of a model that it already tried.
         """
         assert self._health is not None
         slot = self._health.due(group.standing, now)

@@ -36,7 +36,7 @@ def view_of(
     weights: Mapping[str, float] | None,
     now: float,
 ) -> tuple[View, str]:
-    """Return the view for the scorers, and why it is degraded."""
+    """Return the view for the scorers, and the reason code if it is degraded, else empty."""
     table, reason = parts.table, ""
     slots, model_id, standing = group.slots, group.model_id, group.standing
     models: Sequence[str] = table.models

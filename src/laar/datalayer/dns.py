@@ -155,6 +155,6 @@ class Resolver:
             for address in known if name else [spec.address]:
                 found = replace(spec, address=address, host=name, way=way) if name else spec
                 if resolved.setdefault(address, found).models != spec.models:
-                    hidden = f"{spec.address} is {address}, which is listed before: its models"
+                    hidden = f"{spec.address} is {address}, which is already listed: its models"
         self._sink.replace(source, tuple(resolved.values()))
         self._sink.problem(f"dns {source}", hidden and f"{hidden} get no requests")

@@ -31,7 +31,7 @@ def stamp_of(path: Path) -> Stamp:
 
 
 def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Return a file's content; neither a device nor a pipe blocks for ever.
+    """Return a file's content; neither a device nor a pipe blocks forever.
 
     Raises:
         OSError: it can't be read, or is larger than `max_bytes`, or a pipe stalls.

@@ -24,7 +24,7 @@ from laar.envoy.bootstrap import render
 from laar.envoy.options import BootstrapOptions
 
 Check = Callable[[Json, Json], Iterator[Finding]]
-"""Yields the faults of an object, by laar's own object of this kind."""
+"""Yields the faults of an object, compared with laar's own of this kind."""
 
 
 def configuration(document: Json) -> Json:

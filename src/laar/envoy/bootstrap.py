@@ -58,7 +58,7 @@ from laar.protocol.stream.contract_headers import ONCE
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 
 _CONSTANTS = {**vars(agreed), **vars(names), **vars(endpoints_file)}
-"""What the template names in capitals."""
+"""The constants that the template names in capitals."""
 
 _RETRY_ON = "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes"
 
@@ -188,7 +188,7 @@ def _denied_route() -> Any:
 
 
 def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[Any]:
-    """Yield the routes to the endpoints for all patiences; before a decision the last apply."""
+    """Yield the routes to the endpoints for all patiences; until a decision the last apply."""
     allowed = (
         ONCE,
         *(Patience(silence_s, begin_s) for begin_s, silence_s in names.BEGINS_S.items()),

@@ -61,7 +61,7 @@ _OWN_READ = 2.0
 causes other requests is ignored, here and for held turns alike."""
 
 _CACHED_SHARE = 0.9
-"""Cached share of a prompt above which its context is already there, and needs no room."""
+"""Cached share of a prompt above which its context counts as already there, and needs no room."""
 
 _IN_TURN = 0.5
 """Share of the prompts ahead (w) above which an engine prefills more in turn than in parallel."""
@@ -103,7 +103,7 @@ class Admission:
     Attributes:
         queue: the waiting requests.
         ready: whether any endpoints are known; until then, all requests wait.
-        draining: whether no request waits any more, since the picker stops.
+        draining: whether the picker is stopping, so that no request waits any more.
         prefills: the prefills in flight.
         sessions: the sessions whose contexts have a place.
         on_turn: called with the slot, the prefix receipt and the context of a named turn that is
@@ -321,7 +321,8 @@ class Admission:
         """Return a previewed request's place and its price, and the sessions with a place.
 
         `wait_s` is how long it would wait until the room is worth less to others, and `price_s` the
-        seconds that this saves them: 0 if it goes at once, None if turns in flight occupy the room.
+        seconds that its wait saves them: 0 if it goes at once, None if turns in flight occupy the
+        room.
         """
         view = decision.view
         if view is None:
@@ -444,8 +445,8 @@ class Admission:
         It evicts a context wherever it goes. Spread evenly, such turns would leave no context in
         any cache, so they share the endpoint with the longest wait of at most another `max_hold_s`.
         The cost decides if nothing waits, a candidate has the context, their chances of a correct
-        answer differ, or the client has an objective; and between engines that prefill in parallel,
-        where every further turn would slow all others, for minutes without an end.
+        answer differ, or the client has an objective. It also decides between engines that prefill
+        in parallel: on one of them, every further turn would slow all others, for minutes.
         """
         wait_s = None if view.terms is None else view.terms.ahead_s
         if (
@@ -545,7 +546,7 @@ class Admission:
         return None if place is None else partial(self.sessions.end, place)
 
     def moved(self, decision: Decision, now: float) -> None:
-        """Handle a request that Envoy sent to another endpoint than the one picked."""
+        """Handle a request that Envoy sent to an endpoint other than the one picked."""
         slot = decision.flight.slot
         self.prefills.moved(decision.id, slot, now)
         place = self._turns.get(decision.id)

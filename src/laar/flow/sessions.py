@@ -10,10 +10,9 @@ others wait for the room meanwhile. So each return to a kept place costs some se
 estimated from how long such sessions have paused before. Per second that it is kept, a place saves
 the total cost of prefilling the context again, divided by these seconds; more if its session's
 earlier returns show that it is sure to come back. A turn is held while any place that would be
-evicted for it saves more, weighted by the share of it that would go, than a second of waiting
-costs. If few sessions return, no place is worth keeping and no turn waits. Before anything is
-learned, the prior keeps a place for about as long as prefilling it again takes: the rent-or-buy
-rule.
+evicted for it saves more, weighted by the share to be evicted, than a second of waiting costs. If
+few sessions return, no place is worth keeping and no turn waits. Before anything is learned, the
+prior keeps a place for about as long as prefilling it again takes: the rent-or-buy rule.
 
 A session is identified by its name, or else by its prompt, which starts with the previous turn's.
 """
@@ -38,27 +37,27 @@ _AGES_S = tuple(2.0**power for power in range(9))
 """Upper bounds of the pause classes, in seconds; after four minutes' pause, a session is gone."""
 
 _FADED = 0.998
-"""Decay of earlier pauses with each new one: about 500 count."""
+"""Decay of earlier pauses with each new one, so that about the last 500 count."""
 
 _PRIOR = 0.5
-"""Prior count of pauses that ended in each class, and of those that outlasted it: half of the
-sessions return in each doubling of the pause, at any scale."""
+"""Prior count of pauses that ended in each class, and of those that outlasted it: whenever a pause
+doubles, half of the sessions return meanwhile."""
 
 _ACCEPTED = 0.995
-"""Decay of an earlier refusal with each turn that ends there: about 200 count. An engine without
-room refuses again soon, while a single refusal may have had another cause."""
+"""Decay of an earlier refusal with each turn that ends there, so that about the last 200 count. An
+engine without room soon refuses again, while a single refusal may have had another cause."""
 
 _DELAYED = 5.0
-"""Turns that an eviction delays, if the session is sure to come back: as many run or wait at an
-engine that prefills one prompt after the other."""
+"""Turns that an eviction delays if the session is sure to come back: the number that run or wait at
+an engine that prefills one prompt after another."""
 
 _SURE_S = 32.0
 """Seconds for which a session that has returned twice is sure to come back. People pause for
-longer. The second time, it must have continued its prompt: a name may also be an application's, for
-all that its users ask one after another."""
+longer. The second time, it must have continued its prompt: a name may also be an application's,
+which unrelated prompts of its users share."""
 
 _MAX_GONE = 10_000
-"""Maximum sessions without a place that are remembered; the longest without one are dropped."""
+"""Maximum sessions without a place that are remembered; those longest without one go first."""
 
 _LEAST_TOKENS = 16.0
 """Minimum tokens of a place: one block. Bounds the number of places at an endpoint."""
@@ -80,8 +79,7 @@ class Place:
         tokens: its length without `shared`.
         reread_s: cost of prefilling it again, in seconds.
         shared: tokens that others had cached there before, such as a common system prompt.
-        visited: `shared` when it came there first, by endpoint; later some of what it finds is its
-            own.
+        visited: `shared` at its first visit, by endpoint; later, it also finds text of its own.
         busy: turns in flight.
         idle_at: when the last turn ended.
         middle: the number of blocks up to the middle of its own text, and the hash of the last; 0
@@ -110,7 +108,8 @@ class Place:
 class _Cache:
     """The places of one endpoint, least recently used first, and their tokens.
 
-    `is_full` if it refused a turn, until another turn ends there; `refuses` is 1 then, and fades.
+    When the endpoint refuses a turn, `is_full` is set until another turn ends there, and `refuses`
+    becomes 1 and fades with each turn that ends.
     """
 
     places: OrderedDict[Hashable, Place] = field(default_factory=OrderedDict)
@@ -152,7 +151,7 @@ class Sessions:
         """Return, by candidate, the seconds that a second's wait saves the session that gains most.
 
         Above 1, the prompt should be held; infinite if turns in flight occupy the room. `turns` is
-        the share of the prompts ahead that one waits for at each candidate (`laar.core.engines`).
+        the share of the prompts ahead that a prompt waits for, by candidate (`laar.core.engines`).
         """
         leaving = zip(self._leaving_at(view), turns.tolist(), strict=True)
         return np.array([self._price(places, waits, now) for places, waits in leaving])
@@ -235,7 +234,7 @@ class Sessions:
     def refused(self, place: Place) -> None:
         """Handle the end of a turn that its endpoint refused: it took no room.
 
-        The sessions displaced by it still find their contexts, and go there at once.
+        The sessions that it displaced still find their contexts there, and go there at once.
         """
         place.busy -= 1
         if not place.busy and self._places.get(place.key) is place:
@@ -382,7 +381,7 @@ class Sessions:
 
 
 def _middle(place: Place, chain: Chain | None) -> tuple[int, int]:
-    """Return what `Place.middle` is after a turn with this prompt."""
+    """Return the value of `Place.middle` after a turn with this prompt."""
     if chain is None:
         return (0, 0)
     shared = place.shared / (place.shared + place.tokens)

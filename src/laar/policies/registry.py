@@ -82,7 +82,7 @@ class Found:
         """Reject parameters that the factory can't be called with.
 
         Raises:
-            SettingError: a parameter is unknown, missing, of another type than its default, or
+            SettingError: a parameter is unknown, missing, of a type unlike its default's, or
                 not a finite number.
         """
         known = self.parameters()

@@ -175,7 +175,7 @@ class Closed(Event):
 
 
 class Action:
-    """What the machine has the driver do."""
+    """What the machine tells the driver to do."""
 
     __slots__ = ()
 

@@ -188,7 +188,7 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
     except (OSError, ValueError) as error:
         files = [str(path) for path in (tls.certificate, tls.key, tls.client_ca) if path]
         raise SettingError(
-            f"OpenSSL refuses {', '.join(files)} ({error}); give others", setting="listen.tls"
+            f"OpenSSL refuses {', '.join(files)} ({error}); replace them", setting="listen.tls"
         ) from None
     return found
 

@@ -2,7 +2,7 @@
 
 A span covers the decision, including time in the queue; it is sent when the request has ended, so
 that it can include the outcome. It is built from the record that `/decisions` shows, so both agree,
-and contains nothing of a prompt.
+and contains no part of a prompt.
 
 Names follow OpenTelemetry's conventions, if any exist (``gen_ai.*``, ``http.*``, ``error.type``).
 """

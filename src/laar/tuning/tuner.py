@@ -42,7 +42,7 @@ GROWTH = 1.5
 """Step factor on success; on failure its inverse fourth root, which balances at one in five."""
 
 SETTLING_SHARE = 8
-"""One settling decision per eight of the window lets queues of the previous weights drain first."""
+"""One settling decision for every eight in the window lets queues of the previous weights drain."""
 
 SLOW_RATIO = 1.5
 LEAST_STRIKES = 3

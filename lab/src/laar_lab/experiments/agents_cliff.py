@@ -48,7 +48,7 @@ JUDGED_FROM = 70_000
 
 _UNTIL_S = 480.0
 _UNCOUNTED_S = 0.2 * _UNTIL_S
-_SHARE_DELAY_S = 0.015  # that of a store (`python -m bench sharing`)
+_SHARE_DELAY_S = 0.015  # as with a store (`python -m bench sharing`)
 _CROWD = 0.9  # share of the fleet's KV that the crude gate fills
 _CROWD_IDLE_S = 20.0  # the best of 1, 5, 20 and 65 s
 
@@ -251,7 +251,7 @@ _PARALLEL_RULES = ("laar", "laar, gate", "vllm-router", "smg", "programs")
 
 
 def run_parallel(scope: Scope) -> Report:
-    """Run the gate, and rules that do without, on engines that prefill in parallel."""
+    """Compare the gate with rules that have none, on engines that prefill in parallel."""
     assert scope.data is not None
     half = int(scope.seeds[0] >= JUDGED_FROM)
     slow, loads = ((4,), (1.0, 3.0)) if scope.quick else ((0, 4), LOADS)

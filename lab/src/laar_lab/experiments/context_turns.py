@@ -56,7 +56,7 @@ def run_turns(scope: Scope) -> Report:
 
 
 def run_memories(scope: Scope) -> Report:
-    """Run both numbers of memories, as received and ordered."""
+    """Compare received with ordered memories, for each number of memories."""
     questions = 15 if scope.quick else 40
     ways = (RECEIVED, ORDER)
     cases = {(k, way): (way, k, questions) for k, way in product(MEMORIES, ways)}

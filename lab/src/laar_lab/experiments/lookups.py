@@ -268,7 +268,7 @@ def result_of(answered: Sequence[Answered]) -> CellResult:
 
 
 class TrueAccuracies(CapabilityAssessor):
-    """Takes P(correct) of each cell from the fleet, and all else from the artifact."""
+    """Takes P(correct) of each cell from the fleet, and the rest from the artifact."""
 
     def __init__(self, capability: CapabilityModel, surface: AccuracySurface) -> None:
         super().__init__(capability)

@@ -1,7 +1,7 @@
 """Figure 13 of Medha: the order of prefills, with and without several prefills in a batch.
 
 As in the paper (6.1), the rivals replace "the LARS request prioritization and multi-prefill
-batching with standard FCFS/EDF/LRS scheduling" and keep all else; so does SRPT. `lars alone` is
+batching with standard FCFS/EDF/LRS scheduling" and keep the rest; so does SRPT. `lars alone` is
 LARS without multi-prefill batching. The paper compares times normalised by the request's work and
 does not publish its deadlines; here they are one second plus five times the prefill alone.
 

@@ -1,8 +1,8 @@
-"""How far predicted times to the first token are from those seen, by kind of fleet and traffic.
+"""How far predicted times to the first token are from measured ones, by fleet and traffic.
 
 Real chats arrive in an open loop, and real sessions of coding agents run in a closed one. Of the
-agents, the half of the sessions kept for verdicts is used. Two kinds of engine may have the same
-model name, and the picker has to find out. The first minute is not counted.
+sessions, only the half kept for verdicts is used. In some fleets two kinds of engine have the same
+model name, and the picker has to find that out. The first minute is not counted.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ FLEETS: Mapping[str, tuple[Callable[[], list[Site]], float, int]] = {
 
 
 def run_predicted(data: Path, name: str, traffic: str, seed: int) -> dict[str, float]:
-    """Return the errors of one run, as shares of the time seen."""
+    """Return the errors of one run, as shares of the measured times."""
     build, chats_per_s, at_once = FLEETS[name]
     fleet = VirtualFleet(build(), FleetSettings(), seed=seed, assessor=fleets.nothing([]))
     seen: list[tuple[float, float]] = []
@@ -102,7 +102,7 @@ _SHOWN = {
 
 
 def run(scope: Scope) -> Report:
-    """Compare predictions with times on each fleet, for chats and for agents."""
+    """Compare predicted with measured times on each fleet, for chats and for agents."""
     assert scope.data is not None
     names = list(FLEETS)[1:3] if scope.quick else list(FLEETS)
     cases = {

@@ -9,7 +9,7 @@ comes when it is complete. That is `e2e_*` here; `ttft_*` is the time to the fir
 
 Two constants of each model are not in its code: the lengths of the model's later answers. They are
 fitted to one row of its tables, least-loaded at 4 sessions, where nothing queues: the length of
-short ones to the median, the share of long ones to the request rate. All else is predicted.
+short ones to the median, the share of long ones to the request rate. The rest is predicted.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 This is the paper's setting, and that of its 34 to 60 % hit rates. It suits batch files that wait
 for a nightly run. `plan` works on document ids; `plan_lines` on request bodies, one per line,
-either bare or as the ``body`` of a batch-file line. Only one string of a line is replaced; all else
+either bare or as the ``body`` of a batch-file line. Only one string of a line is replaced; the rest
 stays byte-identical.
 
 Requests that differ before their documents share nothing, so each such group is clustered

@@ -78,7 +78,7 @@ def parallel(fast: int = 8, slow: int = 0, *, kv_tokens: int | None = None) -> l
 
 
 def mixed_models() -> list[Site]:
-    """Return a small, a middle and a large model with two endpoints each."""
+    """Return a small, a medium and a large model with two endpoints each."""
     engine = coarse(load_profile("gorgo-main"))
     speeds = {"small": 0.5, "middle": 1.0, "large": 2.5}
     return [

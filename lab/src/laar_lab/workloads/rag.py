@@ -100,7 +100,7 @@ def disjoint(*, requests: int = 2000, docs: int = 15) -> Load:
 
 
 class EngineCache(DocCache):
-    """A cache that can be searched without a change, and knows when its entries were used."""
+    """A cache that can be searched without changing it, and knows when its entries were used."""
 
     def __init__(self, capacity_docs: float) -> None:
         super().__init__(capacity_docs)

@@ -58,7 +58,7 @@ def _found(
 
 
 def held(block: Block, settings: ContextSettings) -> Block:
-    """Return the block, held if its labels number positions, which an answer may mention."""
+    """Return the block, held if its labels are positions: an answer may refer to those."""
     stays = block.labels_stay and not settings.relabel
     return replace(block, held=Reason.POSITIONAL_LABELS) if stays else block
 

@@ -22,7 +22,7 @@ MAX_LOAD = 0.8
 """Cap on the load: busy periods grow without bound as the load nears 1, and estimates are rough."""
 
 FIRST = 2.0
-"""Weight of a second before the first token: it counts for that token and for the end."""
+"""Weight of a second before the first token: it delays both that token and the end."""
 
 # These are arrays since numpy is 1.5 times as slow with Python numbers, which counts while there
 # are few endpoints.

@@ -383,7 +383,7 @@ class RequestHalf(StreamState):
         return RequestPhase.SENT if came.is_complete else RequestPhase.PASSING
 
     def _fit(self, target: str) -> None:
-        """Put the endpoint's model name into the body; leave a body that can't be spliced."""
+        """Put the endpoint's model name into the body, unless it can't be spliced."""
         if self.body.data is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Run one engine on a virtual clock, the smallest driver, to measure an engine on its own.
+"""The smallest driver: run one engine on a virtual clock, to measure it on its own.
 
 The fleet's simulation drives many engines from one heap; this driver submits a list of jobs to one
 engine and records the times that a client would see. It is also the reference for using `until` and

@@ -93,7 +93,7 @@ class FlowControl:
                 raise outcome.verdict
 
     def moved(self, decision: Decision) -> None:
-        """Handle a request that was served at another endpoint than the one picked."""
+        """Handle a request that was served at an endpoint other than the one picked."""
         self._admission.moved(decision, self._clock.now)
 
     def answering(self, decision: Decision, *, ok: bool = True) -> None:

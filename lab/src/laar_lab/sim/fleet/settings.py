@@ -29,7 +29,7 @@ class FleetSettings:
         scrape_interval_s: seconds between two scrapes of an engine.
         probe_interval_s: seconds between two round-trip probes.
         retries: whether the policy or the picker places a retry.
-        quadratic_tokens: prompt length at which attention costs as much as all else; None: never.
+        quadratic_tokens: prompt length at which attention costs as much as the rest; None: never.
         sample_answers: share of answers whose usage is read; 0 reads none.
         first_tokens: `seen` if the picker sees the first token of every answer, as in the gateway
             shape; `sampled` if only of the answers that it reads, as in the native shape.
