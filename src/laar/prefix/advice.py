@@ -395,7 +395,7 @@ def _advice(agent: _Agent) -> Advice:
     if counts["thoughts"] >= _WORTH * total:
         share = counts["thoughts"] / total
         said.append(
-            "The chat template leaves reasoning out of earlier answers, so each answer is "
+            "The chat template leaves reasoning out of earlier answers, so that each answer is "
             f"prefilled again: {share:.0%} of the prompt."
         )
     if not said:
