@@ -49,7 +49,11 @@ class Written:
         """Take no more."""
         self._closed = True
 
-    abort = close
+    abort = write_eof = close
+
+    def can_write_eof(self) -> bool:
+        """Return True: the server may end its half, which closes it here."""
+        return True
 
     def is_closing(self) -> bool:
         """Whether it was closed."""

@@ -312,6 +312,24 @@ async def test_a_goaway_lets_open_calls_finish(served):
     await nothing_left(served)
 
 
+async def test_a_drained_connection_stays_open_until_the_peer_has_read_it(served, monkeypatch):
+    # If it did not, a peer that resets ended calls, as Envoy does, would lose unread answers.
+    monkeypatch.setattr(connection, "LINGER_S", 20.0)
+    async with Peer.to(served) as peer:
+        peer.call(1)
+        peer.message(1, b"a")
+        await peer.flush()
+        assert await peer.until(lambda e: isinstance(e, events.DataReceived))
+        stopping = asyncio.create_task(served.server.stop(20.0))
+        await peer.send(frame(PING, 1, 0, b"laar-bye"))
+        await peer.send(frame(DATA, 1, 1, b""))
+        await peer.closed()
+        await peer.send(frame(RST, 0, 1, b"\0\0\0\0"))
+        assert not (await asyncio.wait([stopping], timeout=0.1))[0]
+        peer.writer.close()
+        await stopping
+
+
 @pytest.mark.parametrize(
     ("change", "status"),
     [

@@ -113,8 +113,7 @@ class FlowControl:
         elif self._admission.ready:
             self._call()
         elif self._opening is None:  # later changes don't postpone it
-            loop = asyncio.get_running_loop()
-            self._opening = loop.call_later(ENVOY_LEARNS_S, self._open)
+            self._opening = asyncio.get_running_loop().call_later(ENVOY_LEARNS_S, self._open)
 
     def drain(self) -> None:
         """Let all requests go from now on: none fails because its picker stops."""
@@ -140,8 +139,7 @@ class FlowControl:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due_s = self._admission.queue.next_wakeup_s(now)
-        if due_s is not None:
+        if (due_s := self._admission.queue.next_wakeup_s(now)) is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(min(due_s, _TICK_S), self._dispatch)
 

@@ -356,7 +356,7 @@ class Connection(asyncio.Protocol):
             self._pumping.cancel()
             self._pumping = None
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or self._closing or transport.is_closing():
             return
         unsent = 0
         self._reading = True  # anything handlers send now is written here
@@ -382,7 +382,9 @@ class Connection(asyncio.Protocol):
         if self._unwritable and transport.get_write_buffer_size() > _FLOODED_BYTES:
             self._abort("the peer does not read its answers")
         elif not self._calls and (self._refusing or self.guard.leaving):
-            transport.close()
+            # A closed socket would answer the resets that Envoy sends for ended calls with one of
+            # the connection, and Envoy would lose the answers that it has not read.
+            self._close(transport.write_eof if transport.can_write_eof() else None)
 
     def _credit(self) -> None:
         """Replenish the connection's window; held bytes of streams are limited separately."""
@@ -443,11 +445,11 @@ class Connection(asyncio.Protocol):
         self._close()
         self._lose_calls()
 
-    def _close(self) -> None:
+    def _close(self, close: Callable[[], None] | None = None) -> None:
         """Close once everything is written, or after `LINGER_S` if the peer does not read."""
         assert self._transport is not None
         self._closing = True
-        self._transport.close()
+        (close or self._transport.close)()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(LINGER_S, self._transport.abort)
