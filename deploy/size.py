@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
     "lines": 50_993,
-    "statements": 31_100,
+    "statements": 31_098,
     "lines of data": 684,
     "modules": 225,
     "lines loaded": 34_151,

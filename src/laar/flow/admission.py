@@ -233,15 +233,16 @@ class Admission:
 
     def _admit(self, item: Item, shorts_wait: bool, now: float) -> Verdict | None:
         request = self._held[item.id]
+        director = self._director
         if self.draining:
-            return self._director.decide(request, now)
+            return director.decide(request, now)
         try:
-            group = self._director.candidates.of(request, request.subset, now)
+            group = director.candidates.of(request, request.subset, now)
             # Check the counters first, to avoid pricing a request that has nowhere to go.
             room = self._open(group.slots, item, now, is_long=item.is_long, shorts_wait=shorts_wait)
             if not room.any():
                 return None
-            decision = self._director.decide(
+            decision = director.decide(
                 request,
                 now,
                 lambda view: (
