@@ -17,7 +17,7 @@ from pathlib import Path
 from laar.core.cost import CostWeights
 from laar.flow.settings import FlowSettings
 from laar.policies import build_policies
-from laar_lab.claims import Evidence, Runs, Seen, level, paired
+from laar_lab.claims import Runs, Seen, level, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.agents_runs import KV_TOKENS, Turns
@@ -156,45 +156,66 @@ def run(scope: Scope) -> Report:
     runs = grid(run_cliff, cases, scope.seeds, label="agents-cliff")
     title = "sessions at once, by what the caches hold"
     table = means_table(title, ("engines", "load", "rule"), runs, _SHOWN, digits=3)
-    return Report(tables=[table], evidence=_evidence(runs, engines, loads))
-
-
-def _evidence(
-    runs: Mapping[tuple[int, float, str], Runs], engines: Sequence[int], loads: Sequence[float]
-) -> Evidence:
-    parts = {f"{count} engines, {load}": (count, load) for count in engines for load in loads}
-
-    def against_own_best(load: float) -> dict[str, Seen]:
-        seen = {}
-        for count in engines if load in loads else ():
-            at = {each: runs[count, each, "laar, gate"] for each in loads}
-            best = max(loads, key=lambda each: total(at[each], "turns_per_s"))
-            seen[f"{count} engines, best at {best}"] = paired(at[load], at[best], "turns_per_s")
-        return seen
-
-    def compared(metric: str, least: float, most: float, *others: str) -> dict[str, Seen]:
-        seen = {}
-        for part, case in parts.items():
-            if least <= case[1] <= most:
-                best = max(others, key=lambda rule: total(runs[*case, rule], "turns_per_s"))
-                name = f"{part}, {best}" if len(others) > 1 else part
-                seen[name] = paired(runs[*case, "laar, gate"], runs[*case, best], metric)
-        return seen
-
+    parts = _parts(engines, loads, "engines")
     only_place = [rule for rule, (_, way) in RULES.items() if not way]
-    return {
-        "turns-past": compared("turns_per_s", 1.5, 2.0, "laar"),
-        "turns-below": compared("turns_per_s", 0.0, 1.0, "laar"),
-        "turns-far": compared("turns_per_s", 3.0, 3.0, "laar"),
-        "turn-time": compared("turn_s", 2.0, 3.0, "laar"),
-        "tail": compared("ttft_p95_s", 2.0, 3.0, "laar"),
-        "own-best": against_own_best(2.0),
-        "own-best-far": against_own_best(3.0),
-        "beside-best": compared("turns_per_s", 1.5, 2.0, *only_place),
-        "longest-hold": {
-            part: level(runs[*case, "laar, gate"], "held_s") for part, case in parts.items()
-        },
+    evidence = {
+        "turns-past": _compared(runs, parts, "turns_per_s", 1.5, 2.0),
+        "turns-below": _compared(runs, parts, "turns_per_s", 0.0, 1.0),
+        "turns-far": _compared(runs, parts, "turns_per_s", 3.0, 3.0),
+        "turn-time": _compared(runs, parts, "turn_s", 2.0, 3.0),
+        "tail": _compared(runs, parts, "ttft_p95_s", 2.0, 3.0),
+        "own-best": _against_own_best(runs, engines, loads, 2.0, "engines"),
+        "own-best-far": _against_own_best(runs, engines, loads, 3.0, "engines"),
+        "beside-best": _compared(runs, parts, "turns_per_s", 1.5, 2.0, only_place),
+        "longest-hold": _levels(runs, parts, "held_s"),
     }
+    return Report(tables=[table], evidence=evidence)
+
+
+_Cases = Mapping[tuple[int, float, str], Runs]
+"""The runs by the number of engines or pickers, the load and the rule."""
+
+
+def _parts(
+    counts: Sequence[int], loads: Sequence[float], what: str
+) -> dict[str, tuple[int, float]]:
+    """Return the parts of a claim: each count of `what` with each load, by name."""
+    return {f"{count} {what}, {load}": (count, load) for count, load in product(counts, loads)}
+
+
+def _compared(
+    runs: _Cases,
+    parts: Mapping[str, tuple[int, float]],
+    metric: str,
+    least: float,
+    most: float,
+    others: Sequence[str] = ("laar",),
+) -> dict[str, Seen]:
+    """Compare the gate with the best of other rules, at loads from `least` to `most`."""
+    seen = {}
+    for part, case in parts.items():
+        if least <= case[1] <= most:
+            best = max(others, key=lambda rule: total(runs[*case, rule], "turns_per_s"))
+            name = f"{part}, {best}" if len(others) > 1 else part
+            seen[name] = paired(runs[*case, "laar, gate"], runs[*case, best], metric)
+    return seen
+
+
+def _against_own_best(
+    runs: _Cases, counts: Sequence[int], loads: Sequence[float], load: float, what: str
+) -> dict[str, Seen]:
+    """Compare the gate's throughput at a load with its best at any load."""
+    seen = {}
+    for count in counts if load in loads else ():
+        at = {each: runs[count, each, "laar, gate"] for each in loads}
+        best = max(loads, key=lambda each: total(at[each], "turns_per_s"))
+        seen[f"{count} {what}, best at {best}"] = paired(at[load], at[best], "turns_per_s")
+    return seen
+
+
+def _levels(runs: _Cases, parts: Mapping[str, tuple[int, float]], metric: str) -> dict[str, Seen]:
+    """Return a metric of the gate in each part."""
+    return {part: level(runs[*case, "laar, gate"], metric) for part, case in parts.items()}
 
 
 def total(runs: Runs, metric: str) -> float:
@@ -222,20 +243,13 @@ def run_pickers(scope: Scope) -> Report:
     title = "sessions at once, by what the caches hold; pickers that share a store"
     table = means_table(title, ("pickers", "load", "rule"), runs, _SHOWN, digits=3)
 
-    def turns(least: float, most: float) -> dict[str, Seen]:
-        return {
-            f"{count} pickers, {load}": paired(
-                runs[count, load, "laar, gate"], runs[count, load, "laar"], "turns_per_s"
-            )
-            for count, load in product(pickers, loads)
-            if count > 1 and least <= load <= most
-        }
-
-    held = {
-        f"{count} pickers, {load}": level(runs[count, load, "laar, gate"], "held_s")
-        for count, load in product(pickers, loads)
+    parts = _parts(pickers, loads, "pickers")
+    several = {part: case for part, case in parts.items() if case[0] > 1}
+    evidence = {
+        "past": _compared(runs, several, "turns_per_s", 1.5, 2.0),
+        "below": _compared(runs, several, "turns_per_s", 0.0, 1.0),
+        "longest-hold": _levels(runs, parts, "held_s"),
     }
-    evidence = {"past": turns(1.5, 2.0), "below": turns(0.0, 1.0), "longest-hold": held}
     return Report(tables=[table], evidence=evidence)
 
 
@@ -264,31 +278,14 @@ def run_parallel(scope: Scope) -> Report:
     shown = _SHOWN | {"ttft_max_s": "longest TTFT s"}
     table = means_table(title, ("slow engines", "load", "rule"), runs, shown, digits=3)
 
-    def compared(metric: str, least: float, most: float) -> dict[str, Seen]:
-        return {
-            f"{count} slow, {load}": paired(
-                runs[count, load, "laar, gate"], runs[count, load, "laar"], metric
-            )
-            for count, load in product(slow, loads)
-            if least <= load <= most
-        }
-
-    own_best = {}
-    for count in slow:
-        at = {load: runs[count, load, "laar, gate"] for load in loads}
-        best = max(loads, key=lambda load: total(at[load], "turns_per_s"))
-        own_best[f"{count} slow, best at {best}"] = paired(at[3.0], at[best], "turns_per_s")
-    longest = {
-        f"{count} slow, {load}": level(runs[count, load, "laar, gate"], "ttft_max_s")
-        for count, load in product(slow, loads)
-    }
+    parts = _parts(slow, loads, "slow")
     evidence = {
-        "turns-past": compared("turns_per_s", 2.0, 3.0),
-        "turns-below": compared("turns_per_s", 0.0, 1.5),
-        "ttft-below": compared("ttft_s", 0.0, 1.5),
-        "ttft-past": compared("ttft_s", 2.0, 3.0),
-        "own-best-far": own_best,
-        "longest": longest,
+        "turns-past": _compared(runs, parts, "turns_per_s", 2.0, 3.0),
+        "turns-below": _compared(runs, parts, "turns_per_s", 0.0, 1.5),
+        "ttft-below": _compared(runs, parts, "ttft_s", 0.0, 1.5),
+        "ttft-past": _compared(runs, parts, "ttft_s", 2.0, 3.0),
+        "own-best-far": _against_own_best(runs, slow, loads, 3.0, "slow"),
+        "longest": _levels(runs, parts, "ttft_max_s"),
     }
     return Report(tables=[table], evidence=evidence)
 
