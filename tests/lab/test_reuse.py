@@ -11,13 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from laar_lab.cli import lab as commands
-from laar_lab.results import Stored, load
+from laar_lab.results import Stored, load, write
 from laar_lab.suite.case import Case, Numbers
 from laar_lab.suite.table import SUITE
 from laar_lab.suite.verdict import MARGINS
 
 CASES = (replace(SUITE[0], name="one", role="choose"), replace(SUITE[1], name="two", role="judge"))
-FIRST, SEEDS = 50000, 15
 RULES = ("lmetric", "smg", "p2c", "round-robin")
 
 
@@ -120,8 +119,13 @@ def test_numbers_that_were_reused_before_keep_the_commit_that_they_are_of(world:
     assert "changed: smg on 2 of 2 workloads" in said
 
 
-def test_without_a_stored_run_all_seeds_run(world: World) -> None:
-    run, said = world.results("new", "aaaaaaa", "--reuse")
+@pytest.mark.parametrize("stored", [False, True])
+def test_all_seeds_run_without_stored_numbers_of_the_same_seeds(world: World, stored: bool) -> None:
+    if stored:
+        run, _ = world.results("results", "aaaaaaa")
+        command = run.command.replace("--first-seed 50000", "--first-seed 50001")
+        write(world.directory / "results", replace(run, command=command))
+    run, said = world.results("results", "bbbbbbb", "--reuse")
     assert world.seeds("one", "smg") == 15
     assert not run.reused
     assert "0 of " in said

@@ -69,6 +69,7 @@ Figures of the papers that no experiment tests are in [missing](missing.md).
 
 
 _Sources = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""Numbers of seeds by the commit that they were run at, case and rival."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

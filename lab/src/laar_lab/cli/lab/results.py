@@ -97,14 +97,15 @@ def results(
         console, commit = lab_console(), commit_of()
         hours = sum(each.hours(each.seeds) for each in chosen)
         if chosen:
-            console.print(f"{len(chosen)} experiments, about {spoken_time(hours)} on two cores")
+            about = "at most" if reuse else "about"
+            console.print(f"{len(chosen)} experiments, {about} {spoken_time(hours)} on two cores")
         for experiment in chosen:
             console.print(experiment.name, highlight=False)
             taken = data if "data" in experiment.takes else None
             scope = experiment.scope(None, quick=False, data=taken)
             earlier = stored.get(experiment.name) if reuse else None
             if earlier is not None and earlier.first_seed != scope.seeds[0]:
-                earlier = None
+                earlier = None  # numbers of other seeds
             if earlier is not None:
                 scope = replace(scope, earlier=earlier.numbers)
             with (
