@@ -9,12 +9,13 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import lsq_linear
 
 from laar.accuracy.capability import SpeedPrior
 from laar.core.endpoints import EndpointTable, Reading
 from laar.core.engine_model import Sample
 from laar.core.engines import Engines
-from laar.core.lines import Line
+from laar.core.lines import FORGET, Line
 from laar.core.membership import EndpointSpec
 from laar.core.traffic import Elsewhere
 from laar.policies.laar.pricing import asked_of, crowded
@@ -215,7 +216,27 @@ def test_an_endpoint_that_was_slow_long_ago_counts_as_normal():
 
     assert one_by_one(table.active.tolist(), 0, 300) > 2.0
     others = [slot for slot in table.active.tolist() if slot != slow]
-    assert one_by_one(others, 300, 1500) < 1.1
+    assert one_by_one(others, 300, 4200) < 1.1
+
+
+def test_samples_from_before_the_paces_were_known_are_soon_outweighed():
+    """Otherwise prompts would seem to take 1.4 times as long at the fast endpoint here."""
+    table, engines = fleet("fast:1", "slow:1")
+    fast, slow = table.slot("fast:1"), table.slot("slow:1")
+    rng, now = random.Random(1), 0.0
+    for slot in [slow, fast] * 50 + [*[fast] * 9, slow] * 10:
+        pace = 4.0 if slot == slow else 1.0
+        work_s = rng.uniform(0.05, 1.0)
+        one = engines.began(
+            slot, now, plain_s=work_s, others=0.0, rtt_s=0.0, base_s=0.0, shown=True
+        )
+        table.reserve(slot, 1.0, 1.0)
+        ttft_s, latency_s = pace * work_s, pace * (work_s + 1.0)
+        engines.answering(one, now + ttft_s)
+        now += latency_s
+        engines.ended(one, now, ttft_s=ttft_s, latency_s=latency_s, answer_tokens=None)
+        table.release(slot, 1.0, 1.0)
+    assert of(table, engines).read[[fast, slow]] == pytest.approx([1.0, 4.0], rel=0.2)
 
 
 def test_attention_makes_long_prompts_take_more_than_proportional_time():
@@ -378,6 +399,22 @@ def test_one_implausible_answer_length_does_not_outweigh_the_others():
         tokens = 10**9 if number == 200 else 200
         engines.ended(one, now + 2.0, ttft_s=None, latency_s=2.0, answer_tokens=tokens)
         assert of(table, engines).answer_s[0] < 10.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_coefficient_at_its_bound_does_not_distort_the_others(seed):
+    """The reference is SciPy's solver for least squares with bounds."""
+    rng = np.random.default_rng(seed)
+    low, high = (0.0, 0.05, 0.0), (2.0, 3.0, 0.5)
+    line = Line(prior=(1.0, 1.0, 0.0), doubt=(1e3, 1e3, 1e3), low=low, high=high)
+    features = np.column_stack([np.ones(16), rng.uniform(0.0, 2.0, (16, 2))])
+    values = features @ [1.0, 1.5, -0.4] + rng.normal(0.0, 0.05, 16)
+    for row, value in zip(features.tolist(), values.tolist(), strict=True):
+        line.learn(row, value, 10.0)  # no outliers at this scale
+    weights = np.sqrt(FORGET ** np.arange(15, -1, -1))
+    fitted = lsq_linear(features * weights[:, None], values * weights, bounds=(low, high))
+    assert line.now == pytest.approx(fitted.x.tolist(), abs=0.02)
+    assert line.now[2] == 0.0
 
 
 def test_samples_that_cannot_be_solved_are_rejected():

@@ -368,7 +368,10 @@ class Engines:
             changed, ratio = model.answered(even_s, features[0], weight)
             ratio = ratio * sample.took_s / even_s
         as_of = self.traffic.arrived_at
-        if self._paces.learn(slot, ratio, weight, as_of, first=sample.first) or changed:
+        moved = self._paces.learn(slot, ratio, weight, as_of, first=sample.first)
+        if moved is not None:
+            model.repaced(*moved)
+        if changed or moved is not None:
             self.kept = None
 
     def _is_read(self, began: Began, now: float) -> None:
