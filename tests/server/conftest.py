@@ -120,7 +120,7 @@ class Gateway:
     ):
         """Start Envoy; `change` may alter its bootstrap.
 
-        On a busy machine one that is not `patient` may give up on the picker and decide alone.
+        On a busy machine, an Envoy that is not `patient` may give up on the picker and decide alone.
         """
         bootstrap = rendered(
             shape,
@@ -145,8 +145,8 @@ class Gateway:
 
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory):
-    """The session of a browser whose windows tests share one after another."""
-    from browser import browsing  # another package's tests use these fixtures without a browser
+    """The session of a browser that serves one test after another."""
+    from browser import browsing  # here, as tests outside this directory lack `browser`
 
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         running = browsing(tmp_path_factory.mktemp("browser") / "profile")

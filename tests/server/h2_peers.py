@@ -121,7 +121,7 @@ class Peer:
             self.writer.write(data)
             await self.writer.drain()
         except ConnectionError:
-            pass  # the server has closed, which the test sees by reading
+            pass  # the server has closed the connection; the test notices when it reads
 
     def call(self, number, *, headers=HEADERS, end=False):
         self.h2.send_headers(number, headers, end_stream=end)

@@ -1,4 +1,4 @@
-"""What foreign pages, guessers and other machines get from the admin port."""
+"""Answers of the admin port to foreign pages, clients that guess tokens, and other machines."""
 
 import asyncio
 import contextlib
@@ -132,7 +132,7 @@ def test_a_client_that_repeats_wrong_tokens_has_to_wait():
     for guess in range(Attempts.MOST - 1):
         headers = {"authorization": f"Bearer wrong-{guess}"}
         assert there.get("/fleet", headers=headers).status_code == 401
-    assert there.get("/fleet", headers=right).status_code == 200  # and the count starts again
+    assert there.get("/fleet", headers=right).status_code == 200  # resets the count
     for guess in range(Attempts.MOST):
         answer = there.post("/login", data={"token": f"wrong-{guess}"})
         assert answer.status_code == 401
@@ -278,7 +278,7 @@ async def test_silent_connections_are_closed_and_others_are_served(served, caplo
     for _, writer in silent:
         writer.write(b"GET / HTTP/1.1\r\nhost:")
     with contextlib.suppress(ConnectionError):
-        assert await asked(served) == b""  # one too many
+        assert await asked(served) == b""  # one connection more than allowed
     for reader, writer in silent:
         async with asyncio.timeout(10):
             assert await reader.read() == b""
@@ -317,7 +317,7 @@ async def test_a_slow_reader_gets_the_complete_answer(served):
     reader, writer = await asyncio.open_connection(*served, limit=1024)
     writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
     loop, read = asyncio.get_running_loop(), 0
-    until = loop.time() + 2.0  # some checks of the connection
+    until = loop.time() + 2.0  # long enough for several checks of the connection
     while piece := await reader.read(LARGE // 100):
         read += len(piece)
         if loop.time() < until:

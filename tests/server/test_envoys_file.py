@@ -23,7 +23,7 @@ def eds(tmp_path):
 
 
 def listed(eds):
-    """The addresses in the file."""
+    """Return the addresses in the file."""
     (group,) = json.loads(eds.read_bytes())["resources"][0]["endpoints"]
     found = [entry["endpoint"]["address"]["socket_address"] for entry in group["lb_endpoints"]]
     return [f"{one['address']}:{one['port_value']}" for one in found]
@@ -35,7 +35,7 @@ def spec(address):
 
 @contextlib.asynccontextmanager
 async def running(eds):
-    """A fleet that publishes its changes; yields it and its table."""
+    """Run a fleet that publishes its changes; yield the fleet and its endpoint table."""
     listed = {"endpoints": [{"address": "10.0.0.9:8000", "model": "m"}]}
     picker = Picker(Settings.model_validate({**listed, "envoy": {"eds_file": str(eds)}}))
     fleet = FleetState(picker)
@@ -123,7 +123,7 @@ async def test_endpoints_that_left_are_removed_from_the_file_despite_constant_ch
 
 
 async def test_an_endpoint_that_returns_before_envoy_forgets_it_counts_as_new(eds):
-    """Once it was used immediately; Envoy had just forgotten it and chose any other endpoint."""
+    """If it were used at once, Envoy might just have forgotten it, and would choose another."""
     one, two, three = (f"10.0.0.{n}:8000" for n in (1, 2, 3))
     async with running(eds) as (fleet, table):
 

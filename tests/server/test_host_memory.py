@@ -1,4 +1,4 @@
-"""An engine whose host keeps evicted blocks, with a real picker and a real Envoy."""
+"""An engine that keeps evicted blocks in host memory, with a real picker and a real Envoy."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Load:
         await eventually(
             lambda: sum(e.began > now and e.decided is decided for e in self.ended) >= count,
             what=f"requests that are {'' if decided else 'not '}decided",
-            timeout_s=30.0,  # in full duplex a hanging picker is noticed after 12 s
+            timeout_s=30.0,  # in full duplex, Envoy notices a hanging picker after 12 s
         )
 
 
@@ -178,7 +178,7 @@ async def test_no_request_waits_long_for_a_picker_that_hangs(tmp_path, envoy_bin
         await load.some_more(decided=True)
     failed = len(load.ended) - load.statuses()[200]
     assert failed <= (CLIENTS if shape == "full-duplex" else 0)
-    # In full duplex a ping detects it, as late as a picker may stall (decision 19).
+    # In full duplex only a ping finds it; pings are rare so that a picker may stall (decision 19).
     longest_s = PING_S if shape == "full-duplex" else LONGEST_WAIT_S
     assert max(e.took_s for e in load.ended) < longest_s + MARGIN_S
 
@@ -202,7 +202,7 @@ async def test_an_answer_continues_while_the_picker_stops(tmp_path, envoy_binary
         ) as got:
             assert await got.content.readline() == b"data: 1\n"
             it.signal("SIGTERM")
-            await asyncio.sleep(1.5)  # after the drain, when the port closes
+            await asyncio.sleep(1.5)  # until the drain has ended and the port is closed
             more.set()
             assert await got.content.read() == b"\ndata: 2\n\n"
 

@@ -7,9 +7,7 @@ from support import Answer, eventually
 from support.pickers import request
 
 
-async def test_an_endpoint_that_leaves_during_its_probe_gets_requests_after_it_returns(
-    gateway, monkeypatch
-):
+async def test_an_endpoint_that_left_during_its_probe_is_used_once_it_returns(gateway, monkeypatch):
     monkeypatch.setattr("laar.health.breaker.FIRST_TRIAL_S", 0.1)
     sound, bad = await gateway.upstream(), await gateway.upstream()
     asked, answer = asyncio.Event(), asyncio.Event()
@@ -33,7 +31,8 @@ async def test_an_endpoint_that_leaves_during_its_probe_gets_requests_after_it_r
     slot = director.table.slot(bad.address)
     while sum(decision.slot == slot for decision in held) < 4:
         held.append(decided())
-    for decision in [each for each in held if each.slot == slot][:-1]:  # one stays in flight
+    # The last one stays in flight.
+    for decision in [each for each in held if each.slot == slot][:-1]:
         director.replied(decision, Reply(status=503), clock())
     await asyncio.wait_for(asked.wait(), 10.0)
     gateway.members(both[0])

@@ -1,4 +1,4 @@
-"""The path of a typical request through laar's own functions stays within a budget of calls."""
+"""The number of laar's own functions that a typical request calls is limited."""
 
 from __future__ import annotations
 

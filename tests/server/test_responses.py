@@ -1,4 +1,4 @@
-"""Conversations that engines store, through a real Envoy and simulated endpoints."""
+"""Conversations stored by engines, with a real Envoy and simulated endpoints."""
 
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -80,4 +80,4 @@ async def test_posts_below_responses_do_not_continue_an_answer(gateway, http):
             body = {"model": "m", "input": "hi"}
             async with http.post(f"{url}/v1/responses/{name}", json=body) as answer:
                 assert answer.headers["x-laar-endpoint"]
-                assert answer.status == 405  # a simulated one has no such route
+                assert answer.status == 405  # from the simulated endpoint, which lacks this path

@@ -60,7 +60,7 @@ class Mallinfo2(ctypes.Structure):
 
 
 def allocated_bytes():
-    """The bytes that malloc has given out in this process, without Python's small objects."""
+    """Return the bytes allocated by malloc in this process, without Python's small objects."""
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallinfo2"):
         pytest.skip("needs glibc 2.33")

@@ -67,4 +67,4 @@ async def eventually(
                     return
                 await asyncio.sleep(0.01)
     except TimeoutError as error:
-        raise AssertionError(f"{what} did not come about within {timeout_s:g} s") from error
+        raise AssertionError(f"waited {timeout_s:g} s for {what}") from error
