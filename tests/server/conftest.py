@@ -120,7 +120,7 @@ class Gateway:
     ):
         """Start Envoy; `change` may alter its bootstrap.
 
-        On a busy machine, an Envoy that is not `patient` may give up on the picker and decide alone.
+        On a busy machine, Envoy may give up on the picker and decide alone unless it is `patient`.
         """
         bootstrap = rendered(
             shape,

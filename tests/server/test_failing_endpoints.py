@@ -61,7 +61,7 @@ class Resetting:
                 await writer.drain()
                 writer.close()
             elif head.startswith(b"POST"):
-                # Not the picker's own question for its template.
+                # The picker's own request for the template does not count.
                 self.requests += b"/tokenize" not in head
                 writer.write(self._begins)
                 await writer.drain()
@@ -311,7 +311,7 @@ async def test_a_slow_answer_is_used_if_it_begins_before_the_hedged_one(
     slow.chat_answer = Answer(body=b'{"slow": true}', wait_s=2.5)
     gateway.members((slow.address, "m"), ("{}:{}".format(*hung.getsockname()), "m"))
     runner = await gateway.picker()
-    # Unique, so that no cached bootstrap is used.
+    # A timeout of its own, so that no cached bootstrap is used.
     envoy = await gateway.envoy(shape, idle_timeout_s=1234.0)
     with hung:
         answers = await asyncio.gather(*(post(http, envoy, chat(stream=True)) for _ in range(6)))

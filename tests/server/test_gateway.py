@@ -80,7 +80,7 @@ async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
             b'"choices":[{"index":0,"delta":{"content":"%d"}}]}\n\n'
         )
         yield piece % 1
-        # Send the second chunk only after the first has arrived.
+        # The second chunk is sent only after the first has arrived.
         await asyncio.wait_for(seen_by_client.wait(), 10)
         yield piece % 2
         yield b"data: [DONE]\n\n"

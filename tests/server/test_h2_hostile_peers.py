@@ -97,7 +97,7 @@ async def test_the_connection_of_a_silent_peer_is_closed(monkeypatch, caplog):
         frame(HEADER, 0x4, 1, b"\x80"),  # index 0 does not exist
         frame(HEADER, 0x4, 2, b"\x82"),  # an even stream number, which only servers use
         frame(CONTINUATION, 0x4, 1, b"\x82"),
-        # In the middle of a header block.
+        # A frame in the middle of a header block.
         frame(HEADER, 0, 1, b"\x82") + frame(PING, 0, 0, b"12345678"),
         frame(WINDOW, 0, 0, b"\0\0\0\0"),
         frame(WINDOW, 0, 0, b"\x7f\xff\xff\xff") * 2,  # overflows the window

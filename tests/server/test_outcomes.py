@@ -58,7 +58,7 @@ async def picker(gateway, models=("a", "b"), *, probabilities=None, accuracy=Non
     capability = artifact(
         gateway.directory / "capability.json", probabilities or {"a": 0.9, "b": 0.8}
     )
-    # Avoids failed readings, as nothing listens at these addresses.
+    # Rare readings, as nothing listens at these addresses.
     slow = {"scrape_interval_s": 60, "probe_interval_s": 600}
     still = {"k_rtt": 0}  # round trips of a busy test machine would affect the cost
     runner = await gateway.picker(

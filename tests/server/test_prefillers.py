@@ -102,7 +102,7 @@ async def test_no_client_is_used_to_try_a_failed_prefiller_again(gateway, http, 
     p.default_answer = Answer(status=503)
     write(gateway, **{p.address: "prefill", d.address: "decode", e.address: "decode"})
     monkeypatch.setattr("laar.health.breaker.FIRST_TRIAL_S", 0.2)
-    # Rare, as a probe would also end the trial.
+    # Probes are rare, as one would also end the trial.
     readings = {"scrape_interval_s": 0.1, "probe_interval_s": 60}
     await gateway.picker(routing={"apart": "always"}, readings=readings)
     url = (await gateway.envoy()).url()

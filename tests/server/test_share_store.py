@@ -1,4 +1,4 @@
-"""Pickers that share through a real Redis or Valkey: partitions, restarts, a full store, bad data."""
+"""Pickers that share through a real Redis or Valkey: partition, restart, full store, bad data."""
 
 import asyncio
 import random

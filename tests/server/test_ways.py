@@ -179,7 +179,7 @@ async def test_a_key_is_sent_only_to_its_own_engine(gateway, tmp_path):
     await eventually(lambda: all(any(s.path == "/health" for s in e.seen) for e in engines))
     for engine, key in ((one, "key-one"), (other, "key-other"), (open_to_all, "client")):
         assert {each.headers["authorization"] for each in engine.sent} == {f"Bearer {key}"}
-        # Sent without the key, as LiteLLM's /health calls models.
+        # Sent without the key: LiteLLM's /health calls models.
         probes = [each for each in engine.seen if each.path == "/health"]
         assert probes
         assert not any("authorization" in each.headers for each in probes)
