@@ -34,7 +34,7 @@ def of(table, engines):
 
 
 def serve(table, engines, took, count, *, shown=True, seed=1):
-    """Send requests; `took(slot, work_s, others)` returns the seconds to the first token and after."""
+    """Send requests; `took(slot, work_s, others)` returns the times of prefill and of decoding."""
     rng = random.Random(seed)
     due = []
 

@@ -49,7 +49,7 @@ async def test_adapters_are_noticed_as_they_come_and_go(
         ({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"}, True),
         ({"/v1/completions", "/v1/embeddings"}, True),
         ({"/v1/embeddings", "/pooling"}, False),
-        (set(), True),  # answers 404 to every GET: nothing is known
+        (set(), True),  # every GET gets a 404, which shows nothing
     ],
 )
 async def test_routes_show_whether_an_engine_generates_text(

@@ -1,4 +1,4 @@
-"""Every experiment declares beforehand what would show it; no test accepts either verdict."""
+"""Every experiment declares its criteria beforehand, and no test accepts either verdict."""
 
 from __future__ import annotations
 
