@@ -1,4 +1,4 @@
-"""A request's body: collected, counted for all streams, and sent in pieces."""
+"""A request's body is collected, counted for all streams, and sent in pieces."""
 
 from hypothesis import given
 from hypothesis import strategies as st
