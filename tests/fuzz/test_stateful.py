@@ -1,8 +1,6 @@
-"""Director, prefix index and flow queue together, through any history of requests and endpoints.
+"""Director, prefix index and flow queue stay consistent in any history of requests and endpoints.
 
-`FUZZ_EXAMPLES` and `FUZZ_STEPS` make it longer (`make fuzz` does). A circuit breaker has its own
-rule: the endpoints that it excludes have to be among `candidates`, and the counts below have to
-balance.
+`FUZZ_EXAMPLES` and `FUZZ_STEPS` make the test longer, as `make fuzz` does.
 """
 
 import os
@@ -37,7 +35,7 @@ MODELS = ["a", "b"]
 
 
 class Fleet(RuleBasedStateMachine):
-    """Requests arrive, wait, go, are answered, move and end, while endpoints join and leave."""
+    """Requests arrive, wait, are sent, answered, moved and end, while endpoints join and leave."""
 
     def __init__(self):
         super().__init__()
