@@ -264,7 +264,7 @@ def words(rng, count):
 
 
 async def converse(behind, talks, turns, *, seed, at_once=4):
-    """Hold conversations in turns; return the numbers of prompt tokens, and of those found cached."""
+    """Hold conversations in turns; return the numbers of prompt tokens and of cached ones."""
     rng = random.Random(seed)
     system = {"role": "system", "content": words(rng, 60)}
     texts = [[words(rng, rng.randint(20, 120)) for _ in range(turns)] for _ in range(talks)]

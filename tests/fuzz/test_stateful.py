@@ -189,7 +189,7 @@ class Fleet(RuleBasedStateMachine):
         self.take(self.admission.dispatch(self.now))
 
     @invariant()
-    def the_books_balance(self):
+    def counts_match(self):
         live = [d for d in self.going if not d.flight.settled]
         counted = sum(1 for d in live if self.table.slot(d.address) == d.slot)
         assert self.table.in_flight.min(initial=0) >= 0
@@ -216,4 +216,4 @@ Fleet.TestCase.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-test_any_history_leaves_the_books_balanced = pytest.mark.timeout(0)(Fleet.TestCase)
+test_counts_match_after_any_history = pytest.mark.timeout(0)(Fleet.TestCase)

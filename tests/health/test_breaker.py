@@ -139,13 +139,13 @@ class Promises(RuleBasedStateMachine):
         assert 0.0 < self.breaker.answers(self.now) <= 1.0
 
     @invariant()
-    def three_in_a_row_are_out(self):
+    def three_failures_in_a_row_exclude(self):
         if self.failed_in_a_row >= SETTINGS.consecutive_failures and not self.breaker.is_out:
             # Only a trial that met a full engine may close it again.
             assert self.breaker.full_until > 0.0
 
     @invariant()
-    def what_is_out_comes_back_into_question(self):
+    def an_open_breaker_gets_a_trial_in_time(self):
         if self.breaker.state is State.OPEN:
             assert self.breaker.trial_at <= self.now + SETTINGS.longest_trial_s * 1.2 + 1e-6
 

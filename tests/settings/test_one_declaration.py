@@ -23,7 +23,7 @@ from support.other_settings import BASE, OTHER, document
 
 
 def parts(settings):
-    """The settings of each feature."""
+    """Return the settings of each feature."""
     return {
         "streams": settings.stream,
         "flow": settings.flow.admission,
@@ -83,8 +83,8 @@ NO_KEY = {
 
 
 def test_every_setting_of_a_feature_can_be_set_in_the_file():
-    """In any section of the file, and at any depth in the code."""
-    chosen = set(OTHER) - {"routing.policy"}  # only `laar` is tuned
+    """Change all settings in the file; each field in the code must differ from its default."""
+    chosen = set(OTHER) - {"routing.policy"}  # the tuner supports only `laar`
     before, after = (parts(Settings.model_validate(document(paths))) for paths in ((), chosen))
     for name, part in before.items():
         changed = dict(values(after[name]))

@@ -1,4 +1,4 @@
-"""Packages with entry points, installed for Python's look-up by their dist-info."""
+"""Install packages with entry points by writing their dist-info."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _given: set[int] = set()
 
 
 def _worker() -> tuple[int, int]:
-    """Return the number of this worker of the run, from 0, and how many there are."""
+    """Return the number of this test worker, from 0, and the number of workers."""
     name = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
     return int(name.removeprefix("gw")), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
