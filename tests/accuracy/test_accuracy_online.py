@@ -94,7 +94,7 @@ def test_no_hour_accepts_more_outcomes_than_the_cap(gaps: list[float], weight: f
         assert within <= 20 + 1e-6
 
 
-def test_a_flood_of_false_reports_moves_a_cell_by_at_most_the_documented_share() -> None:
+def test_false_reports_move_a_cell_by_at_most_the_documented_share() -> None:
     online = OnlineOutcomes()
     for step in range(20_000):
         online.observe("a", QA, False, step * HOUR / 20_000)

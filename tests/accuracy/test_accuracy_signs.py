@@ -74,7 +74,7 @@ def test_a_sign_that_all_models_show_equally_has_no_effect():
     assert np.ptp(found) < 0.01
 
 
-def test_reliable_signs_weigh_as_much_as_reports_and_uninformative_ones_nothing():
+def test_reliable_signs_weigh_as_much_as_reports_and_useless_ones_nothing():
     signs = Signs()
     for number in range(4000):
         right = number % 2 == 0

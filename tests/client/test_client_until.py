@@ -67,7 +67,7 @@ shapes = pytest.mark.parametrize("shape", ["aiohttp", "session", "sync"])
 
 @shapes
 @pytest.mark.parametrize("stream", [False, True])
-async def test_it_retries_with_the_returned_list_of_models_until_correct(
+async def test_retries_send_the_returned_list_of_models_until_correct(
     serve: Any, shape: str, stream: bool
 ) -> None:
     fleet = await serve(picker(["a", "b", "c"], right="b"))
@@ -90,7 +90,7 @@ async def test_it_retries_with_the_returned_list_of_models_until_correct(
 
 
 @shapes
-async def test_it_stops_when_every_model_has_been_tried(serve: Any, shape: str) -> None:
+async def test_retries_stop_when_every_model_has_been_tried(serve: Any, shape: str) -> None:
     fleet = await serve(picker(["a", "b"], right=None))
     outcome = await ask(shape, fleet)
     assert (outcome.correct, outcome.censored, outcome.exhausted) == (False, True, True)
@@ -98,7 +98,7 @@ async def test_it_stops_when_every_model_has_been_tried(serve: Any, shape: str) 
     assert outcome.answer == "no idea"
 
 
-async def test_it_continues_to_the_cap_if_stopping_is_disabled(serve: Any) -> None:
+async def test_retries_continue_to_the_cap_if_stopping_is_disabled(serve: Any) -> None:
     fleet = await serve(picker(["a", "b"], right=None))
     outcome = await ask("aiohttp", fleet, stop_when_exhausted=False, max_attempts=5)
     assert len(outcome.attempts) == 5

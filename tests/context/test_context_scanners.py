@@ -295,7 +295,7 @@ def test_texts_unlike_the_repr_of_python_are_not_lists(text):
     assert found(text) == []
 
 
-def test_verification_detects_a_lost_document_a_changed_one_and_a_dangling_note():
+def test_verification_detects_lost_and_changed_documents_and_false_notes():
     text = "".join(f"<doc>{body * 99}</doc>" for body in "abc")
     [block] = scan(text, DEFAULT)
     identity = Change(block, (0, 1, 2))

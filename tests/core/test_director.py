@@ -97,14 +97,14 @@ def test_aliases_and_filters_change_with_the_settings():
         d.decide(request("auto"), 0.0)
 
 
-def test_an_unserved_model_is_a_404_that_echoes_at_most_200_characters():
+def test_an_unserved_model_gets_a_404_that_echoes_at_most_200_characters():
     with pytest.raises(RequestError) as refused:
         director(*FLEET).decide(request("x" * 5000), 0.0)
     assert refused.value.status == 404
     assert len(str(refused.value)) < 300
 
 
-def test_the_body_is_rewritten_only_for_an_endpoint_that_does_not_know_the_name():
+def test_the_body_is_rewritten_only_if_the_endpoint_lacks_the_name():
     d = director(("10.0.0.1:80", "m1", "auto"))
     assert d.decide(request("auto"), 0.0).rewrite is None
     d = director(("10.0.0.1:80", "m1"))
@@ -134,7 +134,7 @@ def test_a_subset_hint_is_honoured_with_and_without_ports(subset, reached):
 
 
 @pytest.mark.parametrize("subset", [set(), {"10.0.0.2:81"}, {"9.9.9.9"}])
-def test_a_subset_without_a_known_endpoint_is_a_503(subset):
+def test_a_subset_without_a_known_endpoint_gets_a_503(subset):
     with pytest.raises(RequestError) as refused:
         director(*FLEET).decide(request(subset=frozenset(subset)), 0.0)
     assert (refused.value.status, refused.value.reason) == (503, "no-candidates")

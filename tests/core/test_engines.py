@@ -247,7 +247,7 @@ def test_parallel_and_sequential_prefills_are_distinguished():
     assert constants.turns[0] < 0.3
 
 
-def test_prompts_ahead_are_forgotten_once_prefilled_or_once_their_time_is_over():
+def test_prompts_ahead_are_forgotten_once_prefilled_or_overdue():
     table, engines = fleet("a:1")
     slots, read = table.active, np.ones(1)
     for shown in (True, False):

@@ -85,7 +85,7 @@ def test_with_new_model_every_policy_tries_each_model_once_and_stops(policy: str
     assert sorted(chain(director(policy=policy, retries="new-model"))) == list(MODELS)
 
 
-def test_as_scored_does_not_change_other_policies() -> None:
+def test_the_rule_as_scored_does_not_change_other_policies() -> None:
     assert len(chain(director(policy="least-loaded"))) == 10
 
 

@@ -294,7 +294,7 @@ def test_joined_pages_fill_a_cache_like_single_pages(stored: Any) -> None:
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=12,
 ).map(lambda value: msgspec.msgpack.encode([0, value]))))  # fmt: skip
-def test_arbitrary_bytes_raise_nothing_else(payload: bytes) -> None:
+def test_arbitrary_bytes_raise_only_value_errors(payload: bytes) -> None:
     with contextlib.suppress(ValueError):
         decoded(payload)
 

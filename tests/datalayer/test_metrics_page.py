@@ -310,7 +310,7 @@ def test_an_incomplete_line_takes_time_linear_in_its_length(noise: bytes, begin:
 
 
 @pytest.mark.parametrize(("blocks", "size"), [("1e200", "1e200"), ("1e300", "1"), ("1e-9", "0")])
-def test_an_absurd_capacity_is_unknown(blocks: str, size: str) -> None:
+def test_an_impossible_capacity_counts_as_unknown(blocks: str, size: str) -> None:
     """The capacity is later converted to an integer, which fails for infinity."""
     text = f'vllm:cache_config_info{{num_gpu_blocks="{blocks}",block_size="{size}"}} 1\n'
     assert math.isnan(page(text).capacity_tokens)
@@ -432,7 +432,7 @@ def test_requests_refused_for_a_full_queue_count_since_the_last_page() -> None:
 
 
 @pytest.mark.parametrize(("fetched", "has_tiers"), [(None, False), (0, False), (1_024, True)])
-def test_an_engine_that_fetched_cached_tokens_has_tiers(fetched, has_tiers) -> None:
+def test_a_counter_of_fetched_tokens_shows_slower_memory(fetched, has_tiers) -> None:
     page = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
     if fetched is not None:
         page += f'vllm:external_prefix_cache_hits_total{{engine="0"}} {fetched}\n'

@@ -163,7 +163,7 @@ async def test_membership_follows_a_rename(fleet, http):
 
 @pytest.mark.parametrize("shape", BODY_MODES)
 @pytest.mark.parametrize("first_is_dead", [True, False])
-async def test_a_body_of_ten_megabytes_passes_whole(fleet, http, shape, first_is_dead):
+async def test_a_body_of_ten_megabytes_arrives_unchanged(fleet, http, shape, first_is_dead):
     (a,) = await fleet.upstreams(1)
     dead = f"127.0.0.1:{free_port()}"
     fleet.members([a.address, dead])

@@ -122,7 +122,7 @@ async def test_a_killed_parent_leaves_no_envoy_behind(options, tmp_path):
     await eventually(lambda: not is_envoy(pid), what="Envoy ending with its parent")
 
 
-async def test_ctrl_c_is_left_to_the_parent(options, tmp_path):
+async def test_envoy_leaves_ctrl_c_to_its_parent(options, tmp_path):
     """A terminal sends SIGINT to a group of processes; Envoy would cut off answers in flight."""
     (tmp_path / "given.json").write_bytes(orjson.dumps(rendered("sidecar", options)))
     parent = await asyncio.create_subprocess_exec(

@@ -116,7 +116,7 @@ def test_the_sentence_explains_why_a_faster_rival_equally_often_right_lost():
     assert "phi is faster (7.0 s against 8.3 s) but its first token comes later (" in sentence
 
 
-def test_the_sentence_explains_that_only_time_decided_between_unmeasured_models():
+def test_the_sentence_explains_that_time_decided_between_unmeasured_models():
     class Unknown(Known):
         def assess(self, request, models, tried, now):
             known = super().assess(request, models, tried, now)

@@ -119,7 +119,7 @@ def test_requests_waiting_in_an_engine_have_not_begun_but_earlier_ones_have() ->
     assert seconds_at(prefills, 9.02) == 3.0
 
 
-def test_only_a_share_of_the_waiting_requests_counts_if_other_pickers_send_too() -> None:
+def test_only_a_share_of_waiting_requests_counts_if_other_pickers_send() -> None:
     table = table_of()
     prefills = Prefills(table)
     for key in "1234":

@@ -39,7 +39,7 @@ def test_each_cap_alone_closes_an_endpoint():
     assert CAPS.has_room(some).tolist() == [True, False, True, False, False, False]
 
 
-def test_the_level_is_the_fullest_of_the_caps():
+def test_the_level_is_that_of_the_fullest_cap():
     some = loads(prefill_s=[1.0], requests=[2.0], kv_usage=[0.76])
     assert CAPS.levels(some).tolist() == [pytest.approx(0.8)]
 

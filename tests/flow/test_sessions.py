@@ -80,7 +80,7 @@ def story(name):
     return "".join(f"{name} line {n}\n" for n in range(20_000))
 
 
-def test_a_session_without_a_place_waits_until_another_has_paused_for_its_price():
+def test_a_session_without_a_place_waits_until_another_pauses_long_enough():
     picker = Picker()
     first = picker.ask(0.0, session="one")
     assert not isinstance(picker.ask(0.1, session="two"), Decision)  # the cache holds one session
@@ -173,7 +173,7 @@ def let_in(picker, number, **fields):
     return [decision.address for decision in picker.dispatch(61.0)]
 
 
-def test_turns_that_are_let_in_without_room_evict_contexts_at_one_endpoint_only():
+def test_turns_let_in_without_room_evict_contexts_at_one_endpoint_only():
     assert len(set(let_in(Picker("a", "b", "c", by_load=False), 3))) == 1
 
 
@@ -517,7 +517,7 @@ def test_sessions_share_text_again_after_their_engine_was_emptied():
 
 
 @pytest.mark.parametrize("status", [400, 404, 422])
-def test_a_request_that_is_itself_wrong_holds_no_others(status):
+def test_the_refusal_of_a_bad_request_holds_no_others(status):
     picker = Picker(by_load=False, cache_tokens=1_000_000)
     picker.ask(0.0, session="one")
     picker.end(picker.ask(0.1, session="wrong", tokens=10), 0.2, replace(DONE, status=status))

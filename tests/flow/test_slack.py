@@ -80,7 +80,7 @@ def test_slack_order_with_yielding_meets_all_three_objectives():
     assert requests[0].finish_s == pytest.approx(11.0, abs=0.01)
 
 
-def test_slack_order_alone_starts_short_requests_as_late_as_their_slack_allows():
+def test_slack_order_alone_starts_short_requests_as_late_as_possible():
     """This is why `turn` exists: at 5.2 s rho is 0.6 for both, too late for both to end by 6 s."""
     requests = example()
     serve(requests, "lars")

@@ -139,7 +139,7 @@ def test_a_report_prints_its_intervals_and_verdicts() -> None:
         (5.0, ["--quick"], 0, "a smoke test without a verdict"),
     ],
 )
-def test_the_exit_status_is_the_verdict(
+def test_the_exit_status_shows_the_verdict(
     seconds: float,
     told: list[str],
     status: int,

@@ -83,7 +83,7 @@ def test_beyond_the_batch_more_requests_in_flight_add_no_delay():
     assert cost.queue_s[0] == cost.queue_s[1]
 
 
-def test_of_equal_caches_the_one_with_fewer_requests_wins():
+def test_if_all_is_cached_everywhere_the_fewest_requests_win():
     busy = np.array([9.0, 2.0])
     none = np.zeros(2)
     cost = terms(

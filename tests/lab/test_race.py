@@ -143,7 +143,7 @@ def made(name: str, most_tokens: int = 4000, **changed: object) -> Traffic:
     return traffic_of(name, **(given | changed))(most_tokens)
 
 
-def test_generated_chats_fit_and_repeat() -> None:
+def test_generated_chats_fit_the_engines_and_depend_on_the_seed() -> None:
     traffic = made("chats")
     assert traffic.arrivals is not None
     one, same, other = (list(traffic.arrivals(seed)) for seed in (1, 1, 2))
@@ -327,7 +327,7 @@ def test_a_race_runs_on_existing_engines(tmp_path: Path) -> None:
 
 
 @pytest.mark.envoy
-async def test_a_settings_file_races_with_its_own_settings(tmp_path: Path) -> None:
+async def test_a_race_uses_the_settings_of_a_given_file(tmp_path: Path) -> None:
     """Round-robin splits equal prompts evenly; laar's default does not."""
     settings = tmp_path / "mine.yaml"
     settings.write_text(

@@ -29,7 +29,7 @@ def test_the_page_is_generated_from_the_stored_numbers() -> None:
     assert (RESULTS / "index.md").read_text("utf-8") == index_of(KNOWN, STORED)
 
 
-def test_the_page_names_the_experiments_whose_claims_are_not_corrected_together() -> None:
+def test_the_page_names_experiments_whose_claims_are_not_corrected_together() -> None:
     page = (RESULTS / "index.md").read_text("utf-8").replace("\n", " ")
     assert "except those of `agents`, `conversations`, `no-regret`, which" in page
 

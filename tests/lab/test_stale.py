@@ -41,7 +41,7 @@ def _one_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_one_code")
-def test_a_run_whose_first_seed_is_reproduced_holds(tmp_path: Path) -> None:
+def test_a_run_whose_first_seed_is_reproduced_is_up_to_date(tmp_path: Path) -> None:
     run = check(experiment(1.0, 5.0, 5.0), stored(tmp_path, 1.0, 2.0, 3.0), None, "1234567")
     assert run.checked is not None
     assert (run.checked.numbers, run.checked.differ, run.checked.worst) == (1, 0, "")

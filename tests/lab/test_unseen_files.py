@@ -89,7 +89,7 @@ def test_ablation_and_remarks_refer_to_the_given_fleet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("faster", [1.0, 4.0, 100.0])
-def test_a_model_measured_to_answer_at_once_gets_requests(faster: float) -> None:
+def test_a_model_with_very_short_measured_times_gets_requests(faster: float) -> None:
     """The measured tenth of a second is the time of a complete answer, not its overhead."""
     surface = AccuracySurface.model_validate(FLEET)
     quicker = {

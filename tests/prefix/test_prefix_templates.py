@@ -108,7 +108,7 @@ def test_without_a_tokenizer_cached_tokens_reveal_the_template():
     assert beliefs.templates.of("alias", ("m",)) == Template(tools_first=True)
 
 
-def test_models_whose_tools_weigh_differently_share_the_template_of_an_alias():
+def test_an_alias_has_a_template_if_its_models_place_tools_alike():
     templates = PrefixBeliefs(key=b"k", max_bytes=1 << 20).templates
     late = {"a": Template(tools_last=True), "b": Template(tools_last=True, tools_weight=0.8)}
     templates.known |= late

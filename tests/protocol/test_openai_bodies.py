@@ -110,7 +110,7 @@ def test_a_chat_body_yields_model_texts_question_and_limits():
         ),
     ],
 )
-def test_every_format_yields_the_question_of_the_user(api, document, question):
+def test_the_users_question_is_found_in_every_format(api, document, question):
     assert read_body(api, orjson.dumps({"model": "m", **document})).question == question
 
 

@@ -20,7 +20,7 @@ def test_each_session_header_names_the_session(header):
     assert read_head({header: " abc "}).session == "abc"
 
 
-def test_the_laar_header_takes_precedence_and_a_sub_agent_is_a_separate_session():
+def test_the_laar_header_takes_precedence_and_separates_sub_agents():
     main = {"x-claude-code-session-id": "s"}
     sub = {**main, "x-claude-code-agent-id": "a"}
     assert read_head(main).session == "s"

@@ -249,7 +249,7 @@ def ipv6():
 
 
 @pytest.mark.skipif(not ipv6(), reason="no IPv6 here: `[::]` can't be tried")
-async def test_a_port_on_every_address_takes_clients_of_both_families():
+async def test_a_port_on_all_addresses_accepts_ipv4_and_ipv6():
     async def shown(_request):
         return PlainTextResponse("shown")
 

@@ -98,7 +98,7 @@ async def test_an_endpoint_that_leaves_before_envoy_knows_it_is_removed(eds):
     assert [one.address for one in table.specs()] == ["10.0.0.1:8000"]
 
 
-async def test_an_endpoint_that_leaves_is_listed_while_requests_are_on_their_way_to_it(eds):
+async def test_an_endpoint_that_leaves_is_listed_until_its_last_requests_arrive(eds):
     one, two, three = (f"10.0.0.{n}:8000" for n in (1, 2, 3))
     async with running(eds) as (fleet, table):
         fleet.replace("a", [spec(one), spec(two)])
@@ -110,9 +110,7 @@ async def test_an_endpoint_that_leaves_is_listed_while_requests_are_on_their_way
         await eventually(lambda: set(listed(eds)) == {one, three}, what="its end")
 
 
-async def test_endpoints_that_left_are_removed_from_the_file_despite_constant_changes(
-    eds, monkeypatch
-):
+async def test_endpoints_that_left_leave_the_file_despite_constant_changes(eds, monkeypatch):
     monkeypatch.setattr("laar.server.envoy_file.ENVOY_LEARNS_S", 0.0)
     file = EnvoyFile(eds, Problems())
     for number in range(1, 21):

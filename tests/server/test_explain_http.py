@@ -131,7 +131,7 @@ async def test_decisions_are_listed_and_found_by_id_with_their_end_and_outcome(t
 @pytest.mark.parametrize(
     "query", ["limit=0", "limit=x", "limit=999", "limit=-1", "limit=" + "9" * 99]
 )
-async def test_a_bad_limit_is_a_400(tmp_path, http, query):
+async def test_a_bad_limit_gets_a_400(tmp_path, http, query):
     async with watched_picker(tmp_path) as (_, url):
         status, answer = await get(http, f"{url}/decisions?{query}")
         assert (status, answer["error"]["reason"]) == (400, "bad-limit")
@@ -152,7 +152,7 @@ async def test_requests_are_served_while_a_long_list_of_decisions_is_built(tmp_p
         assert len(set(made_in)) > 50, "in turns with the requests"
 
 
-async def test_an_unknown_id_is_a_404_with_advice(tmp_path, http):
+async def test_an_unknown_id_gets_a_404_with_advice(tmp_path, http):
     async with watched_picker(tmp_path) as (_, url):
         for unknown in ("nothing", "%00", "a" * 2000, "..%2f..%2fetc"):
             async with http.get(f"{url}/decisions/{unknown}") as answer:

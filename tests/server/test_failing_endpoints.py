@@ -195,7 +195,7 @@ async def test_bad_requests_exclude_no_endpoint(gateway, http):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_model_without_a_reachable_endpoint_is_a_503_with_its_name(gateway, http, shape):
+async def test_a_model_without_a_reachable_endpoint_gets_a_503_with_its_name(gateway, http, shape):
     other = await gateway.upstream()
     other.default_answer = Answer(status=404, body=b"no such model here")
     gateway.members((f"127.0.0.1:{free_port()}", "gone", "auto"), (other.address, "other"))

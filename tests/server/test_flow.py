@@ -134,7 +134,7 @@ async def test_waiting_requests_are_ordered_by_slack_and_not_by_arrival(gateway,
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_full_queue_is_a_429_and_an_expired_wait_a_503(gateway, http, shape):
+async def test_a_full_queue_gives_a_429_and_an_expired_wait_a_503(gateway, http, shape):
     async with Busy(gateway, http, shape, max_waiting=1, min_hold_s=3, patience=0) as busy:
         held = await busy.hold("held")
         full = await busy.ask("full")

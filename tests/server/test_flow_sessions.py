@@ -158,7 +158,7 @@ async def test_a_stopping_picker_admits_waiting_requests(gateway, http):
 
 
 @pytest.mark.parametrize("flow", [{"max_waiting": 0}, {"max_held_bytes": 0}, {"max_hold_s": 0}])
-async def test_a_turn_that_may_not_wait_goes_at_once(gateway, http, flow):
+async def test_a_turn_that_may_not_wait_is_sent_at_once(gateway, http, flow):
     async with Full(gateway, http, "standalone", **flow) as full:
         assert await full.ask("two") == 200
 

@@ -190,7 +190,7 @@ async def test_settings_that_envoy_depends_on_wait_for_a_restart(gateway, http):
         assert "x-laar-endpoint" not in answer.headers  # withheld from requests that name a tenant
 
 
-async def test_a_mixture_that_would_not_start_waits_as_a_whole(gateway):
+async def test_changes_that_are_valid_only_together_wait_together(gateway):
     gateway.members(("127.0.0.1:1", "m"))
     endpoint = {"address": "127.0.0.1:2", "model": "m", "metrics_url": ""}
     runner = await gateway.picker(endpoints=[endpoint], endpoints_file=None)

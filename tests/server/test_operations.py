@@ -175,7 +175,7 @@ async def test_a_subset_hint_of_another_type_is_ignored(gateway):
             exchange.call.cancel()
 
 
-async def test_an_empty_subset_is_a_503(gateway):
+async def test_an_empty_subset_gets_a_503(gateway):
     gateway.members(("10.9.0.1:80", "m"))
     await gateway.picker()
     async with grpc.aio.insecure_channel(gateway.settings.listen.ext_proc) as channel:

@@ -168,7 +168,7 @@ async def test_weights_and_settings_are_shown_without_secrets(page):
         await shows(page, "#settings", text)
 
 
-async def test_names_are_shown_as_text_and_prompts_never(page):
+async def test_names_are_shown_as_plain_text_and_prompts_are_never_shown(page):
     ask(page.runner, id=HOSTILE)
     await page.open(page.url)
     await shows(page, "#fleet", HOSTILE)

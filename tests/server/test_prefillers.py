@@ -39,9 +39,7 @@ async def ask(http, url, body, path="/v1/chat/completions", **headers):
 
 
 @pytest.mark.parametrize("shape", ["sidecar", "standalone", "full-duplex"])
-async def test_the_sidecar_gets_the_prefiller_from_the_picker_and_never_from_a_client(
-    gateway, http, shape
-):
+async def test_the_sidecar_gets_the_pickers_prefiller_and_never_a_clients(gateway, http, shape):
     p, d = await gateway.upstream(), await gateway.upstream()
     write(gateway, **{p.address: "prefill", d.address: "decode"})
     await gateway.picker(routing={"apart": "threshold", "apart_tokens": 100})

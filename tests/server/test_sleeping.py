@@ -120,7 +120,7 @@ async def test_an_engine_stays_asleep_while_another_one_answers(gateway, http):
 
 
 @pytest.mark.parametrize("policy", ["laar", "least-loaded"])
-async def test_an_engine_is_woken_once_the_others_are_busy_for_longer_than_waking_it(
+async def test_an_engine_is_woken_once_others_are_busy_for_longer_than_waking_it(
     gateway, http, policy
 ):
     awake, asleep = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
@@ -252,7 +252,7 @@ async def test_an_engine_that_failed_while_falling_asleep_counts_as_asleep(gatew
     await eventually(is_used, what="an answer of the woken engine")
 
 
-async def test_an_engine_is_woken_once_its_certificate_authorities_are_readable_again(tmp_path):
+async def test_an_engine_is_woken_once_its_authorities_are_readable_again(tmp_path):
     missing = Way(tls=True, ca_file=str(tmp_path / "ca.pem"))
     spec = EndpointSpec(address="127.0.0.1:9", models=("m",), way=missing)
     async with new_session() as session:

@@ -100,7 +100,7 @@ def test_a_list_of_dataclasses_reaches_the_feature():
 
 
 @pytest.mark.parametrize("mode", ["on", "off", "observe"])
-def test_a_mode_needs_no_quotes(tmp_path, mode):
+def test_modes_like_off_need_no_quotes(tmp_path, mode):
     (tmp_path / "laar.yaml").write_text(
         "endpoints: [{address: a:1, model: m}]\n"
         f"context: {{routes: [{{name: a, mode: {mode}, dedup: off}}]}}\n"
@@ -110,7 +110,7 @@ def test_a_mode_needs_no_quotes(tmp_path, mode):
 
 
 @pytest.mark.parametrize("word", ["yes", "on", "true"])
-def test_no_word_for_true_or_false_is_a_number(tmp_path, word):
+def test_words_for_true_and_false_are_not_accepted_as_numbers(tmp_path, word):
     (tmp_path / "laar.yaml").write_text(
         f"endpoints: [{{address: a:1, model: m, max_model_len: {word}}}]\n"
         f"flow: {{enabled: {word}, max_hold_s: {word}, objectives_s: {{gold: {word}}}}}\n"

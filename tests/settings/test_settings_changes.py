@@ -85,7 +85,7 @@ def write(path, made):
 @pytest.mark.long
 @given(chosen)
 @settings(max_examples=examples(60))
-def test_what_check_prints_loads_as_the_same_settings(tmp_path_factory, paths):
+def test_the_output_of_check_loads_as_the_same_settings(tmp_path_factory, paths):
     """Each printed line also shows the origin of its value."""
     directory = tmp_path_factory.mktemp("settings")
     (directory / "capability.json").touch()

@@ -122,7 +122,7 @@ async def test_the_header_is_ignored_unless_the_endpoint_allows_it() -> None:
         assert (await ask(sim, "503", PROMPT)).status_code == 200
 
 
-async def test_a_full_queue_is_a_503_but_a_200_on_a_stream() -> None:
+async def test_a_full_queue_gives_a_503_but_a_200_on_a_stream() -> None:
     async with running() as sim:
         plain = await ask(sim, "full", PROMPT)
         assert plain.status_code == 503

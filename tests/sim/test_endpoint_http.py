@@ -195,7 +195,7 @@ async def test_embeddings_are_unit_vectors_determined_by_the_text(sim: Running) 
 # Refusals.
 
 
-async def test_an_unknown_model_is_a_404_in_the_error_format(sim: Running) -> None:
+async def test_an_unknown_model_gets_a_404_in_the_error_format(sim: Running) -> None:
     with pytest.raises(openai.NotFoundError) as refused:
         await sim.openai.chat.completions.create(**{**CHAT, "model": "nope"})
     assert refused.value.response.json()["error"] == {
@@ -227,7 +227,7 @@ async def test_a_request_without_a_model_is_accepted(sim: Running) -> None:
         ([], None),
     ],
 )
-async def test_bad_requests_are_400s_before_a_stream_begins(
+async def test_bad_requests_get_a_400_before_a_stream_begins(
     sim: Running, body: object, param: str | None
 ) -> None:
     if isinstance(body, dict):
@@ -239,7 +239,7 @@ async def test_bad_requests_are_400s_before_a_stream_begins(
     assert (error["param"] or "").split(".")[0] == (param or "")
 
 
-async def test_a_body_that_is_not_json_is_a_400(sim: Running) -> None:
+async def test_a_body_that_is_not_json_gets_a_400(sim: Running) -> None:
     answer = await sim.http.post("/v1/chat/completions", content=b'{"messages": [')
     assert answer.status_code == 400
 

@@ -121,7 +121,7 @@ def single_shot(seed: int, windows: int) -> dict[str, float]:
 
 
 @pytest.mark.long
-def test_with_noise_the_climb_ends_nearer_to_the_optimum_than_the_published_one() -> None:
+def test_with_noise_the_climb_ends_nearer_than_the_published_one() -> None:
     ours = [bowl(noisy_climb(seed, 100)) for seed in range(20)]
     theirs = [bowl(single_shot(seed, 100)) for seed in range(20)]
     assert sum(cost <= 1.15 for cost in ours) >= 17

@@ -275,7 +275,7 @@ def test_an_answer_with_trailers_ends_with_them():
     assert [type(a) for a in actions] == [Ended, AnswerTrailers]
 
 
-def test_a_body_over_the_limit_is_a_413():
+def test_a_body_over_the_limit_gets_a_413():
     driver = Driver(max_body_bytes=1000)
     driver.feed(headers(Shape.GATEWAY))
     driver.feed(RequestBody(b"x" * 600, False))
@@ -569,7 +569,7 @@ def test_a_sampled_request_without_headers_asks_for_its_answer_later():
     assert ended.completion.prompt_tokens == 9
 
 
-def test_a_request_without_sent_headers_above_the_limit_is_a_413():
+def test_a_request_without_sent_headers_above_the_limit_gets_a_413():
     (refused,) = Driver(max_body_bytes=1000).feed(whole(b"x" * 1001))
     assert refused.status == 413
 

@@ -63,7 +63,7 @@ def test_a_piece_with_part_of_a_name_is_held_until_the_rest_arrives():
 
 
 @given(st.lists(st.integers(0, 60), max_size=4))
-def test_every_piece_is_answered_and_the_bytes_equal_those_of_the_whole_answer(places):
+def test_every_piece_is_answered_and_the_bytes_equal_the_complete_answer(places):
     text = b'data: {"model":"m1","a":"\\"model\\": "}\n\ndata: {"model": "m1"}\n\n'
     cuts = sorted({0, *places, len(text)})
     pieces = [text[a:b] for a, b in pairwise(cuts)]
