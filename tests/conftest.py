@@ -16,7 +16,7 @@ from laar.errors import SettingError
 from support import RecordingUpstream
 
 _WORKERS = 4
-"""As many as `make test` starts on two cores: tests with servers wait while others compute."""
+"""The number of workers that `make test` starts on two cores."""
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # `bench` is imported by tests that compare with its no-op picker

@@ -20,10 +20,10 @@ FLOOD_S = 3.0
 FLOOD_FRAMES = 60_000
 BYSTANDERS = 30
 MOST_MB = 350
-"""One connection's unfinished messages may take half of `HELD_BYTES`, which is 256 MiB, and their
-16,000 calls some 5 KB each."""
+"""The limit on growth of memory. The unfinished messages of a connection may take 256 MiB, half of
+`HELD_BYTES`, and each of their 16,000 calls some 5 KB."""
 ROUNDS = 3
-"""A busy machine leaves requests undecided too, but not every time."""
+"""Floods to try: a busy machine also leaves requests undecided, but not in every flood."""
 
 
 def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> bytes:

@@ -22,7 +22,7 @@ DRAWN = asks(10.0, 400, 1)
 DONE = b"data: {}\n\ndata: [DONE]\n\n"
 QUIET = Rest(left={}, rss_bytes=100 << 20, files=30)
 ANSWERED = ("hangs", "each gets a complete", "twice", "left", "grows")
-"""Words of the checks about the requests themselves."""
+"""Words in the names of the checks on answers, as opposed to gains."""
 
 
 async def chunks(*texts: str, then: asyncio.Event | None = None) -> AsyncIterator[bytes]:

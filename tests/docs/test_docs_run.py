@@ -208,7 +208,7 @@ sys.stdout.write(out)
 sys.stderr.write(err)
 sys.exit(status)
 """
-"""`laar` in a shell, run in the test's process: a new process would take a second to start."""
+"""The shell's command `laar`, which runs in the test's process: starting one takes a second."""
 CURL = """#!/bin/sh
 PATH=${PATH#*:} exec curl --fail-with-body "$@"
 """

@@ -37,7 +37,7 @@ pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(1800)]
 
 BLOCK = 32
 BLOCKS = 400
-"""Of each engine: 12,800 tokens, so that conversations evict each other."""
+"""Blocks of each engine, for 12,800 tokens, so that conversations evict each other."""
 
 OPTIONS = ("--block-size", str(BLOCK), "--num-gpu-blocks-override", str(BLOCKS))
 

@@ -27,7 +27,7 @@ QUIET = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""vLLM's environment, alone on a small machine."""
+"""Environment variables for a vLLM on a small machine."""
 
 
 MODEL = {

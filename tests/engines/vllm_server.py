@@ -42,7 +42,7 @@ _READY_S = 600.0
 """Startup takes minutes if other engines are busy; a dead process is noticed at once."""
 
 QUESTION = "Tell me in a sentence what a cache is for."
-"""The first prompt of an engine. On some CPUs vLLM crashes on one with a single token."""
+"""The first prompt of an engine. On some CPUs, vLLM crashes if it has only one token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ async def test_a_killed_envoy_ends_the_command_with_its_status(
                 if child.name() == "envoy":
                     child.kill()
             await eventually(
-                lambda: not any(child.is_running() for child in children), what="the end of all"
+                lambda: not any(child.is_running() for child in children),
+                what="all children to end",
             )
             await eventually(
                 lambda: "Envoy exited with -9" in log.read_text(), what="the reason for the end"

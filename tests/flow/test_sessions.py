@@ -26,7 +26,7 @@ from laar.prefix.beliefs import PrefixBeliefs
 DONE = Completion(status=200, cause="complete", latency_s=1.0)
 CACHE_TOKENS = 6_500
 SPEED = 1e-4
-"""Seconds per token without measurements: 6,000 tokens are .6 s, and a place costs 1.2 s."""
+"""Seconds per token without measurements: 6,000 tokens take 0.6 s, and a place costs 1.2 s."""
 
 
 class Picker:

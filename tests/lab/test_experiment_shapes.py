@@ -76,7 +76,7 @@ def sweep(run: Callable[..., Any], cases: Sequence[tuple[Any, ...]], *, label: s
 
 
 SLOW = {"gorgo-rtt", "laar-ladder"}
-"""The first tunes itself, in addition to its sweeps; the second draws many curves."""
+"""Experiments that take long even with invented results."""
 
 
 @pytest.mark.parametrize(

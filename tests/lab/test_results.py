@@ -85,7 +85,7 @@ QUOTED = {
     "docs/guides/prefill-decode.md": ("prefill-decode",),
     "docs/guides/rag.md": ("context-memories", "context-turns"),
 }
-"""Stored runs whose figures a page quotes; the tests here compare them."""
+"""Stored runs whose figures a page quotes, by page; the tests here compare the figures."""
 
 
 @pytest.mark.parametrize(("page", "name"), [(p, name) for p, of in QUOTED.items() for name in of])

@@ -69,7 +69,7 @@ def test_each_field_of_a_price_matches_a_hand_calculation():
 
 
 FULL = replace(ENGINE, slots=each(2))
-"""Room for the two in flight: one answer of 0.1 + 3 + 2 * 0.2 seconds has to end first."""
+"""As many slots as requests in flight, so an answer of 0.1 + 3 + 2 * 0.2 s has to end first."""
 
 
 @pytest.mark.parametrize(

@@ -273,5 +273,5 @@ async def test_no_problem_remains_if_a_refused_adapter_is_unloaded(gateway, http
     await eventually(is_out, what="the problem")
     bad.adapters = ()
     runner.picker.doubt_names("")
-    await eventually(lambda: source not in problems, what="its end")
+    await eventually(lambda: source not in problems, what="the end of the problem")
     assert await burst(http, envoy, *["lora", "m"] * 6) == {200: 12}

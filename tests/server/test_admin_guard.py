@@ -22,7 +22,7 @@ TOKEN = "a-token-of-some-length"
 OPEN = ["/metrics", "/healthz", "/readyz"]
 PAGES = ["/", "/decisions", "/config", "/fleet", "/models", "/tuner", "/explain", "/outcomes"]
 LARGE = 16 << 20
-"""Bytes of an answer that exceed any socket buffers."""
+"""Bytes of an answer that does not fit in socket buffers."""
 JSON = {"content-type": "application/json"}
 
 
@@ -308,7 +308,7 @@ async def test_a_first_request_does_not_keep_a_connection_open_forever(served):
             return (await asked(served)).startswith(b"HTTP/1.1 200")
         return False
 
-    await eventually(is_served, what="room for another")
+    await eventually(is_served, what="a free connection")
     for writer in stalled:
         writer.close()
 

@@ -133,7 +133,7 @@ async def test_requests_that_break_every_engine_are_blamed_instead_of_the_engine
     assert engines[0].asked["good"] <= 4
     health, dead = runner.picker.health, runner.picker.table.slot(engines[0].address)
     await eventually(
-        lambda: health.records.endpoints[dead].breaker.is_out, what="an answer to its question"
+        lambda: health.records.endpoints[dead].breaker.is_out, what="an answer to its probe"
     )
     for slot, endpoint in health.records.endpoints.items():
         assert slot == dead or endpoint.breaker.openings == 0
@@ -142,7 +142,7 @@ async def test_requests_that_break_every_engine_are_blamed_instead_of_the_engine
     fails = asyncio.create_task(apart(300, 0.02, one))
     await eventually(
         lambda: all(e.breaker.is_out for _, e in health.records.endpoints.items()),
-        what="a fleet that fails",
+        what="all endpoints to fail",
     )
     fails.cancel()
 
@@ -164,7 +164,7 @@ async def test_an_engine_that_refused_a_burst_regains_its_share(gateway, http, s
     health, slot = runner.picker.health, runner.picker.table.slot(small.address)
     await eventually(
         lambda: states(runner) == {State.CLOSED} and health.answers(slot, time.monotonic()) > 0.99,
-        what="all of the refusals explained",
+        what="the reading of all refusals",
     )
     small.asked.clear()
     small.most = 8

@@ -102,7 +102,7 @@ async def test_events_from_before_an_endpoint_left_do_not_count_when_it_returns(
         await eventually(lambda: not len(director.table), what="the endpoint to leave")
         await publish({"type": "BlockRemoved", "block_hashes": names})
         gateway.endpoints_file.write_text(yaml.safe_dump(endpoints))
-        await eventually(lambda: len(director.table) == 1, what="its return")
+        await eventually(lambda: len(director.table) == 1, what="the endpoint to return")
         assert director.table.slot(spec.address) == held.slot
         assert believed(director, text) == 0.0
 
@@ -119,7 +119,7 @@ async def test_events_that_cannot_be_read_are_a_problem_while_an_endpoint_publis
     assert "127.0.0.1:8" in problems["kv-events"]
     assert "pip install '.[kv-events]'" in problems["kv-events"]
     gateway.members(("127.0.0.1:9", "m"))
-    await eventually(lambda: "kv-events" not in problems, what="its end")
+    await eventually(lambda: "kv-events" not in problems, what="the end of the problem")
     assert problems.counts["kv-events"] == 1
 
 

@@ -389,7 +389,7 @@ def usage(cached):
 
 GUARDED = {**ON, "holdout_share": 0.5, "sample_answers": 1.0}
 REQUESTS = 8
-"""Conversations on which the guard of these tests judges."""
+"""Conversations after which the guard judges in these tests."""
 
 
 @pytest.fixture(autouse=True)

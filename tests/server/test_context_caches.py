@@ -117,7 +117,7 @@ async def test_events_show_that_an_engine_lost_its_cache(fleet, engine, http):
         await eventually(prefill, what="the engine's return")
         return (await there.memory())["index_orders"] == 0
 
-    await eventually(lost, what="orders forgotten")
+    await eventually(lost, what="the orders to be forgotten")
     assert await there.forgot()
 
 
@@ -130,7 +130,7 @@ async def test_the_orders_of_an_endpoint_are_forgotten_when_it_leaves(fleet, gat
     async def gone():
         return (await there.memory())["index_orders"] == 0
 
-    await eventually(gone, what="orders forgotten")
+    await eventually(gone, what="the orders to be forgotten")
     assert metric(gateway.runner, 'laar_context_evicted_total{cause="told",route="rag"}') == 1
 
 
@@ -163,6 +163,6 @@ async def test_orders_are_forgotten_when_other_prompts_fill_the_cache(fleet, eng
             assert answer.status == 200
         return (await there.memory())["index_orders"] == 0
 
-    await eventually(gone, what="orders forgotten")
+    await eventually(gone, what="the orders to be forgotten")
     assert metric(there.gateway.runner, 'laar_context_evicted_total{cause="told",route="rag"}') == 1
     assert await there.forgot()

@@ -94,7 +94,7 @@ async def test_an_endpoint_that_leaves_before_envoy_knows_it_is_removed(eds):
         fleet.replace("a", [spec("10.0.0.1:8000"), spec("10.0.0.2:8000")])
         await eventually(lambda: len(listed(eds)) == 2, what="the newcomer in the file")
         fleet.replace("a", [spec("10.0.0.1:8000")])
-        await eventually(lambda: listed(eds) == ["10.0.0.1:8000"], what="its end")
+        await eventually(lambda: listed(eds) == ["10.0.0.1:8000"], what="its removal")
     assert [one.address for one in table.specs()] == ["10.0.0.1:8000"]
 
 
@@ -107,7 +107,7 @@ async def test_an_endpoint_that_leaves_is_listed_until_its_last_requests_arrive(
         assert [each.address for each in table.specs()] == [one]
         await eventually(lambda: three in listed(eds), what="the change in the file")
         assert set(listed(eds)) == {one, two, three}
-        await eventually(lambda: set(listed(eds)) == {one, three}, what="its end")
+        await eventually(lambda: set(listed(eds)) == {one, three}, what="its removal")
 
 
 async def test_endpoints_that_left_leave_the_file_despite_constant_changes(eds, monkeypatch):

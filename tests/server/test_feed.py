@@ -129,7 +129,7 @@ async def test_a_viewer_that_stops_reading_does_not_fill_the_memory(http, monkey
     tasks = [await running(feed), asyncio.create_task(server.run_until_stopped())]
     stalled = socket.create_connection(("127.0.0.1", server.port))
     stalled.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-    await eventually(lambda: feed.viewers == 1, what="the one that does not read")
+    await eventually(lambda: feed.viewers == 1, what="the stalled viewer")
     held = 0
     async with http.get(f"http://127.0.0.1:{server.port}/") as quick:
         read = 0

@@ -74,7 +74,9 @@ async def test_an_adapter_that_an_engine_loads_is_listed_and_reached(gateway, ht
     await eventually(lambda: is_listed(wanted), what="the adapter")
     assert [await ask() for _ in range(5)] == [(200, b.address)] * 5
     b.models = [base]
-    await eventually(lambda: is_listed({"m": None, "auto": None}), what="its end")
+    await eventually(
+        lambda: is_listed({"m": None, "auto": None}), what="the adapter to leave the list"
+    )
     assert (await ask())[0] == 404
 
 

@@ -214,7 +214,9 @@ async def test_a_shutdown_sends_waiting_requests(gateway, http, shape):
     async with Busy(gateway, http, shape) as busy:
         held = await busy.hold("held")
         stopping = asyncio.create_task(gateway.stop_picker())
-        await eventually(lambda: asked(busy.upstream) == ["first", "held"], what="it to be sent")
+        await eventually(
+            lambda: asked(busy.upstream) == ["first", "held"], what="the held request to be sent"
+        )
         busy.done.set()
         assert (await held).status == 200
         assert (await busy.first).status == 200

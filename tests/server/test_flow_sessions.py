@@ -20,7 +20,7 @@ CACHE = (
     b'vllm:cache_config_info{num_gpu_blocks="640",block_size="16"} 1\n'
     b"vllm:prompt_tokens_total 5000\n"
 )
-"""10,240 tokens: the context of one of these sessions."""
+"""A cache of 10,240 tokens, which fits the context of one session."""
 
 WAITING = 'laar_flow_sessions{state="waiting"}'
 

@@ -115,7 +115,7 @@ async def test_full_collections_run_only_while_idle(monkeypatch: pytest.MonkeyPa
 
     collecting = asyncio.create_task(memory.collect_at_rest(is_at_rest))
     gone = weakref.ref(Cycle())
-    await eventually(lambda: looked[0] > 5, what="looks")
+    await eventually(lambda: looked[0] > 5, what="some checks for rest")
     assert gone() is not None
     at_rest[0] = True
     await eventually(lambda: gone() is None, what="a collection")

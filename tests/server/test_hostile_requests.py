@@ -239,7 +239,9 @@ async def test_answers_without_a_body_end_their_requests(served, http):
         assert (got, headers["x-laar-model"]) == (status, "m")
     async with http.head(f"{envoy.url()}/v1/models") as answer:
         assert answer.status == 200
-    await eventually(lambda: gateway.runner.picker.metrics.streams_open == 0, what="both ends")
+    await eventually(
+        lambda: gateway.runner.picker.metrics.streams_open == 0, what="the ends of both streams"
+    )
     assert not gateway.runner.picker.table.in_flight.any()
 
 

@@ -225,7 +225,7 @@ async def test_a_fleet_scaled_to_zero_is_reported_and_the_first_new_pod_serves(
     async def not_ready():
         return await readiness(gateway) == NOT_SERVING
 
-    await eventually(not_ready, what="a readiness that says no")
+    await eventually(not_ready, what="the picker to be unready")
     async with ask(http, envoy) as answer:
         assert answer.status == 503
         assert answer.headers["x-laar-reason"] == "no-endpoints"
@@ -292,7 +292,7 @@ async def test_a_pool_deleted_under_load_is_not_ready_until_it_returns(gateway, 
             clients.create_task(client())
         await eventually(lambda: outcomes == {(200, "laar")}, what="traffic")
         await cluster.delete("inferencepools", "fleet")
-        await eventually(lambda: is_ready(NOT_SERVING), what="a readiness that says no")
+        await eventually(lambda: is_ready(NOT_SERVING), what="the picker to be unready")
         await eventually(lambda: (503, "no-endpoints") in outcomes, what="refusals")
         await cluster.put("inferencepools", pool(ports=(port,)))
         await eventually(lambda: is_ready(SERVING), what="readiness")
@@ -335,7 +335,7 @@ async def test_two_servers_in_one_pod_can_have_separate_sources(gateway, cluster
     await eventually(lambda: len(table) == 2, what="both servers")
     assert {spec.models[0] for spec in table.specs()} == {"chat", "embed"}
     await cluster.delete("pods", "p0")
-    await eventually(lambda: len(table) == 0, what="their end")
+    await eventually(lambda: len(table) == 0, what="the endpoints to leave")
 
 
 @pytest.mark.envoy
@@ -555,7 +555,7 @@ async def test_a_pod_that_was_away_serves_before_it_lists_its_models_again(gatew
     await cluster.put("pods", away)
     await eventually(lambda: len(table) == 0, what="the endpoint to leave")
     await cluster.put("pods", pod("p0", a.host, labels=LLM_D, annotations={}))
-    await eventually(lambda: len(table) == 1, what="its return")
+    await eventually(lambda: len(table) == 1, what="the endpoint to return")
     assert await served_by(http, envoy) == a.address
 
 
@@ -572,7 +572,7 @@ async def test_an_engine_that_comes_back_with_another_model_serves_that(
     await picks(http, envoy)
     a.models = lists("other", "org/tiny")
     asked = len(a.requests)
-    await eventually(lambda: len(a.requests) > asked + 5, what="more looks")
+    await eventually(lambda: len(a.requests) > asked + 5, what="more polls of its models")
     assert table.models == ["org/tiny"]  # the order of a model list has no meaning
     a.models = lists("org/large")
     await eventually(lambda: table.models == ["org/large"], what="the other model")

@@ -82,7 +82,7 @@ async def test_a_change_takes_effect_under_traffic_without_a_failed_request(gate
         await eventually(lambda: metric(runner, CHANGES) == 1, what="the change")
         assert (await post(http, envoy.url(), model="fast")).status == 200
         now = traffic.answers
-        await eventually(lambda: traffic.answers > now + 30, what="traffic after it")
+        await eventually(lambda: traffic.answers > now + 30, what="traffic after the change")
 
         latest = list(runner.picker.observability.memory.latest(20))
         assert {record.decision.policy for record in latest} == {"round-robin"}

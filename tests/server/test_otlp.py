@@ -225,7 +225,7 @@ async def test_a_full_queue_drops_the_oldest_spans(tmp_path, collector, monkeypa
         await eventually(lambda: collector.requests == 1, what="an attempt")
         last = asked(runner, 20)[-5:]
         collector.hangs = False
-        await eventually(lambda: len(collector.spans) == 10, what="what was kept")
+        await eventually(lambda: len(collector.spans) == 10, what="the remaining spans")
         found = [attributes(span)["laar.decision.id"] for span in collector.spans]
         assert found == [decision.id for decision in first + last]
 
@@ -251,7 +251,7 @@ async def test_a_slow_collector_is_abandoned_and_retried(
     collector.hangs = True
     async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
         asked(runner, 3)
-        await eventually(lambda: bool(logged(caplog)), what="giving up")
+        await eventually(lambda: bool(logged(caplog)), what="the export to be abandoned")
         collector.hangs = False
 
         async def taken():

@@ -36,12 +36,15 @@ async def test_an_endpoint_that_left_during_its_probe_is_used_once_it_returns(ga
         director.replied(decision, Reply(status=503), clock())
     await asyncio.wait_for(asked.wait(), 10.0)
     gateway.members(both[0])
-    await eventually(lambda: len(director.table) == 1, what="its leaving")
+    await eventually(lambda: len(director.table) == 1, what="the endpoint to leave")
     bad.chat_answer = Answer(body=b'{"choices": []}')
     answer.set()
     await eventually(
-        lambda: not director.health.records.endpoints[slot].breaker.probing, what="its answer"
+        lambda: not director.health.records.endpoints[slot].breaker.probing,
+        what="the answer to the probe",
     )
     gateway.members(*both)
-    await eventually(lambda: director.table.slot(bad.address) == slot, what="its return")
-    await eventually(lambda: decided().slot == slot, what="a request there")
+    await eventually(
+        lambda: director.table.slot(bad.address) == slot, what="the endpoint to return"
+    )
+    await eventually(lambda: decided().slot == slot, what="a request at the endpoint")

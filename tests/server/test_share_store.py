@@ -143,7 +143,7 @@ async def test_a_stopped_picker_is_gone_at_once_and_stays_gone(server, members):
     await server.start()
     p, q = [await members(n, lease_s=60.0) for n in range(2)]
     p.settle(p.decide())
-    await eventually(lambda: len(q.sharer.sharing.peers) == 1, what="the other")
+    await eventually(lambda: len(q.sharer.sharing.peers) == 1, what="the other picker")
     await p.sharer.stop()
     await eventually(p.parts["share"].done, what="the end of the sharing task")
     assert "share" not in p.problems, "a planned stop is not a problem of the store"
@@ -160,7 +160,7 @@ async def test_a_store_that_forbids_a_command_counts_as_down_permanently(
     p = await members()
     await eventually(lambda: "share" in p.problems, what="a problem")
     tries = p.problems.counts["share"]
-    await eventually(lambda: p.problems.counts["share"] >= tries + 2, what="more tries")
+    await eventually(lambda: p.problems.counts["share"] >= tries + 2, what="more attempts")
     assert f"'{forbidden}'" in p.problems["share"]
     assert p.sharer.sharing.lost["interruption"] == 0
     await server.ask("ACL", "SETUSER", "default", f"+{forbidden}")
@@ -214,8 +214,8 @@ async def test_a_picker_that_starts_with_an_emptied_store_introduces_no_other_ke
     await asyncio.sleep(2.0)  # by now it retries only once a second
     await server.start()
     late = await members(2)
-    await eventually(lambda: len(late.sharer.sharing.peers) == 1, what="the other")
-    await eventually(lambda: len(p.sharer.sharing.peers) == 1, what="the new one")
+    await eventually(lambda: len(late.sharer.sharing.peers) == 1, what="the other picker")
+    await eventually(lambda: len(p.sharer.sharing.peers) == 1, what="the new picker")
     assert p.held("remember me " * 60) > 0.9
 
 
@@ -224,7 +224,7 @@ async def test_a_full_store_counts_as_down_with_the_secret_in_a_file(server, mem
     await server.start()
     await server.ask("CONFIG", "SET", "maxmemory", "1")
     p = await members(secret_file=tmp_path / "secret")
-    await eventually(lambda: p.problems.counts["share"] >= 3, what="some tries")
+    await eventually(lambda: p.problems.counts["share"] >= 3, what="several attempts")
     assert "maxmemory" in p.problems["share"]
     assert p.sharer.sharing.lost["interruption"] == 0
 
@@ -236,7 +236,7 @@ async def test_pickers_know_each_other_until_one_is_killed(server, members):
     held = p.decide(text)
     await eventually(lambda: q.in_flight == r.in_flight == 1, what="the load at the others")
     p.settle(held)
-    await eventually(lambda: q.in_flight == r.in_flight == 0, what="its end")
+    await eventually(lambda: q.in_flight == r.in_flight == 0, what="the end of the request")
     assert q.held(text) > 0.9
     assert [len(each.sharer.sharing.peers) for each in (p, q, r)] == [2, 2, 2]
     p.decide(text)
@@ -348,7 +348,7 @@ async def test_a_store_filled_by_records_becomes_usable_again(server, members):
     decision = p.decide()
     both = (p.problems, q.problems)
     await eventually(lambda: all("share" in each for each in both), what="a store that is full")
-    await eventually(lambda: not any(both), what="room for records", timeout_s=20)
+    await eventually(lambda: not any(both), what="space for records", timeout_s=20)
     await eventually(lambda: q.in_flight == 1, what="the load")
     p.settle(decision)
 
@@ -503,7 +503,7 @@ async def test_counts_stay_exact_while_one_picker_after_another_is_killed(server
     for each in pickers:
         sharing, table = each.sharer.sharing, each.director.table
         await eventually(lambda sharing=sharing: len(sharing.peers) == 2)
-        await eventually(lambda table=table: not table.counted.any(), what="counts of zero")
+        await eventually(lambda table=table: not table.counted.any(), what="all counts to be zero")
         assert sharing.lost["missed"] == sharing.lost["doubled"] == 0
         assert not sum(sharing.refused.values())
 

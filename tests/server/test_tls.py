@@ -146,7 +146,9 @@ async def test_an_expired_certificate_never_replaces_a_valid_one(gateway, tmp_pa
     runner = await picker(gateway, **put(tmp_path, valid))
     put(tmp_path, expired)
     await eventually(lambda: "tls" in runner.picker.problems, what="the problem")
-    await eventually(lambda: "expired on" in runner.picker.problems.get("tls", ""), what="why")
+    await eventually(
+        lambda: "expired on" in runner.picker.problems.get("tls", ""), what="the reason"
+    )
     assert "renew it" in runner.picker.problems["tls"]
     assert await shown(gateway) == valid[0].read_bytes()
 
@@ -168,7 +170,7 @@ async def test_a_certificate_replaces_a_valid_one_once_it_is_valid_itself(gatewa
 
     await eventually(taken, what="the new certificate")
     assert await is_healthy(gateway, grpc.ssl_channel_credentials(soon[0].read_bytes()))
-    await eventually(lambda: "tls" not in runner.picker.problems, what="the end of it")
+    await eventually(lambda: "tls" not in runner.picker.problems, what="the end of the problem")
 
 
 async def test_a_picker_with_an_expired_certificate_serves_and_reports_it(gateway, tmp_path):
@@ -177,7 +179,7 @@ async def test_a_picker_with_an_expired_certificate_serves_and_reports_it(gatewa
     await eventually(lambda: "tls" in runner.picker.problems, what="the problem")
     assert await shown(gateway) == expired[0].read_bytes()
     put(tmp_path, valid)
-    await eventually(lambda: "tls" not in runner.picker.problems, what="the end of it")
+    await eventually(lambda: "tls" not in runner.picker.problems, what="the end of the problem")
     assert await is_healthy(gateway, grpc.ssl_channel_credentials(valid[0].read_bytes()))
 
 
@@ -205,7 +207,7 @@ async def test_a_pair_that_openssl_rejects_leaves_the_certificate_in_use(gateway
     )
     assert await shown(gateway) == good[0].read_bytes()
     put(tmp_path, renewed)
-    await eventually(lambda: "tls" not in runner.picker.problems, what="the end of it")
+    await eventually(lambda: "tls" not in runner.picker.problems, what="the end of the problem")
     assert await shown(gateway) == renewed[0].read_bytes()
 
 
@@ -305,7 +307,7 @@ async def test_laar_serve_supports_certificates_on_both_sides(tmp_path):
         await eventually(lambda: accepts(own, client), what="the start", timeout_s=60)
         assert not await accepts(own, own)
         put(tmp_path, renewed)
-        await eventually(lambda: accepts(renewed, client), what="the new one", timeout_s=60)
+        await eventually(lambda: accepts(renewed, client), what="the new certificate", timeout_s=60)
 
 
 @pytest.mark.envoy

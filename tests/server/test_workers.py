@@ -34,7 +34,7 @@ from support.waiting import consecutive_ports
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(240)]
 
 BURST = 192
-"""Three times the streams that a connection to a worker should have."""
+"""Requests at once: three times the streams that a connection to a worker should have."""
 
 
 class Machine:
@@ -401,7 +401,7 @@ async def test_a_worker_is_restarted_even_if_temporary_files_were_deleted(tmp_pa
         await asyncio.sleep(0.2)
         clean_up(Path((tmp_path / "home").read_text()))
         (tmp_path / "die").touch()
-        await eventually(lambda: starts.read_text() == "xx", what="the next one", timeout_s=60.0)
+        await eventually(lambda: starts.read_text() == "xx", what="the next worker", timeout_s=60.0)
     finally:
         parent.kill()
         await parent.wait()

@@ -17,7 +17,7 @@ from typing import Any, Self
 from aiohttp import web
 
 PROMPT_TOKENS, ANSWER_TOKENS, CACHED_TOKENS = 1234, 7, 1000
-"""The answer of a stand-in to every prompt."""
+"""The usage in a stand-in's answer to every prompt."""
 
 _TEXT = "The answer is four."
 

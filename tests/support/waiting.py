@@ -11,11 +11,11 @@ from laar.errors import LaarError
 from laar_lab.live import processes
 
 _PORTS = range(10_000, 17_000)
-"""Below the ports that the lab's own commands use."""
+"""All below the ports that the lab's own commands use."""
 _PAIRS = range(17_000, 18_000)
-"""Number of consecutive ports that belong to one worker of this run."""
+"""Ports for tests that need two consecutive ones."""
 _given: set[int] = set()
-"""A port that one test took is closed, or yet to be bound: two of one picker must differ."""
+"""Ports that were returned: they may not be bound yet, and must not be returned twice."""
 
 
 def _worker() -> tuple[int, int]:
