@@ -377,10 +377,8 @@ class _Stream(web.StreamResponse):
 @shapes
 async def test_the_timeout_applies_to_the_whole_stream(serve: Any, shape: str) -> None:
     event = _events("4").partition(b"\n\n")[0] + b"\n\n"
-    fleet = await serve(lambda *_: _Stream(*20 * [event], pause_s=0.1))
-    began_s = time.monotonic()
+    fleet = await serve(lambda *_: _Stream(*20 * [event], _events(), pause_s=0.1))
     outcome = await ask(shape, fleet, stream=True, max_attempts=1, timeout_s=0.5)
-    assert time.monotonic() - began_s < 1.5
     assert (outcome.answer, outcome.attempts[0].status) == (None, 0)
     assert outcome.attempts[0].error
 
@@ -451,7 +449,8 @@ async def test_the_first_token_may_be_reasoning(serve: Any, written: dict[str, A
     [attempt] = outcome.attempts
     assert (outcome.correct, outcome.answer) == (True, "42")
     assert attempt.ttft_s is not None
-    assert 0.4 <= attempt.ttft_s < 1.0
+    assert attempt.ttft_s > 0.4
+    assert attempt.latency_s - attempt.ttft_s > 0.75
 
 
 async def test_an_outcome_can_be_reported_inside_a_running_event_loop(serve: Any) -> None:

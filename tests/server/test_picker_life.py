@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -101,7 +102,7 @@ class World:
         ports = {name: free_port() for name in ("ext_proc", "health", "admin")}
         eds = self.directory / "eds" / "endpoints.json"
         eds.parent.mkdir()
-        self._admin = ports["admin"]
+        self._admin, self._port = ports["admin"], ports["ext_proc"]
         document = {
             "endpoints": [{"address": u.address, "models": ["m"]} for u in upstreams],
             "listen": {name: f"127.0.0.1:{port}" for name, port in ports.items()},
@@ -131,6 +132,11 @@ class World:
 
     def signal(self, name):
         os.kill(self.picker.pid, getattr(signal, name))
+
+    def refuses(self):
+        """Return whether the picker accepts no more connections from Envoy."""
+        with socket.socket() as peer:
+            return peer.connect_ex(("127.0.0.1", self._port)) != 0
 
 
 @asynccontextmanager
@@ -202,7 +208,7 @@ async def test_an_answer_continues_while_the_picker_stops(tmp_path, envoy_binary
         ) as got:
             assert await got.content.readline() == b"data: 1\n"
             it.signal("SIGTERM")
-            await asyncio.sleep(1.5)  # until the drain has ended and the port is closed
+            await eventually(it.refuses, what="the end of the drain")
             more.set()
             assert await got.content.read() == b"\ndata: 2\n\n"
 

@@ -248,7 +248,9 @@ async def test_pickers_know_each_other_until_one_is_killed(server, members):
     assert not q.problems
 
 
-async def test_a_picker_that_starts_is_warm_within_a_second(server, members, snapshots_every):
+async def test_a_picker_that_starts_knows_the_snapshot_and_later_records(
+    server, members, snapshots_every
+):
     snapshots_every(1.0)
     await server.start()
     p = await members(1)
@@ -259,15 +261,12 @@ async def test_a_picker_that_starts_is_warm_within_a_second(server, members, sna
         return await server.ask("EXISTS", "laar:{laar}:snapshot") == 1
 
     await eventually(written, what="a snapshot")
+    snapshots_every(3600)
     p.settle(p.decide(late))
     await eventually(lambda: not p.sharer.sharing.outbox.waiting_bytes)
-    began = time.monotonic()
     q = await members(2)
-    await eventually(
-        lambda: q.held(late) > 0.9, timeout_s=1.0, what="the prompt from after the snapshot"
-    )
+    await eventually(lambda: q.held(late) > 0.9, what="the prompt from after the snapshot")
     assert q.held(early) > 0.9
-    assert time.monotonic() - began < 5.0  # both waits together were short
 
 
 async def test_pickers_continue_alone_and_merge_when_the_store_returns(server, members):
