@@ -64,7 +64,7 @@ def test_a_model_replaced_under_its_name_is_noticed_within_hours() -> None:
         for _ in range(100 * hours):
             now += HOUR / 100
             online.observe("a", QA, rng.random() < right, now)
-        # The new model's P(correct) is 0.2.
+        # The model is right in 0.9 at first, and in 0.2 after its replacement.
         assert (mean_of(online, 0.9, now) > 0.7) == (right > 0.7)
 
 

@@ -25,7 +25,7 @@ def shown(right, seed, kind):
         number = seed.random()
         bad = 0.03 if right else 0.2
         return Sign(CUT if number < bad else BROKEN_CALL if number < 1.3 * bad else PLAIN, FORM)
-    return Sign(CUT, FORM)  # of the kind "alike"
+    return Sign(CUT, FORM)  # for the kind "alike"
 
 
 def lived(kind, *, seed=0, requests=2_000, reports=False, hours=24.0):

@@ -23,7 +23,7 @@ print(sorted(affinity.likely(docs[:40], 300.0)[0].items()))
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="selects kernels of x86-64 by name")
 def test_scores_are_equal_on_all_processors():
-    # So pickers that share orders break ties alike, and results can be reproduced elsewhere.
+    # Otherwise pickers that share orders would break ties differently.
     seen = {
         subprocess.run(
             [sys.executable, "-c", _SCORES],

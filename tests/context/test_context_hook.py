@@ -113,7 +113,7 @@ class TestDocumentsField:
         same(self.sent(h, self.body([2, 1, 4]), last), last, Reason.UNCHANGED)
 
     def test_text_in_messages_stays_even_if_the_documents_field_repeats_it(self):
-        """The chat template may not render the field `documents`."""
+        """Some chat templates do not render the field `documents`."""
         h = hook(dedup="exact", relabel=True)
         body = json.loads(self.body([1, 2, 3, 4]))
         body["messages"][1]["content"] = block([1, 2, 3, 4])

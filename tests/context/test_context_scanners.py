@@ -264,7 +264,7 @@ SHAPES = {
 @settings(max_examples=examples(60))
 @given(st.lists(text_st, min_size=3, max_size=6), st.data())
 def test_moved_documents_are_found_again_in_their_new_positions(shape, texts, data):
-    """So the hook need not scan its results again before it sends them."""
+    """The hook relies on this, as it does not scan its results again before it sends them."""
     text = SHAPES[shape](texts)
     [block] = scan(text, FREE_LABELS)
     order = data.draw(st.permutations(range(len(texts))))

@@ -168,7 +168,7 @@ def of_group(event: dict[str, Any], group: int, kind: str | None = None) -> dict
 
 @pytest.mark.parametrize("kind", ["full_attention", "mla_attention"])
 def test_the_layer_group_with_full_attention_is_tracked_at_any_index(kind: str) -> None:
-    # vLLM numbers the groups of Gemma 3 and gpt-oss so: their first layer has a window.
+    # vLLM numbers groups by their first layers; in Gemma 3 and gpt-oss, the first has a window.
     windows = [of_group(STORED, group, "sliding_window") for group in (0, 1)]
     whole = of_group({**STORED, "block_hashes": [1, 2]}, 2, kind)
     further = of_group({**STORED, "block_hashes": [3, 4]}, 3, kind)

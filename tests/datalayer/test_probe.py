@@ -44,7 +44,7 @@ async def test_a_round_trip_excludes_connection_setup(
     keep_alive: bool,
     host: str,
 ) -> None:
-    """The clock gains an hour while connecting, and 1,000 s while answering, which alone count."""
+    """The clock gains an hour while connecting, and 1,000 s while answering: only these count."""
     clock = Moving()
     loop = asyncio.get_running_loop()
     connect = loop.create_connection

@@ -22,5 +22,5 @@ async def start(*arguments: str) -> asyncio.subprocess.Process:
 
 
 def _heed_ctrl_c() -> None:
-    """Stop ignoring SIGINT, as a test in the background does, and its children would."""
+    """Handle SIGINT: tests in the background ignore it, and children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -77,7 +77,7 @@ def shown_commands(page: Path) -> Iterator[list[str]]:
 
 
 def mentioned_commands(page: Path) -> Iterator[list[str]]:
-    """Return `laar ...` in running text, which may omit arguments."""
+    """Return the `laar` commands in running text, which may omit arguments."""
     for span in _SPAN.findall(_FENCE.sub("", page.read_text())):
         words = span.split()
         if words[0] == "laar" and len(words) > 1:

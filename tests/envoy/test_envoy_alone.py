@@ -1,4 +1,4 @@
-"""Envoy without a picker avoids failing endpoints; and its ports."""
+"""Envoy without a picker avoids failing endpoints, and a port in use is an error."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ LIMITS = Limits(max_waiting=25, max_held_bytes=30_000, patience=2.0, min_hold_s=
 class Rules:
     """The queue's rules on a list, slow but obvious."""
 
-    # With the time at which each expires.
+    # Requests and the times at which they expire.
     waiting: list[tuple[Item, float]] = field(default_factory=list)
     served: dict[tuple[int, str, str], float] = field(default_factory=dict)
     virtual: dict[tuple[int, str], float] = field(default_factory=dict)

@@ -123,7 +123,7 @@ def test_prompts_that_continue_each_other_are_a_session_without_a_name():
 def test_requests_outside_sessions_neither_wait_for_sessions_nor_delay_them():
     picker = Picker()
     picker.end(picker.ask(0.0, session="one"), 1.0)
-    first = picker.ask(1.0, text="a document " * 5_000)  # it does not fit in the cache
+    first = picker.ask(1.0, text="a document " * 5_000)  # the cache has no room for it
     second = picker.ask(1.0, text="another one " * 5_000)
     assert isinstance(first, Decision)
     assert isinstance(second, Decision)
@@ -428,7 +428,7 @@ def test_a_short_request_in_parallel_does_not_move_its_session():
     picker.end(title, 0.5)
     picker.end(main, 1.0)
     picker.ask(1.1, session="two", tokens=9_500)
-    picker.ask(1.2, session="three", tokens=60_000)  # fills the second cache
+    picker.ask(1.2, session="three", tokens=60_000)  # now both caches are full
     again = picker.ask(2.0, session="one", text=story("one"), tokens=60_000)
     assert again.address == main.address
 

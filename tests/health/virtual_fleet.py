@@ -82,11 +82,11 @@ class VirtualFleet:
     """A closed loop of clients over endpoints that serve one model.
 
     Args:
-        endpoints: how many.
+        endpoints: number of endpoints.
         behave: endpoint index -> function (fleet, job, now, ordinary) -> Answer; others are
             healthy.
-        clients: requests at a time.
-        think_s: between a client's requests.
+        clients: number of clients, each with one request at a time.
+        think_s: pause between a client's requests.
     """
 
     def __init__(

@@ -184,7 +184,7 @@ def test_a_package_cannot_replace_a_name_of_laar() -> None:
 
 
 def director_of(policy: Any) -> tuple[Director, list[str]]:
-    """A director of three endpoints, and what it reports of failing parts."""
+    """Return a director of three endpoints, and the list of its reports on failing parts."""
     table = EndpointTable()
     specs = [EndpointSpec(address=f"10.0.0.{i}:80", models=("m",)) for i in range(3)]
     table.replace("test", specs)

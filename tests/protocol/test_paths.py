@@ -77,7 +77,7 @@ PATH = "/v1/tune/chat/completions?level=2"
             for shape in Shape
             for method in ("GET", "POST")
         ),
-        WholeRequest({":path": PATH}, "", b"no JSON"),  # the form without headers of its own
+        WholeRequest({":path": PATH}, "", b"no JSON"),  # sent if Envoy keeps the headers
     ],
 )
 def test_an_operator_path_is_refused_in_the_format_of_openai_even_in_shadow(first, share):

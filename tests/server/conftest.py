@@ -107,7 +107,7 @@ class Gateway:
             await running
 
     def url(self, name, path):
-        """URL on one of the picker's ports."""
+        """Return the URL of a path on one of the picker's ports."""
         return f"http://{getattr(self.settings.listen, name)}{path}"
 
     async def envoy(
@@ -145,7 +145,7 @@ class Gateway:
 
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory):
-    """The session of a browser that serves one test after another."""
+    """Yield a browser's session, in which each test opens a window."""
     from browser import browsing  # here, as tests outside this directory lack `browser`
 
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
@@ -156,6 +156,6 @@ def chromium(tmp_path_factory):
 
 @pytest.fixture
 async def gateway(tmp_path, envoy_binary):
-    """The gateway that a test builds; everything is stopped after it."""
+    """Yield a gateway for a test; stop all of its parts after the test."""
     async with AsyncExitStack() as stack:
         yield Gateway(tmp_path, stack)

@@ -90,7 +90,7 @@ def frame(kind, flags=0, stream=0, payload=b"", length=None):
 
 
 class Peer:
-    """A raw connection; `h2` is a client's side of the library that a test may use or not."""
+    """A raw connection; `h2` is the client side of the library, which a test may use."""
 
     def __init__(self, reader, writer):
         self.reader, self.writer = reader, writer

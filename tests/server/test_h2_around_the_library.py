@@ -43,7 +43,7 @@ async def _play(reads, by_library, max_streams):
         else:
             connection.data_received(read)
     h2 = connection.h2
-    # The two may return credit at different times, so count what is still owed, too.
+    # Both ways may return credit at different times, so count what is still owed, too.
     owed = Counter({call.stream_id: call._owed_bytes for call in served.calls})
     owed[0] = connection._owed_bytes
     written, granted = split(socket.data)
@@ -66,7 +66,7 @@ async def _play(reads, by_library, max_streams):
 
 
 def known_of(stream):
-    """Return the library's state of a stream besides its windows."""
+    """Return the library's state of a stream except its windows."""
     return vars(stream.state_machine) | {"length": stream._expected_content_length}
 
 
@@ -140,7 +140,7 @@ some = st.one_of(
 
 
 def assert_the_same(frames, cuts=()):
-    """Frame by frame through the library, and in any split around it."""
+    """Assert that frames have the same effects through the library and, split, around it."""
     pieces = []
     for one in frames:
         if one is DRAIN:

@@ -218,7 +218,7 @@ async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp
             ]
             assert all(w["cost_s"] for w in ended(exported, "measured"))
 
-            # The weights that it found serve, frozen.
+            # A picker with the printed settings serves the weights that were found.
             printed = yaml.safe_load(ran.stdout.partition("# for laar.yaml\n")[2])
             await gateway.picker(listen=listen, **printed)
             assert (await get(http, gateway, "/tuner")) == {"enabled": False}

@@ -502,7 +502,7 @@ async def test_a_state_file_in_a_missing_directory_is_refused(gateway):
         await picker(gateway, accuracy={"state_file": str(gateway.directory / "no" / "state")})
 
 
-# What is shown of the models.
+# What the picker shows about models.
 
 
 async def test_the_speed_of_a_model_that_became_slower_is_learned_and_shown(gateway, http):

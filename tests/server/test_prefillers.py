@@ -161,7 +161,7 @@ ENCODERS = "x-encoder-hosts-ports"
 
 
 def with_media(text, *seen):
-    """A chat with an image for each name in `seen`, or with sound for a name in capitals."""
+    """Return a chat with an image for each name in `seen`, or with sound for a name in capitals."""
     parts = [{"type": "text", "text": text}]
     for name in seen:
         if name.isupper():

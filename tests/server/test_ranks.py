@@ -31,7 +31,7 @@ PAGES = {
 
 
 class RankedEngine(ServedEngine):
-    """An engine with data-parallel ranks: a metrics page with a line for each, one port."""
+    """An engine with data-parallel ranks on one port; its metrics page has a line for each."""
 
     def __init__(self, ranks=2, *, kind="vllm", elsewhere=0):
         self.ranks = ranks

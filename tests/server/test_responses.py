@@ -26,7 +26,7 @@ async def asked(http, url, text, **fields):
 
 @asynccontextmanager
 async def three_engines(gateway, shape, **settings):
-    """Three endpoints behind a picker and an Envoy, and the URL of the latter."""
+    """Start three endpoints behind a picker and an Envoy; yield Envoy's URL."""
     async with AsyncExitStack() as stack:
         addresses = []
         for _ in range(3):

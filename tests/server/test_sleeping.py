@@ -134,7 +134,7 @@ async def test_an_engine_is_woken_once_others_are_busy_for_longer_than_waking_it
     asked = [asyncio.create_task(post(http, envoy, prompt)) for prompt in prompts]
     if policy == "laar":
         await eventually(lambda: asleep.answered > 0, what="an answer of the woken engine")
-    else:  # least-loaded computes no times
+    else:  # least-loaded computes no times, so it wakes none
         await eventually(
             lambda: int(runner.picker.table.in_flight.sum()) == 30, what="all requests to be sent"
         )

@@ -1,7 +1,7 @@
 """Files, batches and conversations that engines store, through a real Envoy.
 
-The stand-in below answers as OpenAI documents its Files, Batches and Conversations APIs; what it
-does not store gets 404.
+The stand-in below answers as OpenAI documents its Files, Batches and Conversations APIs; requests
+for other objects get 404.
 """
 
 from contextlib import AsyncExitStack, asynccontextmanager

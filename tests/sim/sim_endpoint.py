@@ -55,6 +55,6 @@ async def running(**settings: Any) -> AsyncIterator[Running]:
 
 
 def events(body: str) -> list[Any]:
-    """Return the data of a stream's events, in order; the last line `[DONE]` as that text."""
+    """Return the data of a stream's events, in order; the last one stays the text `[DONE]`."""
     data = [line.removeprefix("data: ") for line in body.splitlines() if line.startswith("data: ")]
     return [item if item == "[DONE]" else orjson.loads(item) for item in data]

@@ -342,7 +342,7 @@ async def test_a_fleet_model_is_right_and_wrong_according_to_its_surface() -> No
             assert answer.usage.completion_tokens == surface.answer_tokens
 
 
-# The small routes.
+# The other routes.
 
 
 async def test_models_lists_every_name_with_the_root(sim: Running) -> None:
