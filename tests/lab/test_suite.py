@@ -285,7 +285,7 @@ def test_claims_use_the_margins_of_the_table(name: str) -> None:
 def test_screened_runs_keep_the_contenders_on_every_seed() -> None:
     case = replace(BY_NAME["art-x2"], minutes=0.3)
     policies = [OURS, "lmetric", "random"]
-    results = run_screened([case], policies, range(7), "test")[case.name]
+    results = run_screened([case], policies, range(7), "test").results[case.name]
     assert {name: len(runs) for name, runs in results.items()} == {
         OURS: 7,
         "lmetric": 7,
