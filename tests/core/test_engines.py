@@ -1,4 +1,4 @@
-"""Learned constants of engines, compared with engines whose constants are known."""
+"""The learned constants of engines, compared with the true constants of simulated ones."""
 
 import heapq
 import math
@@ -35,7 +35,7 @@ def of(table, engines):
 
 
 def serve(table, engines, took, count, *, shown=True, seed=1):
-    """Send requests that take `took(slot, work_s, others)`: time to first token, and the rest."""
+    """Send requests; `took(slot, work_s, others)` returns the times of prefill and of decoding."""
     rng = random.Random(seed)
     due = []
 
@@ -87,7 +87,7 @@ def test_an_answer_is_predicted_to_take_its_measured_time(base_s):
 
 
 def two_models():
-    """An endpoint for each of two models; return the expected time of their answers."""
+    """Return engines of two models, and a function for the expected times of their answers."""
     table = EndpointTable()
     table.replace("test", [EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab"])
     engines = Engines(table)
@@ -102,7 +102,7 @@ def two_models():
 def test_a_model_first_seen_by_another_picker_starts_with_its_measured_base():
     engines, answer_s = two_models()
     engines.heard(0, Sample(True, (1.0, 0.1, 0.0, 0.0, 0.0), 0.1, 0.1, 0.02))
-    engines.reads(np.arange(2))  # like a scrape of metrics, before any decision
+    engines.reads(np.arange(2))  # as a scrape does, before any decision
     assert answer_s(8.0, 3.0) == pytest.approx([8.0, 3.0])
 
 
@@ -129,10 +129,10 @@ def answered(engines, seconds, count, base):
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("count", [1, 5, 20, 60, 300])
 @pytest.mark.parametrize(("before", "seconds"), [(None, 0.03), (None, 9.0), (2.0, 0.03)])
-def test_an_artifact_loaded_while_serving_has_the_same_effect_as_after_a_restart(
+def test_loading_an_artifact_while_serving_has_the_effect_of_a_restart(
     before, seconds, count, restarts
 ):
-    """Restarted with the learned state, or with the same answers once more."""
+    """The restart has the learned state, or serves the same answers again."""
 
     def expected_s(engines):
         slots = np.arange(1)
@@ -194,7 +194,7 @@ def test_equal_endpoints_cost_the_same_however_their_answers_scatter():
         serve(table, engines, lambda _s, work, _n: (work, rng.lognormvariate(0.0, 0.7)), 400)  # noqa: B023
         answer_s = of(table, engines).answer_s
         spreads.append(answer_s.max() / answer_s.min())
-    assert sorted(spreads)[5] == 1.0  # mostly not distinguished at all
+    assert sorted(spreads)[5] == 1.0  # in most runs they cost exactly the same
     assert max(spreads) < 1.3
 
 
@@ -240,7 +240,7 @@ def test_samples_from_before_the_paces_were_known_are_soon_outweighed():
 
 
 def test_attention_makes_long_prompts_take_more_than_proportional_time():
-    """By three quarters at 65,536 tokens of context here, and after a cached part as well."""
+    """A context of 65,536 tokens adds three quarters here, whether cached or not."""
     table, engines = fleet("a:1")
     rng = random.Random(4)
     for number in range(300):
@@ -268,7 +268,7 @@ def test_parallel_and_sequential_prefills_are_distinguished():
     assert constants.turns[0] < 0.3
 
 
-def test_prompts_ahead_are_forgotten_once_prefilled_or_once_their_time_is_over():
+def test_prompts_ahead_are_forgotten_once_prefilled_or_overdue():
     table, engines = fleet("a:1")
     slots, read = table.active, np.ones(1)
     for shown in (True, False):
@@ -281,7 +281,7 @@ def test_prompts_ahead_are_forgotten_once_prefilled_or_once_their_time_is_over()
 
 
 def test_prompts_are_no_longer_ahead_once_their_answers_end():
-    """Although the engine is a hundred times faster than c(m), and no first token was seen."""
+    """The engine is a hundred times faster than predicted, and no first token was seen."""
     table, engines = fleet("a:1")
     slots, read = table.active, np.ones(1)
     for number in range(100):
@@ -301,7 +301,7 @@ def test_prompts_of_other_pickers_are_no_longer_ahead_once_they_end():
     assert ahead(engines, table.active, 1.0, np.ones(1))[0] == 0.0
 
 
-def test_prompts_ahead_weigh_the_same_whether_their_first_tokens_are_seen_or_not():
+def test_prompts_ahead_weigh_the_same_if_their_first_tokens_are_not_seen():
     table, engines = fleet("a:1")
     serve(table, engines, lambda _slot, work, _n: (4.0 * work, 0.1), 300)
     now, read = 1e4, of(table, engines).read
@@ -325,7 +325,7 @@ def test_readings_show_a_full_engine_but_not_one_that_only_prefills():
         table.read("busy:1", Reading(running=16 - at % 3, waiting=3), float(at))
         table.read("stuck:1", Reading(running=16, waiting=3), float(at))
         of(table, engines)
-        for slot in (0, 1):  # the third always prefills one long prompt
+        for slot in (0, 1):  # the third engine stays with one long prompt
             read_prompt(engines, slot, at + 0.5)
     assert of(table, engines).slots.tolist() == [16.0, math.inf, math.inf]
 
@@ -361,9 +361,9 @@ def test_prompts_wait_for_room_in_a_full_cache_except_for_shared_beginnings():
     assert crowded(engines, table, slots, own) is None
     for slot in range(3):
         table.reserve(slot, 80_000.0, 80_000.0)
-    # 20,000 of the 80,000 running there have to end first.
+    # In the first, 20,000 of the 80,000 tokens in flight have to end first.
     assert crowded(engines, table, slots, own).tolist() == pytest.approx([0.25, 0.0, 0.0])
-    for at in range(1, 200):  # half of what is in flight is one prefix
+    for at in range(1, 200):  # half of the tokens in flight are one shared prefix
         table.read(
             "small:1", Reading(capacity_tokens=100_000.0, kv_usage=0.4, waiting=0.0), float(at)
         )
@@ -448,7 +448,7 @@ def test_a_line_is_learned_despite_outliers_and_followed_when_it_changes():
     ("at", "row"), [(0, [10**400] * 5), (-1, [10**400]), (-1, {}), (-1, []), (0, "x")]
 )
 def test_an_invalid_state_is_ignored(at, row):
-    """JSON has integers of any size."""
+    """JSON allows integers of any size, for example."""
     table, engines = fleet("a:1")
     serve(table, engines, lambda _slot, work, _n: (work, 1.0), 30)
     state = engines.state()
@@ -467,7 +467,7 @@ def test_a_pace_with_a_negative_sample_count_is_ignored():
 
 
 def test_a_new_artifact_does_not_undo_learning_from_answers():
-    """A picker learned 53 us a token with a prior of 100; then `laar calibrate` measured."""
+    """A picker learns 53 us per token from a prior of 100; then `laar calibrate` sets another."""
     true_s = 53e-6
     table, engines = fleet("a:1")
 
@@ -502,7 +502,7 @@ def test_a_new_artifact_does_not_undo_learning_from_answers():
 
 
 def test_a_measured_speed_is_weighted_by_its_error():
-    """Three first tokens that take 3 times as long change c(m) only if it is uncertain."""
+    """Three requests that take 3 times as long change c(m) only if it is uncertain."""
     found = []
     for error in (0.1, 0.5):
         table, engines = fleet("a:1")

@@ -1,4 +1,4 @@
-"""Room at the endpoints: own counters, readings, and the limits of stale readings."""
+"""Room at the endpoints follows the picker's counters, and readings unless they are stale."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAN = float("nan")
 
 
 def loads(**columns: list[float]) -> Loads:
-    """Idle endpoints with fresh readings, except for the given columns."""
+    """Return the loads of idle endpoints with fresh readings, except for the given columns."""
     n = len(next(iter(columns.values())))
     names = (
         "prefill_s",
@@ -39,7 +39,7 @@ def test_each_cap_alone_closes_an_endpoint():
     assert CAPS.has_room(some).tolist() == [True, False, True, False, False, False]
 
 
-def test_the_level_is_the_fullest_of_the_caps():
+def test_the_level_is_that_of_the_fullest_cap():
     some = loads(prefill_s=[1.0], requests=[2.0], kv_usage=[0.76])
     assert CAPS.levels(some).tolist() == [pytest.approx(0.8)]
 
@@ -80,7 +80,7 @@ def test_each_endpoint_has_at_most_one_long_prefill_while_short_ones_wait():
 
 
 def test_an_idle_endpoint_takes_a_prompt_larger_than_its_cap():
-    """The request's own work does not count against its room, or it would never run."""
+    """The request's own work must not count against its room, or it would never run."""
     assert CAPS.has_room(loads(prefill_s=[0.0]), is_long=True, shorts_wait=True).all()
 
 

@@ -1,4 +1,4 @@
-"""The guards around parts of other packages."""
+"""Views are guarded against changes by plug-ins."""
 
 from dataclasses import fields, replace
 

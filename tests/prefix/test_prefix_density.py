@@ -1,4 +1,4 @@
-"""The text that fits into a cache of some tokens, by reported prompt lengths."""
+"""How much text fits into a cache is learned from reported prompt lengths."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ROOM_TOKENS = 8 * PROMPT_BYTES / BYTES_PER_TOKEN
 
 
 def believed(bytes_per_token: float) -> tuple[int, PrefixBeliefs]:
-    """Return how many of the last prompts a slot is believed to hold, by tokens per byte."""
+    """Return how many of the last prompts a slot is believed to hold."""
     beliefs = PrefixBeliefs(key=b"test", max_bytes=8 << 20)
     beliefs.make_room(2)
     tokens = int(PROMPT_BYTES / bytes_per_token)
     for name in range(PROMPTS):
         beliefs.settle(beliefs.insert(0, chain_of(name), float(name)), None, tokens)
-        beliefs.set_capacity(0, ROOM_TOKENS)  # with each metrics page
+        beliefs.set_capacity(0, ROOM_TOKENS)  # as with each metrics page
     shares = [beliefs.match(chain_of(name), 2)[0][0] for name in range(PROMPTS)]
     held = int(np.sum(np.array(shares) > 0.99))
     assert all(share > 0.99 for share in shares[PROMPTS - held :])

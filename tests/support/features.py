@@ -1,4 +1,4 @@
-"""Features of a text alone, as `laar.accuracy.assessor` finds those of a request."""
+"""Features of a text, computed as `laar.accuracy.assessor` does for a request."""
 
 from laar.accuracy.features import (
     Features,
