@@ -207,8 +207,8 @@ class Judged:
         """The verdict as a full sentence."""
         where = f" ({self.part})" if self.part else ""
         asked = f"{self.claim.direction} {self.claim.bound:.4g} required"
-        told = f"{self.claim.metric} {self.ours}{where}, {asked}"
-        return f"{told}; {self.power}" if self.power else told
+        text = f"{self.claim.metric} {self.ours}{where}, {asked}"
+        return f"{text}; {self.power}" if self.power else text
 
     @property
     def _below(self) -> bool:

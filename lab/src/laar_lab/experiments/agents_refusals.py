@@ -124,7 +124,12 @@ def run(scope: Scope) -> Report:
     loads = SESSIONS[:1] if scope.quick else SESSIONS
     cases = {(load, rule): (scope.data, load, rule) for load, rule in product(loads, RULES)}
     runs = grid(run_refusals, cases, scope.seeds, label="agents-refusals")
-    table = means_table("turns on engines that refuse", ("sessions", "rule"), runs, _SHOWN)
+    table = means_table(
+        "turns on engines that refuse prompts when the KV cache is full",
+        ("sessions", "rule"),
+        runs,
+        _SHOWN,
+    )
 
     def compared(ours: str, theirs: str, number: str) -> dict[str, Seen]:
         return {str(at): paired(runs[at, ours], runs[at, theirs], number) for at in loads}

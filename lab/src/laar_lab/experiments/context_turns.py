@@ -152,7 +152,7 @@ def _replay(
 def _table(title: str, runs: dict[str, list[dict[str, float]]]) -> Table:
     return Table(
         title=f"{title}, {WORKERS} x {ENGINE}",
-        columns=("", "prompt tokens", "found cached", "TTFT mean s", "p95 s", "times as received"),
+        columns=("", "prompt tokens", "found cached", "TTFT mean s", "p95 s", "times as fast"),
         rows=[
             (
                 way,

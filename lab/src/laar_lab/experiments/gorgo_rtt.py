@@ -159,7 +159,7 @@ def run(scope: Scope) -> Report:
             "weights",
             "cold to the nearest %",
             f"the same, answers of {_ANSWER_S:g} s",
-            "far prefix rightly followed or not %",
+            "far prefix: correct decisions %",
         ),
         rows=rows,
         digits=1,

@@ -110,7 +110,7 @@ def run(scope: Scope) -> Report:
             Chart(
                 title="Time to correct answer by variant, mean of the cells",
                 x_label="",
-                y_label="by that of laar",
+                y_label="relative to laar",
                 x=list(VARIANTS),
                 series={"": [estimate(_of_all(ratios[v])) for v in VARIANTS]},
                 kind="bars",
@@ -143,7 +143,7 @@ def _table_of_parts(scope: Scope, cells: list[Cell]) -> tuple[Table, dict[str, _
     ]
     rows.append(("mean", "", *(estimate(_of_all(ratios[v])) for v in VARIANTS[1:])))
     table = Table(
-        title="Time to correct answer: laar in seconds, variants by that of laar",
+        title="Time to correct answer: laar in seconds, variants relative to laar",
         columns=("cell", *VARIANTS),
         rows=rows,
         digits=3,
@@ -281,7 +281,7 @@ def _table_of_wrong(scope: Scope) -> tuple[Table, Evidence, str]:
     rows.append(("all", "", "", "", *shares))
     heads = ("whose accuracies", _WRONG, _ONLINE, _FIXED, "share recovered")
     table = Table(
-        title="Time to correct answer by an idle fleet's mean attempt, after the warm-up",
+        title="Time to correct answer / mean attempt on an idle fleet, after the warm-up",
         columns=(*heads, "prior of fixed weight"),
         rows=rows,
     )

@@ -44,7 +44,7 @@ _SHOWN = {
     "e2e_p50_s": "latency p50 s",
     "e2e_p95_s": "p95 s",
     "requests_per_s": "req/s",
-    "concentration": "most to one",
+    "concentration": "busiest's share",
 }
 
 

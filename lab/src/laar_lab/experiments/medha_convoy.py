@@ -67,7 +67,7 @@ def run_convoy(scope: Scope) -> Report:
                 {p: p for p in _PERCENTS},
             ),
             Table(
-                title=f"Times Medha's, {_SHARES[-1]:.0%} long",
+                title=f"TTFT / Medha's, {_SHARES[-1]:.0%} long",
                 columns=("system", *_PERCENTS),
                 rows=ratios,
             ),

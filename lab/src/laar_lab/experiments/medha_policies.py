@@ -107,8 +107,8 @@ def run_policies(scope: Scope) -> Report:
 
     return Report(
         tables=[
-            table("First token by the prefill alone, median", "median"),
-            table("First token by the prefill alone, 90 %", "p90", 1),
+            table("TTFT / prefill time on an idle engine, median", "median"),
+            table("TTFT / prefill time on an idle engine, p90", "p90", 1),
             table("Share within the objective", "within", 3),
             table("... of the short requests", "short within", 3),
             table("... of the long ones", "long within", 3),

@@ -85,7 +85,7 @@ def run_pool(scope: Scope) -> Report:
 
     table = Table(
         title=f"{_RATE} requests/s, 5 % long, {mix.duration_s:.0f} s",
-        columns=("system", "long with a first token", "short p50 TTFT, s", "long, by Medha's"),
+        columns=("system", "long with a first token", "short p50 TTFT, s", "long / Medha's"),
         rows=[
             (system, *means(of, ("longs", "short_p50_s")), str(over(longs("medha"), longs(system))))
             for system, of in runs.items()

@@ -97,8 +97,8 @@ def _choices(asked: Asked, rates: Floats) -> dict[str, Floats]:
     rows = np.arange(len(asked.tasks))
     return {
         "best_single": asked.scores[rows, _single(asked, rates)],
-        "laar": asked.scores[rows, _picked(asked.untold, asked)],
-        "laar_task_told": asked.scores[rows, _picked(asked.told, asked)],
+        "laar": asked.scores[rows, _picked(asked.without_task, asked)],
+        "laar_task_told": asked.scores[rows, _picked(asked.with_task, asked)],
         "oracle": asked.scores[rows, _picked(np.nan_to_num(asked.scores), asked)],
     }
 
@@ -123,7 +123,7 @@ def _figures(asked: Asked, rates: Floats) -> dict[str, object]:
 def _brier(asked: Asked) -> float:
     """Return the Brier score over single answers, even if a score is the mean of several."""
     known = asked.answers > 0
-    p, mean = asked.untold[known], asked.scores[known]
+    p, mean = asked.without_task[known], asked.scores[known]
     errors = p**2 - 2 * p * mean + asked.squares[known]
     return float(np.average(errors, weights=asked.answers[known]))
 
@@ -131,7 +131,7 @@ def _brier(asked: Asked) -> float:
 def _answers(asked: Asked) -> tuple[Floats, Floats, Floats]:
     """Return predictions, observations and numbers of answers, per question and model."""
     known = asked.answers > 0
-    return asked.untold[known], asked.scores[known], asked.answers[known]
+    return asked.without_task[known], asked.scores[known], asked.answers[known]
 
 
 def _bins(predicted: Floats) -> NDArray[np.intp]:
@@ -225,7 +225,7 @@ def _attempts(
     for row in range(count):
         here = np.flatnonzero(whole.answers[row])
         models = [whole.models[at] for at in here]
-        scores, marginal = whole.scores[row, here], whole.untold[row, here]
+        scores, marginal = whole.scores[row, here], whole.without_task[row, here]
         orders = {
             "marginal": np.argsort(-marginal, kind="stable"),
             "best_singles": np.argsort(-rates[here], kind="stable"),
@@ -291,7 +291,7 @@ def _frontiers(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[st
             continue
         scores, spent = [asked.scores[rows, alone]], [costs[rows, alone]]
         for price in _PRICES:
-            picked = _picked(asked.untold - price * costs / usual, asked)
+            picked = _picked(asked.without_task - price * costs / usual, asked)
             scores.append(asked.scores[rows, picked])
             spent.append(costs[rows, picked])
         values = np.array([*scores, *spent, np.ones(len(rows))])

@@ -89,7 +89,7 @@ def run_overload(
     runs: dict[str, list[Run]] = {route: [] for route in QUEUES}
     with tempfile.TemporaryDirectory(prefix="laar-overload-") as directory:
         bench = _Bench(Path(directory), time_scale, shape, sample_answers)
-        with console.status("how fast this machine runs the fleet"):
+        with console.status("measuring how fast this machine runs the fleet"):
             speed = asyncio.run(bench.speed(probe_requests))
         for one in chosen:
             load = overload(carried_per_s(), seconds, one)

@@ -123,7 +123,7 @@ def _not_emptied(ended: Ended) -> str:
     return (
         f"CACHES NOT EMPTIED at {', '.join(ended.kept)}: vLLM needs VLLM_SERVER_DEV_MODE=1 for "
         "/reset_prefix_cache. Prompts of different turns share no text, so no turn profits from "
-        "an earlier one, but each has to evict what that left."
+        "an earlier one, but each has to evict what the earlier ones left."
     )
 
 
