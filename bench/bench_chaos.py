@@ -74,8 +74,8 @@ ZERO = (
 )
 """Metrics that must be zero when nothing is in flight."""
 
-_SMALL = Endpoint(model="small", names=("small", "auto", "large", "chat"), told=("small", "auto"))
-_LARGE = Endpoint(model="large", names=("large", "auto", "small", "chat"), told=("large", "auto"))
+_SMALL = Endpoint(model="small", names=("small", "auto", "large", "chat"), known=("small", "auto"))
+_LARGE = Endpoint(model="large", names=("large", "auto", "small", "chat"), known=("large", "auto"))
 _FAKETIME = (
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",

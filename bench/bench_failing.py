@@ -122,7 +122,7 @@ async def _subject(
     rows: Sequence[Row],
 ) -> list[dict[str, object]]:
     """Run all rows of one subject in one shape."""
-    one = Endpoint(model=MODEL, names=(MODEL,), told=(MODEL,))
+    one = Endpoint(model=MODEL, names=(MODEL,), known=(MODEL,))
     plan = Plan(
         endpoints=(one,) * ENDPOINTS,
         pickers=1 if binary is None else 0,

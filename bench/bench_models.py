@@ -381,7 +381,7 @@ class Found:
 async def measure(shape: str, cases: int, seed: int) -> Found:
     """Send random requests through one shape, and judge the answers."""
     plan = Plan(
-        endpoints=tuple(Endpoint(model=s[0], names=s, told=s) for s in SERVED),
+        endpoints=tuple(Endpoint(model=s[0], names=s, known=s) for s in SERVED),
         shape=SHAPES[shape],
         engines=None,
         settings={"bodies": {"max_body_bytes": LIMIT_BYTES}},

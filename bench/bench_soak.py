@@ -172,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
 async def _run(soak: Soak, options: argparse.Namespace) -> dict[str, float]:
     """Load the stand until the count or time is reached; return the counters not at zero."""
     shape: Shape = options.shape
-    one = Endpoint(model=MODEL, names=(MODEL,), told=(MODEL,))
+    one = Endpoint(model=MODEL, names=(MODEL,), known=(MODEL,))
     plan = Plan(endpoints=(one,) * ENDPOINTS, shape=shape, engines="bench.chaos.light")
     limit_s = options.minutes * 60
     async with standing(plan, deadline_s=limit_s + 300) as stand:

@@ -1,4 +1,4 @@
-"""More agents than fit in the caches, on engines that refuse prompts without room.
+"""More agents than fit in the caches, on engines that refuse prompts when the cache is full.
 
 Real sessions of coding agents run as a closed loop on engines of llm-d's simulator, which answer
 500 if a prompt finds no room in the KV cache. Envoy tries the next endpoint of the picker's list,

@@ -3,9 +3,9 @@
 There are three tables. The first leaves out or adds one part at a time on the paper's cells. The
 second asks four questions about each document, so that a cache can help. The third gives the picker
 artifacts in which every model has another model's accuracies, and lets reported outcomes correct
-them: with a prior whose weight is learned and, for comparison, with a fixed weight. It has two
-users, because with eight every endpoint is busy whatever the picker estimates, and a wrong artifact
-costs less (a remark shows how much).
+them: with a prior whose weight is learned and, for comparison, with a fixed weight. This table has
+two users, because with eight every endpoint is busy whatever the picker estimates, and a wrong
+artifact costs less (a remark shows how much).
 
 `SHARES` of `laar.accuracy.trust` and their use were chosen on seeds from 1100; none is run here.
 """

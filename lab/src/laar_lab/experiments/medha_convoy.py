@@ -5,7 +5,7 @@ after the other, on all 16 devices as two plain stages. A lone long prompt is th
 as with a stream pipeline, which context parallelism over two servers would avoid; the ratio is so
 large that the claim holds anyway (the row `sarathi` has the same plain pipeline and chunks).
 
-Neither of them is stable at this load (see `medha-capacity`), so their times and the ratios grow
+Neither rival is stable at this load (see `medha-capacity`), so their times and the ratios grow
 with the length of the run; Medha's do not.
 """
 

@@ -86,7 +86,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A task left out.
+    """Results on the task that was left out.
 
     Args:
         judged: results on its questions.

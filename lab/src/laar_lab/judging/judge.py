@@ -30,7 +30,9 @@ _NO_ERROR = 1e-6  # Brier score too small to compute a relative gain from
 
 _BINS = 10
 _RESAMPLES = 1000
-_PRICES = np.concatenate([[0.0], np.geomspace(1e-4, 10, 60)])  # accuracy worth one usual cost
+_PRICES = np.concatenate(
+    [[0.0], np.geomspace(1e-4, 10, 60)]
+)  # accuracy given up to save one usual cost
 
 
 def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, object]:
@@ -67,7 +69,7 @@ def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, obj
 
 
 def _base_rates(capability: CapabilityModel, models: Sequence[str]) -> Floats:
-    """Return each model's fitted base rate, lowered below 0 for models with few outcomes."""
+    """Return each model's fitted base rate, minus 1 if another has over twice its outcomes."""
     rates = np.array([capability.base_rates[model] for model in models])
     counts = np.array([capability.outcomes(model) for model in models])
     return np.where(2 * counts >= counts.max(), rates, rates - 1.0)
@@ -93,7 +95,7 @@ def _means(asked: Asked) -> Floats:
 
 
 def _choices(asked: Asked, rates: Floats) -> dict[str, Floats]:
-    """Return the score of each question's answer by way of choosing a model."""
+    """Return the score of each question's answer, for each way of choosing a model."""
     rows = np.arange(len(asked.tasks))
     return {
         "best_single": asked.scores[rows, _single(asked, rates)],
@@ -210,7 +212,7 @@ def _intervals(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[st
 def _attempts(
     capability: CapabilityModel, asked: Asked, rates: Floats, rng: np.random.Generator
 ) -> dict[str, object]:
-    """Return the share right within one to three attempts, and how well the second is predicted.
+    """Return the share correct within one to three attempts, and how well the second is predicted.
 
     Uses questions for which at least as many models as attempts have exactly one known answer.
     """
@@ -274,7 +276,7 @@ def _order(
 
 
 def _frontiers(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[str, object]:
-    """Return by unit the accuracy at the best single model's cost, and the cost at its accuracy.
+    """Return, by unit, the accuracy at the best single model's cost, and the cost at its accuracy.
 
     A question goes to the model with the largest P(correct) minus price times cost. The price for
     the same cost depends on the costs alone. The price for the same accuracy is chosen on one half
@@ -316,7 +318,7 @@ def _frontiers(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[st
 
 
 def _curves(sums: Floats) -> tuple[tuple[float, float], float, Floats]:
-    """Return the single model's score and cost, the questions' share, and both by price."""
+    """Return the single model's score and cost, the share of questions, and both by price."""
     rows = sums.reshape(-1, 2 * (len(_PRICES) + 1) + 1).sum(axis=0)
     share = float(rows[-1])
     scores, costs = np.split(rows[:-1] / max(share, 1e-12), 2)

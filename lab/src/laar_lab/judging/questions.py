@@ -33,8 +33,8 @@ class Asked:
         tasks: task of each question.
         buckets: length bucket of each question, in tokens.
         scores: scores in 0..1.
-        answers: number of answers behind each score. It is 1, except for answers that only their
-            place in a file distinguishes, which are grouped by task and length.
+        answers: number of answers behind each score. It is 1, unless only their places in a file
+            distinguish the answers, which are then grouped by task and length.
         squares: mean of the squared scores.
         without_task: P(correct) from the question alone.
         with_task: P(correct) with the task given.
@@ -191,7 +191,7 @@ def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[
 
 
 def _question_of(outcome: MeasuredOutcome) -> str:
-    """Return the key that groups the answers to a question; its line in a file can't."""
+    """Return the key that groups the answers to a question, as its line in a file can't."""
     if outcome.query_id.startswith("at:"):
         return f"{outcome.task} {outcome.prompt_tokens} {outcome.text}"
     return outcome.query_id

@@ -18,7 +18,7 @@ _BOUNDS = {claim.name: claim.bound for claim in EXPERIMENTS[0].claims}
 _GAIN, _KEPT = _BOUNDS["slack"], _BOUNDS["goodput-kept"]
 """The bounds of `medha-picker`'s claims in virtual time."""
 _MIN_SPEED = 0.9
-"""A slower fleet does not behave like its hardware."""
+"""Fleets slower than this do not behave like the hardware that they simulate."""
 _MAX_GROWTH_BYTES = 32 << 20
 """Five times the growth measured in a minute. Allocators, prefixes and remembered decisions cause
 it, and all of these are capped."""

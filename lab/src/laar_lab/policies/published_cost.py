@@ -36,9 +36,9 @@ delays instead of by the tokens ahead, and one endpoint gets most of them."""
 class PublishedWeights(CostWeights):
     """Weights of the published cost.
 
-    `k_queue` is alpha, and prompts in flight count without their probably cached tokens; `k_delay`
-    is the part of a prefill that counts again for each request in flight. GORGO's 0.276 tokens per
-    millisecond are a `k_rtt` of 0.028 at 10,000 tokens per second.
+    `k_queue` is the weight of queued tokens, 0.7 in LAAR; prompts in flight count without their
+    probably cached tokens. `k_delay` is the part of a prefill that counts again for each request in
+    flight. GORGO's 0.276 tokens per millisecond are a `k_rtt` of 0.028 at 10,000 tokens per second.
     """
 
     in_flight_tokens: float = IN_FLIGHT_TOKENS

@@ -1,6 +1,6 @@
 """Clients of a race: send real bodies, read real streams, and time them from when they were due.
 
-Bodies stand for the lab's prompts: each block of 16 tokens becomes a text made from its id, so
+Bodies represent the lab's prompts: each block of 16 tokens becomes a text made from its id, so
 prompts share as much text as they share blocks. Every text of a turn begins with a mark of that
 turn, so cache contents of earlier turns are of no use. Times are in the fleet's seconds.
 """

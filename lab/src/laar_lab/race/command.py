@@ -17,7 +17,7 @@ from laar_lab.race.traffic import GENERATED, Traffic, generated, recorded
 from laar_lab.report import dump, show
 
 _MUCH = 0.1
-"""Share of the mean TTFT; the report remarks on requests sent later than this."""
+"""Delay of sending, as a share of the mean TTFT, above which the report remarks on it."""
 
 
 def traffic_of(
