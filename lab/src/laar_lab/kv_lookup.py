@@ -1,8 +1,9 @@
 """Key-value look-ups: the workload of LAAR's evaluation (LAAR, sections 3.1 and 6.1).
 
 A prompt is a JSON object of random UUID keys and values, cut to a length in tokens, followed by a
-question for the value of one key. Lead-in and question exist in English, Japanese and Chinese; the
-part between them is UUIDs in every language. An answer is correct if it contains the value.
+question for the value of one key. Lead-in and question exist in seven languages, of which the paper
+has English, Japanese and Chinese; the part between them is UUIDs in every language. An answer is
+correct if it contains the value.
 
 A query is a seed, not a text: 100 queries in each of 15 cells would be 230 MB of prompts, so
 `Query.prompt` builds its text on each read (about 5 ms at 64K tokens), while the key and the answer

@@ -191,7 +191,7 @@ def _compared(
     most: float,
     others: Sequence[str] = ("laar",),
 ) -> dict[str, Seen]:
-    """Compare the gate with the best of other rules, at loads from `least` to `most`."""
+    """Compare the gate with the best of the other rules, at loads from `least` to `most`."""
     seen = {}
     for part, case in parts.items():
         if least <= case[1] <= most:
@@ -214,7 +214,7 @@ def _against_own_best(
 
 
 def _levels(runs: _Cases, parts: Mapping[str, tuple[int, float]], metric: str) -> dict[str, Seen]:
-    """Return a metric of the gate in each part."""
+    """Return a metric of the runs with the gate, for each part."""
     return {part: level(runs[*case, "laar, gate"], metric) for part, case in parts.items()}
 
 

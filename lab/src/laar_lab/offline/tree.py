@@ -1,4 +1,4 @@
-"""The paper's context index as a tree, for searching and ordering (ContextPilot, 4 and 5.1).
+"""The paper's context index as a tree, to search and order by (ContextPilot, sections 4, 5.1).
 
 A node represents a prefix, a leaf a context of the batch. The paper's prose and its published
 program differ; `Reading` chooses between them:
