@@ -3,7 +3,7 @@
 The stand is a real Envoy, two pickers sharing state through Redis or Valkey, and six endpoints of
 two models. Up to three faults from a seeded schedule are active at a time. Every request must end
 within its deadline with the correct answer or an error that states its reason. A failing endpoint
-may receive only trials. Afterwards counters must return to zero and memory to its level, all
+may receive only trials. Afterwards counters must return to zero and memory to what it was, all
 endpoints must serve requests, and the pickers must share state again. Prints the number of faults,
 the requests by outcome, and the cost of each kind of fault compared with the quiet period of the
 same run.

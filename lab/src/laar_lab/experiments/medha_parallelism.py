@@ -4,7 +4,7 @@ Llama-3 70B on 64 H100: 8 stages of 8 (2D), or 4 stages of 8 with two KV groups 
 ShareGPT-like requests with 5 % long prompts scaled to 2M tokens. The published claim is that both
 have a similar TTFT and that 3D halves TPOT at 1.75 requests/s.
 
-It depends on the meaning of the 20 ms target. "Every scheduling cycle must complete within
+The result depends on the meaning of the 20 ms target. "Every scheduling cycle must complete within
 t_target" (4.3): in a pipeline a cycle is the work of one stage on a batch, and a token takes as
 many cycles as there are stages; read this way, the published factor is that of the stages, 8 / 4.
 Elsewhere laar's engine model applies the target to the whole pass, since a client waits for a pass

@@ -214,7 +214,7 @@ def _attempts(
 ) -> dict[str, object]:
     """Return the share correct within one to three attempts, and how well the second is predicted.
 
-    Uses questions for which at least as many models as attempts have exactly one known answer.
+    Only questions count that at least as many models as attempts answered exactly once.
     """
     known = np.where((asked.answers <= 1).all(axis=1), (asked.answers == 1).sum(axis=1), 0)
     most = min(3, int(known.max()))

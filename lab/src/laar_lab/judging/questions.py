@@ -171,7 +171,7 @@ def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[
 
     An answer identified only by its content looks like any other with that content. If the file has
     all answers of the fit, or no others, equal content counts as seen. In any other file, leaving
-    out the look-alikes would leave the unusual verdicts.
+    out the look-alikes would leave mostly answers with unusual verdicts.
     """
     if artifact.fitted_on is None:
         return [False] * len(outcomes), 0

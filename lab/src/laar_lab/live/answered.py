@@ -81,7 +81,7 @@ def _penalised(seconds: float) -> float:
 
 
 def saved(ours: Contestant, theirs: Contestant) -> tuple[float, float, float]:
-    """Return the share of their PAR-2 that ours saves: estimate, and low and high 95 % ends."""
+    """Return the share of their PAR-2 that ours saves: estimate, and ends of its 95 % interval."""
 
     def share(mine: np.ndarray, other: np.ndarray, axis: int = -1) -> Any:
         return 1.0 - mine.mean(axis=axis) / other.mean(axis=axis)

@@ -98,7 +98,7 @@ class FlowControl:
         self._admission.moved(decision, self._clock.now)
 
     def answering(self, decision: Decision, *, ok: bool = True) -> None:
-        """Handle the first token of an answer, or a refusal for lack of room unless `ok`."""
+        """Handle the first token of an answer or, unless `ok`, a refusal for lack of room."""
         self._admission.answering(decision, self._clock.now, ok=ok, full=not ok)
         self.dispatch()
 
