@@ -159,7 +159,7 @@ def test_a_state_saved_by_an_older_version_is_restored():
 
 
 def ahead(engines, slots, now, read):
-    return asked_of(engines.traffic, slots, now)[0].seconds_ahead(now, read)
+    return asked_of(engines.traffic, slots, now).seconds_ahead(now, read)
 
 
 def test_a_wrong_speed_in_the_artifact_is_corrected_by_learning():

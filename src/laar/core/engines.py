@@ -31,7 +31,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -72,15 +71,6 @@ class Began:
     first_at: float = math.nan
 
 
-class Kept(NamedTuple):
-    """The last result of `Engines.constants`, with the inputs it is valid for."""
-
-    slots: Slots
-    models: Sequence[str]
-    readings: int
-    constants: EndpointConstants
-
-
 class Engines:
     """Learns the constants of all endpoints, and keeps the counts behind them.
 
@@ -94,8 +84,8 @@ class Engines:
         self._models: dict[str, EngineModel] = {}
         self._paces = Paces(table)
         self.batches = Batches(table)
-        self.kept: Kept | None = None
-        """The latest result of `constants`, until an input changes."""
+        self._kept: tuple[Slots, Sequence[str], EndpointConstants] | None = None
+        """The latest result of `constants`, after the inputs that it is valid for."""
         self._speed: Callable[[str], SpeedPrior] = lambda _model: SpeedPrior()
         self.on_sample: Callable[[int, Sample], None] = lambda _slot, _sample: None
         """Called with each sample of a slot before it is learned."""
@@ -108,11 +98,10 @@ class Engines:
         """Return the constants of some endpoints. `base_s` and `timed` as in `began`, per slot."""
         table = self._table
         if self.batches.look(self.traffic.done_s):
-            self.kept = None
-        kept = self.kept
-        if kept is not None and kept.slots is slots and kept.models is table.models:
-            self.kept = kept._replace(readings=table.readings)
-            return kept.constants
+            self._kept = None
+        kept = self._kept
+        if kept is not None and kept[0] is slots and kept[1] is table.models:
+            return kept[2]
         models, model_id = table.models, table.model_id[slots]
         bases = np.full(len(models), math.nan)  # by model; those without a candidate stay NaN
         bases[model_id] = base_s
@@ -136,7 +125,7 @@ class Engines:
             bend=bend,
             slots=self.batches.most_at_once[slots],
         )
-        self.kept = Kept(slots, models, table.readings, made)
+        self._kept = slots, models, made
         return made
 
     def reads(self, slots: Slots) -> Floats:
@@ -151,7 +140,7 @@ class Engines:
 
         What was learned remains valid, in units of the new c(m): the next decision uses both.
         """
-        self.kept = None
+        self._kept = None
         if speed is not None:
             self._speed = speed
             for name, model in self._models.items():
@@ -303,7 +292,7 @@ class Engines:
     def restarted(self, slot: int) -> None:
         """Handle the restart of a slot's engine: it may now run fewer requests at once."""
         self.batches.drop(slot)
-        self.kept = None
+        self._kept = None
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint left."""
@@ -346,7 +335,7 @@ class Engines:
             if slot >= 0:
                 self._paces.restore(slot, known)
         self._paces.work_out_all(self.traffic.arrived_at)
-        self.kept = None
+        self._kept = None
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -369,7 +358,7 @@ class Engines:
             ratio = ratio * sample.took_s / even_s
         as_of = self.traffic.arrived_at
         if self._paces.learn(slot, ratio, weight, as_of, first=sample.first) or changed:
-            self.kept = None
+            self._kept = None
 
     def _is_read(self, began: Began, now: float) -> None:
         if not began.is_read:
@@ -386,7 +375,7 @@ class Engines:
         self.traffic.grow(size)
         self._paces.grow(size)
         self.batches.grow(size)
-        self.kept = None
+        self._kept = None
 
     def _name(self, slot: int) -> str:
         at = int(self._table.model_id[slot])
@@ -401,7 +390,7 @@ class Engines:
             model = self._models[name] = EngineModel(self._speed(name))
         if base is not None and model.base != base:
             model.rebase(*base)
-            self.kept = None
+            self._kept = None
         return model
 
 

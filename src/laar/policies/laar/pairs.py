@@ -85,7 +85,6 @@ def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingIn
     slots, now = apart.of.slots, moment(view)
     none = np.zeros(len(slots))
     constants = engines.constants(slots, apart.base_s, timed=view.timed_answers)
-    asked, mean_load = asked_of(engines.traffic, slots, now)
     return price(
         replace(
             inputs,
@@ -98,9 +97,8 @@ def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingIn
             crowded=None,
             # A prefill for another endpoint does not wait for a batch slot.
             engine=replace(constants, answer_s=none, beside_s=none, slots=none + np.inf),
-            asked=asked,
+            asked=asked_of(engines.traffic, slots, now),
             rate=engines.traffic.visits(slots, now),
-            mean_load=mean_load,
         )
     )
 
