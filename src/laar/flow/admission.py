@@ -40,7 +40,6 @@ from laar.errors import RequestError
 from laar.flow.item import EXPIRED, LET_IN, NO_ENDPOINT, SATURATED, Item, Shed
 from laar.flow.prefills import Prefills
 from laar.flow.queue import Queue
-from laar.flow.saturation import Loads
 from laar.flow.sessions import Place, Sessions
 from laar.flow.settings import FlowSettings
 from laar.flow.slack import RHO_MAX
@@ -123,7 +122,6 @@ class Admission:
         self._settings = settings
         self._tickets = 0
         self._short_at = -math.inf
-        self._held: dict[Hashable, Request] = {}
         self._asked: Latest[str, tuple[float, float]] = Latest(_MAX_ASKED)  # first and last try
         self._turns: dict[str, Place] = {}  # by id of the decision
 
@@ -147,7 +145,7 @@ class Admission:
         if passes or not (self.by_load or _session(request)):
             return self._director.decide(request, now)
         if not self.ready:
-            return self._hold(request, self._blind(request, now), now, ready=False)
+            return self._hold(self._blind(request, now), now, ready=False)
 
         for_context = False
 
@@ -174,11 +172,11 @@ class Admission:
             if for_context:
                 waited_s = self._waited_s(request, now)
                 item = replace(item, for_context=True, earlier_s=waited_s)
-            return self._hold(request, item, now, ready=True)
+            return self._hold(item, now, ready=True)
         except RequestError as error:
             if not self.by_load or not _waiting_can_help(error, request):
                 raise
-            return self._hold(request, self._blind(request, now), now, ready=False)
+            return self._hold(self._blind(request, now), now, ready=False)
         self._count(decision, now)
         return decision
 
@@ -202,10 +200,7 @@ class Admission:
 
     def cancel(self, ticket: Hashable) -> bool:
         """Forget a request whose client has left; return False if its verdict is already known."""
-        if not self.queue.cancel(ticket):
-            return False
-        del self._held[ticket]
-        return True
+        return self.queue.cancel(ticket)
 
     def _waited_s(self, request: Request, now: float) -> float:
         """Return how long a session has waited for room, over all attempts of its client.
@@ -220,20 +215,19 @@ class Admission:
         own_s = longest_s if request.ttft_objective_s is None else request.ttft_objective_s
         return max(0.0, now - self._asked[session][0], longest_s - own_s)
 
-    def _hold(self, request: Request, item: Item, now: float, *, ready: bool) -> Decision | int:
+    def _hold(self, item: Item, now: float, *, ready: bool) -> Decision | int:
         # Count the body as received and as parsed, with up to four bytes per character.
-        item = replace(item, body_bytes=request.body_bytes + sum(map(sys.getsizeof, request.spans)))
+        parsed = sum(map(sys.getsizeof, item.request.spans))
+        item = replace(item, body_bytes=item.body_bytes + parsed)
         shed = self.queue.enqueue(item, now, endpoints_ready=ready)
         if shed is not None:
             if shed.reason == LET_IN:
-                return self._let_in(request, item, now)
+                return self._let_in(item, now)
             raise _error(shed)
-        self._held[item.id] = request
         return self._tickets  # the item's id is the latest ticket
 
     def _admit(self, item: Item, shorts_wait: bool, now: float) -> Verdict | None:
-        request = self._held[item.id]
-        director = self._director
+        request, director = item.request, self._director
         if self.draining:
             return director.decide(request, now)
         try:
@@ -258,7 +252,7 @@ class Admission:
         self._count(decision, now)
         return decision
 
-    def _let_in(self, request: Request, item: Item, now: float) -> Decision:
+    def _let_in(self, item: Item, now: float) -> Decision:
         """Decide although there is no room for the context; load still counts.
 
         Raises:
@@ -266,10 +260,10 @@ class Admission:
         """
 
         def room(view: View) -> Mask:
-            return self._crowded(request, view, self._room(view, item, now))
+            return self._crowded(item.request, view, self._room(view, item, now))
 
         try:
-            decision = self._director.decide(request, now, room)
+            decision = self._director.decide(item.request, now, room)
         except NoRoomError:
             raise _error(Shed(429, SATURATED, 1)) from None
         self._count(decision, now)
@@ -278,11 +272,10 @@ class Admission:
     def _outcomes(self, verdicts: list[tuple[Item, Verdict | Shed]], now: float) -> list[Outcome]:
         outcomes = []
         for item, verdict in verdicts:
-            request = self._held.pop(item.id)
             waited_s = max(0.0, now - item.arrival_s)
             if isinstance(verdict, Shed) and verdict.reason == LET_IN:
                 try:
-                    verdict = self._let_in(request, item, now)
+                    verdict = self._let_in(item, now)
                 except Exception as error:  # noqa: BLE001 - as in `dispatch`
                     verdict = error
             elif isinstance(verdict, Shed):
@@ -294,8 +287,7 @@ class Admission:
         """Return the prefill seconds of the waiting requests, by pool and requested model."""
         found: dict[tuple[str, str], float] = {}
         for item in self.queue.items():
-            request = self._held[item.id]
-            asked = request.pool, request.model
+            asked = item.request.pool, item.request.model
             found[asked] = found.get(asked, 0.0) + item.work_s
         return found
 
@@ -347,7 +339,7 @@ class Admission:
             "inside": self.sessions.shown(now, _SHOWN),
             "waiting": [
                 {
-                    "session": self._held[item.id].session,
+                    "session": item.request.session,
                     "tokens": item.tokens,
                     "waited_s": round(now - item.arrival_s, 3),
                 }
@@ -409,6 +401,7 @@ class Admission:
             band=request.priority,
             lane=f"{reach:x}" if reach else f"{request.pool}\0{request.model}{subset}",
             reach=reach,
+            request=request,
         )
 
     # -- room ----------------------------------------------------------------------------------
@@ -475,22 +468,12 @@ class Admission:
     ) -> Mask:
         if not self.by_load:
             return np.ones(len(slots), np.bool_)
-        loads = self._loads(slots, now)
-        room = self._settings.saturation.has_room(loads, is_long=is_long, shorts_wait=shorts_wait)
-        return room & self._apart(loads.longs > 0.5, item, now, is_long=is_long)
-
-    def _loads(self, slots: Slots, now: float) -> Loads:
-        table, prefills = self._director.table, self.prefills
+        prefills = self.prefills
         prefills.look(now)
-        return Loads(
-            prefill_s=prefills.seconds[slots],
-            long_prefill_s=prefills.long_seconds[slots],
-            requests=table.in_flight[slots],
-            longs=prefills.longs[slots],
-            reported_requests=table.running[slots] + table.waiting[slots],
-            kv_usage=table.kv_usage[slots],
-            reading_age_s=now - table.read_at[slots],
+        room = self._settings.saturation.has_room(
+            prefills, slots, now, is_long=is_long, shorts_wait=shorts_wait
         )
+        return room & self._apart(prefills.longs[slots] > 0.5, item, now, is_long=is_long)
 
     def _apart(self, mixed: Mask, item: Item, now: float, *, is_long: bool) -> Mask:
         """Keep long and short prompts on different endpoints while possible.

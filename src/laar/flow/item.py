@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
@@ -42,6 +42,7 @@ class Item:
         tokens: tokens charged to its tenant.
         body_bytes: memory it takes while held.
         is_long: whether an endpoint should run at most one such request while short ones wait.
+        request: the request itself, for the owner of the queue.
     """
 
     id: Hashable
@@ -57,6 +58,7 @@ class Item:
     reach: int = 0
     earlier_s: float = 0.0
     for_context: bool = False
+    request: Any = None
 
 
 @dataclass(frozen=True, slots=True)
