@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from laar.core.apart import Prefillers, kv_group_of
+from laar.core.apart import Prefillers
 from laar.core.catalog import no_such_model
 from laar.core.endpoints import WAKE_TIMEOUT_S, EndpointTable, Floats, Slots
 from laar.core.filters import awake, in_subset, reachable, unless_none, unsaturated, wakeable
@@ -195,17 +195,12 @@ class Candidates:
         slots, trials = found
         if health is not None:
             answers = np.array([health.answers(slot, now) for slot in slots.tolist()])
-        known: dict[tuple[str, str], int] = {}
-        kv_group = kv_group_of(table, slots, known)
-        on_trial = np.array([slot for _, slot in trials.trials], np.intp)
-        kv_group_of(table, on_trial, known)
-        with_any = len(known)
-        own = kv_group_of(table, group.slots, known)
-        alone = ~(table.fetches[group.slots] & (own < with_any))
-        own[alone] = -1
+        own = table.kv_group[group.slots]
+        helpers = [*slots.tolist(), *(slot for _, slot in trials.trials)]
+        own[~(table.fetches[group.slots] & np.isin(own, table.kv_group[helpers]))] = -1
         return Prefillers(
             slots=slots,
-            kv_group=kv_group,
+            kv_group=table.kv_group[slots],
             kv_group_of=own,
             answers=answers,
             trials=trials,

@@ -80,6 +80,7 @@ _FIRST_VALUES = (
 """Initial values of an endpoint's columns; they replace those of the slot's previous endpoint."""
 _OF_SPEC = {
     "model_id": -1,
+    "kv_group": -1,
     "window_tokens": math.inf,
     "generates": True,
     "takes": True,
@@ -125,6 +126,8 @@ class EndpointTable(Names):
     wake_s: Floats
     has_tiers: Floats
     model_id: Slots
+    kv_group: Slots
+    """Number of the endpoint's model and region, by slot: KV moves only within such a group."""
     window_tokens: Floats
     """Context window by slot; infinite if unknown."""
     generates: Mask
@@ -265,8 +268,10 @@ class EndpointTable(Names):
         self.by_slot = dict(specs)
         self.index(self.by_slot, self._members.aliases)
         ids = {name: at for at, name in enumerate(self.models)}
+        groups: dict[tuple[str, str], int] = {}
         self.model_id.fill(-1)
         for slot, spec in specs:
+            self.kv_group[slot] = groups.setdefault((spec.models[0], spec.region), len(groups))
             self.window_tokens[slot] = spec.max_model_len or math.inf
             self.model_id[slot] = ids[spec.models[0]]
             self.generates[slot] = spec.labels.get(TASK_LABEL, "generate") == "generate" and (

@@ -117,9 +117,9 @@ def choose_encoders(
     items = [span for span in request.spans if span.startswith(DIGEST)][:_MAX_ENCODED]
     due = health.due(trials, now) if health is not None and items else None
     of = {
-        slot: other
+        slot: table.spec(slot)
         for slot in [*slots.tolist(), *([] if due is None else [due])]
-        if (other := table.spec(slot)).models[0] == spec.models[0] and other.region == spec.region
+        if table.kv_group[slot] == table.kv_group[own]
     }
     found = list[Encoder]()
     if due is not None and due in of:
@@ -145,9 +145,6 @@ def _due(view: View, apart: Apart, at: int, health: Health, now: float) -> int |
     trials = apart.of.trials
     if not trials.trials or apart.of.kv_group_of[at] < 0:
         return None
-    table, own = view.table, int(view.slots[at])
-    slot, spec = health.due(trials, now), table.spec(own)
-    if slot is None or slot == own:
-        return None
-    other = table.spec(slot)
-    return slot if (other.models[0], other.region) == (spec.models[0], spec.region) else None
+    kv_group, own = view.table.kv_group, view.slots[at]
+    slot = health.due(trials, now)
+    return None if slot is None or slot == own or kv_group[slot] != kv_group[own] else slot
