@@ -181,22 +181,20 @@ class EndpointTable(Names):
 
     def replace(self, source: str, specs: Iterable[EndpointSpec]) -> None:
         """Replace all endpoints of `source` with `specs`; if sources overlap, the first wins."""
-        self._members.replace(source, specs)
+        self._members.sources[source] = {spec.address: spec for spec in specs}
         self._merge()
 
     def served(self, reports: Mapping[str, Served]) -> None:
         """Set the names that endpoints themselves report, by address, until they leave."""
-        news = [
-            self._members.served(address, served)
-            for address, served in reports.items()
-            if self.named(address)
-        ]
-        if any(news):
+        known = self._members.served
+        news = {a: said for a, said in reports.items() if self.named(a) and known.get(a) != said}
+        if news:
+            known.update(news)
             self._merge()
 
     def ranked(self, address: str, ranks: int) -> None:
         """Create one endpoint for each data-parallel rank at an address."""
-        self._members.ranked(address, ranks)
+        self._members.ranks[address] = ranks
         self._merge()
 
     def withhold(self, address: str, name: str, *, lacks: bool) -> bool:

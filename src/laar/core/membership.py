@@ -7,7 +7,7 @@ to another model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 EVENTS_LABEL = "laar.dev/kv-events"
@@ -189,37 +189,28 @@ class Served:
     max_model_len: int | None = None
 
 
+@dataclass(slots=True)
 class Membership:
-    """Merges the endpoints of all sources."""
+    """What is known of the endpoints; `specs` merges it, and forgets addresses that have left.
 
-    def __init__(self) -> None:
-        self._sources: dict[str, dict[str, EndpointSpec]] = {}
-        self._served: dict[str, Served] = {}
-        self._ranks: dict[str, int] = {}
-        self.withheld: set[tuple[str, str]] = set()  # by address, models that it lists and lacks
-        self.aliases: Mapping[str, Sequence[str]] = {}
-        """Aliases of models: endpoints may not use these names for adapters."""
+    Args:
+        sources: the endpoints of each source, by address.
+        served: the names that endpoints report, by address.
+        ranks: the number of data-parallel ranks, by address.
+        withheld: addresses, each with a model that it lists but lacks.
+        aliases: aliases of models: endpoints may not use these names for adapters.
+    """
 
-    def replace(self, source: str, specs: Iterable[EndpointSpec]) -> None:
-        """Replace all endpoints of `source` with `specs`."""
-        self._sources[source] = {spec.address: spec for spec in specs}
-
-    def served(self, address: str, served: Served) -> bool:
-        """Set the names that an endpoint reports, until it leaves; return whether they changed."""
-        is_news = self._served.get(address) != served
-        self._served[address] = served
-        return is_news
-
-    def ranked(self, address: str, ranks: int) -> None:
-        """Set the number of data-parallel ranks at an address, until it leaves."""
-        self._ranks.pop(address, None)
-        if ranks > 1:
-            self._ranks[address] = ranks
+    sources: dict[str, dict[str, EndpointSpec]] = field(default_factory=dict)
+    served: dict[str, Served] = field(default_factory=dict)
+    ranks: dict[str, int] = field(default_factory=dict)
+    withheld: set[tuple[str, str]] = field(default_factory=set)
+    aliases: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def specs(self) -> dict[str, EndpointSpec]:
         """Return all endpoints by key, each with all its names."""
         found: dict[str, EndpointSpec] = {}
-        for known in self._sources.values():
+        for known in self.sources.values():
             for address, spec in known.items():
                 first = found.setdefault(address, spec)
                 if first is not spec:
@@ -228,9 +219,9 @@ class Membership:
         for spec in found.values():
             for name in spec.models:
                 configured.setdefault(name, spec.models[0])
-        self._served = {a: said for a, said in self._served.items() if a in found}
-        whole = {n for a, said in self._served.items() for n in _own_names(found[a], said)}
-        for address, said in self._served.items():
+        self.served = {a: said for a, said in self.served.items() if a in found}
+        whole = {n for a, said in self.served.items() for n in _own_names(found[a], said)}
+        for address, said in self.served.items():
             spec = found[address]
             found[address] = _as_served(spec, said, configured, whole.difference(spec.models))
         self.withheld = {
@@ -239,12 +230,12 @@ class Membership:
         for address, withheld in self.withheld:
             models = tuple(name for name in found[address].models if name != withheld)
             found[address] = replace(found[address], models=models)
-        self._ranks = {a: ranks for a, ranks in self._ranks.items() if a in found}
-        if not self._ranks:
+        self.ranks = {a: ranks for a, ranks in self.ranks.items() if a in found and ranks > 1}
+        if not self.ranks:
             return found
         ranked: dict[str, EndpointSpec] = {}
         for address, spec in found.items():
-            ranks = range(self._ranks[address]) if address in self._ranks else (None,)
+            ranks = range(self.ranks[address]) if address in self.ranks else (None,)
             ranked |= {key_of(address, rank): replace(spec, rank=rank) for rank in ranks}
         return ranked
 
