@@ -7,7 +7,6 @@ import pytest
 
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
-from laar.errors import SettingError
 from laar.flow.prefills import Prefills
 from laar.flow.saturation import Saturation
 
@@ -104,10 +103,3 @@ def test_each_endpoint_has_at_most_one_long_prefill_while_short_ones_wait():
 def test_an_idle_endpoint_takes_a_prompt_larger_than_its_cap():
     """The request's own work does not count against its room, or it would never run."""
     assert all(Fleet(prefill_s=[0.0]).has_room(is_long=True, shorts_wait=True))
-
-
-@pytest.mark.parametrize("field", ["max_prefill_s", "max_requests"])
-@pytest.mark.parametrize("value", [0, -1, NAN])
-def test_caps_that_admit_nothing_are_rejected(field, value):
-    with pytest.raises(SettingError, match="flow"):
-        Saturation(**{field: value})

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from laar.declaring import Applies, check
+from laar.declaring import Applies
 
 CANCELLED = "rejected-context-cancelled"
 SATURATED = "rejected-saturated"
@@ -96,7 +96,3 @@ class Limits:
     fleet scaled to zero), and a session's turn goes even without room for its context. 0 disables
     waiting. Must not exceed `laar envoy --longest-hold`, which has the same default: otherwise
     Envoy waits only 2 s and sends each held request elsewhere."""
-
-    def __post_init__(self) -> None:
-        """Raise SettingError for an invalid value."""
-        check(self)

@@ -21,7 +21,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from laar.core.endpoints import Floats, Mask, Slots
-from laar.declaring import Applies, check
+from laar.declaring import Applies
 from laar.flow.prefills import Prefills
 
 MAX_KV_USAGE = 0.95
@@ -51,10 +51,6 @@ class Saturation:
     read and by metrics readings."""
     max_requests: Annotated[int, Ge(1), Le(100_000)] = 256
     """Requests at an endpoint above which it is full, like vLLM's --max-num-seqs."""
-
-    def __post_init__(self) -> None:
-        """Raise SettingError for a cap that lets nothing through."""
-        check(self)
 
     def levels(self, prefills: Prefills, slots: Slots, now: float, *, is_long: bool) -> Floats:
         """Return each endpoint's level: 0 is idle, 1 or more is full for a request of this kind."""
