@@ -97,8 +97,29 @@ class Outlook:
             spared_s = _spared(view, view.demand, engines, inputs, priced, total_s)
             if spared_s is not None:
                 total_s, others_s = total_s - spared_s, others_s - spared_s
-        view.terms = _terms(view, weights, priced, slow_s, total_s, others_s)
-        return scores_of_costs(view.terms.cost_s)
+        cost_s, penalty = until_correct(
+            weights, total_s, view.probability, view.times_tried, view.answers
+        )
+        moving = _moving(view) if len(view.table.models) > 1 else None
+        if moving is not None:
+            cost_s, penalty = cost_s * moving, penalty * moving
+        view.terms = Terms(
+            rtt_s=view.rtt_s,
+            base_s=priced.base_s,
+            prefill_s=priced.read_s,
+            queue_s=priced.queue_s,
+            probability=view.probability,
+            penalty=penalty,
+            latency_s=priced.latency_s if slow_s is None else priced.latency_s + slow_s,
+            cost_s=cost_s,
+            answers=view.answers,
+            slow_s=slow_s,
+            ttft_s=priced.ttft_s,
+            ahead_s=priced.ahead_s,
+            others_s=others_s,
+            transfer_s=None if view.apart is None else view.apart.transfer_s,
+        )
+        return scores_of_costs(cost_s)
 
 
 def _loaded(priced: Price, load_s: Floats) -> Price:
@@ -185,36 +206,3 @@ def _moving(view: View) -> Floats | None:
     model = view.table.model_id[view.slots]
     leaves: Floats = (model != model[warm]) & (share < share[warm] - 1e-6)
     return 1.0 + _MOVES * leaves
-
-
-def _terms(
-    view: View,
-    weights: CostWeights,
-    priced: Price,
-    slow_s: Floats | None,
-    total_s: Floats,
-    others_s: Floats,
-) -> Terms:
-    """Return the terms of the cost, including models already tried and P(correct)."""
-    cost, penalty = until_correct(
-        weights, total_s, view.probability, view.times_tried, view.answers
-    )
-    moving = _moving(view) if len(view.table.models) > 1 else None
-    if moving is not None:
-        cost, penalty = cost * moving, penalty * moving
-    return Terms(
-        rtt_s=view.rtt_s,
-        base_s=priced.base_s,
-        prefill_s=priced.read_s,
-        queue_s=priced.queue_s,
-        probability=view.probability,
-        penalty=penalty,
-        latency_s=priced.latency_s if slow_s is None else priced.latency_s + slow_s,
-        cost_s=cost,
-        answers=view.answers,
-        slow_s=slow_s,
-        ttft_s=priced.ttft_s,
-        ahead_s=priced.ahead_s,
-        others_s=others_s,
-        transfer_s=None if view.apart is None else view.apart.transfer_s,
-    )
