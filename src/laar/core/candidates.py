@@ -125,10 +125,8 @@ class Candidates:
             able = able[in_subset(table, able, subset)]
         if generates is not None and (not model or model in self._aliases):
             able = unless_none(able, table.generates[able] == generates)
-        prefillers = encoders = able[:0]
-        if table.roles:
-            prefillers, encoders = able[table.prefills[able]], able[table.encodes[able]]
-            able = able[table.takes[able]]
+        prefillers, encoders = able[table.prefills[able]], able[table.encodes[able]]
+        able = able[table.takes[able]]
         if not len(able):
             raise RequestError(
                 503, "no-candidates", "no endpoint may serve this request", retry_after_s=1

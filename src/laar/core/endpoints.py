@@ -162,8 +162,6 @@ class EndpointTable(Names):
         """Whether any endpoint's window is known."""
         self.wakes = False
         """Whether the picker may wake any engine."""
-        self.roles = False
-        """Whether any endpoint has a role in disaggregated prefill."""
         self.active: Slots = np.empty(0, np.intp)
         self.readings = 0
         """Number of readings, round trips and failures, to detect changes."""
@@ -279,7 +277,6 @@ class EndpointTable(Names):
             self.prefills[slot], self.fetches[slot] = spec.prefills_for_others, spec.fetches
             self.may_wake[slot], self.encodes[slot] = spec.may_be_woken, spec.encodes
         self.wakes = any(spec.may_be_woken for _, spec in specs)
-        self.roles = any(spec.role for _, spec in specs)
         self.active = np.array([slot for slot, _ in specs], np.intp)
         self.windowed = bool(np.isfinite(self.window_tokens[self.active]).any())
 

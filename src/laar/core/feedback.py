@@ -49,15 +49,12 @@ class Feedback:
         view, at, flight = decision.view, decision.position, decision.flight
         if view is None:
             return
-        flight.began = self._engines.began(
-            flight.slot,
-            decision.now if moved_at is None else moved_at,
+        began = Began(
+            slot=flight.slot,
             plain_s=decision.uncached_tokens * view.seconds_per_token.item(at),
             context_tokens=decision.tokens - 0.5 * decision.uncached_tokens,
             others=self._table.in_flight.item(flight.slot),
             rtt_s=view.rtt_s.item(at),
-            base_s=view.base_s.item(at),
-            timed=view.timed_answers,
             shown=decision.request.first_token_seen,
             teaches=moved_at is None
             and (view.fetched_tokens is None or not view.fetched_tokens[at])
@@ -66,22 +63,25 @@ class Feedback:
             and (decision.prefiller is None or decision.request.first_token_seen),
             reads=decision.prefiller is None,
         )
+        now = decision.now if moved_at is None else moved_at
+        flight.began = self._engines.began(
+            began, now, view.base_s.item(at), timed=view.timed_answers
+        )
 
     @guards("learning")
     def begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> Began:
         """Begin the record of a prefill at another endpoint."""
-        return self._engines.began(
-            prefiller.slot,
-            now,
+        began = Began(
+            slot=prefiller.slot,
             plain_s=prefiller.work_s,
             context_tokens=prefiller.context_tokens,
             others=prefiller.decoding,
             rtt_s=0.0,
-            base_s=prefiller.base_s,
-            timed=decision.view is not None and decision.view.timed_answers,
             shown=decision.request.first_token_seen,
             visits=True,
         )
+        timed = decision.view is not None and decision.view.timed_answers
+        return self._engines.began(began, now, prefiller.base_s, timed=timed)
 
     def _prefill_ended(self, decision: Decision, end: Completion, now: float) -> None:
         began, prefiller, view = decision.flight.prefill_began, decision.prefiller, decision.view
