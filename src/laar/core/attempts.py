@@ -22,8 +22,8 @@ per sequence of a batch correspond to about 100."""
 class Attempts:
     """Begins, tracks and ends the attempts of a request. Without health, there are none.
 
-    `begin`, `replied` and `ended` are called only with health, and the director guards `begin` and
-    `ended`. All other methods are guarded here.
+    `begin`, `replied` and `ended`, which nearly every request needs, are called only with health
+    and guarded by the director. All other methods are guarded here.
 
     Args:
         parts: the director's parts.
@@ -82,7 +82,6 @@ class Attempts:
         )
         decision.flight.helpers += (attempt,)
 
-    @guards("health")
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool) -> None:
         """Record the status of the answer, or a later error."""
         flight, health, excused = decision.flight, self._health, False

@@ -185,8 +185,12 @@ class Director(Chooser):
 
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool = False) -> None:
         """Record the endpoint's status, or a later error; `read` if its body is seen."""
-        if self.health is not None:
+        if self.health is None:
+            return
+        try:
             self._attempts.replied(decision, reply, now, read=read)
+        except Exception:  # noqa: BLE001 - guarded inline
+            self.degraded["health"] += 1
 
     def attempted(self, decision: Decision, failed: tuple[str, ...], now: float) -> None:
         """Record that Envoy tried these endpoints, in this order, before the one that answers."""

@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -82,6 +83,15 @@ class Began:
     first_at: float = math.nan
 
 
+class Kept(NamedTuple):
+    """The last result of `Engines.constants`, with the inputs it is valid for."""
+
+    slots: Slots
+    models: Sequence[str]
+    readings: int
+    constants: EndpointConstants
+
+
 class Engines:
     """Learns the constants of all endpoints, and keeps the counts behind them.
 
@@ -95,8 +105,8 @@ class Engines:
         self._models: dict[str, EngineModel] = {}
         self._paces = Paces(table)
         self.batches = Batches(table)
-        self._kept: tuple[Slots, Sequence[str], EndpointConstants] | None = None
-        """The latest result of `constants`, after the inputs that it is valid for."""
+        self.kept: Kept | None = None
+        """The latest result of `constants`, until an input changes."""
         self._speed: Callable[[str], SpeedPrior] = lambda _model: SpeedPrior()
         self.on_sample: Callable[[int, Sample], None] = lambda _slot, _sample: None
         """Called with each sample of a slot before it is learned."""
@@ -109,10 +119,11 @@ class Engines:
         """Return the constants of some endpoints. `base_s` and `timed` as in `began`, per slot."""
         table = self._table
         if self.batches.look(self.traffic.done_s):
-            self._kept = None
-        kept = self._kept
-        if kept is not None and kept[0] is slots and kept[1] is table.models:
-            return kept[2]
+            self.kept = None
+        kept = self.kept
+        if kept is not None and kept.slots is slots and kept.models is table.models:
+            self.kept = kept._replace(readings=table.readings)
+            return kept.constants
         models, model_id = table.models, table.model_id[slots]
         bases = np.full(len(models), math.nan)  # by model; those without a candidate stay NaN
         bases[model_id] = base_s
@@ -136,7 +147,7 @@ class Engines:
             bend=bend,
             slots=self.batches.most_at_once[slots],
         )
-        self._kept = slots, models, made
+        self.kept = Kept(slots, models, table.readings, made)
         return made
 
     def reads(self, slots: Slots) -> Floats:
@@ -151,7 +162,7 @@ class Engines:
 
         What was learned remains valid, in units of the new c(m): the next decision uses both.
         """
-        self._kept = None
+        self.kept = None
         if speed is not None:
             self._speed = speed
             for name, model in self._models.items():
@@ -175,8 +186,10 @@ class Engines:
         """
         slot, traffic = began.slot, self.traffic
         now = traffic.advance(slot, now)
-        began.model = model = self._model(self._name(slot), (base_s, timed))
-        pace = self._pace(slot, model)
+        at = self._table.model_id.item(slot)
+        model = self._model(self._table.models[at] if at >= 0 else "", (base_s, timed))
+        pace = max(model.first.now[1] * self._paces.first.item(slot), 1e-3)  # `_pace`, inlined
+        began.model = model
         began.work_s = model.work_s(began.plain_s, began.context_tokens)
         began.ahead_s = traffic.ahead(slot, now, pace)
         began.flight_s, began.done_s = traffic.flight_s.item(slot), traffic.done_s.item(slot)
@@ -265,7 +278,7 @@ class Engines:
     def restarted(self, slot: int) -> None:
         """Handle the restart of a slot's engine: it may now run fewer requests at once."""
         self.batches.drop(slot)
-        self._kept = None
+        self.kept = None
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint left."""
@@ -308,7 +321,7 @@ class Engines:
             if slot >= 0:
                 self._paces.restore(slot, known)
         self._paces.work_out_all(self.traffic.arrived_at)
-        self._kept = None
+        self.kept = None
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -331,7 +344,7 @@ class Engines:
             ratio = ratio * sample.took_s / even_s
         as_of = self.traffic.arrived_at
         if self._paces.learn(slot, ratio, weight, as_of, first=sample.first) or changed:
-            self._kept = None
+            self.kept = None
 
     def _is_read(self, began: Began, now: float) -> None:
         if not began.is_read:
@@ -348,7 +361,7 @@ class Engines:
         self.traffic.grow(size)
         self._paces.grow(size)
         self.batches.grow(size)
-        self._kept = None
+        self.kept = None
 
     def _name(self, slot: int) -> str:
         at = self._table.model_id.item(slot)
@@ -363,7 +376,7 @@ class Engines:
             model = self._models[name] = EngineModel(self._speed(name))
         if base is not None and model.base != base:
             model.rebase(*base)
-            self._kept = None
+            self.kept = None
         return model
 
 

@@ -165,9 +165,19 @@ def crowded(engines: Engines, table: EndpointTable, slots: Slots, tokens: Floats
 def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInputs:
     """Gather the inputs to the prices of a view's candidates."""
     slots, table = view.slots, view.table
-    traffic, now = engines.traffic, moment(view)
+    kept, traffic, now = engines.kept, engines.traffic, moment(view)
+    if (
+        kept is not None
+        and kept.slots is slots
+        and kept.models is table.models
+        and kept.readings == table.readings
+    ):
+        engine = kept.constants
+    else:
+        engine = engines.constants(slots, view.base_s, timed=view.timed_answers)
     asked = asked_of(traffic, slots, now)
-    rate, load = traffic.arrivals(now)
+    faded = math.exp(min(0.0, traffic.arrived_at - now) / RATE_S)
+    rate, load = traffic.rate_of_all * faded, traffic.load_of_all * faded
     mean_work_s = load / rate if rate > 0.0 else 0.0
     in_flight = view.in_flight
     if table.unseen is not None:
@@ -185,7 +195,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
         rtt_s=view.rtt_s,
         again=view.again,
         crowded=crowded(engines, table, slots, view.tokens),
-        engine=engines.constants(slots, view.base_s, timed=view.timed_answers),
+        engine=engine,
         asked=asked,
         rate=rate / len(slots),
         mean_work_s=mean_work_s,
