@@ -7,7 +7,7 @@ from collections.abc import Callable
 from laar.core.apart import Prefiller
 from laar.core.decision import Completion, Decision
 from laar.core.engines import Began
-from laar.core.guards import guarded, guards
+from laar.core.guards import guarded
 from laar.core.parts import Parts
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning.windows import Observed
@@ -29,15 +29,15 @@ class Feedback:
         self._table = parts.table
         self._engines = parts.engines
         self._prefixes = parts.prefixes
-        self._faults = parts.faults
         self._usage = guarded(parts.assessor.usage, "learning", parts.faults)
         self.observe: Callable[[Observed, float], None] | None = None
         """Records the outcome of a decision with a tuner's weights; None without a tuner."""
         self.answering = guarded(parts.engines.answering, "learning", parts.faults)
         """Record the first byte of an answer."""
+        self.begin_again = guarded(self._begin_again, "learning", parts.faults)
+        self.begin_prefill = guarded(self._begin_prefill, "learning", parts.faults)
 
-    @guards("learning")
-    def begin_again(self, decision: Decision, now: float) -> None:
+    def _begin_again(self, decision: Decision, now: float) -> None:
         """Replace the record of a request that moved to another endpoint."""
         began, decision.flight.began = decision.flight.began, None
         if began is not None:
@@ -68,8 +68,7 @@ class Feedback:
             began, now, view.base_s.item(at), timed=view.timed_answers
         )
 
-    @guards("learning")
-    def begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> Began:
+    def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> Began:
         """Begin the record of a prefill at another endpoint."""
         began = Began(
             slot=prefiller.slot,
@@ -158,7 +157,6 @@ class Feedback:
         if share is not None and flight.slot == decision.slot:
             self._learn_fetching(prefixes, decision, end, share)
 
-    @guards("learning")
     def _learn_fetching(
         self, prefixes: PrefixBeliefs, decision: Decision, end: Completion, share: float
     ) -> None:
