@@ -18,7 +18,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from laar.core.membership import TASK_LABEL, EndpointSpec, Membership, Served
+from laar.core.membership import (
+    ENCODE,
+    FETCH,
+    PREFILL,
+    TASK_LABEL,
+    EndpointSpec,
+    Membership,
+    Served,
+)
 from laar.core.names import Names
 from laar.core.roundtrip import fresh_rtt, smooth_rtt
 
@@ -274,8 +282,8 @@ class EndpointTable(Names):
                 spec.generates or TASK_LABEL in spec.labels
             )
             self.takes[slot] = spec.takes_requests
-            self.prefills[slot], self.fetches[slot] = spec.prefills_for_others, spec.fetches
-            self.may_wake[slot], self.encodes[slot] = spec.may_be_woken, spec.encodes
+            self.prefills[slot], self.fetches[slot] = spec.role in PREFILL, spec.role in FETCH
+            self.may_wake[slot], self.encodes[slot] = spec.may_be_woken, spec.role in ENCODE
         self.wakes = any(spec.may_be_woken for _, spec in specs)
         self.active = np.array([slot for slot, _ in specs], np.intp)
         self.windowed = bool(np.isfinite(self.window_tokens[self.active]).any())

@@ -32,9 +32,17 @@ WAKE_LABEL = "laar.dev/wake"
 SYSTEM_CA = "system"
 """Value in place of a PEM file: use the system's certificate authorities."""
 
-_READS = frozenset({"prefill", "encode-prefill", "prefill-decode", "encode-prefill-decode", "both"})
-_FETCHES = frozenset({"decode", "prefill-decode", "encode-prefill-decode", "both"})
-_ENCODES = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
+PREFILL = frozenset(
+    {"prefill", "encode-prefill", "prefill-decode", "encode-prefill-decode", "both"}
+)
+"""Roles of endpoints that may prefill for others."""
+
+FETCH = frozenset({"decode", "prefill-decode", "encode-prefill-decode", "both"})
+"""Roles of endpoints whose prompts may be prefilled elsewhere and their KV fetched."""
+
+ENCODE = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
+"""Roles of endpoints that encode images, sound and videos, for themselves or for others."""
+
 _FOR_OTHERS = frozenset({"encode", "prefill", "encode-prefill"})
 
 
@@ -150,21 +158,6 @@ class EndpointSpec:
     def pools(self) -> Sequence[str]:
         """The pools it belongs to."""
         return [name for name in self.labels.get(POOL_LABEL, "").split(",") if name]
-
-    @property
-    def prefills_for_others(self) -> bool:
-        """Whether it may prefill for other endpoints."""
-        return self.role in _READS
-
-    @property
-    def encodes(self) -> bool:
-        """Whether it encodes images, sound and videos, for itself or for other endpoints."""
-        return self.role in _ENCODES
-
-    @property
-    def fetches(self) -> bool:
-        """Whether its prompts may be prefilled elsewhere and their KV fetched."""
-        return self.role in _FETCHES
 
     @property
     def takes_requests(self) -> bool:

@@ -111,8 +111,7 @@ def choose_encoders(
     goes to the same encoder, which caches embeddings, unless that has many more in flight than
     others. Ordering encoders by a hash with the item needs no memory, and all pickers agree.
     """
-    spec = table.spec(own)
-    if not spec.fetches or spec.encodes or request.api is not Api.CHAT:
+    if not table.fetches[own] or table.encodes[own] or request.api is not Api.CHAT:
         return ()
     items = [span for span in request.spans if span.startswith(DIGEST)][:_MAX_ENCODED]
     due = health.due(trials, now) if health is not None and items else None
