@@ -198,10 +198,6 @@ class Admission:
             now,
         )
 
-    def cancel(self, ticket: Hashable) -> bool:
-        """Forget a request whose client has left; return False if its verdict is already known."""
-        return self.queue.cancel(ticket)
-
     def _waited_s(self, request: Request, now: float) -> float:
         """Return how long a session has waited for room, over all attempts of its client.
 
