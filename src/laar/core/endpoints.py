@@ -155,7 +155,6 @@ class EndpointTable(Names):
         self.capacity = 0
         """Length of the columns: every slot is below it."""
         self._free: list[int] = []
-        self._specs: list[EndpointSpec | None] = []
         self.by_slot: Mapping[int, EndpointSpec] = {}
         """The endpoints by slot, ascending; replaced by a new object on every change."""
         self._slot_of: dict[str, int] = {}
@@ -220,19 +219,17 @@ class EndpointTable(Names):
         wanted = self._members.specs()
         if wanted == {spec.key: spec for spec in self.specs()}:
             return
-        for key, slot in list(self._slot_of.items()):
-            if key not in wanted:
-                self._specs[slot] = None
-                self._free_if_idle(key, slot)
-        for key, spec in wanted.items():
-            slot = self._slot_of.get(key, -1)
-            if slot < 0:
-                slot = self._take(key)
-            self._specs[slot] = spec
+        left = {key: slot for key, slot in self._slot_of.items() if key not in wanted}
+        for key, slot in left.items():
+            self._free_if_idle(key, slot)
+        self.by_slot = dict(sorted((self._take(key), spec) for key, spec in wanted.items()))
         self._reindex()
         self.version += 1
 
     def _take(self, key: str) -> int:
+        """Return the endpoint's slot, or a free one for a new endpoint."""
+        if key in self._slot_of:
+            return self._slot_of[key]
         if not self._free:
             self._grow()
         slot = heapq.heappop(self._free)
@@ -263,18 +260,16 @@ class EndpointTable(Names):
         for name, row in zip(COUNTED, self.counted, strict=True):
             setattr(self, name, row)
         self._free = list(range(before, size))  # ascending, hence a valid heap
-        self._specs += [None] * (size - before)
         self.capacity = size
         self.on_grow(size)
 
     def _reindex(self) -> None:
-        specs = [(slot, spec) for slot, spec in enumerate(self._specs) if spec is not None]
-        self.by_slot = dict(specs)
-        self.index(self.by_slot, self._members.aliases)
+        specs = self.by_slot
+        self.index(specs, self._members.aliases)
         ids = {name: at for at, name in enumerate(self.models)}
         groups: dict[tuple[str, str], int] = {}
         self.model_id.fill(-1)
-        for slot, spec in specs:
+        for slot, spec in specs.items():
             self.kv_group[slot] = groups.setdefault((spec.models[0], spec.region), len(groups))
             self.window_tokens[slot] = spec.max_model_len or math.inf
             self.model_id[slot] = ids[spec.models[0]]
@@ -284,8 +279,8 @@ class EndpointTable(Names):
             self.takes[slot] = spec.takes_requests
             self.prefills[slot], self.fetches[slot] = spec.role in PREFILL, spec.role in FETCH
             self.may_wake[slot], self.encodes[slot] = spec.may_be_woken, spec.role in ENCODE
-        self.wakes = any(spec.may_be_woken for _, spec in specs)
-        self.active = np.array([slot for slot, _ in specs], np.intp)
+        self.wakes = any(spec.may_be_woken for spec in specs.values())
+        self.active = np.array(list(specs), np.intp)
         self.windowed = bool(np.isfinite(self.window_tokens[self.active]).any())
 
     # -- looking up ----------------------------------------------------------------------------
@@ -314,7 +309,7 @@ class EndpointTable(Names):
     def slot(self, key: str) -> int:
         """Return the slot of a present endpoint by its key, else -1."""
         slot = self._slot_of.get(key, -1)
-        return slot if slot >= 0 and self._specs[slot] is not None else -1
+        return slot if slot in self.by_slot else -1
 
     # -- readings ------------------------------------------------------------------------------
 
@@ -389,7 +384,7 @@ class EndpointTable(Names):
             self.queued_uncached_tokens[slot] -= uncached_tokens
         else:  # float sums drift; an idle endpoint has exactly nothing queued
             self.counted[:, slot] = 0.0
-            if self._specs[slot] is None:
+            if slot not in self.by_slot:
                 self._free_if_idle(self.address(slot), slot)
         if self.on_count is not None:
             self.on_count(slot, False)
@@ -412,7 +407,7 @@ class EndpointTable(Names):
             left = counted.item(row, slot) + load[row] - elsewhere.item(row, slot)
             counted[row, slot] = 0.0 if idle else max(0.0, left)
             elsewhere[row, slot] = load[row]
-        if idle and self._specs[slot] is None:
+        if idle and slot not in self.by_slot:
             address = self.address(slot)
             if address:
                 self._free_if_idle(address, slot)
