@@ -34,7 +34,6 @@ _MAX_PENALTY = 1e100  # keeps costs finite however often a model was tried
 class CostWeights:
     """Weights of the cost."""
 
-    section: ClassVar = "routing"
     applies: ClassVar = Applies.AT_ONCE
 
     k_rtt: Annotated[float, Ge(0), Le(1000)] = 1.0

@@ -32,7 +32,6 @@ NEW_MODEL: Retries = "new-model"
 class DirectorSettings:
     """Settings for the director."""
 
-    section: ClassVar = "routing"
     applies: ClassVar = Applies.AT_ONCE
 
     policy: str = "laar"

@@ -74,7 +74,6 @@ class Shed:
 class Limits:
     """Caps of the queue."""
 
-    section: ClassVar = "flow"
     applies: ClassVar = Applies.AT_ONCE
 
     order: Annotated[Literal["lars", "fcfs"], Applies.AFTER_RESTART] = "lars"

@@ -40,7 +40,6 @@ LONG_SHARE = 0.5
 class Saturation:
     """Caps for one endpoint, and the load levels computed from them."""
 
-    section: ClassVar = "flow"
     applies: ClassVar = Applies.AT_ONCE
 
     max_prefill_s: Annotated[float, Gt(0), Le(3600)] = 2.0

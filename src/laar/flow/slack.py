@@ -45,11 +45,6 @@ Order = Callable[[float, float, float, float], Line]
 """(arrival_s, objective_s, total_s, remaining_s) -> Line; work as when run alone."""
 
 
-def height(line: Line, now: float) -> float:
-    """Return the height of a line at `now`; the lowest request goes first."""
-    return (line.offset_s - now) * line.rate
-
-
 def _lars(arrival_s: float, objective_s: float, total_s: float, remaining_s: float) -> Line:
     return Line(arrival_s + objective_s - remaining_s, 1.0 / max(total_s, MIN_WORK_S))
 
