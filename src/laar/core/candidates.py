@@ -6,13 +6,14 @@ membership changes, or a second has passed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from laar.core.apart import Prefillers
 from laar.core.catalog import no_such_model
+from laar.core.decision import DirectorSettings
 from laar.core.endpoints import WAKE_TIMEOUT_S, EndpointTable, Floats, Slots
 from laar.core.filters import awake, in_subset, reachable, unless_none, unsaturated, wakeable
 from laar.core.request import GENERATES, Request
@@ -69,16 +70,12 @@ class Candidates:
     """The cached groups of candidates."""
 
     def __init__(
-        self,
-        table: EndpointTable,
-        aliases: Mapping[str, Sequence[str]],
-        max_waiting: float,
-        health: Health | None = None,
+        self, table: EndpointTable, settings: DirectorSettings, health: Health | None
     ) -> None:
         self._table = table
         self._health = health
-        self._aliases = aliases
-        self._max_waiting = max_waiting
+        self._aliases = settings.aliases
+        self._max_waiting = settings.max_waiting
         self._groups: dict[tuple[str, str, bool | None], Group] = {}
         self._version = -1
 

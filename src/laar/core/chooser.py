@@ -73,9 +73,7 @@ class Chooser:
         """Replace the settings and policies."""
         self.settings = settings
         self.policies = policies
-        self.candidates = Candidates(
-            self.table, settings.aliases, settings.max_waiting, self.health
-        )
+        self.candidates = Candidates(self.table, settings, self.health)
         self.table.use_aliases(settings.aliases)
 
     def choose(

@@ -72,7 +72,10 @@ def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> 
     if apart is None or apart.chosen is None or apart.transfer_s is None:
         return None  # no prefillers, or the policy computes no costs
     place, columns = int(apart.chosen[at]), (apart.tokens, apart.seconds_per_token, apart.base_s)
-    slot = None if health is None else _due(view, apart, at, health, now)
+    slot, own, kv_group, trials = None, view.slots[at], table.kv_group, apart.of.trials
+    if health is not None and trials.trials and apart.of.kv_group_of[at] >= 0:
+        due = health.due(trials, now)
+        slot = None if due is None or due == own or kv_group[due] != kv_group[own] else due
     trial = slot is not None
     if slot is not None:  # an excluded endpoint: nothing is known of its cache and its load
         place, columns = at, (view.tokens, view.seconds_per_token, view.base_s)
@@ -137,13 +140,3 @@ def choose_encoders(
         used[slot] += 1
         found.append(Encoder(slot, of[slot].address))
     return tuple(found)
-
-
-def _due(view: View, apart: Apart, at: int, health: Health, now: float) -> int | None:
-    """Return an excluded prefiller that is due for a trial, if it is in the same KV group."""
-    trials = apart.of.trials
-    if not trials.trials or apart.of.kv_group_of[at] < 0:
-        return None
-    kv_group, own = view.table.kv_group, view.slots[at]
-    slot = health.due(trials, now)
-    return None if slot is None or slot == own or kv_group[slot] != kv_group[own] else slot

@@ -87,8 +87,14 @@ class Outlook:
         priced, slow_s = price(inputs), None
         if view.apart is not None:
             priced = read_elsewhere(view.apart, view, engines, inputs, priced)
-        if view.load_s is not None:
-            priced = _loaded(priced, view.load_s)
+        if (load_s := view.load_s) is not None:  # comes before the first token, like the base
+            priced = priced._replace(
+                base_s=priced.base_s + load_s,
+                ttft_s=priced.ttft_s + load_s,
+                latency_s=priced.latency_s + load_s,
+                own_s=priced.own_s + FIRST * load_s,
+                total_s=priced.total_s + FIRST * load_s,
+            )
         total_s, others_s = priced.total_s, priced.others_s
         if view.pace is not None:
             slow_s = (view.pace - 1.0) * (priced.own_s + view.typical_s)
@@ -120,17 +126,6 @@ class Outlook:
             transfer_s=None if view.apart is None else view.apart.transfer_s,
         )
         return scores_of_costs(cost_s)
-
-
-def _loaded(priced: Price, load_s: Floats) -> Price:
-    """Add the time to load an adapter, which comes before the first token, like the base."""
-    return priced._replace(
-        base_s=priced.base_s + load_s,
-        ttft_s=priced.ttft_s + load_s,
-        latency_s=priced.latency_s + load_s,
-        own_s=priced.own_s + FIRST * load_s,
-        total_s=priced.total_s + FIRST * load_s,
-    )
 
 
 def _spared(
@@ -166,7 +161,15 @@ def _spared(
     if not np.count_nonzero(gains):
         return None
     missing = np.maximum(top - has, _SAME)
-    sharing = _sharing(demand, top, has)
+    # Integrate the requests that share each part of the prompt, up to `top` and up to `has`. Arrays
+    # are filled in place: concatenating numbers and arrays takes several times as long.
+    shares, uses = demand
+    edges, asked = np.zeros(len(shares) + 1), np.zeros(len(uses) + 1)
+    edges[1:] = shares
+    ((edges[1:] - edges[:-1]) * uses).cumsum(out=asked[1:])
+    places = np.empty(len(has) + 1)
+    places[0], places[1:] = top, has
+    sharing = np.interp(places, edges, asked)
     users = (sharing[0] - sharing[1:]) / missing
     copies = int(np.count_nonzero(share >= top - _SAME))
     worth = users / (copies + 1) * less
@@ -174,22 +177,6 @@ def _spared(
     spared = np.zeros(len(share))
     spared[near] = np.where(gains, np.minimum(worth, cost), 0.0)
     return spared
-
-
-def _sharing(demand: Demand, top: float, has: Floats) -> Floats:
-    """Integrate the requests that share each part of the prompt: up to `top`, and up to `has`.
-
-    Arrays are filled in place: concatenating numbers and arrays takes several times as long.
-    """
-    shares, uses = demand
-    places, edges, asked = (
-        np.empty(len(has) + 1),
-        np.zeros(len(shares) + 1),
-        np.zeros(len(uses) + 1),
-    )
-    places[0], places[1:], edges[1:] = top, has, shares
-    ((edges[1:] - edges[:-1]) * uses).cumsum(out=asked[1:])
-    return np.interp(places, edges, asked)
 
 
 def _moving(view: View) -> Floats | None:
