@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import xxhash
 
-from laar.accuracy.assessor import Assessment
-from laar.core.apart import Apart, Encoder, Prefiller, Prefillers
-from laar.core.decision import DirectorSettings
-from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.core.apart import Encoder, Prefiller
+from laar.core.endpoints import EndpointTable, Slots
 from laar.core.interfaces import View
 from laar.core.request import Api, Request
 from laar.health import Health, Standing
@@ -27,43 +24,6 @@ the same encoders for the next ones. 32 addresses are 700 bytes of a header."""
 _EVEN = 1.25
 """Bound on an encoder's items in flight, as a multiple of the mean: consistent hashing with bounded
 loads (Mirrokni, Thorup and Zadimoghaddam 2016)."""
-
-
-def view_of_prefillers(
-    table: EndpointTable,
-    settings: DirectorSettings,
-    prefillers: Prefillers,
-    known: Assessment,
-    by_model: Floats,
-    shares: Floats,
-    again: Floats | None,
-) -> Apart:
-    """Return the prefillers as scorers see them.
-
-    Args:
-        table: the endpoints.
-        settings: how to choose.
-        prefillers: the endpoints that may prefill.
-        known: estimates of the models.
-        by_model: tokens of the prompt, by model.
-        shares: share of the prompt that each slot has cached.
-        again: `PrefixMatch.again`, by slot.
-    """
-    slots, model_id = prefillers.slots, table.model_id[prefillers.slots]
-    tokens = by_model[model_id]
-    answers_itself = table.in_flight[slots] - table.visiting[slots]
-    return Apart(
-        rule=settings.apart,
-        least_tokens=settings.apart_tokens,
-        transfer_s_per_token=1.0 / settings.transfer_tokens_per_s,
-        of=prefillers,
-        tokens=tokens,
-        cached_tokens=shares[slots] * tokens,
-        seconds_per_token=known.seconds_per_token[model_id],
-        base_s=known.base_s[model_id],
-        decoding=np.where(table.takes[slots], np.maximum(answers_itself, 0.0), 0.0),
-        again=None if again is None else again[slots],
-    )
 
 
 def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> Prefiller | None:

@@ -101,7 +101,7 @@ class Queue(Generic[T]):
         self._verdicts: list[tuple[Item, T | Shed]] = []  # known, not yet handed out
         self._more = False
         self._left_s: float | None = None
-        self._gap_s = 0.0
+        self._gap_s = 0.0  # mean seconds between departures, over about 10
 
     @property
     def waiting(self) -> int:
@@ -184,7 +184,10 @@ class Queue(Generic[T]):
                     self._remove(item, charge=True)
                     self._charge_elsewhere(lanes, item, slot_of(verdict))
                     self._verdicts.append((item, verdict))
-                    self._note_departure(now)
+                    self.dispatched += 1
+                    if self._left_s is not None:
+                        self._gap_s += 0.1 * (now - self._left_s - self._gap_s)
+                    self._left_s = now
                     continue
                 refusals += 1
                 (closed_to_longs if item.is_long else closed).add(name)
@@ -363,13 +366,6 @@ class Queue(Generic[T]):
         self.sheds[reason] += 1
         wait_s = math.ceil(len(self._waiting) * self._gap_s)
         return Shed(status, reason, min(MAX_RETRY_AFTER_S, max(1, wait_s)))
-
-    def _note_departure(self, now: float) -> None:
-        """Keep a moving average of the seconds between departures (over about 10)."""
-        self.dispatched += 1
-        if self._left_s is not None:
-            self._gap_s += 0.1 * (now - self._left_s - self._gap_s)
-        self._left_s = now
 
     def _hand_out(self) -> list[tuple[Item, T | Shed]]:
         verdicts, self._verdicts = self._verdicts, []
