@@ -37,7 +37,8 @@ class Group:
         slots: the candidates: endpoints of `able` that the soft filters keep.
         model_id: index of each candidate's model in the table's `models`.
         rtt_s: round trip to each candidate; unknown ones count as the worst known.
-        until: when the group expires.
+        at: when the group was computed.
+        until: when it expires.
         readings: the table's count of readings when it was computed.
         health: health's version at that time.
         standing: the health of the candidates.
@@ -171,7 +172,7 @@ class Candidates:
         return frozenset(models[at] for at in self._table.model_id[slots].tolist())
 
     def _set_apart(self, group: Group, slots: Slots, now: float) -> tuple[Slots, Standing] | None:
-        """Return the healthy ones of endpoints that help others, and the trials of the rest."""
+        """Return which of the prefillers or encoders are healthy, and the trials of the others."""
         table, trials = self._table, Standing()
         slots = slots[reachable(table, slots) & awake(table, slots, now)]
         slots = slots[unsaturated(table, slots, self._max_waiting, now)]
@@ -214,7 +215,7 @@ class Candidates:
             group.rtt_s = group.rtt_s[kept]
 
     def with_trial(self, group: Group, tried: Sequence[str], now: float) -> Group:
-        """Return the group with one more candidate, last: an excluded slot due for a trial, if any.
+        """Append an excluded endpoint that is due for a trial to the candidates, if there is one.
 
         A retry is not a trial of a model that it already tried.
         """

@@ -254,7 +254,7 @@ class Chooser:
     ) -> Decision:
         """Choose the least loaded of some random endpoints, as there is no prompt to price.
 
-        All requests count as load: engines interleave scores and vectors with generated tokens.
+        All kinds of requests count as load: engines compute vectors between generated tokens.
         A tenant's files and batches go to the same endpoint, by rendezvous hashing, so that a later
         request finds all of them there, and a picker that has forgotten the ids finds them too.
         """

@@ -203,7 +203,7 @@ class EndpointTable(Names):
         self._merge()
 
     def withhold(self, address: str, name: str, *, lacks: bool) -> bool:
-        """Withhold a model that an endpoint lists but `lacks`; return whether. Main ones stay."""
+        """Withhold a model if the endpoint `lacks` it; return whether. Its first model stays."""
         withheld = self._members.withheld
         (withheld.add if lacks else withheld.discard)((address, name))
         self._merge()
@@ -326,7 +326,7 @@ class EndpointTable(Names):
         return slot
 
     def woken(self, address: str, wake_s: float) -> None:
-        """Store the seconds that waking an engine took or counts as taking; infinite for never."""
+        """Store the seconds that waking an engine took; over `WAKE_TIMEOUT_S` if it failed."""
         for slot in self.named(address):
             self.wake_s[slot] = wake_s
             self.readings += 1

@@ -17,7 +17,7 @@ are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace relati
 its model (`laar.core.paces`). An engine such as vLLM has `w` = 1 and `s` = 0; one that runs all
 prefills concurrently has the reverse. `n` and `W` are counted in `laar.core.traffic`.
 
-With few samples the priors hold: c(m) and the base of the artifact, prefill as in vLLM, attention
+With few samples the priors apply: c(m) and the base of the artifact, prefill as in vLLM, attention
 that takes half of c(m) at 65,536 tokens of context, and answers that take twice as long next to a
 hundred others. Among candidates that were never measured, the model whose answers were fastest is
 the prior for the others, so that each is tried. Unseen first tokens (of answers whose body is not

@@ -1,9 +1,9 @@
 """The queue of requests whose candidates are all full (after the Medha paper).
 
-The highest priority band goes first; in it, the tenant served the fewest tokens; for that tenant,
-the request with the lowest relative slack. A long request with slack lets shorts go first. Requests
-that compete for the same endpoints share a lane, so a full model does not block a free one: a
-refusal closes the lane for the rest of the call, or only to longs if the refused request is long.
+The highest priority band goes first; within it, the tenant served the fewest tokens, with its
+request of the lowest relative slack. A long request with slack lets shorts go first. Requests that
+compete for the same endpoints share a lane, so a full model does not block a free one: a refusal
+closes the lane for the rest of the call, or only to longs if the refused request is long.
 Lanes may share some endpoints, so they take turns, one request each. A tenant that waits in several
 such lanes is charged in each one that the chosen endpoint belongs to, and a tenant ahead of it in
 one lane goes ahead of it in the others: more lanes do not mean more turns.

@@ -9,7 +9,8 @@ pickers do, locks out a fleet for good: nothing is sent, so nothing changes. Her
 reading leaves the decision to the picker's counters, which fall as its requests end.
 
 A long prefill in flight must not fill an endpoint alone, or it would delay every short one for
-minutes, the convoy effect this package exists to prevent: for shorts it is at most half the cap.
+minutes, the convoy effect that this package prevents: for short prompts, the long ones in flight
+count as half the cap at most.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ MAX_LOAD = 0.8
 FIRST = 2.0
 """Weight of a second before the first token: it delays both that token and the end."""
 
-# These are arrays since numpy is 1.5 times as slow with Python numbers, which counts while there
+# These are arrays since numpy is 1.5 times as slow with Python numbers, which matters while there
 # are few endpoints.
 _ZERO, _HALF, _ONE, _FIRST = map(np.array, (0.0, 0.5, 1.0, FIRST))
 _MAX_LOAD, _FEW_CAME = map(np.array, (MAX_LOAD, FEW_CAME))
