@@ -89,8 +89,8 @@ class Feedback:
         if self._table.slot_counted(prefiller.key) != prefiller.slot:
             return  # the endpoint has left, and its slot may be another's
         self._engines.gone(began, now)
-        whole = end.ok and end.cause == "complete" and not end.error
-        if whole and end.ttft_s is not None and decision.flight.slot == decision.slot:
+        complete = end.ok and end.cause == "complete" and not end.error
+        if complete and end.ttft_s is not None and decision.flight.slot == decision.slot:
             after_s = prefiller.transfer_s + float(view.rtt_s[decision.position])
             self._engines.prefilled(began, end.ttft_s - after_s)
 

@@ -95,8 +95,8 @@ class EndpointSpec:
     Args:
         address: ``ip:port``, IPv6 in brackets, as sent to Envoy.
         models: model names it serves. The first names the model for accuracy and latency, and is
-            written into a body whose name is not among them. Empty only between a source and
-            `laar.server.own_names`.
+            written into a body whose name is not among them. Empty only until
+            `laar.server.own_names` has filled it in.
         region: free text, for the dashboard and metrics.
         engine: engine that runs there, which determines its metric names: a key of
             `laar.datalayer.metrics_page.ENGINES`.
@@ -213,10 +213,10 @@ class Membership:
             for name in spec.models:
                 configured.setdefault(name, spec.models[0])
         self.served = {a: said for a, said in self.served.items() if a in found}
-        whole = {n for a, said in self.served.items() for n in _own_names(found[a], said)}
+        names = {n for a, said in self.served.items() for n in _own_names(found[a], said)}
         for address, said in self.served.items():
             spec = found[address]
-            found[address] = _as_served(spec, said, configured, whole.difference(spec.models))
+            found[address] = _as_served(spec, said, configured, names.difference(spec.models))
         self.withheld = {
             (a, name) for a, name in self.withheld if a in found and name in found[a].models[1:]
         }

@@ -140,7 +140,7 @@ class Admission:
         Raises:
             RequestError: no endpoint can serve it, or the queue refuses it.
         """
-        # Decide now: not inference, not ours to hold, or no context worth keeping.
+        # Other APIs, shadow requests and, unless `by_load`, requests without a session never wait.
         passes = request.api is Api.OPAQUE or request.shadow or self.draining
         if passes or not (self.by_load or _session(request)):
             return self._director.decide(request, now)

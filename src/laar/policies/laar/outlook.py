@@ -42,8 +42,8 @@ The time to load an adapter, or to wait for a free adapter slot, is part of the 
 If the client has an objective for the first token, waiting up to it costs next to nothing, and
 beyond it several times as much: a patient job goes where its prefix is, however far.
 
-Tried and rejected: a lower weight of the round trip, a higher one of first tokens, rent for the
-whole prompt if caches are short, the long-run mean in addition to `n`, and the text that a
+Tried and rejected: a lower weight of the round trip, a higher one of first tokens, a charge for the
+whole prompt, cached or not, the long-run mean in addition to `n`, and the text that a
 prompt evicts in turn when it is prefilled again. Decision 0014 has the figures.
 """
 
