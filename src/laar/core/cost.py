@@ -100,7 +100,7 @@ def until_correct(
 ) -> tuple[Floats, Floats]:
     """Return the expected seconds to a correct answer, retry penalty included, and the penalty.
 
-    The penalty exceeds the spread of the costs: a tried model is used again only as the last one.
+    The penalty exceeds the spread of the costs, so a tried model comes after all untried ones.
     """
     expected = seconds / np.maximum(probability, MIN_PROBABILITY)
     if answers is not None:

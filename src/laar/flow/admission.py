@@ -145,7 +145,7 @@ class Admission:
         if passes or not (self.by_load or _session(request)):
             return self._director.decide(request, now)
         if not self.ready:
-            return self._hold(self._blind(request, now), now, ready=False)
+            return self._hold(self._item(request, now), now, ready=False)
 
         for_context = False
 
@@ -154,7 +154,7 @@ class Admission:
             own = self._own(request, view)
             if own is not None:
                 return own | self._places(request, view, now).any()
-            item = self._item(request, view, now)
+            item = self._item(request, now, view)
             if not item.is_long:
                 self._short_at = now
             free, places = self._room(view, item, now), self._places(request, view, now)
@@ -163,12 +163,12 @@ class Admission:
             return free & goes
 
         def priority(view: View) -> int:
-            return _engine_priority(self._item(request, view, now))
+            return _engine_priority(self._item(request, now, view))
 
         try:
             decision = self._director.decide(request, now, room, priority if self.by_load else None)
         except NoRoomError as full:
-            item = self._item(request, full.view, now, full.fits)
+            item = self._item(request, now, full.view, full.fits)
             if for_context:
                 waited_s = self._waited_s(request, now)
                 item = replace(item, for_context=True, earlier_s=waited_s)
@@ -176,7 +176,7 @@ class Admission:
         except RequestError as error:
             if not self.by_load or not _waiting_can_help(error, request):
                 raise
-            return self._hold(self._blind(request, now), now, ready=False)
+            return self._hold(self._item(request, now), now, ready=False)
         self._count(decision, now)
         return decision
 
@@ -345,44 +345,25 @@ class Admission:
 
     # -- a request as the queue sees it --------------------------------------------------------
 
-    def _item(self, request: Request, view: View, now: float, fits: Mask | None = None) -> Item:
-        """Describe a request by the candidate with the least prefill work for it.
+    def _item(
+        self, request: Request, now: float, view: View | None = None, fits: Mask | None = None
+    ) -> Item:
+        """Describe a request by the candidate with the least prefill work for it, if any is known.
 
         Requests that may go to the same endpoints share a lane, whichever model name they use:
         `fits` are the candidates of a request that has to wait, None if it is only described.
         """
-        work = view.seconds_per_token * self._director.prefill_weight(view)
-        best = int(work.argmin())
-        uncached = float(view.tokens[best] - view.cached_tokens[best])
-        reach = 0
-        if fits is not None:
-            bits = np.zeros(int(view.slots.max()) + 1, np.bool_)
-            bits[view.slots[fits]] = True
-            reach = int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
-        return self._described(
-            request,
-            float(work[best]),
-            float(view.tokens[best]),
-            uncached,
-            now,
-            reach,
-        )
-
-    def _blind(self, request: Request, now: float) -> Item:
-        """Describe a request whose candidates are unknown."""
-        tokens = request.chars / PlainAssessor.CHARS_PER_TOKEN
-        work_s = tokens * PlainAssessor.SECONDS_PER_TOKEN
-        return self._described(request, work_s, tokens, tokens, now)
-
-    def _described(
-        self,
-        request: Request,
-        work_s: float,
-        tokens: float,
-        uncached: float,
-        now: float,
-        reach: int = 0,
-    ) -> Item:
+        tokens = uncached = request.chars / PlainAssessor.CHARS_PER_TOKEN
+        work_s, reach = tokens * PlainAssessor.SECONDS_PER_TOKEN, 0
+        if view is not None:
+            work = view.seconds_per_token * self._director.prefill_weight(view)
+            best = int(work.argmin())
+            work_s, tokens = float(work[best]), float(view.tokens[best])
+            uncached = tokens - float(view.cached_tokens[best])
+            if fits is not None:
+                bits = np.zeros(int(view.slots.max()) + 1, np.bool_)
+                bits[view.slots[fits]] = True
+                reach = int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
         self._tickets += 1
         subset = "" if request.subset is None else "\0" + ",".join(sorted(request.subset))
         return Item(
