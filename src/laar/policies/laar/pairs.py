@@ -45,7 +45,7 @@ def read_elsewhere(
     chosen = cheapest(cost, helpers, view.slots)
     taken = can = chosen >= 0
     at = np.where(can, chosen, 0)
-    # The candidate's queue counts as of when the first prefiller of the group is ready.
+    # The candidate's queue is priced as of when the first prefiller of its group is ready.
     soonest = np.full(1 + int(helpers.kv_group.max(initial=0)), np.inf)
     np.minimum.at(soonest, helpers.kv_group, there.ttft_s)
     then_s = np.where(can, soonest[helpers.kv_group[at]], 0.0)
