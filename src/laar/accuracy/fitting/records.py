@@ -43,7 +43,7 @@ from pydantic import (
 )
 
 from laar.accuracy.artifact import FINGERPRINT_BYTES, MAX_MODELS
-from laar.accuracy.features import GENERIC, bucket_of_estimate, language_of, task_of
+from laar.accuracy.features import GENERIC, bucket_of, language_of, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.text import sample_of
 from laar.errors import SettingError, first_fault
@@ -423,7 +423,7 @@ def _told_apart(files: Sequence[Sequence[list[MeasuredOutcome]]]) -> Iterator[Me
 def _length(outcome: MeasuredOutcome) -> int | None:
     """Return the bucket of the reported length; None if no length was reported."""
     tokens = outcome.prompt_tokens
-    return None if tokens is None else bucket_of_estimate(tokens)
+    return None if tokens is None else bucket_of(tokens)
 
 
 def place_of(entry: Sequence[MeasuredOutcome], query_id: str, number: int) -> str:
