@@ -31,8 +31,6 @@ MAX_STORED = 8192
 
 MAX_SNAPSHOT_BYTES = 64 << 20
 
-_DIGEST_BYTES = 32
-
 
 class _Use(NamedTuple):
     """A prompt at an endpoint, as in `laar.prefix.index.Kept`."""
@@ -77,7 +75,7 @@ def snapshot(
         uses = beliefs.index.dump(MAX_BLOCKS)
         rooms_bytes = beliefs.index.room_bytes.tolist()
         sizes = _Sizes(
-            beliefs.bytes_per_token(),
+            beliefs.density.mean,
             {address: rooms_bytes[at] for at, address in addresses.items()},
         )
     document: dict[str, Any] = {
@@ -198,4 +196,4 @@ def _uses(sharing: Sharing, entries: object) -> Iterator[Kept]:
 
 
 def _digest(body: bytes) -> bytes:
-    return blake2b(body, digest_size=_DIGEST_BYTES).hexdigest().encode()
+    return blake2b(body, digest_size=32).hexdigest().encode()
