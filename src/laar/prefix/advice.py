@@ -356,7 +356,7 @@ def _advice(agent: _Agent) -> Advice:
             continue
         where = _WHERE.get(found.role, _WHERE[""])
         if found.role == "tools":
-            said.append("The tools differ between prompts, and precede what all prompts share.")
+            said.append("The tools differ between prompts and come before text that all share.")
         elif found.causes:
             cause = found.causes.most_common(1)[0][0]
             said.append(f"Prompts differ after character {found.at} of {where}: {cause}.")
@@ -378,7 +378,7 @@ def _advice(agent: _Agent) -> Advice:
     if counts["question"] >= _FEW * total:
         share = counts["question"] / total
         said.append(
-            f"The user's text precedes {share:.0%} of the prompt that was seen before: documents "
+            f"{share:.0%} of the prompt was seen before but comes after the user's text: documents "
             "and tool results are shared only if they come before the question."
         )
     if counts["order"] >= _FEW * total:
