@@ -247,18 +247,17 @@ class _Run:
                 if least_tokens + (self.asking.max_tokens or 1) > target.window_tokens:
                     self.counts.too_long += 1
                     continue
-                outcome = await self._outcome(target, question, messages)
+                outcome = await self._outcome(target, question, messages, chars)
                 if outcome.prompt_tokens and chars >= _LEAST_CHARS:
                     known = self.densities.get(kind, 0.0)
                     self.densities[kind] = max(known, chars / outcome.prompt_tokens)
                 self._note(outcome)
 
     async def _outcome(
-        self, target: Target, question: Question, messages: Sequence[Message]
+        self, target: Target, question: Question, messages: Sequence[Message], chars: int
     ) -> MeasuredOutcome:
         body = {"model": target.model, "messages": list(messages), **self.asking.params}
         reply = await self._reply(target, body)
-        texts = [text for message in messages for text in texts_of(message)]
         # The user's last text, as in serving, even if other messages follow.
         users = [message for message in messages if message.get("role") in ("user", None)]
         asked = ([text for message in users for text in texts_of(message)] or [""])[-1]
@@ -270,7 +269,7 @@ class _Run:
             correct=correct,
             language=language_of(asked),
             task=question.task or task_of(asked),
-            prompt_chars=sum(map(len, texts)),
+            prompt_chars=chars,
             prompt_tokens=completion.prompt_tokens if completion else None,
             cached_tokens=completion.cached_tokens if completion else None,
             completion_tokens=completion.completion_tokens if completion else None,

@@ -171,9 +171,7 @@ def _answer_s(own: Sequence[MeasuredOutcome]) -> float:
 
 
 def _weighted_median(values: _Floats, weights: _Floats) -> float:
-    order = np.argsort(values, kind="stable")
-    total = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(total, 0.5 * total[-1])])
+    return float(np.quantile(values, 0.5, weights=weights, method="inverted_cdf"))
 
 
 def rounded(value: float) -> float:
