@@ -60,7 +60,7 @@ _LEAST = 6.0  # outcomes needed to compute a share
 _CONVALESCENT = 4
 """Answers after a trial during which a single failure excludes the endpoint again."""
 _FAITH = 2.0  # weight of the prior, in good outcomes
-_JITTER = 0.2
+_JITTER = 0.2  # maximum share by which a wait is lengthened
 _HANG_FACTOR = 5.0
 """Factor on the delay of the first trial after a hang: such a trial may cost a client its whole
 timeout; a refused one costs only a round trip."""

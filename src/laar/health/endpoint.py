@@ -80,7 +80,7 @@ class Endpoint:
         self.pace = 1.0
         self.denied = Habit()
         self.in_a_row: Counter[str] = Counter()
-        """Consecutive failures by model; of the main one, 4xx that say nothing by themselves."""
+        """Consecutive failures by model; for the main one only 4xx, which alone mean nothing."""
         self.cut = Habit()
         self.useless = Habit()
         """Useless answers among those read, or recognized by their headers."""

@@ -76,7 +76,7 @@ class Outcomes:
         if endpoint.slot in records.outliers:
             records.say(endpoint, "back" if is_back else "good", breaker.kind, 1.0)
 
-    def whole(self, attempt: Attempt, now: float) -> None:
+    def completed(self, attempt: Attempt, now: float) -> None:
         """Record a complete answer."""
         endpoint = attempt.endpoint
         times = endpoint.family.times[attempt.stream]

@@ -19,7 +19,7 @@ _SPREAD_LEAST = 0.3  # minimum: real times are never steadier
 _SPREAD_AT_FIRST = 1.0
 _DEVIATIONS = 3.0
 _SIZES = 64
-_QUICK = 0.1
+_QUICK = 0.1  # share of the typical duration, as is the next
 _BRIEF = 0.5
 
 _SLOT_MOST = 24.0  # times that an endpoint's mean covers

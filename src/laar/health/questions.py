@@ -20,7 +20,7 @@ _LIGHT = 0.5
 """Minimum weight of an error to trigger a probe: a lighter one may be due to its prompt alone,
 about which a tiny probe says nothing."""
 _DENIED_ROW = 2
-_REJECTED_ROW = 4  # the probe alone decides: clients cause such rows too
+_REJECTED_ROW = 4  # the probe alone decides: clients cause such streaks too
 _COMPARED = USELESS | {Kind.DENIED, Kind.REJECTED}
 """Kinds that count once a sibling has done better with the same probe."""
 _ASKED_FOR = _COMPARED | {Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.HANG}
@@ -87,7 +87,7 @@ class Questions:
         if name == endpoint.model or not self._may_ask:
             return False
         if row >= _REJECTED_ROW and row.bit_count() == 1:
-            self.doubts.add((endpoint.slot, name))  # ever more rarely: clients cause such rows
+            self.doubts.add((endpoint.slot, name))  # ever more rarely: clients cause streaks too
         return row > 1
 
     def drop(self, slot: int) -> None:

@@ -33,8 +33,8 @@ MAX_ROOTS = 10_000
 """Maximum first blocks with a known engine name, per endpoint; about a megabyte."""
 
 _ROOT_MARGIN = 1.25
-"""Factor on the mean length, since some first blocks hold more text. Too long is harmless: prompts
-that share the engine's block are counted separately, and only one of them is forgotten."""
+"""Factor on the mean length, since some first blocks hold more text. An overestimate is harmless:
+prompts that share the engine's block then count separately, and only one of them is forgotten."""
 
 BYTES_PER_TOKEN = 4
 """Bytes per token of English prose; assumed until engines report prompt lengths."""
@@ -238,11 +238,11 @@ class PrefixBeliefs:
     def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
         """Return `PrefixMatch.again`, with 0 where the uncached part has room."""
         index, slots = self.index, len(shares)
-        room = index.room_bytes[:slots] - index.held_bytes[:slots]
-        if np.minimum.reduce(room) >= max(chain.total_bytes, 1):  # usually all have room, or none
+        free = index.room_bytes[:slots] - index.held_bytes[:slots]
+        if np.minimum.reduce(free) >= max(chain.total_bytes, 1):  # usually all have room, or none
             return None
         fresh = np.maximum(chain.total_bytes * (1.0 - shares), 1.0)
-        over = fresh - room
+        over = fresh - free
         full = (over > 0.0).nonzero()[0]
         if not len(full):
             return None
@@ -359,7 +359,7 @@ class PrefixBeliefs:
         return float(self.index.oldest_at[slot]) if 0 <= slot < self._slots else -math.inf
 
     def restore_sizes(self, bytes_per_token: float, rooms_bytes: Mapping[int, int]) -> None:
-        """Restore known sizes by slot, which hold until engines report theirs."""
+        """Restore cache sizes by slot, which are used until engines report theirs."""
         self.density = Density(bytes_per_token)
         for slot, room_bytes in rooms_bytes.items():
             self.index.set_capacity(slot, room_bytes)

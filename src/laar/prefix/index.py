@@ -103,7 +103,7 @@ class Receipt:
 
     Args:
         chain: the prompt.
-        proven: blocks that were probably cached at the decision and had served a request.
+        proven: number of proven blocks that were probably cached at the decision.
     """
 
     chain: Chain
@@ -381,7 +381,7 @@ class PrefixIndex:
     def _use(
         self, cache: _Cache, hashes: array[int], *, settled: bool, claim: int = 0
     ) -> tuple[int, int]:
-        """Make the prompt the slot's latest use; return how much was proven before, and by what.
+        """Make the prompt the slot's latest use; return the blocks proven before, and the witness.
 
         Does not evict yet. `claim` is the stamp of the open request it is for, if known.
         """

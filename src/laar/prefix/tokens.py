@@ -54,7 +54,7 @@ MAX_TEXTS = 400_000
 """Maximum blocks of text with known engine blocks, about 60 MB: 750 conversations of 400 kB."""
 
 MAX_EXPECTED = 8192
-"""Maximum requests whose blocks are expected under an id; 3 kB each for 6,000 tokens."""
+"""Maximum requests whose blocks are expected by session; 3 kB each for 6,000 tokens."""
 
 _MAX_LATE = 8  # answered requests of an endpoint whose events have not come yet
 _MAX_ANCHORS = 64  # offsets per text with a known token; a conversation has one per turn
@@ -128,7 +128,7 @@ class _Held:
 
     model: str
     size: int = 0
-    whole: bool = False
+    exact: bool = False  # no event was missed since it was empty
     left_out: bool = False  # it had too many blocks, and is ignored until empty
     since_s: float = math.nan  # when it was last empty, by its engine's clock
     own: dict[int | bytes, int] = field(default_factory=dict)  # blocks by the engine's name
@@ -242,7 +242,7 @@ class TokenBlocks:
         """Record that a cache has been empty since `at_s`, by its engine's clock."""
         self.lost(slot)
         before = self._slots.get(slot)
-        self._slots[slot] = _Held(model, before.size if before else 0, whole=True, since_s=at_s)
+        self._slots[slot] = _Held(model, before.size if before else 0, exact=True, since_s=at_s)
 
     def restarted(self, slot: int, started_s: float = math.nan) -> bool:
         """Handle an engine's restart; return whether its events have shown it already.
@@ -424,8 +424,8 @@ class TokenBlocks:
     ) -> npt.NDArray[np.float64] | None:
         """Replace the text index's shares of a prompt by those from events.
 
-        Return the shares that take as long to compute as the slower copies to fetch; None if no
-        slot has any.
+        Return by slot the share that takes as long to compute as its slower copies to fetch; None
+        if there are no such copies.
 
         Args:
             chain: the prompt.
@@ -451,7 +451,7 @@ class TokenBlocks:
             of_text *= 1.0 if chain.tokens else share
             believed = float(shares[slot])
             # For token ids, partial blocks don't count; a chat continues with an answer that does.
-            if of_text >= believed or (held.whole and (chain.tokens or found < wanted)):
+            if of_text >= believed or (held.exact and (chain.tokens or found < wanted)):
                 if of_text < believed:
                     late = (shared_blocks(chain.hashes, other.hashes) for _, other in held.late)
                     coming = min(believed, max(claimed(slot), chain.fraction(max(late, default=0))))

@@ -113,7 +113,7 @@ class Sharing:
         self.age_s = 0.0
         """Age of the last batch when it was received, by the two wall clocks."""
         self.now = 0.0
-        """The time of the last call with one, for prefixes, whose watcher is called without."""
+        """The time given in the last call, for `SharedPrefixes`, which is called without one."""
         self._hello_at = float("-inf")
         self._samples, self._samples_at = SAMPLES_A_S, 0.0
         self._listen()

@@ -67,8 +67,8 @@ def fit_speed(shared: Sequence[MeasuredOutcome], own: Sequence[MeasuredOutcome])
     )
     if slope <= 0.0 or not speed.sure:
         return (
-            f"{slope * 1e6:.3g} +- {spread * 1e6:.2g} us a token from {len(timed)} answers is no "
-            "measurement: times to first token vary more than prompt lengths explain"
+            f"{slope * 1e6:.3g} +- {spread * 1e6:.2g} us a token from {len(timed)} answers is not "
+            "a measurement: times to first token vary more than prompt lengths explain"
         )
     return speed
 
