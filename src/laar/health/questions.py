@@ -74,7 +74,7 @@ class Questions:
         self.failed_for(endpoint, name)
         if name == endpoint.model and endpoint.in_a_row[name] % _REJECTED_ROW == 0:
             # A client whose requests fail everywhere must not stop all requests meanwhile.
-            excused = any(other.in_a_row[name] >= _REJECTED_ROW for other in endpoint.others())
+            excused = any(o.in_a_row.get(name, 0) >= _REJECTED_ROW for o in endpoint.others())
             self.suspect(endpoint, Kind.REJECTED, 1.0, now, excused=excused)
             self._records.mark(endpoint)
 
@@ -83,7 +83,7 @@ class Questions:
 
         The first in a row still counts for both: an endpoint that fails now and then stays priced.
         """
-        endpoint.in_a_row[name] = row = endpoint.in_a_row[name] + 1
+        endpoint.in_a_row[name] = row = endpoint.in_a_row.get(name, 0) + 1
         if name == endpoint.model or not self._may_ask:
             return False
         if row >= _REJECTED_ROW and row.bit_count() == 1:
