@@ -8,7 +8,7 @@
 
 A first failure makes an endpoint a suspect, if the picker can probe it: it gets no requests until
 it answers the probe. Waiting for a second and third failure would cost clients those requests,
-and an endpoint whose price drives all traffic away would never fail again.
+and they might never come: the price of the first may drive all traffic away.
 
 P(answers) is the share of good outcomes among the last dozen, decayed by age with a half-life,
 with a small prior in favor. The breaker opens on consecutive failures, or on a share of them. Each

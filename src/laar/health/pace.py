@@ -22,7 +22,7 @@ _SIZES = 64
 _QUICK = 0.1  # share of the typical duration, as is the next
 _BRIEF = 0.5
 
-_SLOT_MOST = 24.0  # times that an endpoint's mean covers
+_SLOT_MOST = 24.0  # answers that an endpoint's mean covers
 _SLOT_HALF_LIFE_S = 30.0
 _FORGIVE_S = 10.0
 """Half-life of slowness without new samples: an expensive endpoint gets no requests, and would

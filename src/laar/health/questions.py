@@ -70,7 +70,7 @@ class Questions:
                 self._controls.setdefault(min(sound), False)
 
     def rejected(self, endpoint: Endpoint, name: str, now: float) -> None:
-        """Record a client error, and probe for this model if the endpoint gives nothing else."""
+        """Record a client error; probe the endpoint after several in a row for its main model."""
         self.failed_for(endpoint, name)
         if name == endpoint.model and endpoint.in_a_row[name] % _REJECTED_ROW == 0:
             # A client whose requests fail everywhere must not stop all requests meanwhile.
@@ -81,7 +81,7 @@ class Questions:
     def failed_for(self, endpoint: Endpoint, name: str) -> bool:
         """Record a failure of a model; return whether that model may be at fault, not the endpoint.
 
-        The first in a row still counts for both: an endpoint that fails now and then stays priced.
+        The first in a row counts against both: failing now and then keeps an endpoint's price up.
         """
         endpoint.in_a_row[name] = row = endpoint.in_a_row.get(name, 0) + 1
         if name == endpoint.model or not self._may_ask:

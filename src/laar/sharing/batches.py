@@ -2,7 +2,7 @@
 
 JSON is readable by operators, and msgspec parses and validates it as fast as any other format. A
 record is a list that begins with its tag; hashes are base64. Input is untrusted: invalid loads and
-records are skipped and counted; batches of another schema or namespace are rejected whole.
+records are skipped and counted, and batches of another schema or namespace are rejected.
 """
 
 from __future__ import annotations

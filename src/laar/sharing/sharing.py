@@ -58,7 +58,7 @@ class Sharing:
     Args:
         director: director of this picker.
         settings: what to share, and how soon.
-        origin: name of this picker process: unique for all time.
+        origin: name of this picker process; no other process ever has the same.
         key: secret that keys the hashes.
         wall_clock: seconds since 1970, to display the age of records.
         online: reported outcomes; None if they are not kept.

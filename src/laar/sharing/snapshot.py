@@ -96,7 +96,7 @@ def snapshot(
 
     def write() -> bytes:
         if (online := sharing.online) is not None:
-            # Serialized first: outcomes received since `seen` was read are counted twice.
+            # Serialized first: outcomes received after `seen` was read will be counted twice.
             document["outcomes"] = online.state(now)
         document["uses"] = [
             _Use(addresses[use.slot], use.start, use.proven, to_bytes(use.hashes), use.sizes)
