@@ -83,6 +83,7 @@ class Sharing:
     ) -> None:
         self.settings = settings
         self.origin = origin
+        self.tag = tag_of(origin)  # the prefix that this picker's decision ids must have
         self.director = director
         self.wall_clock = wall_clock
         self.online = online
@@ -127,11 +128,6 @@ class Sharing:
         """
         self.now = now
         return [write_batch(batch) for batch in self.outbox.batches(now)]
-
-    @property
-    def tag(self) -> str:
-        """The prefix that this picker's decision ids must have."""
-        return tag_of(self.origin)
 
     def hello(self, now: float) -> None:
         """Announce this picker and ask for all loads, at the start and after an interruption."""
