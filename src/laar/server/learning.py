@@ -162,14 +162,15 @@ class Learning:
         entries: list[dict[str, object]] = []
         for model in dict.fromkeys([*served, *capability.models, *reported]):
             outcomes = reported.get(model)
+            fitted = capability.measured_models.get(model)
             measured, seen = speeds.get(model, (None, None))
             entries.append(
                 {
                     "model": model,
                     "served": model in served,
                     "fitted": {
-                        "outcomes": capability.outcomes(model),
-                        "success_rate": capability.mean(model),
+                        "outcomes": fitted.outcomes if fitted else 0,
+                        "success_rate": fitted.mean if fitted else None,
                     },
                     "reported": {
                         "outcomes": outcomes.outcomes if outcomes else 0.0,

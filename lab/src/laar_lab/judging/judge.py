@@ -71,7 +71,7 @@ def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, obj
 def _base_rates(capability: CapabilityModel, models: Sequence[str]) -> Floats:
     """Return each model's fitted base rate, minus 1 if another has over twice its outcomes."""
     rates = np.array([capability.base_rates[model] for model in models])
-    counts = np.array([capability.outcomes(model) for model in models])
+    counts = np.array([capability.measured_models[model].outcomes for model in models])
     return np.where(2 * counts >= counts.max(), rates, rates - 1.0)
 
 
