@@ -76,7 +76,7 @@ this many: it keeps the documents from eviction, and may refute them."""
 NAME_CHARS = 24
 """Characters by which the note about their order names documents that can't be counted."""
 
-MAX_LOOKS = 30_000
+MAX_PARSED = 30_000
 """Maximum parsed lines cached, 0.2 KB each; then the cache is cleared."""
 
 MAX_FRAME = 4_000
@@ -104,7 +104,7 @@ _NUMBER = re.compile(r"\d+")
 _RULE = "-=#*_~+|`.:<>/ \t\r"
 
 
-_Looks: TypeAlias = "tuple[int, int, int, int, int, bool]"
+_Parsed: TypeAlias = "tuple[int, int, int, int, int, bool]"
 """A parsed line: start; end of its number, label and text; hash of its identifying part; whether it
 is long. The last end is 0 for a blank line."""
 
@@ -221,7 +221,7 @@ class Recurrences:
     def __init__(self) -> None:
         self.together = _Together()
         self._frame: Latest[int, int] = Latest(MAX_FRAME)  # texts in which each line is frequent
-        self._looks: dict[int, _Looks] = {}
+        self._parsed: dict[int, _Parsed] = {}
         self._pieces: Latest[int, _Piece] = Latest(MAX_PIECES)
         self._closings: Latest[int, tuple[int, int]] = Latest(MAX_FRAME)  # by scope, with a count
         self._without_news = 0
@@ -259,7 +259,7 @@ class Recurrences:
         """Return the lines of a text, with known documents whole, and their labels."""
         lines = starts, cores, ends, keys, last_keys, long = Lines([], [], [], [], [], [])
         seen = Seen(scope, text, lines, [])
-        looks, frame, begun = self._looks, self._frame, self._begun
+        parsed, frame, begun = self._parsed, self._frame, self._begun
         at, size = 0, len(text)
         while at < size:
             stop = text.find("\n", at)
@@ -267,7 +267,7 @@ class Recurrences:
                 at += 1
                 continue
             line = text[at : stop if stop >= 0 else size]
-            start, number, core, end, own, is_long = looks.get(hash(line)) or self._look(line)
+            start, number, core, end, own, is_long = parsed.get(hash(line)) or self._parse(line)
             if end:
                 n = len(keys)
                 key = last_key = hash((scope, own))
@@ -300,8 +300,8 @@ class Recurrences:
     def _lead(self, scope: int, line: str) -> int:
         """Return the length of words up to a colon if a known document follows them; else 0."""
         rest = line.partition(": ")[2]
-        looks = self._looks.get(hash(rest)) or self._look(rest)
-        return len(line) - len(rest) if (hash((scope, looks[4])),) in self._begun else 0
+        parsed = self._parsed.get(hash(rest)) or self._parse(rest)
+        return len(line) - len(rest) if (hash((scope, parsed[4])),) in self._begun else 0
 
     def _known(self, seen: Seen, begin: int, key: int, stop: int) -> tuple[int, int, _Piece] | None:
         """Return end, last line's key and piece of the longest known document that begins here."""
@@ -338,16 +338,16 @@ class Recurrences:
                 break
             at, stop = stop + 1, text.find("\n", stop + 1)
             line = text[at : stop if stop >= 0 else len(text)]
-            looks = self._looks.get(hash(line)) or self._look(line)
-            if looks[5]:
-                keys.append(hash((scope, looks[4])))
+            parsed = self._parsed.get(hash(line)) or self._parse(line)
+            if parsed[5]:
+                keys.append(hash((scope, parsed[4])))
         return tuple(keys)
 
-    def _look(self, line: str) -> _Looks:
+    def _parse(self, line: str) -> _Parsed:
         """Parse a line, cached since most lines recur."""
-        if len(self._looks) >= MAX_LOOKS:
-            self._looks.clear()
-        return self._looks.setdefault(hash(line), _taken_apart(line))
+        if len(self._parsed) >= MAX_PARSED:
+            self._parsed.clear()
+        return self._parsed.setdefault(hash(line), _parse_line(line))
 
     def _unjoined(self, lines: Lines, places: list[Place]) -> list[Place]:
         """Return the places, except those joined to a line next to them: parts of longer pieces."""
@@ -503,7 +503,7 @@ def _beginnings(keys: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [keys[:count] for count in range(1, len(keys) + 1)]
 
 
-def _taken_apart(line: str) -> _Looks:
+def _parse_line(line: str) -> _Parsed:
     own = line.strip()
     start = len(line) - len(line.lstrip()) if own else 0
     label = _LABEL.match(own)
@@ -737,7 +737,7 @@ class _Bounds:
         """Return the start of a short line that follows words of the frame up to a colon."""
         end = self._seen.lines.ends[line]
         rest = self._seen.text[self._seen.lines.starts[line] : end].partition(": ")[2]
-        start, number, _, _, own, _ = _taken_apart(rest)
+        start, number, _, _, own, _ = _parse_line(rest)
         is_it = number == start and hash((self._seen.scope, own)) == key
         return end - len(rest) + start if is_it else None
 

@@ -163,14 +163,14 @@ class Turn:
         if known is not None and not self.restores and any(change.ids for change in known.changes):
             known = None
         if not text.fresh and known is not None:
-            return self._again(text, known)
+            return self._resent(text, known)
         if self._late or not (text.fresh or self._dedups):
             return text.value
         if text.fresh and known is None and self._is_alone(text):
             self._note(Reason.NOTHING_SHARED)
             return text.value
         try:
-            return self._anew(body, text, memo_key, known)
+            return self._planned(body, text, memo_key, known)
         except Refused as refused:
             if refused.reason is not Reason.OVER_BUDGET:
                 raise
@@ -205,17 +205,13 @@ class Turn:
                 made = replace(made, items=tuple(items))
             yield replace(change, block=made)
 
-    def _again(self, text: Text, known: Remembered) -> str:
+    def _resent(self, text: Text, known: Remembered) -> str:
         """Return an older text as sent in its own turn."""
         self._in_full.update(known.docs)
-        if not known.changes:
-            return text.value
-        bare, annotated = rewrite(text.value, known.changes)
-        if not verified(text.value, known.changes, bare, self._sent):
-            return text.value
-        return self._made(text, known.changes, bare, annotated)
+        made = self._carried_out(text, known.changes) if known.changes else None
+        return text.value if made is None else made
 
-    def _anew(
+    def _planned(
         self, body: dict[str, object], text: Text, memo_key: int, known: Remembered | None
     ) -> str:
         """Return the new form of a last-turn text, or of an older one that notes may refer to."""
@@ -237,8 +233,13 @@ class Turn:
             ]
         else:
             changes = list(map(as_received, blocks))
-        made = self._carried_out(text, changes)
+        made: str | None = text.value
+        if any(change.moved or change.repeated for change in changes):
+            self._check()
+            made = self._carried_out(text, changes)
         if made is None:
+            self._plan.reason = Reason.CHECK_FAILED
+            self._plan.orders.clear()
             made, changes = text.value, list(map(as_received, blocks))
         self._remember(memo_key, docs, changes, is_changed=made != text.value)
         return made
@@ -273,19 +274,10 @@ class Turn:
         return scan(text.value, settings, is_parts=text.parts, by_tool=by_tool)
 
     def _carried_out(self, text: Text, changes: Sequence[Change]) -> str | None:
-        """Return the text with its changes applied; None if verification fails."""
-        if not any(change.moved or change.repeated for change in changes):
-            return text.value
+        """Return the text with its changes applied, and count them; None if they are not safe."""
         bare, annotated = rewrite(text.value, changes)
-        self._check()
         if not verified(text.value, changes, bare, self._sent):
-            self._plan.reason = Reason.CHECK_FAILED
-            self._plan.orders.clear()
             return None
-        return self._made(text, changes, bare, annotated)
-
-    def _made(self, text: Text, changes: Sequence[Change], bare: str, annotated: str) -> str:
-        """Count the changes and return the changed text."""
         for change in changes:
             for item, own in zip(change.block.items, change.ids, strict=False):
                 self._plan.numbers[own] = item.label or ""

@@ -34,10 +34,7 @@ from laar.protocol.forms import field_span
 from laar.protocol.jsonscan import Span, deeper_than, member_spans
 from laar.protocol.prompt import READERS, Spans, UnknownPromptError
 from laar.protocol.sessions import SESSION_MEMBERS, conversation_of, session_of_body
-from laar.protocol.splice import (
-    model_span,
-    utf8_of,
-)
+from laar.protocol.splice import model_span, utf8_of
 
 ASIDE_BYTES = 1 << 20
 """Maximum body read on the event loop, in a millisecond or two. Longer ones are read in a thread;

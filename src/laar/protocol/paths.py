@@ -120,15 +120,13 @@ class DeniedPaths:
         if _USUAL.fullmatch(path) and path.rstrip("/").rpartition("/")[2] not in self._last:
             return False  # nearly every request ends here
         plain = path.partition("?")[0].partition("#")[0]
-        for _ in range(_MAX_UNQUOTED):
-            if self._ends_so(plain):
+        for _ in range(_MAX_UNQUOTED + 1):
+            if self._is_denied(plain):
                 return True
-            if "%" not in plain:
-                return False
             plain = unquote(plain)
-        return self._ends_so(plain)
+        return False
 
-    def _ends_so(self, path: str) -> bool:
+    def _is_denied(self, path: str) -> bool:
         segments: list[str] = []
         for segment in _SEPARATORS.split(path):
             name = segment.partition(";")[0].strip()  # some servers strip such parameters
@@ -223,10 +221,7 @@ def response_of(method: str, path: str) -> str:
 
 def _plain(path: str) -> str:
     """Normalize a path as engines do, so that no spelling bypasses the queue."""
-    path = path.partition("?")[0]
-    if "%" in path:
-        path = unquote(path)
-    return path.rstrip("/")
+    return unquote(path.partition("?")[0]).rstrip("/")
 
 
 def denied_path_error() -> RequestError:

@@ -163,23 +163,17 @@ def _without_attribution(system: object) -> object:
 
     Otherwise requests of a session would seem to share no prefix, although they do in the engine.
     """
-    if isinstance(system, str):
-        return _line_off(system)
-    if not isinstance(system, list):
+    parts = [system] if isinstance(system, str) else system
+    if not isinstance(parts, list):
         return system
     kept: list[object] = []
-    for part in system:
+    for part in parts:
         text = part.get("text") if isinstance(part, dict) else part
-        if isinstance(text, str) and text.startswith(_ATTRIBUTION):
-            if rest := _line_off(text):
-                kept.append(rest)
-        else:
+        if not (isinstance(text, str) and text.startswith(_ATTRIBUTION)):
             kept.append(part)
+        elif rest := text.partition("\n")[2]:
+            kept.append(rest)
     return kept
-
-
-def _line_off(text: str) -> str:
-    return text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text
 
 
 def _completions(document: dict[str, Any], spans: Spans) -> None:

@@ -67,7 +67,7 @@ class _Scan:
             if opened is None:
                 if closing:
                     self._end(name, attributes, match.end())
-                elif not self._only_spoken_of(match):
+                elif not self._is_mention(match):
                     opened = self._open(name, attributes, match)
             elif name == self.name or name == self.wrapper:  # other tags are part of a document
                 if not closing:
@@ -83,7 +83,7 @@ class _Scan:
         self._finish()
         return self.blocks
 
-    def _only_spoken_of(self, match: re.Match[str]) -> bool:
+    def _is_mention(self, match: re.Match[str]) -> bool:
         """Return whether an opening tag is within a sentence and not closed before the next one."""
         start = match.start()
         if self.text[start - 1 : start] in _BREAKS:
