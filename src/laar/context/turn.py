@@ -1,9 +1,9 @@
 """Plan the changes to a request: each text of the prompt, in prompt order.
 
-Documents of the last turn are aligned with the index; older text repeats the changes made in its
-turn if the memo has them, and otherwise stays unchanged. So later turns extend the text sent before
-and never rewrite it. A note may replace a document only if its full text is sent earlier in the
-same body; candidates are found by hash, then compared.
+Documents of the last turn are aligned with the index. Older text is changed as it was in its own
+turn if the memo has those changes, and otherwise stays unchanged, so that later turns extend the
+text sent before and never rewrite it. A note may replace a document only if its full text is sent
+earlier in the same body; candidates are found by hash, then compared.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TurnPlan:
-    """The changes to a body, the body with them, and what to learn; for its scope see `Turn`.
+    """The changes to a body, the changed body, and what to learn from it. For `scope` see `Turn`.
 
     Args:
         body: the body to forward; the same object as the received one if unchanged.
         conversation: hash of the conversation's beginning.
-        held_out: its documents stay as received, for the guard or because it switched off.
+        held_out: its documents stay as received, for comparison or since reordering does not pay.
         deduplicated: whether notes replace repeated documents; None if none are repeated.
         edits: new texts by path.
         orders: the documents of each block as sent, with the seed that they follow.
@@ -102,7 +102,7 @@ class Turn:
     """Plans the changes to a request.
 
     Args:
-        hook: settings, and what was learned; the plan says what to add to it.
+        hook: settings, and what was learned; `commit` adds what the plan contains.
         scope: hash of tenant, route and model.
         now: seconds, monotonic.
         ends_at: time by the hook's clock after which the plan is dropped.
@@ -180,7 +180,7 @@ class Turn:
             return text.value
 
     def _checked(self, changes: Sequence[Change], text: Text) -> Iterator[Change]:
-        """Yield untrusted changes with documents' names: no text is added, and none is lost."""
+        """Yield untrusted changes, with documents' names, if they neither add nor lose any text."""
         blocks = [change.block for change in changes]
         ends = [(*((a, c, d, b) for a, b, c, d, _ in own.items), (own.end,)) for own in blocks]
         places = [0, *chain.from_iterable(chain(*ends)), len(text.value)]
@@ -214,7 +214,7 @@ class Turn:
     def _planned(
         self, body: dict[str, object], text: Text, memo_key: int, known: Remembered | None
     ) -> str:
-        """Return the new form of a last-turn text, or of an older one that notes may refer to."""
+        """Return the new form of a last-turn text, or of an older one to which notes may refer."""
         before_changes = known.changes if known is not None else ()
         blocks = [change.block for change in before_changes] or self._blocks(text)
         self._check()
@@ -412,7 +412,7 @@ class Turn:
     # -- all of the request --------------------------------------------------------------------
 
     def _draw_groups(self) -> None:
-        """Assign the conversation's groups: left unchanged or not, de-duplicated or not."""
+        """Decide whether this conversation is left unchanged for comparison, and de-duplicated."""
         settings, guard = self.hook.settings, self.hook.guard
         self._dedups = settings.dedup == "exact"
         if self.observes or not self._texts:
@@ -433,7 +433,7 @@ class Turn:
     def _is_alone(self, text: Text) -> bool:
         """Return whether no other prompt will share the documents of a text.
 
-        One conversation in `_LOOK_EVERY` is examined regardless: other prompts may contain its
+        One conversation in `_LOOK_EVERY` is examined in any case: other prompts may contain its
         documents too, and answers with and without notes must be compared.
         """
         place, before = hash((self.scope, text.path)), "".join(self._sent[-1:])

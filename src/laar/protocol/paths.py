@@ -1,4 +1,4 @@
-"""Request paths: the format of their bodies, and the paths reserved for an engine's operators.
+"""Request paths: the format of their bodies, and paths that only an engine's operators may use.
 
 vLLM and SGLang serve operator paths on the inference port, many without a key. They put an engine
 to sleep, load weights, empty caches or call any method of a worker. A gateway that forwards every
@@ -100,7 +100,7 @@ DENIED_PATHS = (
 )
 
 _MAX_UNQUOTED = 3
-"""Maximum rounds of percent-decoding that chained servers may apply."""
+"""Number of times that a path may be percent-decoded, by servers in a chain."""
 _USUAL = re.compile(r"[A-Za-z0-9_/-]*")
 _SEPARATORS = re.compile(r"[/\\]+")
 
@@ -159,7 +159,7 @@ class PathFacts(NamedTuple):
 
 
 MAX_PATHS, MAX_PATH_CHARS = 256, 128
-"""Maximum cached paths, and their maximum length; clients send a handful of short ones."""
+"""Maximum number and length of cached paths; clients send a handful of short ones."""
 
 
 class Paths(dict[str, PathFacts]):

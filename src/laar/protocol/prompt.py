@@ -19,7 +19,7 @@ from laar.prefix.lengths import DIGEST, FILLER, MESSAGE
 from laar.prefix.templates import TOOLS
 
 MAX_SPANS = 20_000
-"""Maximum texts of a prompt: these take 10 ms. A long conversation has a thousand."""
+"""Maximum texts of a prompt, which take 10 ms. A long conversation has a thousand."""
 
 MAX_NESTED = 4
 """Maximum nesting of content parts; the APIs use two levels."""
@@ -28,7 +28,7 @@ _EMBEDDING_CHARS = 8192 * 4 // 3
 """Base64 characters of a token's embedding: 4,096 numbers of 16 bits, as in an 8B model."""
 
 _IMAGE_CHARS = 2400
-"""Characters that an image counts as: about 600 tokens."""
+"""Number of characters that an image counts as: about 600 tokens."""
 
 _SYSTEM = ("system", "developer")
 

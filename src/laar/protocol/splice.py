@@ -59,8 +59,8 @@ def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
 def model_span(body: bytes) -> Span | None:
     """Return the span of the top-level `model`'s value, quotes included; the last if repeated.
 
-    For nearly all clients no scan is needed: `model` is found at the end of the body, or at
-    the start if it can't be repeated later.
+    The bodies of nearly all clients need no scan: `model` is found in their tail, or at the start
+    if it is not repeated later.
 
     Returns:
         None if the body has no `model`.
@@ -84,7 +84,7 @@ def model_span(body: bytes) -> Span | None:
 
 
 def _contains(text: bytes, body: bytes, start: int = 0) -> bool:
-    """Return whether the body contains a text at or after an offset.
+    """Return whether the body contains a text at an offset or after it.
 
     Long bodies are first searched for the text's last four bytes, in half the time of `find`.
     """

@@ -1,10 +1,10 @@
 """Documents in XML-like items: ``<document id="7">...</document>``, in a wrapper or bare.
 
-This is not an XML parser: one pass looks for a short list of tag names. It refuses any sign that a
-tag is prose or part of a document: nested items, an end without a start, an invalid or duplicate
-attribute. An unclosed tag within a sentence ("when the <source> tag has an id") is only a mention.
-The patterns are possessive, or bounded by the characters that they exclude, so the time is linear
-in the length of the text.
+This is not an XML parser: one pass looks for a short list of tag names. It refuses a text with any
+sign that a tag is prose or part of a document: nested items, an end without a start, an invalid or
+duplicate attribute. An unclosed tag within a sentence ("when the <source> tag has an id") is only a
+mention. The patterns are possessive, or bounded by the characters that they exclude, so the time is
+linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _QUOTED = 8
 
 _COMMAS = frozenset(",;.")
 _BREAKS = frozenset("\n>")
-"""Characters that never precede a tag in a sentence."""
+"""Characters directly before a tag which show that no sentence mentions it."""
 
 
 def scan(text: str, least: int) -> list[Block]:
