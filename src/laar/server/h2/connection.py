@@ -333,7 +333,6 @@ class Connection(asyncio.Protocol):
             self.wants_write(call)
 
     def _settings(self, event: Any) -> None:
-        self.h2.settings_changed(event)
         if not self._greeted:
             self._greeted = True
             self._keep_alive()

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
-from urllib.parse import quote_from_bytes
-
-from jh2.hpack import NeverIndexedHeaderTuple
 
 PREFIX_BYTES = 5
 """Size of a message's prefix: compression flag and length."""
@@ -17,7 +14,9 @@ _FEW_PIECES = 64
 _SMALL_PIECE_BYTES = 1024
 _UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _MOST_DIGITS = 8
-_MESSAGE_SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) != "%")
+
+MAX_LITERAL_BYTES = 126
+"""Maximum length of a header's name or value that is sent: a longer one has a longer prefix."""
 
 
 class Code(IntEnum):
@@ -83,12 +82,10 @@ class Unframer:
 
 
 def status_headers(code: Code, text: str = "") -> list[tuple[bytes, bytes]]:
-    """Return the trailers that end a call."""
+    """Return the trailers that end a call; `text` is ASCII without percent signs."""
     headers = [(b"grpc-status", b"%d" % code)]
     if text:
-        quoted = quote_from_bytes(text.encode("utf-8", "replace"), safe=_MESSAGE_SAFE)
-        # Controlled by the peer, so it must not enter the compression table.
-        headers.append(NeverIndexedHeaderTuple(b"grpc-message", quoted.encode()))
+        headers.append((b"grpc-message", text.encode()[:MAX_LITERAL_BYTES]))
     return headers
 
 
