@@ -1,9 +1,9 @@
 """The context hooks of a picker: choose a request's route and mode, and record the measured gain.
 
-Connects `laar.context.ContextHook`, one per route in the settings, to the streams.
+Connects `laar.context.hook.ContextHook`, one per route in the settings, to the streams.
 
-`x-laar-context: off` always wins; `on` counts only if the route sets `opt_in`. A body signed by a
-header is left unchanged. A fault here costs only the gain: it is counted as
+`x-laar-context: off` takes precedence; `on` counts only if the route sets `opt_in`. A body signed
+by a header is left unchanged. A fault here costs only the gain: it is counted as
 `laar_degraded{what="context"}`, and the body is forwarded unchanged.
 
 Tenants are identified by the header in `flow.tenant_header`, and share no order.
@@ -147,7 +147,7 @@ class ContextHooks:
         self.may_restore = True
         """Whether numbers can be restored: False after a compressed response."""
         self.later: Callable[[Callable[[], None]], object] = lambda call: call()
-        # Learning deferred within an iteration of the event loop.
+        # Calls that learn from requests, deferred within an iteration of the event loop.
         self._due: deque[Callable[[], None]] = deque()
         self._answered: Latest[str, tuple[Ordering, Callable[..., None]]] = Latest(MAX_ANSWERED)
         self.apply_settings(picker.settings)

@@ -53,8 +53,8 @@ _MAX_DIGITS = 20
 """Maximum digits of a content length; Python rejects thousands."""
 
 _KEPT_CHARS = 500
-"""Characters kept of a question's head, and of its tail, after the decision: whole prompts, held
-until their answers end, would take gigabytes in a busy fleet. No feature reads more."""
+"""Characters kept of a question's start, and of its end, after the decision: in a busy fleet, all
+prompts whose answers have not ended would take gigabytes. No feature reads more."""
 
 _BY_TENANT = ("files", "uploads", "batches")
 """Collections of objects that are kept at a single endpoint for each tenant."""
@@ -145,7 +145,7 @@ class RequestHalf(StreamState):
 
     def _refuse_denied(self, out: list[Action]) -> RequestPhase:
         """Refuse a path reserved for an engine's operators."""
-        self.shadow = False  # must not reach an engine, not even in shadow
+        self.shadow = False  # the request must not reach an engine, not even in shadow
         return self._refuse(denied_path_error(), out)
 
     def _announces_too_much(self, headers: Mapping[str, str]) -> bool:
@@ -158,7 +158,7 @@ class RequestHalf(StreamState):
         )
 
     def _refuse_long(self, out: list[Action]) -> RequestPhase:
-        """Refuse a body beyond the limit: as it is not read, its model is unknown."""
+        """Refuse a body beyond the limit: it is not read, so its model is unknown."""
         limit = self.env.settings.max_body_bytes
         error = RequestError(413, "body-too-large", f"the body is longer than {limit} bytes")
         return self._refuse(error, out)
@@ -347,7 +347,7 @@ class RequestHalf(StreamState):
 
     def _decided(self, event: Decided, now: float, out: list[Action]) -> RequestPhase:
         decision = self.decision = event.decision
-        request, came = decision.request, self.body
+        request, body = decision.request, self.body
         # Keep only the part of the prompt that is read after the decision.
         request.spans, request.body, question = (), b"", request.question
         if len(question) > 2 * _KEPT_CHARS:
@@ -378,9 +378,9 @@ class RequestHalf(StreamState):
             change_headers(decided, self._head, request.id, may_add=self._may_add_headers)
         if (target := decision.rewrite or request.model) != self.asked:
             self._fit(target)
-        self.dialect.send(decided, came, out)
-        came.data = None  # kept until now: after a fault the body is forwarded unchanged
-        return RequestPhase.SENT if came.is_complete else RequestPhase.PASSING
+        self.dialect.send(decided, body, out)
+        body.data = None  # kept until now: after a fault the body is forwarded unchanged
+        return RequestPhase.SENT if body.is_complete else RequestPhase.PASSING
 
     def _fit(self, target: str) -> None:
         """Put the endpoint's model name into the body, unless it can't be spliced."""
@@ -389,7 +389,7 @@ class RequestHalf(StreamState):
         try:
             self.body.replace(splice_model(bytes(self.body.data), target, self._model_span))
             self.target = target
-        except (ValueError, RequestError):  # keep the destination: there is no other choice
+        except (ValueError, RequestError):  # the body still goes to the chosen endpoint
             self.unspliced += 1
 
     def _refused(self, event: Refused, now: float, out: list[Action]) -> RequestPhase:

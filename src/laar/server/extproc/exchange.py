@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 UNREADABLE = "unreadable message"
 
 Wait = Callable[[], Awaitable[Event]]
-"""A function that starts a wait; the awaited result is the machine's next event."""
+"""A function to await, whose result is the machine's next event."""
 
 
 class Exchange(Handler):
@@ -170,7 +170,7 @@ class Exchange(Handler):
                 elif isinstance(action, Replied):
                     processor.director.replied(action.decision, action.reply, now, read=action.read)
                 elif isinstance(action, Read):
-                    # Envoy accepts one extension only, so it covers the wait for earlier bodies.
+                    # Envoy accepts one extension only: it must cover the wait for earlier bodies.
                     self.reassure()
                     return partial(self._read, action)
                 else:

@@ -48,7 +48,7 @@ class Unframer:
     def __init__(self, longest_bytes: int) -> None:
         self._longest_bytes = longest_bytes
         self._pieces: list[bytes] = []
-        self._wanted_bytes = PREFIX_BYTES  # total length at which parsing can continue
+        self._wanted_bytes = PREFIX_BYTES  # length of the pieces at which parsing can continue
         self.held_bytes = 0
         """Bytes held of an incomplete message."""
 

@@ -3,7 +3,7 @@
 jh2's frame objects cost more than the frames' content, so the frames of a typical call bypass them:
 `takes` selects frames that are complete, without padding or priority, and valid for their stream,
 and `open`, `close` and `write_data` keep jh2's streams and windows up to date. jh2 handles all
-other frames: the first headers, ends of streams except resets, errors.
+other frames, such as ends of streams other than resets, and all errors.
 
 Headers repeat from call to call. A header list that jh2 has accepted is not validated again, and
 response headers are written uncompressed, without jh2's encoder.
@@ -41,8 +41,8 @@ _NO_TABLE = b"\x20"
 """Sets the size of the compression table to 0. As it stays empty, it need not follow the peer's
 changes of its maximum size (RFC 7541, 4.2)."""
 _KNOWN_LISTS = _KNOWN_HEADERS = 64
-"""Number of cached header lists, and their maximum length: at most 6 MiB, about 20 KB if Envoy is
-the peer."""
+"""Maximum number of cached header lists, and of headers in each: they take up to 6 MiB, but about
+20 KB if Envoy is the peer."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
@@ -51,7 +51,7 @@ _RESET_BYTES = 4
 
 
 class Library(H2Connection):  # type: ignore[misc]  # it has no type information
-    """jh2's connection without costs per open stream or per typical frame."""
+    """jh2's connection, with less work per open stream and per frame."""
 
     MAX_CLOSED_STREAMS = 1024
 
@@ -80,7 +80,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
 
     @property
     def open_inbound_streams(self) -> int:
-        """Return 0, since the caller limits streams; the base class walks all streams at each call.
+        """Return 0: `Connection` limits streams. jh2 would walk all streams for each new one.
 
         It would also fail a connection above the limit, which the peer may not know yet.
         """
@@ -93,8 +93,9 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         """Return whether a frame bypasses the library; pass others to `receive_data`.
 
         Args:
-            kind: type of the frame, without flags except END_HEADERS. If it bypasses the library,
-                DATA is subtracted from the windows; pass headers to `open`, a reset to `close`.
+            kind: type of the frame, which has no flags except END_HEADERS. If it bypasses the
+                library, DATA is subtracted from the windows; pass headers to `open`, a reset to
+                `close`.
             stream_id: its stream.
             length: bytes of its payload.
         """
