@@ -224,40 +224,37 @@ class ContextHooks:
             rule = ordering.rule
             if head.path.startswith(rule.path) and (not rule.models or model in rule.models):
                 mode = ordering.mode(head.context, may_change=may_change)
+                if mode == "off":
+                    if head.context:
+                        ordering.reasons[Reason.OFF.value] += 1
+                    return None
+                if head.signed:
+                    ordering.reasons["signed"] += 1
+                    return None
                 restores = (shows_answer or self.shows_answers) and self.may_restore
-                return self.guarded(
-                    self._look, ordering, body, api, head, mode, now, document, restores
+                call = partial(
+                    ordering.hook.apply,
+                    body,
+                    api=api,
+                    tenant=head.tenant,
+                    now=now,
+                    mode=mode,
+                    document=document,
+                    restores=restores,
                 )
+                return self.guarded(self._reworked, ordering, call, body, restores, mode)
         return None
 
-    def _look(
+    def _reworked(
         self,
         ordering: Ordering,
+        call: Callable[[], TurnPlan],
         body: bytes,
-        api: Api,
-        head: Head,
-        mode: Mode,
-        now: float,
-        document: dict[str, Any] | None,
         restores: bool,
+        mode: Mode,
     ) -> _Reworked | None:
-        if mode == "off":
-            if head.context:
-                ordering.reasons[Reason.OFF.value] += 1
-            return None
-        if head.signed:
-            ordering.reasons["signed"] += 1
-            return None
         began = self._clock()
-        plan = ordering.hook.apply(
-            body,
-            api=api,
-            tenant=head.tenant,
-            now=now,
-            mode=mode,
-            document=document,
-            restores=restores,
-        )
+        plan = call()
         ordering.added_s.observe(self._clock() - began)
         ordering.reasons[plan.reason.value] += 1
         ordering.shapes.update(shape for shape, _ in plan.shapes)

@@ -217,9 +217,8 @@ class Exchange(Handler):
         processor.fault("a stream failed; its request continues without the picker", trace=True)
         actions = [] if stream is None else stream.receive(Failed(), processor.clock())
         for action in actions:
-            if (write := ANSWERS.get(type(action))) is not None:
-                self._call.send(write(action))
+            self._call.send(ANSWERS[type(action)](action))
             if isinstance(action, Immediate):
                 processor.answered(action)
-        if not any(type(action) in ANSWERS for action in actions):
+        if not actions:
             self._call.end()

@@ -205,7 +205,7 @@ class Guard:
             if length >= _SMALL_DATA_BYTES:
                 return
         elif kind in (Frame.HEADERS, Frame.CONTINUATION):
-            self._header_block(kind, flags, length)
+            self._header_block(kind, length)
             if kind == Frame.HEADERS:
                 return
         elif kind == Frame.RST_STREAM:
@@ -218,7 +218,7 @@ class Guard:
         if not self._idle.spend(now, earned):
             raise FloodError("too many frames that carry nothing")
 
-    def _header_block(self, kind: int, flags: int, length: int) -> None:
+    def _header_block(self, kind: int, length: int) -> None:
         if kind == Frame.HEADERS:
             self._block_bytes = self._continuations = 0
         else:
@@ -226,5 +226,3 @@ class Guard:
         self._block_bytes += length
         if self._block_bytes > MAX_HEADER_BLOCK_BYTES or self._continuations > MAX_CONTINUATIONS:
             raise FloodError("a header block is too long")
-        if flags & _END_HEADERS:
-            self._block_bytes = self._continuations = 0
