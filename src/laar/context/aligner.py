@@ -42,8 +42,8 @@ _SHALLOW = 32
 otherwise the search could not reach the end of a long list."""
 
 _MOST_SHARED = 32
-"""Maximum documents of all orders, 8 bytes each, as a multiple of `capacity_docs`, which does not
-limit them: long orders that differ only in their last document take one position each."""
+"""Maximum documents of all orders (8 bytes each), as a multiple of `capacity_docs`. That alone does
+not limit them: long orders that differ only in their last document take one position each."""
 
 _EXPIRE_AT_ONCE = 32  # per call: a burst of expiries must not cost a request a millisecond
 _FORGET_AT_ONCE = 256  # about 2 ms, when an endpoint's cache is gone; later calls drop the rest
@@ -202,9 +202,9 @@ class OrderIndex:
     def forget(self, endpoint: str, *, before: float | None = None) -> int:
         """Drop the orders whose last endpoint is the given one.
 
-        Call it when an endpoint's cache is emptied, or it has restarted or left. With `before`, a
-        time in seconds, orders sent after it are kept: an LRU cache still has them. If there are
-        more than a few hundred, later requests drop the rest.
+        Call it when an endpoint's cache is emptied, and when the endpoint has restarted or left.
+        With `before`, a time in seconds, orders sent after it are kept: an LRU cache still has
+        them. If there are more than a few hundred, later requests drop the rest.
 
         Returns:
             The number of orders.

@@ -59,8 +59,8 @@ def prompt_texts(body: dict[str, object], api: str, raw: bytes | None = None) ->
     Args:
         body: the body, parsed.
         api: the API of the body.
-        raw: the body as received, to return a content whose blocks are documents as one text,
-            before the texts of its blocks; None for no such texts.
+        raw: the body as received. With it, a content whose blocks are documents is also returned
+            as one text, before the texts of its blocks; with None it is not.
 
     Raises:
         Refused: `api` is not ``chat``, ``messages``, ``responses`` or ``completions``.

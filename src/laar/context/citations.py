@@ -62,7 +62,7 @@ def can_restore(body: Mapping[str, Any], api: str) -> bool:
 def numbered(text: str, block: Block) -> Block:
     """Return the block, movable if ids can replace all its numbers; else unchanged.
 
-    That is the case if each document's number precedes it, and perhaps also follows it.
+    They can if each document's number is before it, and perhaps once more after it.
     """
     if block.held is None or not block.labels_stay or block.quoted:
         return block

@@ -2,8 +2,8 @@
 
     size -> parse -> scan -> (duplicates) -> align -> rewrite -> verify -> splice
 
-The hook keeps a bounded number of hashes of orders, of changes to running conversations (hashes and
-positions), and of counts. It keeps no text after a request's commit, so none can leak into another
+Its state is bounded: hashes of the orders sent, hashes and positions of the changes to running
+conversations, and counts. It keeps no text after a request's commit, so none can leak into another
 request: a duplicate note only refers to text earlier in the same outgoing body.
 
 A request never fails because of the hook. A body is forwarded unchanged, with a reason, if it is
@@ -241,7 +241,7 @@ def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -
 
 
 _DEPTHS = frozenset((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256))
-"""Numbers of leading documents to hash for a context: few, since a queue has an entry for each."""
+"""Lengths of the prefixes to hash for a context: few, since the queue has an entry for each."""
 
 
 def _context(seed: int, docs: Sequence[int]) -> tuple[int, ...]:

@@ -50,7 +50,7 @@ class Memo:
 
     Args:
         secret: returns the secret of the keys.
-        tell: called with key and changes of each text changed, to share them with other processes.
+        tell: called with the key and the changes of each changed text, for other processes.
     """
 
     def __init__(

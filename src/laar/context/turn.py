@@ -48,7 +48,7 @@ class TurnPlan:
     Args:
         body: the body to forward; the same object as the received one if unchanged.
         conversation: hash of the conversation's beginning.
-        held_out: its documents stay as received, for comparison or since reordering does not pay.
+        held_out: its documents stay as received, for comparison or because the guard says so.
         deduplicated: whether notes replace repeated documents; None if none are repeated.
         edits: new texts by path.
         orders: the documents of each block as sent, with the seed that they follow.

@@ -46,7 +46,7 @@ class RequestHeaders(Event):
     """A request's headers: the first message of nearly every stream.
 
     `count` and `size_bytes` include headers with repeated names. `attempts` is this Envoy's maximum
-    of attempts per request; 0 if not reported.
+    number of attempts per request; 0 if not reported.
     """
 
     headers: Mapping[str, str]
@@ -201,7 +201,7 @@ class Patience(NamedTuple):
     Args:
         silence_s: maximum at any time, from `laar.protocol.headers.SILENCES_S`; None for Envoy's.
         begin_s: maximum before its response headers, from `laar.protocol.headers.BEGINS_S`; None
-            applies only `silence_s`.
+            for no such limit.
         once: another endpoint is tried only if the connection fails.
     """
 

@@ -222,7 +222,7 @@ class Collectors:
             return
         failed = asked.failed
         if failed is None and asked.reply is None and not table.takes[slot]:
-            # Perhaps only the picker can't reach it. But count it as failed: to try a prefiller
+            # Perhaps only the picker can't reach it. But count it as failed: trying a prefiller
             # costs a client its answer, since Envoy's retries elsewhere use the same prefiller.
             failed = Kind.STATUS
         self._picker.health.questions.answered(
@@ -230,7 +230,7 @@ class Collectors:
         )
 
     def _to_wake(self, most: int) -> list[Asking]:
-        """Return a call for each sleeping engine that has requests waiting for it, to wake it."""
+        """Return a call for each sleeping engine with waiting requests, to wake it."""
         table, now = self._picker.table, self._clock()
         if not self._picker.settings.routing.enforcement.share:
             return []

@@ -35,7 +35,7 @@ _QUOTED = 8
 
 _COMMAS = frozenset(",;.")
 _BREAKS = frozenset("\n>")
-"""Characters directly before a tag which show that no sentence mentions it."""
+"""If one of these characters is directly before a tag, no sentence mentions the tag."""
 
 
 def scan(text: str, least: int) -> list[Block]:

@@ -92,8 +92,8 @@ class Answer:
     ) -> list[Replied | Stored | Answering]:
         """Read a piece, or just the end, for a refusal's text, an error, usage and an id.
 
-        Progress is reported too, but not for every piece. A piece without an event is no progress,
-        for example a comment.
+        Progress is reported too, but not for every piece. A piece without an event, for example a
+        comment, is no progress.
         """
         found: list[Replied | Stored | Answering] = []
         refusal, self._refusal = self._refusal, None
@@ -119,7 +119,7 @@ class Answer:
         return found
 
     def put_by(self, data: bytes, now: float) -> bool:
-        """Keep a piece to read it later, if it can be passed on at once; return whether it was."""
+        """Keep a piece that can be passed on at once, to read it later; return whether it is."""
         reader, is_due = self._reader, now - self._progress_at >= _PROGRESS_S
         if reader is None or is_due or self.complete or self.restorers:
             return False

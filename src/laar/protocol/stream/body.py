@@ -24,9 +24,8 @@ _LOOK_EVERY_S = 1.0
 class HeldBytes:
     """Counts the bytes held by all streams for bodies that are incomplete or wait to be read.
 
-    At the limit, slow incomplete bodies are evicted, largest first. Otherwise, because of a few
-    clients that never finish their bodies, all others would be refused. `limit_bytes` may be
-    changed.
+    At the limit, slow incomplete bodies are evicted, largest first. Otherwise a few clients that
+    never finish their bodies would block all others. `limit_bytes` may be changed.
     """
 
     def __init__(self, limit_bytes: int) -> None:

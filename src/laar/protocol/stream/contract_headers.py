@@ -128,7 +128,7 @@ def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
 def patience(decision: Decision) -> Patience:
     """Return how long the endpoint may stay silent, derived from its expected latency.
 
-    Before its last token an answer that is not streamed is silent. If no other endpoint serves the
+    An answer that is not streamed is silent until its last token. If no other endpoint serves the
     model, Envoy does not hedge.
     """
     if decision.once:

@@ -186,7 +186,7 @@ class RequestHalf(StreamState):
         test = event.headers.get(names.TEST_SELECTION) if env.settings.conformance_headers else ""
         if test and (wanted := names.read_subset(test)) is not None:
             self._subset = wanted if self._subset is None else self._subset & wanted
-        if env.enforced is not None and not facts.denied:  # else refused, even in shadow
+        if env.enforced is not None and not facts.denied:  # denied ones are refused in shadow too
             self.shadow = not env.enforced(head.session or self._id)
         return facts
 
@@ -273,7 +273,7 @@ class RequestHalf(StreamState):
         if self.api is Api.RESPONSES:
             self.stores_answer = True
         elif self._facts.stores and self.api is _OPAQUE:
-            # A batch names its results' files once it has ended; contents of files name nothing.
+            # Besides answers to POSTs: an ended batch names its result files, in any answer.
             self.stores_answer = head.method == "POST" or self._facts.stores == "batches"
             self.read_answer = self.stores_answer
         if self.api is not _OPAQUE and not self.dialect.shows_answers:

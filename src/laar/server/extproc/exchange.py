@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 UNREADABLE = "unreadable message"
 
 Wait = Callable[[], Awaitable[Event]]
-"""A function to await, whose result is the machine's next event."""
+"""A coroutine function whose result is the machine's next event."""
 
 
 class Exchange(Handler):

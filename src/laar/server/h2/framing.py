@@ -16,7 +16,8 @@ _UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _MOST_DIGITS = 8
 
 MAX_LITERAL_BYTES = 126
-"""Maximum length of a header's name or value that is sent: a longer one has a longer prefix."""
+"""Maximum length of names and values in headers that laar sends: a greater length takes more than
+one byte."""
 
 
 class Code(IntEnum):

@@ -38,7 +38,7 @@ _LIBRARY_BYTES = 4096
 """Maximum bytes of frames passed to the library at once, so that a turn can end in between."""
 
 _SMALL_DATA_BYTES = 256
-"""Length from which DATA frames are free of charge; shorter ones are charged (`Guard.messages`)."""
+"""Minimum length of DATA frames that cost nothing; shorter ones are charged."""
 
 
 class Frame:
@@ -53,13 +53,13 @@ class Frame:
 
 
 LIBRARY = -1
-"""Stands for a frame type if the bytes are for the library."""
+"""Yielded instead of a frame type if the bytes are for the library."""
 
 _AROUND = {Frame.DATA: 0, Frame.HEADERS: _END_HEADERS, Frame.RST_STREAM: 0}
 """Frame types that may bypass the library, each with the flags it must have."""
 
 _FREE = {Frame.DATA: _SMALL_DATA_BYTES, Frame.HEADERS: 0, Frame.RST_STREAM: 0}
-"""Length from which frames of these types, with those flags, need no `Guard._judge`."""
+"""Minimum length, by type, of frames with those flags that `Guard._judge` need not see."""
 
 
 class FloodError(Exception):

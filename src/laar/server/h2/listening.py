@@ -128,7 +128,7 @@ class H2Server:
         return port
 
     async def start(self) -> None:
-        """Accept connections. A further call accepts them anew, to use another TLS context.
+        """Accept connections; a further call does so with another TLS context.
 
         The sockets stay open and keep their queue, so no client is refused meanwhile.
         """
