@@ -144,7 +144,9 @@ class Connection(asyncio.Protocol):
                     self.h2.close(stream_id)
                     self._stream_reset(stream_id)
                 else:
-                    self._through_the_library(piece)
+                    for event in self.h2.receive_data(piece):
+                        if (react := _REACTIONS.get(type(event))) is not None:
+                            react(self, event)
                 if perf_counter() >= end:
                     is_over = False
                     break
@@ -243,12 +245,6 @@ class Connection(asyncio.Protocol):
         self._drop(call.stream_id)
 
     # -- input of the peer ---------------------------------------------------------------------
-
-    def _through_the_library(self, data: bytes) -> None:
-        for event in self.h2.receive_data(data):
-            react = _REACTIONS.get(type(event))
-            if react is not None:
-                react(self, event)
 
     def _request(self, stream_id: int, head: Head) -> None:
         fits = self._server.open_calls.take(1, 1 + len(self._calls))
