@@ -137,7 +137,7 @@ class Picker:
             self._faulty.clear()
         self.director.use(settings.routing.director, policies)
         if capability is not None:
-            self.learning.use(capability)
+            self.learning.assessor.use(capability)
             self.director.engines.reassess(capability.speed)
             self.check_artifact()
         self.health.settings = settings.health.breaker
