@@ -166,7 +166,7 @@ def attributes(of: Mapping[str, Any]) -> dict[str, object]:
     """Return a span's attributes from a record; the chosen candidate's are `laar.chosen.*`."""
     values = _renamed(of, fields.ATTRIBUTES)
     for name, value in of["candidates"][of["picked"]].items():
-        if name in fields.OF_CHOSEN:
+        if name not in ("endpoint", "model"):  # fields of the decision
             values[f"laar.chosen.{name}"] = value
     end = of.get("completion")
     if end is not None:
