@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from laar.cli import terminal
 from laar.cli.terminal import (
     ConfigFile,
     KeyVariable,
     TokenFile,
+    admin_url,
     key_headers,
     read_token,
     report_errors,
@@ -41,9 +41,10 @@ def doctor(
 
         from rich.console import Console
 
-        from laar.doctor import Doctor, Level, admin_url, show_findings
+        from laar.doctor import Doctor, Level, show_findings
         from laar.errors import SettingError
         from laar.settings import load
+        from laar.settings.listening import dialled
 
         try:
             settings = load(config).settings
@@ -51,8 +52,8 @@ def doctor(
             raise SettingError(f"{fault}\nA running picker ignores this file until then") from None
         found = Doctor(
             settings,
-            envoy=terminal.admin_url(envoy_url) if envoy_url else None,
-            picker=terminal.admin_url(picker_url) if picker_url else admin_url(settings),
+            envoy=admin_url(envoy_url) if envoy_url else None,
+            picker=admin_url(picker_url or dialled(settings.listen.admin)),
             token=read_token(token_file),
             key=key_headers(key_env),
         )

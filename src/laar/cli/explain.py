@@ -124,7 +124,7 @@ def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str])
     from laar.server.picker import Picker
 
     picker = Picker(settings)
-    picker.table.replace("settings", [endpoint.spec() for endpoint in settings.endpoints])
+    picker.table.replace("settings", settings.listed())
     if settings.endpoints_file is not None:
         picker.table.replace("endpoints file", load_endpoints(settings.endpoints_file))
     if not len(picker.table):
