@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import FAULT, ConfigFile, report_errors
+from laar.cli.terminal import FAULT, ConfigFile
 
 
 def check(
@@ -44,32 +44,31 @@ def check(
     Prints every fault and exits 2, or prints the effective settings, each with file and line.
     Settings that `laar serve` would ignore are printed as warnings.
     """
-    with report_errors():
-        from laar.errors import LaarError
-        from laar.server.checking import faults
-        from laar.settings import Settings, as_yaml, load, remarks
+    from laar.errors import LaarError
+    from laar.server.checking import faults
+    from laar.settings import Settings, as_yaml, load, remarks
 
-        if schema:
-            typer.echo(json.dumps(Settings.model_json_schema(), indent=2))
-            return
-        try:
-            loaded = load(config)
-            found = [] if elsewhere else faults(loaded, ports=ports)
-            if with_envoy and not elsewhere:
-                from laar.cli.beside import envoy_faults
+    if schema:
+        typer.echo(json.dumps(Settings.model_json_schema(), indent=2))
+        return
+    try:
+        loaded = load(config)
+        found = [] if elsewhere else faults(loaded, ports=ports)
+        if with_envoy and not elsewhere:
+            from laar.cli.beside import envoy_faults
 
-                found += envoy_faults(loaded, config)
-            noted = list(remarks(loaded))
-        except LaarError as fault:
-            if not as_json:
-                raise
-            found, noted = str(fault).splitlines(), []
-        if as_json:
-            typer.echo(json.dumps({"faults": found, "warnings": noted}, indent=2))
-        else:
-            for text in (*found, *(f"warning: {warning}" for warning in noted)):
-                typer.echo(f"laar: {text}", err=True)
-        if found:
-            raise typer.Exit(FAULT)
+            found += envoy_faults(loaded, config)
+        noted = list(remarks(loaded))
+    except LaarError as fault:
         if not as_json:
-            typer.echo(as_yaml(loaded), nl=False)
+            raise
+        found, noted = str(fault).splitlines(), []
+    if as_json:
+        typer.echo(json.dumps({"faults": found, "warnings": noted}, indent=2))
+    else:
+        for text in (*found, *(f"warning: {warning}" for warning in noted)):
+            typer.echo(f"laar: {text}", err=True)
+    if found:
+        raise typer.Exit(FAULT)
+    if not as_json:
+        typer.echo(as_yaml(loaded), nl=False)
