@@ -48,6 +48,8 @@ def init(
     import asyncio
 
     from laar.datalayer.discovery import look_at
+    from laar.envoy.bootstrap import render, to_yaml
+    from laar.envoy.options import BootstrapOptions
     from laar.errors import SettingError
 
     headers = key_headers(key_env)
@@ -73,7 +75,10 @@ def init(
     )
     (directory / "laar.yaml").write_text(_SETTINGS, "utf-8")
     cas = tuple({ca: None for endpoint in endpoints if (ca := endpoint.way().ca) is not None})
-    _write_bootstrap(directory, cas)
+    eds_path = str((directory / "run" / "endpoints.json").absolute())
+    options = BootstrapOptions(eds_path=eds_path, listen_host="127.0.0.1", endpoint_cas=cas)
+    (directory / "run").mkdir(exist_ok=True)
+    (directory / "envoy.yaml").write_text(to_yaml(render("sidecar", options)), "utf-8")
     where = "" if directory == Path() else f"cd {quote(str(directory))} && "
     typer.echo(f"\nNext:\n  {where}laar serve --with-envoy")
     typer.echo("  curl http://127.0.0.1:8080/v1/models")
@@ -146,13 +151,3 @@ def _endpoints(engines: Sequence[Engine], declared: Sequence[Endpoint], *, has_k
     heading = "# Made by `laar init`. laar reads this file again whenever it changes.\n"
     text = yaml.safe_dump({"endpoints": listed}, sort_keys=False, allow_unicode=True)
     return "".join([heading, text, *commented])
-
-
-def _write_bootstrap(directory: Path, cas: tuple[str, ...]) -> None:
-    from laar.envoy.bootstrap import render, to_yaml
-    from laar.envoy.options import BootstrapOptions
-
-    eds_path = str((directory / "run" / "endpoints.json").absolute())
-    options = BootstrapOptions(eds_path=eds_path, listen_host="127.0.0.1", endpoint_cas=cas)
-    (directory / "run").mkdir(exist_ok=True)
-    (directory / "envoy.yaml").write_text(to_yaml(render("sidecar", options)), "utf-8")

@@ -148,7 +148,8 @@ class Spans:
 
     def _end(self, trace: Trace, values: Mapping[str, object], end_ns: int | None = None) -> None:
         span, trace.span = trace.span, None  # remembered decisions need not keep it
-        span.set_attributes(_non_empty(values))
+        empty = (None, "", ())
+        span.set_attributes({n: v for n, v in values.items() if v not in empty and v == v})
         span.end(end_ns if end_ns is None else max(end_ns, span.start_time))
 
 
@@ -177,12 +178,3 @@ def attributes(of: Mapping[str, Any]) -> dict[str, object]:
 
 def _renamed(of: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, object]:
     return {names[name]: value for name, value in of.items() if name in names}
-
-
-def _non_empty(values: Mapping[str, object]) -> dict[str, Any]:
-    """Drop values without content: None, empty, NaN."""
-    return {
-        name: value
-        for name, value in values.items()
-        if not (value is None or value == "" or value == () or value != value)
-    }
