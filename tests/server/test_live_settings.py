@@ -444,6 +444,28 @@ async def test_a_config_map_swap_is_applied_without_a_restart(tmp_path):
             await following
 
 
+async def test_the_changed_key_of_an_endpoint_in_the_settings_is_used_without_a_restart(tmp_path):
+    (tmp_path / "key").write_text("first")
+    document = {
+        "endpoints": [{"address": "127.0.0.1:1", "model": "m", "key_file": str(tmp_path / "key")}],
+        "listen": dict.fromkeys(("ext_proc", "health", "admin"), "127.0.0.1:1"),
+    }
+    (tmp_path / "laar.yaml").write_text(yaml.safe_dump(document))
+    runner = Runner(load(tmp_path / "laar.yaml"))
+    runner.prepare()
+    runner.reloader.poll_s = 0.02
+    following = asyncio.create_task(runner.reloader.follow(runner.apply))
+    try:
+        (tmp_path / "key").write_text("second")
+        [slot] = runner.picker.table.active
+        await eventually(
+            lambda: runner.picker.table.spec(slot).way.key == "second", what="the new key"
+        )
+        assert metric(runner, PENDING) == metric(runner, REFUSED) == 0
+    finally:
+        await cancel([following])
+
+
 def rag(**changed):
     return {"routes": [{"name": "rag", "mode": "on", "capacity_docs": 200, **changed}]}
 

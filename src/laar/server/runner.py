@@ -218,11 +218,9 @@ class Runner:
         policies: Policies | None,
     ) -> None:
         """Apply new settings. Synchronous: no request sees a partial change."""
-        before = self.picker.settings
         self.picker.apply(settings, capability, policies)
         self.processor.apply_settings()
-        if settings.endpoints != before.endpoints:
-            self.collectors.declare(settings)
+        self.collectors.declare(settings)  # their keys may have changed, too
 
     def _endpoints_changed(self) -> None:
         table = self.picker.table
