@@ -164,13 +164,7 @@ def columns_of(of: Decision, view: View, scores: Floats) -> dict[str, Floats]:
     return columns | {name: values for name, values in terms.items() if values is not None}
 
 
-_OF_DECISION: tuple[Field[Any], ...] = (*HEAD, *TAIL, *APART, *ADAPTED)
-ATTRIBUTES: Mapping[str, str] = {
-    field.name: field.attribute for field in _OF_DECISION if field.attribute
-}
-"""Span attributes by field of the decision."""
-
-END_ATTRIBUTES: Mapping[str, str] = {
-    field.name: field.attribute for field in COMPLETION if field.attribute
-}
-"""Span attributes by field of the request's end."""
+def attributes_of(fields: Iterable[Field[Any]], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the span attributes of those fields that have a value in a record."""
+    known = (field for field in fields if field.attribute and field.name in values)
+    return {field.attribute: values[field.name] for field in known}
