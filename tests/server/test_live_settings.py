@@ -15,11 +15,13 @@ import yaml
 
 from laar.core.request import Api, Request
 from laar.datalayer.visits import cancel
+from laar.declaring import Applies
 from laar.server.learning import artifact_of
 from laar.server.picker import Picker
 from laar.server.reload import SettingsReloader
 from laar.server.runner import Runner
-from laar.settings import Applies, Settings, leaves, load
+from laar.settings import Settings, load
+from laar.settings.section import leaves
 from laar.telemetry.problems import Problems
 from support import eventually, free_port, metric
 from support.other_settings import OTHER, document

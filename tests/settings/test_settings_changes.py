@@ -8,7 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.datalayer.endpoints_file import load_endpoints
-from laar.settings import Applies, Settings, as_yaml, change, leaves, load, value_at
+from laar.declaring import Applies
+from laar.settings import Settings, load
+from laar.settings.changes import change
+from laar.settings.section import leaves, value_at
+from laar.settings.showing import as_yaml
 from support.exploring import examples
 from support.other_settings import BASE, OTHER, document
 

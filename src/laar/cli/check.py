@@ -46,7 +46,9 @@ def check(
     """
     from laar.errors import LaarError
     from laar.server.checking import faults
-    from laar.settings import Settings, as_yaml, load, remarks
+    from laar.settings import Settings, load
+    from laar.settings.ignored import remarks
+    from laar.settings.showing import as_yaml
 
     if schema:
         typer.echo(json.dumps(Settings.model_json_schema(), indent=2))

@@ -26,7 +26,8 @@ from laar.datalayer.visits import occurs, until_look_s
 from laar.errors import SettingError
 from laar.policies import build_policies
 from laar.server.learning import artifact_of
-from laar.settings import Change, Loaded, Settings, change, load
+from laar.settings import Loaded, Settings, load
+from laar.settings.changes import Change, change
 from laar.telemetry.problems import Problems
 
 _LOG = logging.getLogger(__name__)

@@ -26,7 +26,8 @@ from laar.server.picker import Picker
 from laar.server.ports import Ports, bind, picking_server
 from laar.server.reload import Policies, SettingsReloader
 from laar.server.tasks import Tasks
-from laar.settings import Loaded, Settings, remarks
+from laar.settings import Loaded, Settings
+from laar.settings.ignored import remarks
 
 if TYPE_CHECKING:
     from laar.server.tls import ServerTls
