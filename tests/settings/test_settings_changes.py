@@ -7,12 +7,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laar.cli.check import as_yaml
 from laar.datalayer.endpoints_file import load_endpoints
 from laar.declaring import Applies
 from laar.settings import Settings, load
 from laar.settings.changes import change
 from laar.settings.section import leaves, value_at
-from laar.settings.showing import as_yaml
 from support.exploring import examples
 from support.other_settings import BASE, OTHER, document
 
