@@ -232,8 +232,8 @@ def test_samples_from_before_the_paces_were_known_are_soon_outweighed():
     for slot in [slow, fast] * 50 + [*[fast] * 9, slow] * 10:
         pace = 4.0 if slot == slow else 1.0
         work_s = rng.uniform(0.05, 1.0)
-        one = engines.began(
-            slot, now, plain_s=work_s, others=0.0, rtt_s=0.0, base_s=0.0, shown=True
+        one = began(
+            engines, slot, now, plain_s=work_s, others=0.0, rtt_s=0.0, base_s=0.0, shown=True
         )
         table.reserve(slot, 1.0, 1.0)
         ttft_s, latency_s = pace * work_s, pace * (work_s + 1.0)
