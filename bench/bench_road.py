@@ -101,7 +101,7 @@ class _Peer:
         self._receive(trail)
         self._send(number, _answer(served()))
         self._receive(trail)
-        self._h2.reset_stream(number)  # Envoy ends each stream so
+        self._h2.reset_stream(number)  # as Envoy ends each stream
         self._receive(trail)
         return trail
 

@@ -38,7 +38,7 @@ async def _stand(
     *, pickers: int, store: str | None = None, workers: int = 1, deadline_s: float = 900.0
 ) -> AsyncIterator[Stand]:
     plan = Plan(
-        endpoints=(Endpoint(model="m", names=("m",), told=("m",)),) * ENDPOINTS,
+        endpoints=(Endpoint(model="m", names=("m",), known=("m",)),) * ENDPOINTS,
         pickers=pickers,
         workers=workers,
         store=Path(store) if store else None,

@@ -259,8 +259,8 @@ def one_pool(bootstrap: dict[str, object]) -> None:
 @asynccontextmanager
 async def attacked(shape: str, **plan: Any) -> AsyncIterator[Attacked]:
     """Run a system with three engines in the clients' pool, and one in another."""
-    own = Endpoint(model=MODEL, names=(MODEL,), told=(MODEL,))
-    foreign = Endpoint(model=FOREIGN, names=(FOREIGN,), told=(FOREIGN, MODEL))
+    own = Endpoint(model=MODEL, names=(MODEL,), known=(MODEL,))
+    foreign = Endpoint(model=FOREIGN, names=(FOREIGN,), known=(FOREIGN, MODEL))
     engines: list[Engine] = []
 
     async def start_engines(stand: Stand) -> None:

@@ -29,7 +29,7 @@ def test_without_correct_answers_there_is_no_cost_per_answer():
     assert contestant("one", [math.inf], engine_s=3.0).engine_s_per_correct is None
 
 
-@pytest.mark.parametrize(("factor", "said"), [(0.5, "sooner than"), (2.0, "later than")])
+@pytest.mark.parametrize(("factor", "said"), [(0.5, "less time than"), (2.0, "more time than")])
 def test_a_consistent_difference_is_reported_with_its_interval(factor, said):
     rng = np.random.default_rng(7)
     theirs = rng.uniform(5.0, 25.0, 60)

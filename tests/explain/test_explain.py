@@ -13,6 +13,7 @@ from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable, Reading
+from laar.core.engines import Began
 from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
@@ -108,9 +109,8 @@ def test_the_sentence_explains_why_a_faster_rival_equally_often_right_lost():
     director = fleet(Known(granite=(0.9, 2e-5, 5.5), phi=(0.9, 2e-5, 0.3)), *TWO)
     slot = director.table.slot("10.0.0.8:80")
     for _ in range(8):
-        director.engines.began(
-            slot, 0.0, plain_s=0.53, others=0.0, rtt_s=0.0, base_s=0.3, timed=True, shown=True
-        )
+        sent = Began(slot=slot, plain_s=0.53, others=0.0, rtt_s=0.0, shown=True)
+        director.engines.began(sent, 0.0, 0.3, timed=True)
         director.table.reserve(slot, 1000, 1000)
     sentence = told(director)["sentence"]
     assert "phi is faster (7.0 s against 8.3 s) but its first token comes later (" in sentence
@@ -149,16 +149,8 @@ def test_the_sentence_names_the_largest_difference(phi, queued, words):
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=phi), *TWO)
     slot = director.table.slot("10.0.0.8:80")
     if queued:
-        director.engines.began(
-            slot,
-            0.0,
-            plain_s=queued * phi[1],
-            others=0.0,
-            rtt_s=0.0,
-            base_s=phi[2],
-            timed=True,
-            shown=True,
-        )
+        sent = Began(slot=slot, plain_s=queued * phi[1], others=0.0, rtt_s=0.0, shown=True)
+        director.engines.began(sent, 0.0, phi[2], timed=True)
         director.table.reserve(slot, queued, queued)
     sentence = told(director)["sentence"]
     assert sentence.startswith("granite at 10.0.0.7:80 won by ")

@@ -410,7 +410,7 @@ def test_each_request_gets_one_answer_and_leaves_nothing_behind(events):
                     waiting[answer] = str(number)
         elif what == "cancel" and waiting:
             ticket = list(waiting)[which % len(waiting)]
-            if gate.cancel(ticket):
+            if gate.queue.cancel(ticket):
                 answered.append(waiting.pop(ticket))
         elif what == "members":
             names = "ab"[: which % 3]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from laar.errors import SettingError
 from laar.flow.item import Item, Limits, Shed
 from laar.flow.queue import Queue
 
@@ -397,19 +396,3 @@ def test_no_verdict_is_lost_if_admission_fails():
         queue.dispatch(0.0, faulty)
     assert queue.next_wakeup_s(0.0) == 0.0
     assert order(queue, 0.0) == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"order": "fastest"},
-        {"max_waiting": -1},
-        {"max_held_bytes": -1},
-        {"patience": -1.0},
-        {"patience": math.nan},
-        {"max_hold_s": math.inf},
-    ],
-)
-def test_invalid_settings_are_refused(fields):
-    with pytest.raises(SettingError, match=r"flow"):
-        Limits(**fields)

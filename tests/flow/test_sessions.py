@@ -107,7 +107,7 @@ def test_a_session_with_a_place_overtakes_those_that_wait():
     picker.end(picker.ask(0.0, session="one"), 1.0)
     waiting = picker.ask(1.0, session="two")
     assert isinstance(picker.ask(1.1, session="one"), Decision)
-    assert picker.flow.cancel(waiting)
+    assert picker.flow.queue.cancel(waiting)
 
 
 def test_prompts_that_continue_each_other_are_a_session_without_a_name():
@@ -203,7 +203,7 @@ def test_a_client_that_leaves_releases_its_place_at_once():
     picker = Picker()
     one = picker.ask(0.0, session="one")
     two = picker.ask(0.0, session="two")
-    assert picker.flow.cancel(two)
+    assert picker.flow.queue.cancel(two)
     gone = Completion(status=None, cause="disconnect", latency_s=0.0)
     picker.director.settle(one, gone)
     picker.flow.ended(one, 1.0)
@@ -405,7 +405,7 @@ def test_the_waits_of_a_client_that_gives_up_and_retries_add_up():
     picker.ask(0.0, session="one")  # a turn that never ends
     first = picker.ask(0.0, session="two")
     assert picker.dispatch(30.0) == []
-    assert picker.flow.cancel(first)
+    assert picker.flow.queue.cancel(first)
     picker.ask(31.0, session="two")
     assert picker.dispatch(59.0) == []
     (second,) = picker.dispatch(60.0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.flow.slack import RHO_MAX, Prefill, height, pack, turn
+from laar.flow.slack import RHO_MAX, Line, Prefill, pack, turn
 from laar_lab.sim.engine.medha import ORDERS, relative_slack, slack_s
 from support.exploring import examples
 
@@ -28,6 +28,10 @@ class Running:
     @property
     def met(self) -> bool:
         return self.finish_s <= self.arrival_s + self.objective_s + 1e-6
+
+
+def height(line: Line, now: float) -> float:
+    return (line.offset_s - now) * line.rate
 
 
 def serve(

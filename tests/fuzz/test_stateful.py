@@ -126,7 +126,7 @@ class Fleet(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_client_that_waits_leaves(self, data):
         ticket = data.draw(st.sampled_from(sorted(self.waiting)))
-        if self.admission.cancel(ticket):
+        if self.admission.queue.cancel(ticket):
             self.waiting.remove(ticket)
 
     @precondition(lambda self: self.going)

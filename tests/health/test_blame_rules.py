@@ -285,6 +285,24 @@ def test_no_retry_after_excludes_an_endpoint_for_more_than_a_minute(retry_after_
     assert health.answers(0, now + 31.0) > 0.95
 
 
+# -- adapters --------------------------------------------------------------------------------------
+
+
+def test_adapters_that_come_and_go_are_forgotten():
+    health, now = known(), 1.0
+    for n in range(1000):
+        for status, name in ((200, f"good-{n}"), (500, f"bad-{n}")):
+            attempt = health.sent(
+                0, "m", stream=False, predicted_s=0.1, tokens=1.0, now=now, name=name
+            )
+            health.replied(attempt, Reply(status=status), now)
+            health.ended(attempt, status, "complete", now)
+            now += 1.0
+    endpoint = health.records.endpoints[0]
+    assert len(endpoint.proved_at) + len(endpoint.in_a_row) <= 128
+    assert endpoint.is_proved(now)
+
+
 # -- silence ---------------------------------------------------------------------------------------
 
 

@@ -276,6 +276,12 @@ async def test_a_list_of_models_in_several_chunks_is_read_completely() -> None:
     assert [target.model for target in found] == ["base", "adapter"]
 
 
+async def test_models_with_unusable_names_are_not_asked(serve: Any, tmp_path: Path) -> None:
+    fleet = await serve(echo, models=("good", "", "x" * 300, "a,b"))
+    summary = await measure(await discover([fleet.url]), [question(1)], tmp_path / "o.jsonl")
+    assert (summary.asked, summary.correct) == (1, 1)
+
+
 async def test_a_rejected_key_is_not_printed() -> None:
     async with TestServer(web.Application()) as server:
         with pytest.raises(SettingError, match="404") as raised:
@@ -310,6 +316,7 @@ def test_an_evaluation_set_is_read(tmp_path: Path) -> None:
         (b'{"messages": [], "check": {"exact": "x"}}', "messages"),
         (b'{"messages": [{}], "check": {}}', "check"),
         (b'{"messages": [{}], "check": {"exact": "x"}, "chek": 1}', "chek"),
+        (b'{"messages": [{}], "check": {"exact": "x"}, "task": "%s"}' % (b"t" * 300), "task"),
     ],
 )
 def test_a_bad_line_of_an_evaluation_set_is_reported(

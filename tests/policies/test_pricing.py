@@ -44,7 +44,6 @@ INPUTS = PricingInputs(
     asked=ASKED,
     rate=0.0,
     mean_work_s=0.0,
-    mean_load=0.0,
 )
 BY_HAND = {
     "base_s": 0.1 + 3.0,

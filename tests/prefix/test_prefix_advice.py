@@ -116,9 +116,9 @@ def test_a_prompt_that_changes_once_breaks_nothing():
 @pytest.mark.parametrize(
     ("template", "named"),
     [
-        ("langchain hub", "The user's text precedes"),
-        ("langchain retriever tool", "The user's text precedes"),
-        ("mcp parts", "The user's text precedes"),
+        ("langchain hub", "comes after the user's text"),
+        ("langchain retriever tool", "comes after the user's text"),
+        ("mcp parts", "comes after the user's text"),
         ("langchain stuff", "was seen in another order"),
         ("open webui", "was seen in another order"),
     ],

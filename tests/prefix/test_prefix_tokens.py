@@ -503,6 +503,37 @@ def test_a_cyclic_chain_of_blocks_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not blocks.texts
 
 
+def test_an_engine_cannot_name_more_blocks_for_a_prompt_than_it_can_have() -> None:
+    beliefs = beliefs_of(1)
+    engine = Engine(beliefs, 0)
+    first, short = text_of(1, 40_000), text_of(2, 64)
+    engine.run(first)
+    names = list(engine.names(first))
+    blocks = beliefs.blocks_held
+    assert blocks.expect("s", 0, beliefs.chain(request(short)), 64.0)
+    ids = np.ones(SIZE, np.uint32)
+    blocks.stored(
+        0, "m", Stored(hashes=[7], parent=names[-1], ids=ids, block_size=SIZE, session="s")
+    )
+    blocks.answered("s", "m", 64)
+    assert not blocks.texts
+
+
+def test_the_blocks_of_expected_prompts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    beliefs = beliefs_of(1)
+    engine = Engine(beliefs, 0)
+    engine.run(text_of(9, 64))
+    prompts = [text_of(n, 320) for n in (1, 2)]
+    monkeypatch.setattr(tokens, "MAX_EXPECTED_BLOCKS", 3 * len(list(engine.names(prompts[0]))) // 2)
+    for n, prompt in enumerate(prompts):
+        assert beliefs.blocks_held.expect(f"s{n}", 0, beliefs.chain(request(prompt)), 320.0)
+        engine.run(prompt, session=f"s{n}")
+    for n in range(2):
+        beliefs.blocks_held.answered(f"s{n}", "m", 320)
+        assert bool(beliefs.blocks_held.texts) == bool(n)
+    assert share(beliefs, prompts[1]) == 1.0
+
+
 def test_blocks_cached_before_a_session_are_found_by_their_events() -> None:
     beliefs = beliefs_of(1)
     engine = Engine(beliefs, 0)

@@ -435,7 +435,8 @@ async def test_a_config_map_swap_is_applied_without_a_restart(tmp_path):
         old.rmdir()
         online = runner.picker.learning.online
         await eventually(
-            lambda: online.capability.mean("phi3-mini") == 0.25, what="the new artifact"
+            lambda: online.capability.measured_models["phi3-mini"].mean == 0.25,
+            what="the new artifact",
         )
         assert runner.picker.director.settings.policy == "random"
         assert metric(runner, PENDING) == metric(runner, REFUSED) == 0

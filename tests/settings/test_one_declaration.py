@@ -11,8 +11,6 @@ from laar.core.decision import DirectorSettings
 from laar.core.shadow import Enforcement
 from laar.declaring import hints_of
 from laar.errors import SettingError
-from laar.flow.item import Limits
-from laar.flow.saturation import Saturation
 from laar.flow.settings import FlowSettings
 from laar.health import HealthSettings
 from laar.protocol.stream import StreamSettings
@@ -127,8 +125,6 @@ def test_words_for_true_and_false_are_not_accepted_as_numbers(tmp_path, word):
 
 
 CHECKED = (
-    Limits(),
-    Saturation(),
     HealthSettings(),
     ContextSettings(),
     TunerSettings(bounds={"k_rtt": (0.1, 1.0)}),

@@ -337,6 +337,20 @@ def test_a_backlog_is_bounded_and_its_loads_are_not_lost(monkeypatch):
     assert not any(counted(q).values())
 
 
+def test_a_picker_that_invents_endpoints_takes_a_limited_amount_of_memory():
+    p, q, _ = pair()
+    p.director.decide(request(), 1.0)
+    batch = orjson.loads(all_batches(p, 1.01)[0]) | {"full": False}
+    (load,) = batch["loads"].values()
+    for number in range(1, 6):
+        loads = {f"10.{number}.{n}:80": load for n in range(19_000)}
+        q.take(orjson.dumps(batch | {"seq": batch["seq"] + number, "loads": loads}), 1.02)
+    assert sum(len(peer.loads) for peer in q.peers.known()) <= 20_000
+    assert q.refused["record"] >= 4 * 19_000 - 1000
+    q.take(orjson.dumps(batch | {"seq": batch["seq"] + 6, "full": True}), 1.03)
+    assert counted(q)["in_flight"] == 1
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

@@ -181,12 +181,12 @@ class Health:
             return
         if not attempt.judged and attempt.stage is Stage.SENT and status is not None:
             self.replied(attempt, Reply(status=status), now)
-        whole = cause == "complete" and status is not None and status < 300
+        done = cause == "complete" and status is not None and status < 300
         if attempt.stage is not Stage.OVER and not attempt.judged:
-            if whole and attempt.overdue and attempt.stage is Stage.ACCEPTED and not attempt.read:
+            if done and attempt.overdue and attempt.stage is Stage.ACCEPTED and not attempt.read:
                 pass  # an abandoned unread answer looks like a complete one
-            elif whole:
-                self._outcomes.whole(attempt, now)
+            elif done:
+                self._outcomes.completed(attempt, now)
             elif cause == "reset":
                 self._outcomes.cut(attempt, now)
             elif not attempt.overdue and silent_for_long(attempt, now):
@@ -286,7 +286,7 @@ class Health:
     # -- for decisions -------------------------------------------------------------------------
 
     def due(self, standing: Standing, now: float) -> int | None:
-        """Return a slot whose trial is due now."""
+        """Return a slot whose trial is due now; None if there is none."""
         for at, slot in standing.trials:
             if at > now:
                 break

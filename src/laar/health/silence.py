@@ -29,11 +29,11 @@ would be lost as well."""
 def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: float) -> None:
     """Exclude an endpoint that has become silent, and schedule a probe of one that may have."""
     breaker = endpoint.breaker
-    ends = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S  # if so, most need no check
+    has_ended = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S  # then most need no check
     for attempt in endpoint.attempts:
         if now - attempt.at <= _DOUBTED_S:
             return  # all later attempts are younger
-        if attempt.overdue or attempt.judged or (ends and not attempt.is_followed):
+        if attempt.overdue or attempt.judged or (has_ended and not attempt.is_followed):
             continue
         silent_s = _silent_s(attempt, now, _DOUBTED_S)
         if not silent_s:
@@ -61,9 +61,9 @@ def _silent_s(attempt: Attempt, now: float, beyond_s: float) -> float:
     """Return the seconds of silence; 0 unless longer than `beyond_s` and than is typical."""
     if not attempt.timed:
         return 0.0
-    endpoint, is_whole = attempt.endpoint, not attempt.stream  # headers come at the end
+    endpoint, at_once = attempt.endpoint, not attempt.stream  # headers come with the body's end
     waiting_for = Stage(attempt.stage + 1)
-    if is_whole or (attempt.stage is Stage.ACCEPTED and not attempt.read):
+    if at_once or (attempt.stage is Stage.ACCEPTED and not attempt.read):
         waiting_for = Stage.OVER
     # Any request that has got as far as this one waits to, or as `ANSWERING`, breaks the silence.
     since = max(attempt.at, *endpoint.progress_at[min(waiting_for, Stage.ANSWERING) :])
@@ -73,7 +73,7 @@ def _silent_s(attempt: Attempt, now: float, beyond_s: float) -> float:
     if silent_s <= beyond_s:
         return 0.0
     times = endpoint.family.times[attempt.stream]
-    if silent_s <= times.limit_s(Stage.OVER if is_whole else waiting_for, attempt.predicted_s):
+    if silent_s <= times.limit_s(Stage.OVER if at_once else waiting_for, attempt.predicted_s):
         return 0.0
     overtaken = 0
     for other in endpoint.others():

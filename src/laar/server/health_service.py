@@ -4,9 +4,9 @@ Liveness reports only that the process runs. Most names report readiness: an end
 no shutdown was requested. `Watch` is not implemented, as in the reference endpoint picker: Envoy
 and kubelet call `Check`.
 
-laar's own Envoys check another name, which stays healthy after the first endpoint is known: without
-endpoints, an error from laar is more informative than Envoy's. It becomes unhealthy with the drain,
-and Envoy then sends no new streams.
+laar's own Envoys check another name, which stays healthy once an endpoint was known: without
+endpoints, an error from laar is more informative than Envoy's. It becomes unhealthy when the drain
+begins, and Envoy then sends no new streams.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """

@@ -1,11 +1,11 @@
 """Models reported by pods whose models neither annotations nor settings name.
 
-Such a pod is not an endpoint until it has reported a model. The first pods of a source come into
-use together, once all have answered: a half-known fleet would refuse the models of the other half.
-A pod that does not answer delays the others by at most `WAIT_S`, and may report its models later.
+Such a pod is not an endpoint until it has reported a model. The first pods of a source are used
+together, once all have answered: otherwise models of pods yet to answer would be refused. A pod
+that does not answer delays the others by at most `WAIT_S`, and may report its models later.
 
-Names are kept while a pod is away, so that it serves at once when it returns, while it is queried
-again.
+Names are kept while a pod is away, so that it serves at once when it returns, even before it is
+queried again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Source:
         specs: all endpoints.
         nameless: endpoints whose models the source does not name, by address.
         unasked: addresses of nameless endpoints that have not answered yet.
-        in_use: whether some already serve, so that others may once they have answered.
+        in_use: whether some already serve, so that others serve as soon as they have answered.
     """
 
     specs: Sequence[EndpointSpec]

@@ -1,10 +1,10 @@
 """Reload the settings files of a running picker when they change.
 
-The settings file and the artifact it names are polled, checked on SIGHUP, and read together in a
-thread. Files with which a picker would not start are not applied: a fault leaves everything
-unchanged and is reported with file, line and key. From usable files, all settings that may change
-at runtime are applied together, in one call between two messages of the streams. Other changes are
-listed as pending until a restart, or until the file has the old values again.
+The settings file and the artifact it names are polled, and looked at on SIGHUP. They are read
+together in a thread. Files with which a picker would not start are not applied: a fault leaves
+everything unchanged and is reported with file, line and key. From usable files, all settings that
+may change at runtime are applied together, in one call between two messages of the streams. Other
+changes are listed as pending until a restart, or until the file has the old values again.
 
 A change counts once two consecutive polls see the same files, so that none is read half-written.
 """
@@ -135,7 +135,7 @@ class SettingsReloader:
 
         Raises:
             SettingError: a file can't be used.
-            OSError: a path can't be looked at.
+            OSError: a path can't be accessed.
         """
         if path.exists() and not path.is_file():  # reading a pipe might never end
             raise SettingError(f"{path}: not a regular file")

@@ -111,7 +111,7 @@ def test_a_request_unlike_anything_measured_uses_base_rates(known: Fit) -> None:
     assert guess.unlike
     assert guess.features.task == "generic"
     row = capability.probabilities(models, guess.features, shares=guess.shares)
-    means = [capability.mean(model) for model in models]
+    means = [capability.measured_models[model].mean for model in models]
     assert row == pytest.approx(means, abs=0.05)
 
 

@@ -76,8 +76,8 @@ def test_an_adapter_has_the_speed_of_its_base_model() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"shorts": 1.0, "jitter_s": 0.05}, "is no measurement"),
-        ({"count": 12, "shorts": 0.3, "jitter_s": 5.0}, "is no measurement"),
+        ({"shorts": 1.0, "jitter_s": 0.05}, "is not a measurement"),
+        ({"count": 12, "shorts": 0.3, "jitter_s": 5.0}, "is not a measurement"),
         ({"count": 3, "shorts": 0.0}, "too alike in length, or too few"),
         ({"shorts": 0.0, "longest": 210}, "too alike in length, or too few"),
         ({"prompt_tokens": None}, "no answer has both a prompt length"),

@@ -154,7 +154,7 @@ def run(scope: Scope) -> Report:
         for count, load, rule in product(engines, loads, RULES)
     }
     runs = grid(run_cliff, cases, scope.seeds, label="agents-cliff")
-    title = "sessions at once, by what the caches hold"
+    title = "concurrent sessions as multiples of what the caches hold"
     table = means_table(title, ("engines", "load", "rule"), runs, _SHOWN, digits=3)
     parts = _parts(engines, loads, "engines")
     only_place = [rule for rule, (_, way) in RULES.items() if not way]
@@ -191,7 +191,7 @@ def _compared(
     most: float,
     others: Sequence[str] = ("laar",),
 ) -> dict[str, Seen]:
-    """Compare the gate with the best of other rules, at loads from `least` to `most`."""
+    """Compare the gate with the best of the other rules, at loads from `least` to `most`."""
     seen = {}
     for part, case in parts.items():
         if least <= case[1] <= most:
@@ -214,7 +214,7 @@ def _against_own_best(
 
 
 def _levels(runs: _Cases, parts: Mapping[str, tuple[int, float]], metric: str) -> dict[str, Seen]:
-    """Return a metric of the gate in each part."""
+    """Return a metric of the runs with the gate, for each part."""
     return {part: level(runs[*case, "laar, gate"], metric) for part, case in parts.items()}
 
 
@@ -240,7 +240,7 @@ def run_pickers(scope: Scope) -> Report:
         for count, load, rule in product(pickers, loads, ("laar", "laar, gate"))
     }
     runs = grid(run_several, cases, scope.seeds, label="agents-pickers")
-    title = "sessions at once, by what the caches hold; pickers that share a store"
+    title = "concurrent sessions as multiples of what the caches hold; pickers share a store"
     table = means_table(title, ("pickers", "load", "rule"), runs, _SHOWN, digits=3)
 
     parts = _parts(pickers, loads, "pickers")
@@ -274,7 +274,7 @@ def run_parallel(scope: Scope) -> Report:
         for count, load, rule in product(slow, loads, _PARALLEL_RULES)
     }
     runs = grid(run_at_parallel, cases, scope.seeds, label="agents-parallel")
-    title = "sessions at once, by what the caches hold; engines that prefill in parallel"
+    title = "concurrent sessions as multiples of what the caches hold; prefills run in parallel"
     shown = _SHOWN | {"ttft_max_s": "longest TTFT s"}
     table = means_table(title, ("slow engines", "load", "rule"), runs, shown, digits=3)
 

@@ -184,8 +184,8 @@ def _of(runs: Sequence[Numbers], metric: str) -> list[float]:
 def _over_all(leads: Sequence[_Lead], ours: str) -> Table:
     names = [_CALLED[metric] for metric in _LEADS]
     return Table(
-        title=f"{ours} against the best single baseline: share less, geometric mean over workloads",
-        columns=("metric", "best single baseline", "less"),
+        title=f"{ours} against the best single baseline: reduction, geometric mean over workloads",
+        columns=("metric", "best single baseline", "reduction"),
         rows=[
             (called, best, less) for (_, best, less, _), called in zip(leads, names, strict=True)
         ],

@@ -31,8 +31,8 @@ from laar.protocol.stream.phases import ResponsePhase
 from laar.protocol.stream.state import StreamState
 
 _WITH_OBJECTS = (Api.MESSAGES, Api.RESPONSES)
-"""APIs whose answers embed JSON from the model or the client: tool arguments, metadata. In events,
-and in other APIs, the model's JSON is text."""
+"""APIs whose answers contain objects from the model or the client: tool arguments, metadata. In
+events, and in other APIs, these are strings."""
 
 
 class AnswerHalf(StreamState):

@@ -11,10 +11,9 @@ PIECE_BYTES = 62_000
 """Maximum piece of a body per message in the gateway shape: some Envoys limit a piece, including
 the frame, to 64 KiB."""
 
-
 _SLOW_BYTES_PER_S = 16 << 10
-"""Rate below which a body may be evicted: even a poor mobile link is faster, and 32 MB would take
-half an hour."""
+"""Rate below which a body may be evicted: even a poor mobile connection is faster, and 32 MB would
+take half an hour."""
 
 _WINDOW_S = 10.0
 """Seconds over which a body's rate is measured."""
@@ -25,8 +24,8 @@ _LOOK_EVERY_S = 1.0
 class HeldBytes:
     """Counts the bytes held by all streams for bodies that are incomplete or wait to be read.
 
-    At the limit, slow incomplete bodies are evicted, largest first: otherwise a few clients that
-    never finish their bodies would cause all others to be refused. `limit_bytes` may be changed.
+    At the limit, slow incomplete bodies are evicted, largest first. Otherwise a few clients that
+    never finish their bodies would block all others. `limit_bytes` may be changed.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -65,7 +64,7 @@ class Collected:
     Args:
         held: counter of the bytes of all streams; None for no limit.
         data: the bytes collected, possibly empty; None if there is no body.
-        size_bytes: bytes received, even if dropped; after a change, the size of the new body.
+        size_bytes: bytes received, including dropped ones; after a change, the new body's size.
         is_complete: the whole body was received.
         trailers: trailers follow the body.
         changed: the body differs from the client's.

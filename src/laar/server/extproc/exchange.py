@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 UNREADABLE = "unreadable message"
 
 Wait = Callable[[], Awaitable[Event]]
-"""A function that starts a wait; the awaited result is the machine's next event."""
+"""A coroutine function whose result is the machine's next event."""
 
 
 class Exchange(Handler):
@@ -170,7 +170,7 @@ class Exchange(Handler):
                 elif isinstance(action, Replied):
                     processor.director.replied(action.decision, action.reply, now, read=action.read)
                 elif isinstance(action, Read):
-                    # Envoy accepts one extension only, so it covers the wait for earlier bodies.
+                    # Envoy accepts one extension only: it must cover the wait for earlier bodies.
                     self.reassure()
                     return partial(self._read, action)
                 else:
@@ -217,9 +217,8 @@ class Exchange(Handler):
         processor.fault("a stream failed; its request continues without the picker", trace=True)
         actions = [] if stream is None else stream.receive(Failed(), processor.clock())
         for action in actions:
-            if (write := ANSWERS.get(type(action))) is not None:
-                self._call.send(write(action))
+            self._call.send(ANSWERS[type(action)](action))
             if isinstance(action, Immediate):
                 processor.answered(action)
-        if not any(type(action) in ANSWERS for action in actions):
+        if not actions:
             self._call.end()

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _CHOKED_BYTES = 1 << 20
-"""Bytes of unsent answers above which the peer's messages on this stream are not handled."""
+"""Bytes of unsent answers above which the peer's further messages on this stream wait."""
 
 FRAME_BYTES = 1 << 16
-"""Maximum payload of a frame, so that calls alternate. Many peers accept only 16 KB."""
+"""Maximum payload of a frame, so that calls take turns. Many peers accept only 16 KB."""
 
 _CREDIT_BYTES = STREAM_WINDOW_BYTES // 2
-"""Used bytes of a stream's window from which it is replenished."""
+"""Used bytes of a stream's window at which it is replenished."""
 
 _RESPONSE = (
     (b":status", b"200"),
@@ -77,7 +77,7 @@ class Call:
         self._headers = headers
         self._longest_bytes = longest_bytes
         self._unframer: Unframer | None = None  # created once a message comes in pieces
-        self._owed_bytes = 0  # of the stream's window, used and not replenished yet
+        self._owed_bytes = 0  # used bytes of the stream's window, not replenished yet
         self._is_whole = False  # a complete message was received
         self._counted_bytes = 0  # this call's part of the connection's held bytes
         self._inbox: deque[bytes] = deque()
@@ -129,7 +129,7 @@ class Call:
         )
 
     def data_received(self, data: bytes, flow_bytes: int) -> None:
-        """Handle a piece of the request, of `flow_bytes` for flow control."""
+        """Handle a piece of the request, which counts as `flow_bytes` for flow control."""
         self._owed_bytes += flow_bytes
         if data:
             self.heard = True
@@ -240,7 +240,7 @@ class Call:
         self._connection.finished(self, reset=not self._remote_done)
 
     def _taken(self, count: int) -> Sequence[bytes | memoryview]:
-        """Remove `count` bytes from the output, which is longer, and return them."""
+        """Remove the first `count` bytes of the output, which has more, and return them."""
         out, left = self._out, count
         pieces: list[bytes | memoryview] = []
         while left:
