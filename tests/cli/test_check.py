@@ -143,9 +143,7 @@ WRONG = [
     wrong(
         "viewers", "decisions:\n  viewers_token_file: none", "openssl rand", "No such file", line=2
     ),
-    wrong(
-        "token", "accuracy:\n  outcomes_token_file: short.token", "has no token", "rand", line=2
-    ),
+    wrong("token", "accuracy:\n  outcomes_token_file: short.token", "has no token", "rand", line=2),
     wrong("certificate", "listen:\n  tls: {certificate: no.pem, key: no.pem}", "no.pem", line=2),
     wrong(
         "not PEM",
