@@ -33,7 +33,8 @@ from laar.cli.installed import OWN, installed
 from laar.declaring import field_texts, hints_of
 from laar.protocol.stream.phases import TRANSITIONS, RequestPhase, ResponsePhase
 from laar.server.admin.metrics import metrics
-from laar.settings import Settings, leaves
+from laar.settings import Settings
+from laar.settings.section import leaves
 
 HERE = Path(__file__).parent
 

@@ -11,11 +11,10 @@ from laar.core.director import Director
 from laar.core.endpoints import OFFLOADED, EndpointTable, Reading
 from laar.core.membership import ROLE_LABEL, WAKE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
-from laar.explain.record import explained
 from laar.health import GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word, standing_of
 from laar.policies import POLICY_NAMES, build_policies
 from laar.prefix.lengths import DIGEST
-from laar.telemetry.decisions import record_of
+from laar.telemetry.decisions import DecisionMemory
 
 A, B, C = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 
@@ -265,7 +264,8 @@ def test_records_show_why_an_endpoint_was_excluded_and_its_cost():
     decision = d.decide(request(), now)
     d.replied(decision, Reply(status=500), now)
     d.settle(decision, end(500, latency_s=0.0))
-    shown = explained(record_of(d.decide(request(), now), d.table, 1000.0))
+    memory = DecisionMemory(d.table, wall_clock=lambda: 1000.0)
+    shown = memory.explained(memory.record(d.decide(request(), now)))
     (left,) = shown["filtered"]
     assert left["endpoint"] == A
     assert left["why"].startswith("failing (answers 502, 503 or 504): the next trial is due in ")

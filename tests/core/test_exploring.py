@@ -18,7 +18,7 @@ from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.explain.sentence import sentence
 from laar.policies import build_policies
-from laar.telemetry.decisions import record_of
+from laar.telemetry.decisions import DecisionMemory
 
 MODELS = ("known", "thin", "slow")
 EVIDENCE = {"known": 100.0, "thin": 5.0, "slow": 0.0}
@@ -120,6 +120,6 @@ def test_the_explanation_gives_the_number_of_known_outcomes() -> None:
         decision = d.preview(request, 0.0)
         if decision.reason == "explore":
             break
-    text = sentence(record_of(decision, d.table, 0.0))
+    text = sentence(DecisionMemory(d.table, wall_clock=lambda: 0.0).record(decision))
     assert "thin" in text
     assert "only 7 outcomes" in text

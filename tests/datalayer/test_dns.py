@@ -119,7 +119,7 @@ async def test_names_that_leave_the_source_are_forgotten(
     await until(lambda: recorder.addresses and "dns bad" in recorder.problems)
     under_test.replace("file", [spec("10.1.1.1:1")])
     assert recorder.addresses == ["10.1.1.1:1"]
-    assert recorder.problems == {}
+    await until(lambda: recorder.problems == {})
     under_test.replace("file", [spec("gpu:8000")])
     assert recorder.addresses == []
     await until(lambda: recorder.addresses == ["10.0.0.1:8000"])

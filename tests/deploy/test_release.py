@@ -104,7 +104,7 @@ def test_the_built_wheel_installs_in_a_clean_environment(
     assert all(name.startswith(("laar_lab/", "laar_lab-")) for name in names)
     with tarfile.open(source) as packed:
         inside = {name.partition("/")[2] for name in packed.getnames()}
-    assert {"pyproject.toml", "LICENSE", "README.md", "src/laar/cli/app.py"} <= inside
+    assert {"pyproject.toml", "LICENSE", "README.md", "src/laar/cli/check.py"} <= inside
     assert not any(name.startswith("lab/") for name in inside)
     assert "base install: " in said
     [chart] = dist.glob("laar-*.tgz")

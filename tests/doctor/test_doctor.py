@@ -16,15 +16,16 @@ from typer.testing import CliRunner
 
 from laar.cli import app
 from laar.cli.explain import explain_live, explain_offline, read_headers, show_explanation
-from laar.cli.terminal import MIN_TABLE_WIDTH
+from laar.cli.terminal import MIN_TABLE_WIDTH, admin_url
 from laar.core.endpoints import Reading
 from laar.datalayer.asking import new_session
-from laar.doctor import Doctor, Finding, Level, admin_url, show_findings
+from laar.doctor import Doctor, Finding, Level, show_findings
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from laar.errors import LaarError, SettingError
 from laar.server.runner import Runner
 from laar.settings import load
+from laar.settings.listening import dialled
 from support import eventually, free_port
 from support.bootstraps import rendered
 
@@ -308,7 +309,8 @@ def test_findings_are_printed_worst_first_with_the_remedy_below():
     ],
 )
 def test_the_admin_port_of_the_picker_comes_from_the_settings(tmp_path, admin, url):
-    assert admin_url(settings(tmp_path, ("10.0.0.1:1", "m", {}), listen={"admin": admin})) == url
+    listen = settings(tmp_path, ("10.0.0.1:1", "m", {}), listen={"admin": admin}).listen
+    assert admin_url(dialled(listen.admin)) == url
 
 
 @pytest.mark.envoy

@@ -17,10 +17,10 @@ from laar.core.engines import Began
 from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
-from laar.explain.record import MAX_ROWS, explained, shown
+from laar.explain.record import MAX_ROWS, shown
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.telemetry.decisions import DecisionMemory, record_of
+from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.tracing import attributes
 
 ALIASES = {"auto": (), "few": ("slow",)}
@@ -84,12 +84,12 @@ def request(model="auto", **fields):
 
 
 def record(director, asked=None, now=0.0):
-    table = director.table
-    return record_of(director.decide(asked or request(), now), table, 1000.0)
+    memory = DecisionMemory(director.table, wall_clock=lambda: 1000.0)
+    return memory.record(director.decide(asked or request(), now))
 
 
 def told(director, asked=None, now=0.0):
-    return explained(record(director, asked, now))
+    return shown(record(director, asked, now), explained=True)
 
 
 TWO = (("10.0.0.7:80", "granite"), ("10.0.0.8:80", "phi"))
@@ -277,10 +277,10 @@ def test_reasons_reflect_the_time_of_the_decision():
     kept = record(director)
     director.table.failures[slot] = 0
     director.table.replace("test", [])
-    assert "7 probes" in explained(kept)["filtered"][0]["why"]
+    assert "7 probes" in shown(kept, explained=True)["filtered"][0]["why"]
     changed = DirectorSettings(aliases={}, max_waiting=99)
     director.use(changed, director.policies)
-    assert "7 probes" in explained(kept)["filtered"][0]["why"]
+    assert "7 probes" in shown(kept, explained=True)["filtered"][0]["why"]
 
 
 def test_records_logs_and_spans_keep_the_order_of_their_fields():
@@ -329,8 +329,8 @@ def test_records_logs_and_spans_keep_the_order_of_their_fields():
 def test_a_record_of_many_candidates_keeps_only_the_best():
     known = Known(**{f"m{i}": (0.5, 1e-5 * (i + 1), 0.5) for i in range(3 * MAX_ROWS)})
     director = fleet(known, *((f"10.0.{i}.1:80", f"m{i}") for i in range(3 * MAX_ROWS)))
-    for make in (explained, shown):
-        made = make(record(director))
+    for explained in (True, False):
+        made = shown(record(director), explained=explained)
         assert len(made["candidates"]) == MAX_ROWS
         assert made["candidates_total"] == 3 * MAX_ROWS
         assert made["candidates"][made["picked"]]["endpoint"] == made["endpoint"]
@@ -353,7 +353,7 @@ def test_nothing_retained_contains_the_prompt():
         assert not (isinstance(thing, str) and SECRET in thing)
         if thing is not kept.decision.view.table:
             todo += [t for t in gc.get_referents(thing) if not isinstance(t, type(gc))]
-    assert SECRET not in str(explained(kept))
+    assert SECRET not in str(shown(kept, explained=True))
 
 
 def test_an_explanation_reserves_nothing_and_agrees_with_the_decision():
@@ -426,7 +426,8 @@ def test_each_excluded_candidate_names_the_cause(kept, tried, room, picked, reas
     director.use(DirectorSettings(policy="only", retries="new-model"), {"only": policy})
     decision = director.decide(request(tried=tried), 0.0, lambda _view: np.array(room, bool))
     assert decision.address == picked
-    shown = explained(DecisionMemory(director.table, wall_clock=lambda: 0.0).record(decision))
+    memory = DecisionMemory(director.table, wall_clock=lambda: 0.0)
+    shown = memory.explained(memory.record(decision))
     words = {
         "policy": "was left out by a filter of only",
         "room": "has no room",

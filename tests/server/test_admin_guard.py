@@ -15,7 +15,7 @@ from laar.server.admin.app import AdminServer
 from laar.server.admin.auth import AdminAuth, Attempts
 from laar.server.browsers import BrowserGuard, host_of
 from laar.server.ports import ports_in_use
-from laar.settings import Listen
+from laar.settings.listening import Listen
 from support import eventually, free_port
 
 TOKEN = "a-token-of-some-length"

@@ -15,11 +15,13 @@ import yaml
 
 from laar.core.request import Api, Request
 from laar.datalayer.visits import cancel
+from laar.declaring import Applies
 from laar.server.learning import artifact_of
 from laar.server.picker import Picker
 from laar.server.reload import SettingsReloader
 from laar.server.runner import Runner
-from laar.settings import Applies, Settings, leaves, load
+from laar.settings import Settings, load
+from laar.settings.section import leaves
 from laar.telemetry.problems import Problems
 from support import eventually, free_port, metric
 from support.other_settings import OTHER, document
@@ -444,6 +446,28 @@ async def test_a_config_map_swap_is_applied_without_a_restart(tmp_path):
         following.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await following
+
+
+async def test_the_changed_key_of_an_endpoint_in_the_settings_is_used_without_a_restart(tmp_path):
+    (tmp_path / "key").write_text("first")
+    document = {
+        "endpoints": [{"address": "127.0.0.1:1", "model": "m", "key_file": str(tmp_path / "key")}],
+        "listen": dict.fromkeys(("ext_proc", "health", "admin"), "127.0.0.1:1"),
+    }
+    (tmp_path / "laar.yaml").write_text(yaml.safe_dump(document))
+    runner = Runner(load(tmp_path / "laar.yaml"))
+    runner.prepare()
+    runner.reloader.poll_s = 0.02
+    following = asyncio.create_task(runner.reloader.follow(runner.apply))
+    try:
+        (tmp_path / "key").write_text("second")
+        [slot] = runner.picker.table.active
+        await eventually(
+            lambda: runner.picker.table.spec(slot).way.key == "second", what="the new key"
+        )
+        assert metric(runner, PENDING) == metric(runner, REFUSED) == 0
+    finally:
+        await cancel([following])
 
 
 def rag(**changed):

@@ -17,7 +17,8 @@ from laar.server.admin.app import AdminServer
 from laar.server.admin.tuner import routes
 from laar.server.picker import Picker
 from laar.server.whole_file import WholeFile
-from laar.settings import Settings, Tuning, load
+from laar.settings import Settings, load
+from laar.settings.routing import Tuning
 from laar.telemetry.problems import Problems
 from laar.tuning.tuner import Tuner
 from laar.tuning.windows import Observed

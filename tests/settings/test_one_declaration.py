@@ -14,7 +14,8 @@ from laar.errors import SettingError
 from laar.flow.settings import FlowSettings
 from laar.health import HealthSettings
 from laar.protocol.stream import StreamSettings
-from laar.settings import ContextRoute, Settings, load
+from laar.settings import Settings, load
+from laar.settings.context import ContextRoute
 from laar.tuning.settings import TunerSettings
 from laar_lab.sim.fleet import FleetSettings
 from support.other_settings import BASE, OTHER, document

@@ -15,7 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from laar.cli.terminal import FAULT
+from laar.cli.terminal import FAULT, report_errors
 from laar.errors import install
 
 GROUP = "laar.commands"
@@ -72,9 +72,14 @@ class InstalledGroup(TyperGroup):
 
 
 class RootGroup(InstalledGroup):
-    """The top-level group."""
+    """The top-level group, which reports the errors of its commands."""
 
     own = OWN
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        with report_errors():
+            return super().invoke(ctx)
 
 
 class ContextGroup(InstalledGroup):

@@ -34,7 +34,7 @@ from laar.datalayer.files import read_file
 from laar.errors import SettingError
 from laar.prefix.lengths import DIGEST
 from laar.server.whole_file import WholeFile
-from laar.settings import Accuracy
+from laar.settings.routing import Accuracy
 
 if TYPE_CHECKING:
     from laar.server.picker import Picker

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -91,7 +90,10 @@ class History:
         `rate` is in decisions per second, `hits` a share of prompt tokens, `failed` a share of
         ended requests; times are medians in seconds. The current bin is left out.
         """
-        bins = list(self._hour(now))
+        last, bins = math.floor(now / BIN_S), []
+        for number in range(last - BINS + 1, last):
+            kept = self._ring[number % BINS]
+            bins.append(kept if kept.number == number else _Bin())
         return {
             "bin_s": BIN_S,
             "rate": [b.decisions / BIN_S for b in bins],
@@ -100,12 +102,6 @@ class History:
             "hits": [b.found_tokens / b.prompt_tokens if b.prompt_tokens else None for b in bins],
             "failed": [b.failed / b.ended if b.ended else None for b in bins],
         }
-
-    def _hour(self, now: float) -> Iterator[_Bin]:
-        last = math.floor(now / BIN_S)
-        for number in range(last - BINS + 1, last):
-            kept = self._ring[number % BINS]
-            yield kept if kept.number == number else _Bin()
 
     def _at(self, now: float) -> _Bin:
         number = math.floor(now / BIN_S)
