@@ -72,7 +72,7 @@ def test_a_length_between_two_buckets_uses_the_longer_one(tokens: float, bucket:
     assert bucket_of(tokens * SLACK) == bucket
 
 
-@given(st.floats(1, 2**24, width=32))  # times `SLACK` without rounding
+@given(st.floats(1, 2**24, width=32))  # numbers whose product with `SLACK` is exact
 def test_the_bucket_is_the_smallest_doubling_that_fits_the_length(tokens: float) -> None:
     bucket = bucket_of(tokens * SLACK)
     assert bucket in {512 * 2**k for k in range(16)}

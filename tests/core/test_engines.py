@@ -224,7 +224,7 @@ def test_an_endpoint_that_was_slow_long_ago_counts_as_normal():
     assert one_by_one(others, 300, 4200) < 1.1
 
 
-def test_samples_from_before_the_paces_were_known_are_soon_outweighed():
+def test_samples_before_the_paces_were_known_are_soon_outweighed():
     """Otherwise prompts would seem to take 1.4 times as long at the fast endpoint here."""
     table, engines = fleet("fast:1", "slow:1")
     fast, slow = table.slot("fast:1"), table.slot("slow:1")
@@ -415,7 +415,7 @@ def test_a_coefficient_at_its_bound_does_not_distort_the_others(seed):
     features = np.column_stack([np.ones(16), rng.uniform(0.0, 2.0, (16, 2))])
     values = features @ [1.0, 1.5, -0.4] + rng.normal(0.0, 0.05, 16)
     for row, value in zip(features.tolist(), values.tolist(), strict=True):
-        line.learn(row, value, 10.0)  # no outliers at this scale
+        line.learn(row, value, 10.0)  # so large a scale that no value is an outlier
     weights = np.sqrt(FORGET ** np.arange(15, -1, -1))
     fitted = lsq_linear(features * weights[:, None], values * weights, bounds=(low, high))
     assert line.now == pytest.approx(fitted.x.tolist(), abs=0.02)

@@ -25,7 +25,7 @@ NOW = 1000.0
 
 
 class Fleet:
-    """Idle endpoints with fresh readings, except for the given columns."""
+    """Endpoints that are idle with fresh readings, except for the given columns."""
 
     def __init__(self, **columns: list[float]) -> None:
         n = len(next(iter(columns.values())))
@@ -59,7 +59,7 @@ def test_each_cap_alone_closes_an_endpoint():
     assert some.has_room() == [True, False, True, False, False, False]
 
 
-def test_the_level_is_the_fullest_of_the_caps():
+def test_the_level_is_that_of_the_fullest_cap():
     some = Fleet(prefill_s=[1.0], requests=[2.0], kv_usage=[0.76])
     levels = CAPS.levels(some.prefills, some.slots, NOW, is_long=False)
     assert levels.tolist() == [pytest.approx(0.8)]
@@ -101,5 +101,5 @@ def test_each_endpoint_has_at_most_one_long_prefill_while_short_ones_wait():
 
 
 def test_an_idle_endpoint_takes_a_prompt_larger_than_its_cap():
-    """The request's own work does not count against its room, or it would never run."""
+    """The request's own work must not count against its room, or it would never run."""
     assert all(Fleet(prefill_s=[0.0]).has_room(is_long=True, shorts_wait=True))

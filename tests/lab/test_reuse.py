@@ -1,4 +1,4 @@
-"""A stored run is repeated in part: policies that nothing changed keep their stored numbers."""
+"""A stored run can be repeated in part: policies without changes keep their stored numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RULES = ("lmetric", "smg", "p2c", "round-robin")
 
 
 class World:
-    """Runs that take no time, the speed of each policy, and the code's commit."""
+    """Invented runs by the speed of each policy, and the commit of the code."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -73,8 +73,8 @@ def flat(run: Stored) -> dict[tuple[str, str, str, int], float]:
 
 
 @pytest.mark.parametrize("slower", [0.85, 1.3])
-def test_a_run_in_part_gives_what_a_whole_one_gives(world: World, slower: float) -> None:
-    """One rule changed on one workload: others fall behind there, or are no longer far behind."""
+def test_a_partly_repeated_run_equals_a_complete_one(world: World, slower: float) -> None:
+    """A policy changes on one workload, where others then fall far behind, or no longer do."""
     world.results("stored", "aaaaaaa")
     world.slower["one"] = slower
     world.times_s["laar"] = 1.01
@@ -91,7 +91,7 @@ def test_a_run_in_part_gives_what_a_whole_one_gives(world: World, slower: float)
 
     assert set(world.ran.values()) == {1}, "nothing runs twice"
     assert world.seeds("two", "laar") == world.seeds("one", "laar") == 15
-    assert world.seeds("two", "lmetric") == 15, "it depends on the change, if not on this workload"
+    assert world.seeds("two", "lmetric") == 15, "a changed policy runs on all workloads"
     assert world.seeds("one", "smg") == world.seeds("two", "smg") == 1
     assert world.seeds("one", "p2c") == (1 if slower < 1.0 else 11), "the stored run has five seeds"
     assert "changed: lmetric on 1 of 2 workloads: one\n" in said
@@ -107,7 +107,7 @@ def test_a_run_in_part_gives_what_a_whole_one_gives(world: World, slower: float)
     assert f"{kept + 35} of " in said
 
 
-def test_numbers_that_were_reused_before_keep_the_commit_that_they_are_of(world: World) -> None:
+def test_numbers_that_are_reused_again_keep_their_commit(world: World) -> None:
     world.results("stored", "aaaaaaa")
     world.slower["one"] = 1.3
     world.results("stored", "bbbbbbb", "--reuse")

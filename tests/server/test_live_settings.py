@@ -448,7 +448,7 @@ async def test_a_config_map_swap_is_applied_without_a_restart(tmp_path):
             await following
 
 
-async def test_the_changed_key_of_an_endpoint_in_the_settings_is_used_without_a_restart(tmp_path):
+async def test_an_endpoints_changed_key_file_is_read_without_a_restart(tmp_path):
     (tmp_path / "key").write_text("first")
     document = {
         "endpoints": [{"address": "127.0.0.1:1", "model": "m", "key_file": str(tmp_path / "key")}],
