@@ -297,7 +297,7 @@ class EndpointTable(Names):
         return next((a for a, known in self._slot_of.items() if known == slot), "")
 
     def cache_tokens(self) -> float:
-        """Return the total size of all caches; unknown ones count as the mean, NaN without any."""
+        """Return the size of all caches, unknown ones counted as the mean; NaN if none is known."""
         known = self.capacity_tokens[self.active]
         known = known[~np.isnan(known)]
         return float(known.mean()) * len(self.active) if len(known) else math.nan

@@ -19,8 +19,8 @@ from laar.health import Health, Standing
 from laar.prefix.lengths import DIGEST
 
 _MAX_ENCODED = 32
-"""Maximum images, sounds and videos of a prompt for which an encoder is chosen: the sidecar uses
-the same encoders for the next ones. 32 addresses are 700 bytes of a header."""
+"""Maximum images, sounds and videos of a prompt that get an encoder each: the sidecar sends further
+ones to the same encoders. 32 addresses are 700 bytes of a header."""
 _EVEN = 1.25
 """Bound on an encoder's items in flight, as a multiple of the mean: consistent hashing with bounded
 loads (Mirrokni, Thorup and Zadimoghaddam 2016)."""

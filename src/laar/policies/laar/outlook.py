@@ -14,9 +14,9 @@ room in its cache), `answer` the time of its answer alone, `load` the share of t
 endpoint spends on prefill. The constants are learned (`laar.core.engines`). A second before the
 first token counts twice: for that token, and for the end.
 
-* `n` others are in flight there. Each of them makes this answer `2 b` longer, of which half counts:
-  on average, an answer in flight is half done. Each of them is slowed as much in turn, and waits
-  for this prompt if prefills are sequential (`w`), or slows down during it (`s`).
+* `n` others are in flight there. Each of them makes this answer `2 b` longer, but only half of that
+  counts: on average, an answer in flight is half done. Each of them is slowed as much in turn, and
+  waits for this prompt if prefills are sequential (`w`), or slows down during it (`s`).
 * `later`: a request that reaches the endpoint while it is still busy with this prompt waits too.
   Until the work ahead is done, which takes `wait / (1 - load)` seconds as busy periods do, requests
   arrive at the fleet's rate per endpoint, and each is delayed by `w * read`; those that arrive
