@@ -25,7 +25,7 @@ from laar.health.kinds import GOOD, Kind, Reply, judge
 from laar.health.outcomes import Outcomes
 from laar.health.questions import Questions
 from laar.health.records import Records
-from laar.health.silence import compare, find_hang, silent_for_long
+from laar.health.silence import compare, find_hang, silence_s
 from laar.health.standing import Standing
 
 _LOOK_S = 0.25
@@ -189,7 +189,7 @@ class Health:
                 self._outcomes.completed(attempt, now)
             elif cause == "reset":
                 self._outcomes.cut(attempt, now)
-            elif not attempt.overdue and silent_for_long(attempt, now):
+            elif not attempt.overdue and silence_s(attempt, now):
                 self._outcomes.failed(attempt.endpoint, attempt, Kind.HANG, now)
         self.gone(attempt, now)
 

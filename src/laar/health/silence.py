@@ -35,7 +35,7 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
             return  # all later attempts are younger
         if attempt.overdue or attempt.judged or (has_ended and not attempt.is_followed):
             continue
-        silent_s = _silent_s(attempt, now, _DOUBTED_S)
+        silent_s = silence_s(attempt, now, _DOUBTED_S)
         if not silent_s:
             continue
         if silent_s > OVERDUE_S:
@@ -52,13 +52,11 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
             breaker.open(Kind.HANG, now)
 
 
-def silent_for_long(attempt: Attempt, now: float) -> bool:
-    """Return whether an attempt was silent for far too long, while siblings made progress."""
-    return attempt.overdue or _silent_s(attempt, now, OVERDUE_S) > 0.0
+def silence_s(attempt: Attempt, now: float, beyond_s: float = OVERDUE_S) -> float:
+    """Return for how long an attempt has been silent while siblings made progress, in seconds.
 
-
-def _silent_s(attempt: Attempt, now: float, beyond_s: float) -> float:
-    """Return the seconds of silence; 0 unless longer than `beyond_s` and than is typical."""
+    Return 0 for a silence that is not longer than `beyond_s`, or than is typical.
+    """
     if not attempt.timed:
         return 0.0
     endpoint, at_once = attempt.endpoint, not attempt.stream  # headers come with the body's end

@@ -15,12 +15,15 @@ import asyncio
 import math
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 import aiohttp
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 
 from laar.accuracy.features import language_of, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome, parse_outcome
@@ -39,6 +42,14 @@ _TRIES = 3  # attempts at a request that the endpoint refuses; the next run trie
 _BEGINS = b'{"query_id":'  # start of each line from `dump_outcome`
 _DISCOVER_S = 10.0
 _MAX_MODELS_BYTES = 4 * 2**20
+
+_COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TextColumn("{task.fields[note]}"),
+    TimeElapsedColumn(),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +90,58 @@ class Counts:
     correct: int = 0
     failed: int = 0
     mended_bytes: int = 0
+
+
+def ask(
+    endpoints: Sequence[str],
+    models: Sequence[str],
+    questions: Sequence[Question],
+    out: Path,
+    asking: Asking,
+    *,
+    console: Console,
+    seconds: float | None = None,
+) -> Counts:
+    """Measure with a progress bar; return the counts.
+
+    Args:
+        endpoints: base URLs.
+        models: models to ask; empty for all that are served.
+        questions: the questions; if there is a time limit, any prefix should be balanced.
+        out: JSONL file of the outcomes, as in `measure`.
+        asking: how to ask.
+        console: where to show the bar.
+        seconds: time limit; None for no limit.
+
+    Raises:
+        SettingError: an endpoint, model or file does not exist or can't be used.
+    """
+    counts = Counts()
+
+    async def run(bar: Bar) -> None:
+        nonlocal counts
+        targets = await discover(endpoints, headers=asking.headers)
+        known = {target.model for target in targets}
+        if missing := ", ".join(sorted(set(models) - known)):
+            served = ", ".join(sorted(known))
+            raise SettingError(f"no endpoint serves {missing}; they serve {served}")
+        targets = [target for target in targets if not models or target.model in models]
+        task = bar.add_task("asking", total=None, note="")
+
+        def show(now: Counts) -> None:
+            nonlocal counts
+            counts = now
+            note = f"{now.correct} right, {now.failed} without an answer"
+            total = now.total if seconds is None else None
+            bar.update(task, completed=now.resumed + now.asked, total=total, note=note)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                counts = await measure(targets, questions, out, asking, progress=show)
+
+    with Bar(*_COLUMNS, console=console) as bar:
+        asyncio.run(run(bar))
+    return counts
 
 
 async def discover(
