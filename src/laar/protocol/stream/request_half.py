@@ -383,9 +383,6 @@ class RequestHalf(StreamState):
         except (ValueError, RequestError):  # the body still goes to the chosen endpoint
             self.unspliced += 1
 
-    def _refused(self, event: Refused, now: float, out: list[Action]) -> RequestPhase:
-        return self._refuse(event.error, out)
-
     def _refuse(self, error: RequestError, out: list[Action]) -> RequestPhase:
         if self.shadow:
             return self._stand_aside(out)
@@ -455,7 +452,7 @@ REQUEST_HANDLERS: Mapping[type, Callable[[RequestHalf, Any, float, list[Action]]
     RequestTrailers: RequestHalf._request_trailers,
     HasRead: RequestHalf._has_read,
     Decided: RequestHalf._decided,
-    Refused: RequestHalf._refused,
+    Refused: lambda half, event, _now, out: half._refuse(event.error, out),
     Failed: RequestHalf._failed,
     Closed: RequestHalf._closed,
 }
