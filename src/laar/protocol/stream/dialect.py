@@ -71,12 +71,6 @@ class Dialect:
             )
         )
 
-    def stand_aside(self, body: Collected, out: list[Action]) -> None:
-        """Forward the request unchanged, and drop the collected body."""
-        body.changed = False
-        self.send(AnswerHeaders(_REQUEST, []), body, out)
-        body.take()
-
     def answer_headers(
         self,
         headers: list[tuple[str, str]],

@@ -393,8 +393,11 @@ class RequestHalf(StreamState):
 
     def _stand_aside(self, out: list[Action]) -> RequestPhase:
         """Forward the request unchanged."""
-        self.dialect.stand_aside(self.body, out)
-        return RequestPhase.SENT if self.body.is_complete else RequestPhase.PASSING
+        body = self.body
+        body.changed = False
+        self.dialect.send(AnswerHeaders(Direction.REQUEST, []), body, out)
+        body.take()
+        return RequestPhase.SENT if body.is_complete else RequestPhase.PASSING
 
     def _failed(self, event: Failed, now: float, out: list[Action]) -> RequestPhase:
         """Forward the request unchanged, if it has begun and was not forwarded yet.
