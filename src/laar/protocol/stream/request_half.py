@@ -109,7 +109,12 @@ class RequestHalf(StreamState):
             return phase
         if event.end or facts.unread or self._head.upgrade:
             return self._ask_unread(now, out)
-        if self._announces_too_much(event.headers):
+        length = event.headers.get("content-length", "")
+        if (
+            length.isdecimal()
+            and len(length) < _MAX_DIGITS
+            and int(length) > self.env.settings.max_body_bytes
+        ):
             return self._refuse_long(out)
         self.dialect.await_body(out)
         return RequestPhase.BODY
@@ -148,15 +153,6 @@ class RequestHalf(StreamState):
         if body.size_bytes > self.env.settings.max_body_bytes:
             return self._refuse_long(out)
         return self._read_body(now, out)
-
-    def _announces_too_much(self, headers: Mapping[str, str]) -> bool:
-        """Return whether `content-length` exceeds the limit, to refuse the body early."""
-        length = headers.get("content-length", "")
-        return (
-            length.isdecimal()
-            and len(length) < _MAX_DIGITS
-            and int(length) > self.env.settings.max_body_bytes
-        )
 
     def _refuse_long(self, out: list[Action]) -> RequestPhase:
         """Refuse a body beyond the limit: it is not read, so its model is unknown."""
