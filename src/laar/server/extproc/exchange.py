@@ -55,7 +55,6 @@ class Exchange(Handler):
         self._stream: Stream | None = None  # created at the first message
         self._held: Waiting | None = None
         self._waiting: asyncio.Task[None] | None = None
-        call.reassure = self.reassure
         processor.metrics.streams_open += 1
         processor.begun += 1
         processor.exchanges.add(self)
