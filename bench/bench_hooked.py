@@ -70,7 +70,6 @@ async def spent(
             due.pop(0)()
         whole += time.process_time() - began
     exchange.closed()
-    caller.reassure = None
     return answer, whole
 
 

@@ -40,7 +40,6 @@ class Call:
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
-        self.reassure = None
 
     def send(self, message: bytes) -> None:
         self.sent.append(message)

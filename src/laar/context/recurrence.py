@@ -153,21 +153,6 @@ class _Piece:
     next: int = -1
     times: int = 1
 
-    @property
-    def own_head(self) -> tuple[int, ...] | None:
-        """Return its head, once seen after different documents."""
-        return self.head if not (self.previous and self.head) else None
-
-    @property
-    def own_tail(self) -> tuple[int, ...] | None:
-        """Return its tail, once seen before different documents."""
-        return self.tail if not (self.next and self.tail) else None
-
-    @property
-    def is_document(self) -> bool:
-        """Return whether it was seen between different neighbours."""
-        return not self.before and not self.after
-
 
 class Place(NamedTuple):
     """A document in a text: its line, its index among long lines, and its piece."""
@@ -453,7 +438,7 @@ class Recurrences:
             if piece.after != after:
                 piece.after = 0
         self._pieces[whole] = piece
-        if piece.is_document:
+        if not piece.before and not piece.after:  # a document
             line_end = seen.text.find("\n", begin)
             keys = self._key(seen.scope, seen.text, lines.keys[first], line_end, end)
             known = self._documents.pop(keys, None)
@@ -633,7 +618,9 @@ class _Bounds:
     def _gap(self, x: Place, y: Place) -> _Gap:
         first, stop = x.line + 1, y.line
         keys = tuple(self._seen.lines.keys[first:stop])
-        own_tail, own_head = x.piece.own_tail, y.piece.own_head
+        # A tail or head is certain once it was seen next to different documents.
+        own_tail = None if x.piece.next and x.piece.tail else x.piece.tail
+        own_head = None if y.piece.previous and y.piece.head else y.piece.head
         tail = len(_common_start(own_tail, keys)) if own_tail else 0
         head = len(_common_end(own_head, keys)) if own_head else 0
         start, end = sorted((first + tail, stop - head))

@@ -374,7 +374,8 @@ class Turn:
     def _is_worth_its_note(self, block: Block, docs: _Documents, found: Alignment) -> bool:
         """Return whether an order saves more than its note costs, or may do so later."""
         note = note_bytes(block, self.hook.settings)
-        gained = docs.bytes(docs.matched(found)) - docs.bytes(docs.live[: found.baseline])
+        matched = [docs.live[j] for j in found.permutation[: found.matched]]
+        gained = docs.bytes(matched) - docs.bytes(docs.live[: found.baseline])
         return gained >= note or sum(docs.sizes) >= _WORTH_NOTES * note
 
     def _count(self, change: Change, docs: _Documents, seed: int) -> None:
@@ -476,10 +477,6 @@ class _Documents(NamedTuple):
 
     def bytes(self, positions: Sequence[int]) -> int:
         return sum([self.sizes[i] for i in positions])
-
-    def matched(self, found: Alignment) -> list[int]:
-        """Return the leading positions that matched an earlier order."""
-        return [self.live[j] for j in found.permutation[: found.matched]]
 
 
 _read_changes = msgspec.json.Decoder(tuple[Change, ...]).decode

@@ -248,7 +248,8 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
         try:
             document = json.loads(body)
         except ValueError:
-            raise _bad(f"the body is not valid JSON: {_without_content(error)}") from None
+            what = error.msg.partition(":")[0]  # without text from the body
+            raise _bad(f"the body is not valid JSON: {what} (character {error.pos})") from None
     if not isinstance(document, dict):
         raise _bad("the body must be a JSON object")
     return document, True, is_plain
@@ -299,8 +300,3 @@ def _text(text: str) -> str:
 
 def _bad(message: str) -> RequestError:
     return RequestError(400, "bad-request", message)
-
-
-def _without_content(error: orjson.JSONDecodeError) -> str:
-    """Return the parser's message and position, without text from the body."""
-    return f"{error.msg.partition(':')[0]} (character {error.pos})"

@@ -40,11 +40,6 @@ class _Source:
     unasked: set[str]
     in_use: bool
 
-    @property
-    def waits(self) -> bool:
-        """Return whether the first pods are held back until all have answered."""
-        return not self.in_use and bool(self.unasked)
-
 
 class OwnNames:
     """The endpoints of all sources, completed with the models that pods report."""
@@ -70,11 +65,12 @@ class OwnNames:
 
     def waits(self, source: str) -> bool:
         """Return whether the first pods of a source are held back until all have answered."""
-        return self._sources[source].waits
+        own = self._sources[source]
+        return not own.in_use and bool(own.unasked)
 
     def is_held(self, address: str) -> bool:
         """Return whether an endpoint is held back and has not answered yet."""
-        return any(address in own.unasked and own.waits for own in self._sources.values())
+        return any(address in own.unasked and not own.in_use for own in self._sources.values())
 
     def wait_no_longer(self, source: str) -> None:
         """Use the pods of a source that have answered."""
@@ -85,8 +81,7 @@ class OwnNames:
 
         The `reserved` aliases of several models must not be a pod's main name.
         """
-        own = self._sources[source]
-        waits = own.waits
+        own, waits = self._sources[source], self.waits(source)
         named = []
         for spec in own.specs:
             if spec.models:

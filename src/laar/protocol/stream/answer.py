@@ -160,11 +160,6 @@ class Answer:
         return "complete"
 
 
-def made_by_envoy(event: ResponseHeaders) -> bool:
-    """Return whether Envoy generated this 5xx because no endpoint answered."""
-    return event.details != agreed.FROM_ENDPOINT and (event.status or 0) >= 500
-
-
 def attempted(decision: Decision, event: ResponseHeaders, *, hurried: bool) -> Attempted | None:
     """Return the endpoints that failed, assuming that Envoy tried the list in order.
 

@@ -47,6 +47,7 @@ class HeldBytes:
                 return False
             max(slow, key=lambda upload: upload.held_bytes).give_way()
         self.now_bytes += count
+        body.held_bytes += count
         if not (body.is_complete or body.stays):
             self._growing[body] = None
         return True
@@ -54,6 +55,7 @@ class HeldBytes:
     def give_back(self, body: Collected) -> None:
         """Release the bytes reserved for a body."""
         self.now_bytes -= body.held_bytes
+        body.held_bytes = 0
         self._growing.pop(body, None)
 
 
@@ -102,12 +104,7 @@ class Collected:
             if self.held_bytes:
                 self._speed = self._speed_at(now)
             self._window_at, self._window_bytes = now, self.size_bytes
-        if self.held is None:
-            return True
-        if not self.held.take(self, count, now):
-            return False
-        self.held_bytes += count
-        return True
+        return self.held is None or self.held.take(self, count, now)
 
     def is_slow(self, now: float) -> bool:
         """Return whether the body arrives more slowly than any real client sends."""
@@ -126,7 +123,6 @@ class Collected:
         """Stop counting this body: it was read or is no longer needed."""
         if self.held is not None and self.held_bytes:
             self.held.give_back(self)
-            self.held_bytes = 0
 
     def complete(self) -> bytes:
         """Return the complete body; empty if there is none."""

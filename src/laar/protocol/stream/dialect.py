@@ -71,12 +71,6 @@ class Dialect:
             )
         )
 
-    def stand_aside(self, body: Collected, out: list[Action]) -> None:
-        """Forward the request unchanged, and drop the collected body."""
-        body.changed = False
-        self.send(AnswerHeaders(_REQUEST, []), body, out)
-        body.take()
-
     def answer_headers(
         self,
         headers: list[tuple[str, str]],
@@ -86,9 +80,10 @@ class Dialect:
         read: bool,
     ) -> None:
         """Pass the response headers with changes; `read` requests the response body."""
-        out.append(
-            AnswerHeaders(_RESPONSE, headers, forged and _but(forged, headers), read_answer=read)
-        )
+        if forged:
+            own = {name for name, _ in headers}  # these replace forged ones
+            forged = tuple(name for name in dict.fromkeys(forged) if name not in own)
+        out.append(AnswerHeaders(_RESPONSE, headers, forged, read_answer=read))
 
     def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
         """Pass on another piece of the request's body."""
@@ -130,12 +125,6 @@ class _Gateway(Dialect):
         self, pieces: int, data: bytes, out: list[Action], *, end: bool, same: bool
     ) -> None:
         send_pieces(_RESPONSE, data, end=end, out=out)
-
-
-def _but(forged: tuple[str, ...], headers: list[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the forged headers that laar's headers do not replace."""
-    own = {name for name, _ in headers}
-    return tuple(name for name in dict.fromkeys(forged) if name not in own)
 
 
 NATIVE = Dialect(shows_answers=False)

@@ -109,7 +109,12 @@ class RequestHalf(StreamState):
             return phase
         if event.end or facts.unread or self._head.upgrade:
             return self._ask_unread(now, out)
-        if self._announces_too_much(event.headers):
+        length = event.headers.get("content-length", "")
+        if (
+            length.isdecimal()
+            and len(length) < _MAX_DIGITS
+            and int(length) > self.env.settings.max_body_bytes
+        ):
             return self._refuse_long(out)
         self.dialect.await_body(out)
         return RequestPhase.BODY
@@ -148,15 +153,6 @@ class RequestHalf(StreamState):
         if body.size_bytes > self.env.settings.max_body_bytes:
             return self._refuse_long(out)
         return self._read_body(now, out)
-
-    def _announces_too_much(self, headers: Mapping[str, str]) -> bool:
-        """Return whether `content-length` exceeds the limit, to refuse the body early."""
-        length = headers.get("content-length", "")
-        return (
-            length.isdecimal()
-            and len(length) < _MAX_DIGITS
-            and int(length) > self.env.settings.max_body_bytes
-        )
 
     def _refuse_long(self, out: list[Action]) -> RequestPhase:
         """Refuse a body beyond the limit: it is not read, so its model is unknown."""
@@ -383,9 +379,6 @@ class RequestHalf(StreamState):
         except (ValueError, RequestError):  # the body still goes to the chosen endpoint
             self.unspliced += 1
 
-    def _refused(self, event: Refused, now: float, out: list[Action]) -> RequestPhase:
-        return self._refuse(event.error, out)
-
     def _refuse(self, error: RequestError, out: list[Action]) -> RequestPhase:
         if self.shadow:
             return self._stand_aside(out)
@@ -396,8 +389,11 @@ class RequestHalf(StreamState):
 
     def _stand_aside(self, out: list[Action]) -> RequestPhase:
         """Forward the request unchanged."""
-        self.dialect.stand_aside(self.body, out)
-        return RequestPhase.SENT if self.body.is_complete else RequestPhase.PASSING
+        body = self.body
+        body.changed = False
+        self.dialect.send(AnswerHeaders(Direction.REQUEST, []), body, out)
+        body.take()
+        return RequestPhase.SENT if body.is_complete else RequestPhase.PASSING
 
     def _failed(self, event: Failed, now: float, out: list[Action]) -> RequestPhase:
         """Forward the request unchanged, if it has begun and was not forwarded yet.
@@ -455,7 +451,7 @@ REQUEST_HANDLERS: Mapping[type, Callable[[RequestHalf, Any, float, list[Action]]
     RequestTrailers: RequestHalf._request_trailers,
     HasRead: RequestHalf._has_read,
     Decided: RequestHalf._decided,
-    Refused: RequestHalf._refused,
+    Refused: lambda half, event, _now, out: half._refuse(event.error, out),
     Failed: RequestHalf._failed,
     Closed: RequestHalf._closed,
 }

@@ -41,7 +41,6 @@ from laar.wire import ext_proc_pb2 as pb
 if TYPE_CHECKING:
     from laar.server.extproc.processor import ExternalProcessor
 
-UNREADABLE = "unreadable message"
 
 Wait = Callable[[], Awaitable[Event]]
 """A coroutine function whose result is the machine's next event."""
@@ -56,7 +55,6 @@ class Exchange(Handler):
         self._stream: Stream | None = None  # created at the first message
         self._held: Waiting | None = None
         self._waiting: asyncio.Task[None] | None = None
-        call.reassure = self.reassure
         processor.metrics.streams_open += 1
         processor.begun += 1
         processor.exchanges.add(self)
@@ -77,7 +75,7 @@ class Exchange(Handler):
                 self._waiting = asyncio.create_task(self._go_on(wait))
         except DecodeError:
             self._processor.fault("closed a stream: not an Envoy message")
-            self._call.end(Code.INVALID_ARGUMENT, UNREADABLE)
+            self._call.end(Code.INVALID_ARGUMENT, "unreadable message")
         except Exception:  # noqa: BLE001 - a bug must not fail the request
             self._go_on_without()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from laar.server.h2.framing import PREFIX_BYTES, CallError, Code, Unframer, status_headers
@@ -40,6 +40,9 @@ class Handler:
     def receive(self, message: bytes) -> None:
         """Handle a message."""
 
+    def reassure(self) -> None:
+        """Extend the peer's timeout, since its message is still arriving."""
+
     def half_closed(self) -> None:
         """Handle the end of the peer's messages; not called while the call is on hold."""
 
@@ -70,8 +73,6 @@ class Call:
         """Whether anything was sent."""
         self.heard = False
         """Whether part of a message was received."""
-        self.reassure: Callable[[], None] | None = None
-        """Extends the peer's timeout while its message is still arriving; None if not needed."""
         self.deadline: asyncio.TimerHandle | None = None
         self._connection = connection
         self._headers = headers
@@ -158,7 +159,7 @@ class Call:
         if self._unframer is None:
             self._unframer = Unframer(self._longest_bytes)
         unframer = self._unframer
-        was_coming = unframer.held_bytes > 0 or not self._is_whole
+        was_coming = self.waits
         try:
             for message in unframer.feed(data):
                 if self._end is not None:  # ended by the previous message
@@ -173,7 +174,7 @@ class Call:
         except CallError as error:  # earlier messages are handled, however the bytes are split
             self.end(error.code, error.text)
             return
-        if unframer.held_bytes and not was_coming and self._end is None:
+        if self.waits and not was_coming:
             self._connection.is_coming(self)
         self._account()
 
@@ -299,8 +300,7 @@ class Call:
         self._unframer = None
         if self._counted_bytes:
             self._account()
-        self.reassure = None  # break a cycle that only a full collection would free
-        handler, self.handler = self.handler, _NO_HANDLER
+        handler, self.handler = self.handler, _NO_HANDLER  # no cycle is left to collect
         try:
             handler.closed()
         except Exception:  # noqa: BLE001 - a call's guard

@@ -163,8 +163,10 @@ class Connection(asyncio.Protocol):
             self._reading = False
         if self._coming:
             self._reassure(self._loop.time())
-        if self._owed_bytes >= CONNECTION_WINDOW_BYTES // 2:
-            self._credit()
+        if self._owed_bytes >= CONNECTION_WINDOW_BYTES // 2 and not self._closing:
+            # Bytes that calls hold are limited separately.
+            self.h2.increment_flow_control_window(self._owed_bytes)
+            self._owed_bytes = 0
         self._pump()
         if is_over:
             self._frames = None
@@ -235,8 +237,7 @@ class Connection(asyncio.Protocol):
 
     def is_coming(self, call: Call) -> None:
         """Record that a call's message has begun or is expected."""
-        if call.reassure is not None:
-            self._coming.append((self._loop.time(), call))
+        self._coming.append((self._loop.time(), call))
 
     def finished(self, call: Call, *, reset: bool) -> None:
         """Forget a call whose end is written; `reset` makes the peer stop sending."""
@@ -295,8 +296,8 @@ class Connection(asyncio.Protocol):
             if waits and now - begun_at <= SLOW_S:
                 break
             coming.popleft()
-            if waits and call.reassure is not None:
-                call.reassure()
+            if waits:
+                call.handler.reassure()
 
     def _data_event(self, event: Any) -> None:
         self._owed_bytes += event.flow_controlled_length
@@ -381,12 +382,6 @@ class Connection(asyncio.Protocol):
             # Envoy resets ended calls. A closed socket would respond by resetting the connection,
             # and Envoy would lose the answers that it has not read.
             self._close(transport.write_eof if transport.can_write_eof() else None)
-
-    def _credit(self) -> None:
-        """Replenish the connection's window; bytes that calls hold are limited separately."""
-        if not self._closing:
-            self.h2.increment_flow_control_window(self._owed_bytes)
-            self._owed_bytes = 0
 
     def _drop(self, stream_id: int) -> Call | None:
         call = self._calls.pop(stream_id, None)

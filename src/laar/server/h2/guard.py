@@ -205,8 +205,13 @@ class Guard:
             if length >= _SMALL_DATA_BYTES:
                 return
         elif kind in (Frame.HEADERS, Frame.CONTINUATION):
-            self._header_block(kind, length)
-            if kind == Frame.HEADERS:
+            is_first = kind == Frame.HEADERS
+            self._continuations = 0 if is_first else self._continuations + 1
+            self._block_bytes = length if is_first else self._block_bytes + length
+            too_long = self._block_bytes > MAX_HEADER_BLOCK_BYTES
+            if too_long or self._continuations > MAX_CONTINUATIONS:
+                raise FloodError("a header block is too long")
+            if is_first:
                 return
         elif kind == Frame.RST_STREAM:
             return  # `Connection` limits resets
@@ -217,12 +222,3 @@ class Guard:
         earned, self.messages = 4 * self.messages, 0
         if not self._idle.spend(now, earned):
             raise FloodError("too many frames that carry nothing")
-
-    def _header_block(self, kind: int, length: int) -> None:
-        if kind == Frame.HEADERS:
-            self._block_bytes = self._continuations = 0
-        else:
-            self._continuations += 1
-        self._block_bytes += length
-        if self._block_bytes > MAX_HEADER_BLOCK_BYTES or self._continuations > MAX_CONTINUATIONS:
-            raise FloodError("a header block is too long")
