@@ -453,6 +453,7 @@ def runbook() -> str:
     """Return docs/troubleshooting.md as the picker serves it, without links to other pages."""
     text = (HERE.parent / "troubleshooting.md").read_text()
     plain = re.sub(r"\[([^\]]+)\]\((?!#|https?:)[^)]*\)", r"\1", text)
+    plain = re.sub(r"^(```\w+) .*$", r"\1", plain, flags=re.MULTILINE)  # titles of code blocks
     body = markdown.markdown(plain, extensions=["toc", "tables", "fenced_code"])
     return f"""<!doctype html>
 <html lang="en">
