@@ -198,7 +198,8 @@ schedulingProfiles:
     policy = yaml.safe_load(got.output)["routing"]["policies"]["profile-decode"]
     assert "filters" not in policy
     assert (
-        "the policy `laar` follows the roles in the label" in got.output.partition("# No equivalent:")[0]
+        "the policy `laar` follows the roles in the label"
+        in got.output.partition("# No equivalent:")[0]
     )
 
 
