@@ -105,7 +105,11 @@ class Mirror(Generic[Kept]):
             what = f"{self.resource.plural}.{self.resource.group}"
             self.problem(f"the cluster doesn't have {what}: install it, or use a pod selector")
         elif error.status == 403:
-            self.problem(f"{error}; {self.resource.remedy(self.api.access.namespace)}")
+            self.problem(
+                f"{error}; give laar's ServiceAccount a Role in namespace "
+                f'{self.api.access.namespace} with the rule apiGroups: ["{self.resource.group}"], '
+                f'resources: ["{self.resource.plural}"], verbs: ["list", "watch"]'
+            )
         elif error.status != 410:
             self.problem(f"{error}; what was known before stays in use")
         return None

@@ -70,8 +70,9 @@ class Observability:
 
         def answered(judged: Answered) -> None:
             metrics.answered(judged)
-            self.history.answered(judged, clock())
-            self.page.answered(judged)
+            if judged.correct and judged.seconds is not None:
+                self.history.answered(judged.seconds, clock())
+                self.page.correct_s.append(judged.seconds)
 
         reports.on_answered = answered
         on_settled: list[Callable[[DecisionRecord], object]] = [
