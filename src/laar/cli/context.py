@@ -98,8 +98,8 @@ def advise(
 ) -> None:
     """Report what keeps prompts from sharing a prefix: a date, a path, tools in varying order.
 
-    For each agent, prints where its prompts differ, and how much prefill it would save to move
-    that text to the end. An agent is a model with its tools. No text of prompts is stored.
+    Prints where each agent's prompts differ, and how much prefill moving that text would save.
+    An agent is a model with its tools. No text of prompts is stored.
     """
     import asyncio
 
