@@ -16,6 +16,7 @@ import re
 import types
 import typing
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from typer.models import ArgumentInfo, CommandInfo, ParameterInfo
 
 import laar.testing
 from laar.cli import app
-from laar.cli.installed import OWN, installed
+from laar.cli.installed import GROUP, OWN, installed
 from laar.declaring import field_texts, hints_of
 from laar.protocol.stream.phases import TRANSITIONS, RequestPhase, ResponsePhase
 from laar.server.admin.metrics import metrics
@@ -275,7 +276,7 @@ def _commands(path: str, group: typer.Typer) -> Iterator[str]:
     """A section for each command, depth first."""
     points = installed("".join(f"{word}." for word in path.split()[1:]))
     if path == "laar":
-        points = OWN | points
+        points = {name: EntryPoint(name, at, GROUP) for name, at in OWN.items()} | points
     plugins = {name: point.load() for name, point in points.items()}
     commands = list(group.registered_commands)
     groups = [(below.name, below.typer_instance) for below in group.registered_groups]
@@ -455,6 +456,7 @@ def runbook() -> str:
     """Return docs/troubleshooting.md as the picker serves it, without links to other pages."""
     text = (HERE.parent / "troubleshooting.md").read_text()
     plain = re.sub(r"\[([^\]]+)\]\((?!#|https?:)[^)]*\)", r"\1", text)
+    plain = re.sub(r"^(```\w+) .*$", r"\1", plain, flags=re.MULTILINE)  # titles of code blocks
     body = markdown.markdown(plain, extensions=["toc", "tables", "fenced_code"])
     return f"""<!doctype html>
 <html lang="en">

@@ -11,7 +11,7 @@ from laar.datalayer.kubernetes import api as api_module
 from laar.datalayer.kubernetes import mirror as mirror_module
 from laar.datalayer.kubernetes.api import ApiAccess, in_cluster
 from laar.datalayer.kubernetes.collector import KubernetesEndpoints
-from laar.datalayer.kubernetes.resources import PERMISSIONS
+from laar.datalayer.kubernetes.resources import OBJECTIVES, PODS, POOLS, REWRITES
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.errors import SettingError
 from laar.protocol.rules import rewrite_target
@@ -490,8 +490,9 @@ async def test_no_call_is_made_beyond_the_permissions(cluster: Any, sink: Any, u
     await cluster.put("inferencepools", pool())
     await cluster.put("pods", pod("a"))
     cluster.follow(KubernetesSource(pool="fleet"))
+    kinds = (PODS, POOLS, *OBJECTIVES, *REWRITES)
     allowed = {
-        (verb, kind.group, kind.plural, "ml") for kind in PERMISSIONS for verb in ("list", "watch")
+        (verb, kind.group, kind.plural, "ml") for kind in kinds for verb in ("list", "watch")
     }
     await until(lambda: cluster.asked == allowed)
 

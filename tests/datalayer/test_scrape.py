@@ -216,8 +216,7 @@ class Visiting(Visits):
         options = {"interval_s": 0.01, "clock": time.monotonic, **options}
         super().__init__(lambda: specs, options.pop("sink", QUIET), rng=random.Random(1), **options)
         self.visit = visit
-        self.noted = {spec.address: "something" for spec in specs}
-        self.kept = (self.noted,)
+        self.kept = {spec.address: "something" for spec in specs}
 
 
 async def test_visits_are_capped_and_not_doubled_and_reach_all_endpoints(
@@ -242,7 +241,7 @@ async def test_the_visit_to_an_endpoint_that_leaves_is_cancelled(start: Any, unt
     await until(lambda: busy.now == 2)
     specs.pop()
     await until(lambda: busy.now == 1)
-    assert visits.noted.keys() == {"a:1"}
+    assert visits.kept.keys() == {"a:1"}
     specs.append(spec("b:1"))
     await until(lambda: busy.now == 2)
 

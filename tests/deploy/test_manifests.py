@@ -16,7 +16,7 @@ from deploy.kustomized import render
 from manifest_schemas import VERSIONS, faults
 
 from laar.datalayer.kubernetes.objects import Pool, parse, pod_endpoints
-from laar.datalayer.kubernetes.resources import PERMISSIONS
+from laar.datalayer.kubernetes.resources import OBJECTIVES, PODS, POOLS, REWRITES
 from laar.envoy.process import validate
 from laar.settings import load
 
@@ -184,7 +184,9 @@ def test_permissions_are_exactly_those_of_the_calls_made(name: str) -> None:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    called = PERMISSIONS if name == "inference-pool" else PERMISSIONS[:1]
+    called = [PODS]
+    if name == "inference-pool":
+        called += [POOLS, *OBJECTIVES, *REWRITES]
     assert granted == {
         (kind.group, kind.plural, verb) for kind in called for verb in ("list", "watch")
     }

@@ -491,7 +491,7 @@ def test_commands_exit_with_their_documented_status(tmp_path):
     (tmp_path / "faulty.yaml").write_text("routng: {}")
     faulty = run(app, ["doctor", "-c", str(tmp_path / "faulty.yaml")])
     assert faulty.exit_code == 2
-    assert faulty.stderr.endswith("A running picker ignores this file until then\n")
+    assert faulty.stderr.endswith("A running picker ignores this file until it is corrected\n")
     ill = run(app, ["doctor", *config, "--envoy", "http://127.0.0.1:1", "--json"])
     assert ill.exit_code == 1
     assert {finding["level"] for finding in json.loads(ill.stdout)} == {"error"}

@@ -98,7 +98,7 @@ def advise(
 ) -> None:
     """Report what keeps prompts from sharing a prefix: a date, a path, tools in varying order.
 
-    Says for each agent where its prompts differ, and how much prefill moving that would save.
+    Prints where each agent's prompts differ, and how much prefill moving that text would save.
     An agent is a model with its tools. No text of prompts is stored.
     """
     import asyncio

@@ -40,7 +40,9 @@ def doctor(
     try:
         settings = load(config).settings
     except SettingError as fault:
-        raise SettingError(f"{fault}\nA running picker ignores this file until then") from None
+        raise SettingError(
+            f"{fault}\nA running picker ignores this file until it is corrected"
+        ) from None
     found = Doctor(
         settings,
         envoy=admin_url(envoy_url) if envoy_url else None,

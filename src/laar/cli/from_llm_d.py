@@ -38,7 +38,7 @@ def from_llm_d(
             f"{config}: laar does not accept this {place}: {error.errors()[0]['msg']}"
         ) from None
     typer.echo(yaml.safe_dump(moved.settings, sort_keys=False).rstrip())
-    for title, remarks in (("Built in:", moved.taken), ("No equal:", moved.absent)):
+    for title, remarks in (("Built in:", moved.taken), ("No equivalent:", moved.absent)):
         if remarks:
             typer.echo(f"\n# {title}")
             for remark in dict.fromkeys(remarks):

@@ -55,12 +55,6 @@ class ServedNames(Visits):
     usual_s = INTERVAL_S
     headers: ClassVar = {"accept": "application/json", "user-agent": "laar-names"}
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._generates: dict[str, tuple[Mapping[str, str], bool]] = {}
-        """By address, with the weights when checked: another engine may start at the address."""
-        self.kept = (self._generates,)
-
     def interval_s(self, spec: EndpointSpec) -> float:
         """Return the seconds until the next check; fewer while the endpoint has no model."""
         usual_s = super().interval_s(spec)
@@ -77,10 +71,11 @@ class ServedNames(Visits):
     async def visit(self, spec: EndpointSpec) -> None:
         """Check one endpoint's names."""
         address, source = spec.address, f"models {spec.address}"
+        # Whether it generates text, with its weights when checked: another engine may start there.
+        known: tuple[Mapping[str, str], bool] | None = self.kept.pop(address, None)
         try:
             status, body = await self._get(spec, "/v1/models")
             if status != 200:
-                self._generates.pop(address, None)
                 self._sink.problem(source, None)
                 self._names_none(spec, f"answers {status}")
                 return
@@ -88,16 +83,14 @@ class ServedNames(Visits):
             if not spec.models and not served.weights:
                 self._names_none(spec, "lists no model")
                 return
-            known = self._generates.get(address)
             if known is None or known[0] != served.weights:
                 known = served.weights, await self._writes_texts(spec)
-                self._generates[address] = known
+            self.kept[address] = known
         except ValueError as error:
             self._sink.problem(source, f"{spec.url('/v1/models')}: {error}")
             self._names_none(spec, "is not a list of models")
             return
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            self._generates.pop(address, None)
             # Scrapes and probes also report it, if the endpoint is in use.
             self._names_none(spec, f"does not answer: {type(error).__name__}")
             return

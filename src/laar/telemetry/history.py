@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from laar.accuracy.reports import Answered
 from laar.core.decision import Decision
 from laar.explain.decision_record import DecisionRecord
 
@@ -79,10 +78,9 @@ class History:
             current.found_tokens += end.cached_tokens
             current.prompt_tokens += end.prompt_tokens
 
-    def answered(self, answered: Answered, now: float) -> None:
-        """Add the time of a judged answer, if it is correct."""
-        if answered.correct and answered.seconds is not None:
-            self._at(now).ttca_s.add(answered.seconds, self._rng)
+    def answered(self, ttca_s: float, now: float) -> None:
+        """Add the time to an answer reported as correct."""
+        self._at(now).ttca_s.add(ttca_s, self._rng)
 
     def curves(self, now: float) -> dict[str, object]:
         """Return the last hour, oldest first; None if a bin has no value.
