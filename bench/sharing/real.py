@@ -162,9 +162,9 @@ async def workers(figures: Figures, *, store: str, seconds: float) -> None:
         figures.add("workers", name, gain, "x", at_least=TARGET_WORKERS)
     else:
         figures.add("workers", f"{name}, the cores shared with Envoy and clients", gain, "x")
-    room = 2.0 * _mean(costs[1]) / _mean(costs[2])
+    per_cpu_second = 2.0 * _mean(costs[1]) / _mean(costs[2])
     figures.add(
-        *("workers", "requests per CPU second of a core, two workers / one", room, "x"),
+        *("workers", "requests per CPU second of a core, two workers / one", per_cpu_second, "x"),
         at_least=TARGET_WORKERS,
     )
     ratio = _mean(hits[2]) / _mean(hits[1])

@@ -97,8 +97,8 @@ class Query:
         frame = f"{words.lead_in}{{}}{question}"
         # Only ASCII is added to the frame, so the number of characters left for pairs is exact
         # except for rounding: if the frame ends inside a token, a pair completes that token.
-        room_chars = (self.length_tokens - count_tokens(frame)) * ASCII_PER_TOKEN
-        pairs = room_chars // _PAIR_CHARS
+        free_chars = (self.length_tokens - count_tokens(frame)) * ASCII_PER_TOKEN
+        pairs = free_chars // _PAIR_CHARS
         rng = random.Random(self.id)  # str seeds are hashed by SHA-512: stable across processes
         ids = _uuids(rng, 2 * (pairs - 1))
         entries = [f'"{k}": "{v}"' for k, v in zip(ids[::2], ids[1::2], strict=True)]

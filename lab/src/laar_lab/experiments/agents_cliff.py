@@ -49,12 +49,12 @@ JUDGED_FROM = 70_000
 _UNTIL_S = 480.0
 _UNCOUNTED_S = 0.2 * _UNTIL_S
 _SHARE_DELAY_S = 0.015  # as with a store (`python -m bench sharing`)
-_CROWD = 0.9  # share of the fleet's KV that the crude gate fills
+_CROWD = 0.9  # share of the fleet's KV that the crude gate may fill
 _CROWD_IDLE_S = 20.0  # the best of 1, 5, 20 and 65 s
 
 RULES = {
     "laar": ("laar", ""),
-    "laar, gate": ("laar", "rooms"),
+    "laar, gate": ("laar", "sessions"),
     "laar, flow": ("laar", "flow"),
     "least-loaded": ("least-loaded", ""),
     "vllm-router": ("vllm-router", ""),
@@ -66,7 +66,8 @@ RULES = {
     "crude gate": ("laar", "gate"),
     "programs": ("laar", "programs"),
 }
-"""Policy, and gate or flow control in front of it, by name in the table."""
+"""Policy, and gate or flow control in front of it, by name in the table. The crude gate admits
+sessions up to a fixed share of the caches; the gate for programs is ThunderAgent's."""
 
 
 class _Run:
@@ -85,14 +86,14 @@ class _Run:
             seed=seed,
             assessor=fleets.nothing([]),
             policies=build_policies(CostWeights(), {name: values}),
-            flow=FlowSettings() if way in {"flow", "rooms"} else None,
+            flow=FlowSettings() if way in {"flow", "sessions"} else None,
             by_load=way == "flow",
         )
         self.turns = Turns(_UNTIL_S, _UNCOUNTED_S)
-        room = float(len(sites) * KV_TOKENS)
+        kv_tokens = float(len(sites) * KV_TOKENS)
         gates: dict[str, Callable[[], Send]] = {
-            "gate": lambda: Gate(self.fleet, _CROWD * room, idle_s=_CROWD_IDLE_S).send,
-            "programs": lambda: Gate(self.fleet, room, fades=True).send,
+            "gate": lambda: Gate(self.fleet, _CROWD * kv_tokens, idle_s=_CROWD_IDLE_S).send,
+            "programs": lambda: Gate(self.fleet, kv_tokens, fades=True).send,
         }
         self.send = gates[way]() if way in gates else asking_again(self.fleet, self._refused)
 
