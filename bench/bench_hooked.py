@@ -74,7 +74,7 @@ async def spent(
 
 
 async def measured(name: str, count: int) -> tuple[int, list[tuple[float, float]]]:
-    """Return the bytes of a body, and off and on for each median time in microseconds."""
+    """Return a body's size in bytes, and median times in microseconds as pairs of off and on."""
     rng = random.Random(1)
     pool = corpora.chunks("pages", CHUNKS, rng)
     due: list[Callable[[], None]] = []

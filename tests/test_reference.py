@@ -1,5 +1,6 @@
 """The reference pages match the code, and describe everything."""
 
+import re
 import runpy
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from laar.settings import Settings
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+RUNBOOK = "../../src/laar/server/admin/page/runbook.html"
 
 
 @pytest.fixture(scope="module")
@@ -16,11 +18,17 @@ def generator():
 
 
 @pytest.mark.parametrize(
-    "name", ["settings.md", "metrics.md", "python-api.md", "stream.md", "settings.schema.json"]
+    "name",
+    ["settings.md", "metrics.md", "python-api.md", "stream.md", "settings.schema.json", RUNBOOK],
+    ids=lambda name: Path(name).name,
 )
 def test_a_reference_page_is_up_to_date(generator, name):
     remedy = "run `python docs/reference/generate.py`"
     assert (FOLDER / name).read_text() == generator["PAGES"][name](), remedy
+
+
+def test_no_markup_is_left_in_the_runbook():
+    assert not re.search(r"```|\]\(|\*\*", (FOLDER / RUNBOOK).read_text())
 
 
 def undescribed(model, generator, path=""):

@@ -1,4 +1,4 @@
-"""Exploration: hardly known models get a small share, and no request pays much for it."""
+"""Exploration gives little-known models a small share, and costs no request much."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.explain.sentence import sentence
 from laar.policies import build_policies
-from laar.telemetry.decisions import record_of
+from laar.telemetry.decisions import DecisionMemory
 
 MODELS = ("known", "thin", "slow")
 EVIDENCE = {"known": 100.0, "thin": 5.0, "slow": 0.0}
@@ -26,7 +26,7 @@ SECONDS = {"known": 1.0, "thin": 1.5, "slow": 30.0}
 
 
 class Known:
-    """Models, some of which were measured; outcomes are reported or not."""
+    """Assesses models with known and unknown accuracies, with or without reported outcomes."""
 
     def __init__(self, reported: dict[str, float] | None) -> None:
         self.reported = reported
@@ -66,7 +66,7 @@ def director(reported: dict[str, float] | None, **settings: object) -> Director:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More requests explore here than in a fleet, so that fewer are needed."""
+    """Let more requests explore than in production, so that a test needs fewer."""
     monkeypatch.setattr(exploring, "EXPLORE_SHARE", 0.05)
 
 
@@ -83,7 +83,7 @@ def asked(d: Director, count: int = 2000, **more: object) -> dict[str, int]:
 def test_a_small_share_of_requests_explores_the_least_known_model() -> None:
     chosen = asked(director({"known": 1.0}))
     assert 60 <= chosen["thin"] <= 140
-    assert chosen["slow"] == 0  # its answer would take thirty times as long
+    assert chosen["slow"] == 0  # too expensive, as its answer would take thirty times as long
 
 
 @pytest.mark.long
@@ -120,6 +120,6 @@ def test_the_explanation_gives_the_number_of_known_outcomes() -> None:
         decision = d.preview(request, 0.0)
         if decision.reason == "explore":
             break
-    text = sentence(record_of(decision, d.table, 0.0))
+    text = sentence(DecisionMemory(d.table, wall_clock=lambda: 0.0).record(decision))
     assert "thin" in text
     assert "only 7 outcomes" in text

@@ -16,15 +16,16 @@ from typer.testing import CliRunner
 
 from laar.cli import app
 from laar.cli.explain import explain_live, explain_offline, read_headers, show_explanation
-from laar.cli.terminal import MIN_TABLE_WIDTH
+from laar.cli.terminal import MIN_TABLE_WIDTH, admin_url
 from laar.core.endpoints import Reading
 from laar.datalayer.asking import new_session
-from laar.doctor import Doctor, Finding, Level, admin_url, show_findings
+from laar.doctor import Doctor, Finding, Level, show_findings
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from laar.errors import LaarError, SettingError
 from laar.server.runner import Runner
 from laar.settings import load
+from laar.settings.listening import dialled
 from support import eventually, free_port
 from support.bootstraps import rendered
 
@@ -35,7 +36,7 @@ CHAT = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "he
 
 @asynccontextmanager
 async def serving(routes):
-    """Serve fixed answers: path -> JSON value, or text."""
+    """Serve fixed answers by path, as JSON or text."""
 
     async def answer(request):
         value = routes.get(request.path)
@@ -263,7 +264,7 @@ async def test_counters_of_envoy_are_reported(tmp_path):
 
 
 @pytest.mark.parametrize("fail_open", [True, False])
-async def test_an_alias_that_fails_without_a_picker_is_reported_if_envoy_fails_open(
+async def test_aliases_that_fail_without_a_picker_are_reported_if_envoy_fails_open(
     tmp_path, fail_open
 ):
     bootstrap = rendered("sidecar", BootstrapOptions(eds_path="/e.json", fail_open=fail_open))
@@ -308,7 +309,8 @@ def test_findings_are_printed_worst_first_with_the_remedy_below():
     ],
 )
 def test_the_admin_port_of_the_picker_comes_from_the_settings(tmp_path, admin, url):
-    assert admin_url(settings(tmp_path, ("10.0.0.1:1", "m", {}), listen={"admin": admin})) == url
+    listen = settings(tmp_path, ("10.0.0.1:1", "m", {}), listen={"admin": admin}).listen
+    assert admin_url(dialled(listen.admin)) == url
 
 
 @pytest.mark.envoy
@@ -380,7 +382,7 @@ def test_explain_works_from_the_settings_alone(tmp_path):
     for policy in ("random", "least-loaded"):
         show_explanation(console, explain_offline(given, CHAT.encode(), {"x-laar-policy": policy}))
         text = console.export_text()
-        # Two endpoints tie under a rule; under `random` one of them always scores higher.
+        # Under a rule two endpoints tie; under `random` one always scores higher.
         assert f"same score by {policy}" in text or "won by the score of random" in text
     opaque = explain_offline(given, b"\x00\xff", {":path": "/v1/files"})
     show_explanation(console, opaque)
@@ -412,7 +414,7 @@ async def test_explain_asks_a_running_picker_and_repeats_its_messages(tmp_path):
     [
         b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>",
         b'HTTP/1.1 404 Not Found\r\ncontent-length: 22\r\n\r\n{"detail":"Not Found"}',
-        b"\0\0\x12\4\0\0\0\0\0\0\3\0\0\0\x64",  # like the first bytes of a gRPC port
+        b"\0\0\x12\4\0\0\0\0\0\0\3\0\0\0\x64",  # the first bytes from a gRPC port
         b"",
     ],
     ids=["a page", "an engine", "HTTP/2", "nothing"],
@@ -489,7 +491,7 @@ def test_commands_exit_with_their_documented_status(tmp_path):
     (tmp_path / "faulty.yaml").write_text("routng: {}")
     faulty = run(app, ["doctor", "-c", str(tmp_path / "faulty.yaml")])
     assert faulty.exit_code == 2
-    assert faulty.stderr.endswith("A running picker ignores this file until then\n")
+    assert faulty.stderr.endswith("A running picker ignores this file until it is corrected\n")
     ill = run(app, ["doctor", *config, "--envoy", "http://127.0.0.1:1", "--json"])
     assert ill.exit_code == 1
     assert {finding["level"] for finding in json.loads(ill.stdout)} == {"error"}
@@ -513,7 +515,7 @@ def test_a_header_that_cannot_be_sent_is_reported(value, tmp_path):
 
 @asynccontextmanager
 async def answering(status, body, page=PAGE):
-    """An endpoint that looks healthy and answers chat with this status and body."""
+    """Run an endpoint that looks healthy, and answers chat with this status and body."""
 
     async def chat(_request):
         return web.Response(status=status, body=body)

@@ -1,4 +1,4 @@
-"""gRPC's bytes in any split, and limits on frames for any reads."""
+"""gRPC messages split anywhere, and limits on frames however the reads fall."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ messages = st.lists(st.binary(max_size=300), max_size=8)
 
 
 def cut(data, cuts):
-    """The data in pieces."""
+    """Return the data in pieces."""
     marks = sorted({0, len(data), *(c % (len(data) + 1) for c in cuts)})
     return [data[a:b] for a, b in itertools.pairwise(marks)]
 

@@ -1,4 +1,4 @@
-"""An EndpointPickerConfig is converted to laar's settings, and what has no equivalent is listed."""
+"""An EndpointPickerConfig is converted to laar's settings; parts without equivalent are listed."""
 
 import json
 
@@ -85,7 +85,7 @@ def test_settings_with_the_same_meaning_are_converted_and_others_listed(tmp_path
             "min_hold_s": 5.0,
         },
     }
-    done, absent = got.output.split("# No equal:")
+    done, absent = got.output.split("# No equivalent:")
     assert "policy `profile-default`" in done
     assert "utilization-detector.kvCacheUtilThreshold: fixed in laar" in done
     assert "`routing: {apart: threshold, apart_tokens: 10}` sets llm-d's rule" in done
@@ -198,7 +198,8 @@ schedulingProfiles:
     policy = yaml.safe_load(got.output)["routing"]["policies"]["profile-decode"]
     assert "filters" not in policy
     assert (
-        "the policy `laar` follows the roles in the label" in got.output.partition("# No equal:")[0]
+        "the policy `laar` follows the roles in the label"
+        in got.output.partition("# No equivalent:")[0]
     )
 
 
@@ -211,7 +212,7 @@ schedulingProfiles:
 """
     got = converted(tmp_path, HEAD + text)
     assert "encode-filter: the policy `laar` follows the roles in the label" in got.output
-    assert "# No equal:" not in got.output
+    assert "# No equivalent:" not in got.output
 
 
 def test_limits_of_detectors_are_converted_and_the_rest_listed(tmp_path):
@@ -233,7 +234,7 @@ flowControl: {saturationDetector: {pluginRef: utilization-detector}, noEndpointR
         "dataLayer",
         "flowControl.noEndpointRequestTTL",
     ):
-        assert f"# - {name}\n" in got.output.partition("# No equal:")[2], name
+        assert f"# - {name}\n" in got.output.partition("# No equivalent:")[2], name
     plain = "plugins: [{type: concurrency-detector, parameters: {maxConcurrency: 9, headroom: 0}}]"
     got = converted(tmp_path, HEAD + plain)
     assert yaml.safe_load(got.output)["flow"] == {"max_requests": 9}

@@ -1,9 +1,34 @@
-"""The commands of `laar`.
+"""The `laar` command; its subcommands are in `laar.cli.installed`.
 
 Each command imports its dependencies when called: `laar --help` must not load Envoy's message
 types, and serving must not load scikit-learn.
 """
 
-from laar.cli.app import app
+from __future__ import annotations
 
-__all__ = ["app"]
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from laar.cli.installed import RootGroup
+from laar.cli.terminal import handle_signals
+
+app = typer.Typer(
+    cls=RootGroup,
+    help="Sends each LLM request to the endpoint where a correct answer is expected soonest.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    ctx: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Sends each LLM request to the endpoint where a correct answer is expected soonest."""
+    if show_version:
+        typer.echo(f"laar {version('laar')}")
+        raise typer.Exit
+    ctx.with_resource(handle_signals())

@@ -1,5 +1,5 @@
 """`python -m laar.cli`."""
 
-from laar.cli.app import app
+from laar.cli import app
 
 app()

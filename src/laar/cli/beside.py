@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pydantic import RootModel
+
+from laar.datalayer.document import read_document
+from laar.datalayer.endpoints_file import split_address
+from laar.envoy.bootstrap import render
+from laar.envoy.options import envoy_options
+from laar.envoy.process import find_binary, validate
 from laar.errors import SettingError
-
-if TYPE_CHECKING:
-    from laar.settings import Loaded, Settings
+from laar.settings import Loaded, Settings
+from laar.settings.ignored import endpoint_cas
 
 _REMEDY = "correct it, or delete it and one is rendered from the settings"
 
@@ -23,13 +30,6 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
         SettingError: Envoy would not learn the endpoints, could not reach the picker, is not
             installed, or its file is unusable.
     """
-    from pydantic import RootModel
-
-    from laar.datalayer.document import read_document
-    from laar.envoy.bootstrap import render
-    from laar.envoy.options import envoy_options
-    from laar.envoy.process import find_binary
-
     settings = loaded.settings
     if settings.envoy.eds_file is None:
         raise SettingError(
@@ -56,8 +56,6 @@ def envoy_faults(loaded: Loaded, config: Path) -> list[str]:
 
     Ports are not checked: Envoy names one that it can't listen on, and `laar serve` prints that.
     """
-    from laar.envoy.process import validate
-
     try:
         bootstrap = bootstrap_beside(loaded, config)
         eds = loaded.settings.envoy.eds_file
@@ -84,8 +82,6 @@ def _must_fit(bootstrap: Mapping[str, Any], settings: Settings, path: Path) -> N
         SettingError: laar could not monitor this Envoy, or Envoy would use another picker or
             another picker's endpoints.
     """
-    from laar.settings.ignored import endpoint_cas
-
     eds = settings.envoy.eds_file
     if not bootstrap.get("admin"):
         raise SettingError(
@@ -116,10 +112,6 @@ def _must_fit(bootstrap: Mapping[str, Any], settings: Settings, path: Path) -> N
 
 def _may_reach(address: Mapping[str, Any], listening: str) -> bool:
     """Return whether Envoy's address may refer to a listener; any host name may."""
-    from ipaddress import ip_address
-
-    from laar.datalayer.endpoints_file import split_address
-
     host, port = split_address(listening)
     if address.get("port_value") != port:
         return False

@@ -15,7 +15,6 @@ from laar.cli.terminal import (
     OutcomesFile,
     check_places,
     key_headers,
-    report_errors,
 )
 from laar.measuring.asking import Asking
 
@@ -48,34 +47,29 @@ def calibrate(
     key_env: KeyVariable = None,
 ) -> None:
     """Measure engines for a minute, write an artifact and estimate its benefit."""
-    with report_errors():
-        check_places(out, outcomes)
-        import sklearn  # noqa: F401 - fail before spending a minute
-        from rich.console import Console
+    check_places(out, outcomes)
+    import sklearn  # noqa: F401 - fail before spending a minute
+    from rich.console import Console
 
-        from laar.accuracy.fitting.command import run_fit
-        from laar.errors import SettingError
-        from laar.measuring.run import ask
-        from laar.measuring.sets import SETS, made_questions
+    from laar.accuracy.fitting.command import run_fit
+    from laar.errors import SettingError
+    from laar.measuring.measure import ask
+    from laar.measuring.sets import SETS, made_questions
 
-        asking = Asking(
-            concurrency=concurrency,
-            timeout_s=_TIMEOUT_S,
-            max_tokens=max_tokens,
-            headers=key_headers(key_env),
-        )
-        questions = made_questions(sets or tuple(SETS), _MAX_QUESTIONS, seed)
-        console, models = Console(), model or ()
-        counts = ask(
-            endpoint, models, questions, outcomes, asking, console=console, seconds=seconds
-        )
-        if counts.failed:
-            console.print(
-                f"{counts.failed} requests got no answer; {outcomes} says why.", markup=False
-            )
-        try:
-            run_fit([outcomes], out=out, json_file=None)
-        except SettingError as error:
-            raise SettingError(
-                f"{error} (--seconds allows more time, --max-tokens limits long answers)"
-            ) from None
+    asking = Asking(
+        concurrency=concurrency,
+        timeout_s=_TIMEOUT_S,
+        max_tokens=max_tokens,
+        headers=key_headers(key_env),
+    )
+    questions = made_questions(sets or tuple(SETS), _MAX_QUESTIONS, seed)
+    console, models = Console(), model or ()
+    counts = ask(endpoint, models, questions, outcomes, asking, console=console, seconds=seconds)
+    if counts.failed:
+        console.print(f"{counts.failed} requests got no answer; {outcomes} says why.", markup=False)
+    try:
+        run_fit([outcomes], out=out, json_file=None)
+    except SettingError as error:
+        raise SettingError(
+            f"{error} (--seconds allows more time, --max-tokens limits long answers)"
+        ) from None

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
+import textwrap
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from laar.cli.terminal import FAULT, ConfigFile, report_errors
+from laar.cli.terminal import FAULT, ConfigFile
+
+if TYPE_CHECKING:
+    from laar.settings import Loaded
 
 
 def check(
@@ -44,32 +49,59 @@ def check(
     Prints every fault and exits 2, or prints the effective settings, each with file and line.
     Settings that `laar serve` would ignore are printed as warnings.
     """
-    with report_errors():
-        from laar.errors import LaarError
-        from laar.server.checking import faults
-        from laar.settings import Settings, as_yaml, load, remarks
+    from laar.errors import LaarError
+    from laar.server.checking import faults
+    from laar.settings import Settings, load
+    from laar.settings.ignored import remarks
 
-        if schema:
-            typer.echo(json.dumps(Settings.model_json_schema(), indent=2))
-            return
-        try:
-            loaded = load(config)
-            found = [] if elsewhere else faults(loaded, ports=ports)
-            if with_envoy and not elsewhere:
-                from laar.cli.beside import envoy_faults
+    if schema:
+        typer.echo(json.dumps(Settings.model_json_schema(), indent=2))
+        return
+    try:
+        loaded = load(config)
+        found = [] if elsewhere else faults(loaded, ports=ports)
+        if with_envoy and not elsewhere:
+            from laar.cli.beside import envoy_faults
 
-                found += envoy_faults(loaded, config)
-            noted = list(remarks(loaded))
-        except LaarError as fault:
-            if not as_json:
-                raise
-            found, noted = str(fault).splitlines(), []
-        if as_json:
-            typer.echo(json.dumps({"faults": found, "warnings": noted}, indent=2))
-        else:
-            for text in (*found, *(f"warning: {warning}" for warning in noted)):
-                typer.echo(f"laar: {text}", err=True)
-        if found:
-            raise typer.Exit(FAULT)
+            found += envoy_faults(loaded, config)
+        noted = list(remarks(loaded))
+    except LaarError as fault:
         if not as_json:
-            typer.echo(as_yaml(loaded), nl=False)
+            raise
+        found, noted = str(fault).splitlines(), []
+    if as_json:
+        typer.echo(json.dumps({"faults": found, "warnings": noted}, indent=2))
+    else:
+        for text in (*found, *(f"warning: {warning}" for warning in noted)):
+            typer.echo(f"laar: {text}", err=True)
+    if found:
+        raise typer.Exit(FAULT)
+    if not as_json:
+        typer.echo(as_yaml(loaded), nl=False)
+
+
+def as_yaml(loaded: Loaded) -> str:
+    """Return the settings as YAML that `load` can read, with origins as comments."""
+    parts = []
+    for name, value in loaded.settings.model_dump(mode="json").items():
+        origin = loaded.origins.get(name)
+        if origin is not None:
+            parts.append(_entry(name, value, origin))
+            continue
+        parts.append(f"{name}:\n")
+        parts += [
+            textwrap.indent(_entry(key, below, loaded.origins[f"{name}.{key}"]), "  ")
+            for key, below in value.items()
+        ]
+    return "".join(parts)
+
+
+def _entry(name: str, value: Any, origin: str) -> str:
+    import yaml
+
+    # A comment may follow the first line only if no scalar continues on the next line.
+    several = isinstance(value, str) and len(value.splitlines()) > 1
+    style = '"' if several else None
+    text = yaml.safe_dump({name: value}, sort_keys=False, width=math.inf, default_style=style)
+    first, newline, rest = text.partition("\n")
+    return f"{first}  # {origin}{newline}{rest}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laar.cli.installed import ContextGroup
-from laar.cli.terminal import TokenFile, admin_url, read_token, report_errors
+from laar.cli.terminal import TokenFile, admin_url, read_token
 from laar.errors import SettingError, unknown
 
 if TYPE_CHECKING:
@@ -60,9 +60,8 @@ def doctor(
 
     from laar.context.doctor import diagnose
 
-    with report_errors():
-        settings = _of_route(config_file, route)
-        raw = sys.stdin.buffer.read() if body == "-" else Path(body).read_bytes()
+    settings = _of_route(config_file, route)
+    raw = sys.stdin.buffer.read() if body == "-" else Path(body).read_bytes()
     # One body per line, or a single one over several lines.
     lines = raw.splitlines() if raw.startswith(b"{") else []
     *earlier, last = lines if all(line.endswith(b"}") for line in lines) and lines else [raw]
@@ -99,7 +98,7 @@ def advise(
 ) -> None:
     """Report what keeps prompts from sharing a prefix: a date, a path, tools in varying order.
 
-    Says for each agent where its prompts differ, and how much prefill moving that would save.
+    Prints where each agent's prompts differ, and how much prefill moving that text would save.
     An agent is a model with its tools. No text of prompts is stored.
     """
     import asyncio
@@ -108,13 +107,12 @@ def advise(
 
     from laar.cli.explain import ask_picker
 
-    with report_errors():
-        if bodies:
-            raw = sys.stdin.buffer.read() if bodies == "-" else Path(bodies).read_bytes()
-            advice = _advice_on(raw.splitlines())
-        else:
-            place, token = f"{admin_url(url)}/context", read_token(token_file)
-            advice = asyncio.run(ask_picker("GET", place, token))["advice"]
+    if bodies:
+        raw = sys.stdin.buffer.read() if bodies == "-" else Path(bodies).read_bytes()
+        advice = _advice_on(raw.splitlines())
+    else:
+        place, token = f"{admin_url(url)}/context", read_token(token_file)
+        advice = asyncio.run(ask_picker("GET", place, token))["advice"]
     if as_json:
         typer.echo(orjson.dumps(advice).decode())
         return

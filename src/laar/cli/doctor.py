@@ -8,15 +8,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli import terminal
-from laar.cli.terminal import (
-    ConfigFile,
-    KeyVariable,
-    TokenFile,
-    key_headers,
-    read_token,
-    report_errors,
-)
+from laar.cli.terminal import ConfigFile, KeyVariable, TokenFile, admin_url, key_headers, read_token
 
 
 def doctor(
@@ -35,31 +27,33 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Check endpoints, picker and Envoy; print each fault with its remedy. Exits 1 on errors."""
-    with report_errors():
-        import asyncio
-        import dataclasses
+    import asyncio
+    import dataclasses
 
-        from rich.console import Console
+    from rich.console import Console
 
-        from laar.doctor import Doctor, Level, admin_url, show_findings
-        from laar.errors import SettingError
-        from laar.settings import load
+    from laar.doctor import Doctor, Level, show_findings
+    from laar.errors import SettingError
+    from laar.settings import load
+    from laar.settings.listening import dialled
 
-        try:
-            settings = load(config).settings
-        except SettingError as fault:
-            raise SettingError(f"{fault}\nA running picker ignores this file until then") from None
-        found = Doctor(
-            settings,
-            envoy=terminal.admin_url(envoy_url) if envoy_url else None,
-            picker=terminal.admin_url(picker_url) if picker_url else admin_url(settings),
-            token=read_token(token_file),
-            key=key_headers(key_env),
-        )
-        findings = asyncio.run(found.examine())
-        if as_json:
-            typer.echo(json.dumps([dataclasses.asdict(f) for f in findings], indent=2))
-        else:
-            show_findings(Console(), findings)
-        if any(finding.level is Level.ERROR for finding in findings):
-            raise typer.Exit(1)
+    try:
+        settings = load(config).settings
+    except SettingError as fault:
+        raise SettingError(
+            f"{fault}\nA running picker ignores this file until it is corrected"
+        ) from None
+    found = Doctor(
+        settings,
+        envoy=admin_url(envoy_url) if envoy_url else None,
+        picker=admin_url(picker_url or dialled(settings.listen.admin)),
+        token=read_token(token_file),
+        key=key_headers(key_env),
+    )
+    findings = asyncio.run(found.examine())
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(f) for f in findings], indent=2))
+    else:
+        show_findings(Console(), findings)
+    if any(finding.level is Level.ERROR for finding in findings):
+        raise typer.Exit(1)

@@ -10,7 +10,6 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from laar.cli.terminal import report_errors
 from laar.declaring import field_texts
 from laar.envoy.options import BootstrapOptions, Shape
 
@@ -26,29 +25,27 @@ def envoy(
     **options: Any,
 ) -> None:
     """Print an Envoy bootstrap for laar: as a sidecar, standalone, or behind a gateway."""
-    with report_errors():
-        from laar.core.membership import SYSTEM_CA
-        from laar.envoy.bootstrap import render, to_yaml
-        from laar.envoy.process import validate
+    from laar.core.membership import SYSTEM_CA
+    from laar.envoy.bootstrap import render, to_yaml
+    from laar.envoy.process import validate
 
-        for name, path in options.items():
-            if not isinstance(path, Path):
-                continue
-            options[name] = str(path.absolute())
-            if name != "eds_path" and not path.is_file():
-                typer.echo(
-                    f"laar: warning: {_option(name)} {path} is not a file here; Envoy needs it at "
-                    f"{path.absolute()} where it runs",
-                    err=True,
-                )
-        options["endpoint_cas"] = tuple(
-            ca if ca == SYSTEM_CA else str(Path(ca).absolute())
-            for ca in options["endpoint_cas"] or ()
-        )
-        bootstrap = render(shape, BootstrapOptions(**options))
-        if check_with_envoy:
-            validate(bootstrap)
-        typer.echo(to_yaml(bootstrap), nl=False)
+    for name, path in options.items():
+        if not isinstance(path, Path):
+            continue
+        options[name] = str(path.absolute())
+        if name != "eds_path" and not path.is_file():
+            typer.echo(
+                f"laar: warning: {_option(name)} {path} is not a file here; Envoy needs it at "
+                f"{path.absolute()} where it runs",
+                err=True,
+            )
+    options["endpoint_cas"] = tuple(
+        ca if ca == SYSTEM_CA else str(Path(ca).absolute()) for ca in options["endpoint_cas"] or ()
+    )
+    bootstrap = render(shape, BootstrapOptions(**options))
+    if check_with_envoy:
+        validate(bootstrap)
+    typer.echo(to_yaml(bootstrap), nl=False)
 
 
 def _option(field: str) -> str:

@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from laar.cli.terminal import (
-    MIN_TABLE_WIDTH,
-    ConfigFile,
-    TokenFile,
-    admin_url,
-    read_token,
-    report_errors,
-)
+from laar.cli.terminal import MIN_TABLE_WIDTH, ConfigFile, TokenFile, admin_url, read_token
 from laar.errors import LaarError, SettingError
 
 if TYPE_CHECKING:
@@ -76,26 +69,25 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Show where a request would go and why: an explanation, and the cost of each candidate."""
-    with report_errors():
-        import asyncio
+    import asyncio
 
-        from rich.console import Console
+    from rich.console import Console
 
-        from laar.settings import load
+    from laar.settings import load
 
-        body, headers = request.read_bytes(), read_headers(header or [])
-        if path:
-            headers[":path"] = path
-        if pool:
-            headers[":pool"] = pool
-        if url is not None:
-            shown = asyncio.run(explain_live(admin_url(url), body, headers, read_token(token_file)))
-        else:
-            shown = explain_offline(load(config).settings, body, headers)
-        if as_json:
-            typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
-        else:
-            show_explanation(Console(width=max(Console().width, MIN_TABLE_WIDTH)), shown)
+    body, headers = request.read_bytes(), read_headers(header or [])
+    if path:
+        headers[":path"] = path
+    if pool:
+        headers[":pool"] = pool
+    if url is not None:
+        shown = asyncio.run(explain_live(admin_url(url), body, headers, read_token(token_file)))
+    else:
+        shown = explain_offline(load(config).settings, body, headers)
+    if as_json:
+        typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+    else:
+        show_explanation(Console(width=max(Console().width, MIN_TABLE_WIDTH)), shown)
 
 
 def read_headers(lines: list[str]) -> dict[str, str]:
@@ -124,7 +116,7 @@ def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str])
     from laar.server.picker import Picker
 
     picker = Picker(settings)
-    picker.table.replace("settings", [endpoint.spec() for endpoint in settings.endpoints])
+    picker.table.replace("settings", settings.listed())
     if settings.endpoints_file is not None:
         picker.table.replace("endpoints file", load_endpoints(settings.endpoints_file))
     if not len(picker.table):

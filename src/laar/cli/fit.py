@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import JsonFile, report_errors
+from laar.cli.terminal import JsonFile
 
 
 def fit(
@@ -32,7 +32,6 @@ def fit(
     json_file: JsonFile = None,
 ) -> None:
     """Learn each model's success rates and speed from outcomes, with their uncertainty."""
-    with report_errors():
-        from laar.accuracy.fitting.command import run_fit
+    from laar.accuracy.fitting.command import run_fit
 
-        run_fit(outcomes, out=out, hold_out=hold_out, json_file=json_file)
+    run_fit(outcomes, out=out, hold_out=hold_out, json_file=json_file)

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import report_errors
-
 
 def from_llm_d(
     config: Annotated[
@@ -22,27 +20,26 @@ def from_llm_d(
     ] = "fleet",
 ) -> None:
     """Print laar's settings for llm-d's EndpointPickerConfig, and list what laar cannot express."""
-    with report_errors():
-        import yaml
-        from pydantic import ValidationError
+    import yaml
+    from pydantic import ValidationError
 
-        from laar.datalayer.document import read_document
-        from laar.errors import SettingError
-        from laar.settings.from_llm_d import PickerConfig, move
-        from laar.settings.settings import Settings
+    from laar.datalayer.document import read_document
+    from laar.errors import SettingError
+    from laar.settings.from_llm_d import PickerConfig, move
+    from laar.settings.settings import Settings
 
-        theirs = read_document(config, PickerConfig)
-        moved = move(theirs, pool)
-        try:
-            Settings.model_validate(moved.settings)
-        except ValidationError as error:
-            place = ".".join(map(str, error.errors()[0]["loc"]))
-            raise SettingError(
-                f"{config}: laar does not accept this {place}: {error.errors()[0]['msg']}"
-            ) from None
-        typer.echo(yaml.safe_dump(moved.settings, sort_keys=False).rstrip())
-        for title, remarks in (("Built in:", moved.taken), ("No equal:", moved.absent)):
-            if remarks:
-                typer.echo(f"\n# {title}")
-                for remark in dict.fromkeys(remarks):
-                    typer.echo(f"# - {remark}")
+    theirs = read_document(config, PickerConfig)
+    moved = move(theirs, pool)
+    try:
+        Settings.model_validate(moved.settings)
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        raise SettingError(
+            f"{config}: laar does not accept this {place}: {error.errors()[0]['msg']}"
+        ) from None
+    typer.echo(yaml.safe_dump(moved.settings, sort_keys=False).rstrip())
+    for title, remarks in (("Built in:", moved.taken), ("No equivalent:", moved.absent)):
+        if remarks:
+            typer.echo(f"\n# {title}")
+            for remark in dict.fromkeys(remarks):
+                typer.echo(f"# - {remark}")

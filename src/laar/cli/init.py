@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from laar.cli.terminal import KeyVariable, key_headers, report_errors
+from laar.cli.terminal import KeyVariable, key_headers
 
 if TYPE_CHECKING:
     from laar.datalayer.discovery import Engine
@@ -45,45 +45,49 @@ def init(
 
     Exits 1 if an engine reported no model; endpoints.yaml lists such engines as comments.
     """
-    with report_errors():
-        import asyncio
+    import asyncio
 
-        from laar.datalayer.discovery import look_at
-        from laar.errors import SettingError
+    from laar.datalayer.discovery import look_at
+    from laar.envoy.bootstrap import render, to_yaml
+    from laar.envoy.options import BootstrapOptions
+    from laar.errors import SettingError
 
-        headers = key_headers(key_env)
-        declared = [_declared(url, key_file, ca_file) for url in endpoint]
-        endpoints = list({endpoint.address: endpoint for endpoint in declared}.values())
-        names = ("laar.yaml", "endpoints.yaml", "envoy.yaml")
-        present = [name for name in names if (directory / name).exists()]
-        if present and not force:
-            raise SettingError(
-                f"{directory / present[0]} exists; choose another --directory, or add --force"
-            )
-        engines = asyncio.run(look_at(endpoints, headers))
-        _report(engines)
-        left_out = sum(not engine.models for engine in engines)
-        if left_out == len(engines):
-            raise SettingError(
-                "no engine named a model, so nothing was written; start the engines, or write "
-                "endpoints.yaml by hand (docs: In front of vLLM)"
-            )
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "endpoints.yaml").write_text(
-            _endpoints(engines, endpoints, has_key=bool(headers)), "utf-8"
+    headers = key_headers(key_env)
+    declared = [_declared(url, key_file, ca_file) for url in endpoint]
+    endpoints = list({endpoint.address: endpoint for endpoint in declared}.values())
+    names = ("laar.yaml", "endpoints.yaml", "envoy.yaml")
+    present = [name for name in names if (directory / name).exists()]
+    if present and not force:
+        raise SettingError(
+            f"{directory / present[0]} exists; choose another --directory, or add --force"
         )
-        (directory / "laar.yaml").write_text(_SETTINGS, "utf-8")
-        cas = tuple({ca: None for endpoint in endpoints if (ca := endpoint.way().ca) is not None})
-        _write_bootstrap(directory, cas)
-        where = "" if directory == Path() else f"cd {quote(str(directory))} && "
-        typer.echo(f"\nNext:\n  {where}laar serve --with-envoy")
-        typer.echo("  curl http://127.0.0.1:8080/v1/models")
-        if left_out:
-            typer.echo(
-                f"\n{left_out} of {len(engines)} engines left out: complete "
-                f"{directory / 'endpoints.yaml'}"
-            )
-            raise typer.Exit(1)
+    engines = asyncio.run(look_at(endpoints, headers))
+    _report(engines)
+    left_out = sum(not engine.models for engine in engines)
+    if left_out == len(engines):
+        raise SettingError(
+            "no engine named a model, so nothing was written; start the engines, or write "
+            "endpoints.yaml by hand (docs: In front of vLLM)"
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "endpoints.yaml").write_text(
+        _endpoints(engines, endpoints, has_key=bool(headers)), "utf-8"
+    )
+    (directory / "laar.yaml").write_text(_SETTINGS, "utf-8")
+    cas = tuple({ca: None for endpoint in endpoints if (ca := endpoint.way().ca) is not None})
+    eds_path = str((directory / "run" / "endpoints.json").absolute())
+    options = BootstrapOptions(eds_path=eds_path, listen_host="127.0.0.1", endpoint_cas=cas)
+    (directory / "run").mkdir(exist_ok=True)
+    (directory / "envoy.yaml").write_text(to_yaml(render("sidecar", options)), "utf-8")
+    where = "" if directory == Path() else f"cd {quote(str(directory))} && "
+    typer.echo(f"\nNext:\n  {where}laar serve --with-envoy")
+    typer.echo("  curl http://127.0.0.1:8080/v1/models")
+    if left_out:
+        typer.echo(
+            f"\n{left_out} of {len(engines)} engines left out: complete "
+            f"{directory / 'endpoints.yaml'}"
+        )
+        raise typer.Exit(1)
 
 
 def _declared(url: str, key_file: Path | None, ca_file: Path | None) -> Endpoint:
@@ -147,13 +151,3 @@ def _endpoints(engines: Sequence[Engine], declared: Sequence[Endpoint], *, has_k
     heading = "# Made by `laar init`. laar reads this file again whenever it changes.\n"
     text = yaml.safe_dump({"endpoints": listed}, sort_keys=False, allow_unicode=True)
     return "".join([heading, text, *commented])
-
-
-def _write_bootstrap(directory: Path, cas: tuple[str, ...]) -> None:
-    from laar.envoy.bootstrap import render, to_yaml
-    from laar.envoy.options import BootstrapOptions
-
-    eds_path = str((directory / "run" / "endpoints.json").absolute())
-    options = BootstrapOptions(eds_path=eds_path, listen_host="127.0.0.1", endpoint_cas=cas)
-    (directory / "run").mkdir(exist_ok=True)
-    (directory / "envoy.yaml").write_text(to_yaml(render("sidecar", options)), "utf-8")

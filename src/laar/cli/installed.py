@@ -15,28 +15,25 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from laar.cli.terminal import FAULT
+from laar.cli.terminal import FAULT, report_errors
 from laar.errors import install
 
 GROUP = "laar.commands"
 
 OWN = {
-    name: EntryPoint(name, value, GROUP)
-    for name, value in (
-        ("init", "laar.cli.init:init"),
-        ("from-llm-d", "laar.cli.from_llm_d:from_llm_d"),
-        ("serve", "laar.cli.serve:serve"),
-        ("check", "laar.cli.check:check"),
-        ("explain", "laar.cli.explain:explain"),
-        ("doctor", "laar.cli.doctor:doctor"),
-        ("envoy", "laar.cli.envoy:envoy"),
-        ("calibrate", "laar.cli.calibrate:calibrate"),
-        ("measure", "laar.cli.measure:measure"),
-        ("fit", "laar.cli.fit:fit"),
-        ("context", "laar.cli.context:app"),
-    )
+    "init": "laar.cli.init:init",
+    "from-llm-d": "laar.cli.from_llm_d:from_llm_d",
+    "serve": "laar.cli.serve:serve",
+    "check": "laar.cli.check:check",
+    "explain": "laar.cli.explain:explain",
+    "doctor": "laar.cli.doctor:doctor",
+    "envoy": "laar.cli.envoy:envoy",
+    "calibrate": "laar.cli.calibrate:calibrate",
+    "measure": "laar.cli.measure:measure",
+    "fit": "laar.cli.fit:fit",
+    "context": "laar.cli.context:app",
 }
-"""laar's own commands, in the order of `laar --help`."""
+"""laar's own commands and where they are defined, in the order of `laar --help`."""
 
 OF_LAB = (
     *("context.plan", "evaluate", "lab", "overload", "race"),
@@ -48,7 +45,7 @@ OF_LAB = (
 class InstalledGroup(TyperGroup):
     """A group with laar's own commands, then those of installed packages."""
 
-    own: Mapping[str, EntryPoint] = {}
+    own: Mapping[str, str] = {}
     """laar's own commands that are imported when needed, besides the registered ones."""
     path = ""
     """Prefix of the packages' entry point names."""
@@ -60,7 +57,7 @@ class InstalledGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command by name; packages can't replace laar's own."""
         if cmd_name in self.own:
-            return _command(self.own[cmd_name].load(), cmd_name)
+            return _command(EntryPoint(cmd_name, self.own[cmd_name], GROUP).load(), cmd_name)
         if (registered := super().get_command(ctx, cmd_name)) is not None:
             return registered
         point = installed(self.path).get(cmd_name)
@@ -72,9 +69,14 @@ class InstalledGroup(TyperGroup):
 
 
 class RootGroup(InstalledGroup):
-    """The top-level group."""
+    """The top-level group, which reports the errors of its commands."""
 
     own = OWN
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        with report_errors():
+            return super().invoke(ctx)
 
 
 class ContextGroup(InstalledGroup):

@@ -16,7 +16,6 @@ from laar.cli.terminal import (
     OutcomesFile,
     check_places,
     key_headers,
-    report_errors,
 )
 from laar.measuring.asking import Asking
 
@@ -44,41 +43,40 @@ def measure(
     json_file: JsonFile = None,
 ) -> None:
     """Ask every model every question and record the outcomes; resumable."""
-    with report_errors():
-        from dataclasses import asdict
+    from dataclasses import asdict
 
-        import orjson
-        from rich.console import Console
+    import orjson
+    from rich.console import Console
 
-        from laar.measuring.questions import read_questions
-        from laar.measuring.run import ask
+    from laar.measuring.measure import ask
+    from laar.measuring.questions import read_questions
 
-        check_places(out, json_file)
-        questions, console = read_questions(task), Console()
-        asking = Asking(
-            concurrency=concurrency,
-            stream=stream,
-            timeout_s=timeout,
-            max_tokens=max_tokens,
-            headers=key_headers(key_env),
+    check_places(out, json_file)
+    questions, console = read_questions(task), Console()
+    asking = Asking(
+        concurrency=concurrency,
+        stream=stream,
+        timeout_s=timeout,
+        max_tokens=max_tokens,
+        headers=key_headers(key_env),
+    )
+    try:
+        counts = ask(endpoint, model or (), questions, out, asking, console=console)
+    except KeyboardInterrupt:
+        console.print(
+            f"stopped; the outcomes are in {out}. Run the command again to continue.",
+            markup=False,
         )
-        try:
-            counts = ask(endpoint, model or (), questions, out, asking, console=console)
-        except KeyboardInterrupt:
-            console.print(
-                f"stopped; the outcomes are in {out}. Run the command again to continue.",
-                markup=False,
-            )
-            raise typer.Exit(_INTERRUPTED) from None
-        console.print(f"{out}: {counts.asked} outcomes added to {counts.resumed}.", markup=False)
-        for count, what in (
-            (counts.mended_bytes, "bytes of an incomplete last line were removed first."),
-            (counts.too_long, "were not sent: longer than the engine's window."),
-            (counts.failed, "got no answer: run the command again to repeat them."),
-        ):
-            if count:
-                console.print(f"{count} {what}")
-        if json_file is not None:
-            json_file.write_bytes(orjson.dumps(asdict(counts), option=orjson.OPT_INDENT_2))
-        if counts.failed:
-            raise typer.Exit(_INCOMPLETE)
+        raise typer.Exit(_INTERRUPTED) from None
+    console.print(f"{out}: {counts.asked} outcomes added to {counts.resumed}.", markup=False)
+    for count, what in (
+        (counts.mended_bytes, "bytes of an incomplete last line were removed first."),
+        (counts.too_long, "were not sent: longer than the engine's window."),
+        (counts.failed, "got no answer: run the command again to repeat them."),
+    ):
+        if count:
+            console.print(f"{count} {what}")
+    if json_file is not None:
+        json_file.write_bytes(orjson.dumps(asdict(counts), option=orjson.OPT_INDENT_2))
+    if counts.failed:
+        raise typer.Exit(_INCOMPLETE)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from laar.cli.terminal import ConfigFile, log_to_stderr, report_errors
+from laar.cli.terminal import ConfigFile, log_to_stderr
 
 if TYPE_CHECKING:
     from laar.settings import Loaded
@@ -45,27 +45,26 @@ def serve(
 ) -> None:
     """Run the picker: ext_proc, gRPC health, and the admin port with metrics."""
     gc.disable()  # until `keep_young`; saves a tenth of the startup time, mostly imports
-    with report_errors():
-        from laar.settings import load
+    from laar.settings import load
 
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the settings are about to be read anyway
-        log_to_stderr(verbose)
-        worker = None
-        if worker_index >= 0:
-            import laar.server.serving  # noqa: F401 - the slowest import, before standing by
-            from laar.server.workers import Worker
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the settings are about to be read anyway
+    log_to_stderr(verbose)
+    worker = None
+    if worker_index >= 0:
+        import laar.server.serving  # noqa: F401 - the slowest import, before standing by
+        from laar.server.workers import Worker
 
-            worker = Worker(index=worker_index, home=worker_home)
-            if not worker.stand_by():
-                return
-        loaded = load(config)
-        if worker is None and (workers > 1 or with_envoy):
-            gc.enable()
-            _serve_together(loaded, config, workers, with_envoy=with_envoy, verbose=verbose)
-        else:
-            from laar.server.serving import serve as run
+        worker = Worker(index=worker_index, home=worker_home)
+        if not worker.stand_by():
+            return
+    loaded = load(config)
+    if worker is None and (workers > 1 or with_envoy):
+        gc.enable()
+        _serve_together(loaded, config, workers, with_envoy=with_envoy, verbose=verbose)
+    else:
+        from laar.server.serving import serve as run
 
-            run(loaded, worker=worker)
+        run(loaded, worker=worker)
 
 
 def _serve_together(

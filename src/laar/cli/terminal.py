@@ -71,16 +71,17 @@ def report_errors() -> Iterator[None]:
         if extra is None:
             raise
         package = "scikit-learn" if error.name == "sklearn" else error.name
-        typer.echo(f"laar: this needs the package {package}; {install(extra)}", err=True)
-        raise typer.Exit(FAULT) from None
+        text = f"this needs the package {package}; {install(extra)}"
     except LaarError as error:
-        typer.echo(f"laar: {error}", err=True)
-        raise typer.Exit(FAULT) from None
+        text = str(error)
     except OSError as error:
         if error.filename is None:
             raise
-        typer.echo(f"laar: {error.filename}: {error.strerror}", err=True)
-        raise typer.Exit(FAULT) from None
+        text = f"{error.filename}: {error.strerror}"
+    else:
+        return
+    typer.echo(f"laar: {text}", err=True)
+    raise typer.Exit(FAULT)
 
 
 @contextmanager

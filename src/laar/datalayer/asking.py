@@ -1,7 +1,7 @@
 """Send an endpoint one tiny request to see whether it answers, or wake its engine.
 
-`laar doctor` shows the result of `ask`, and the trial of an endpoint that is out starts with it:
-laar's request costs a few tokens, whereas a client's request on trial may fail. The response is
+`laar doctor` shows the result of `ask`, and an endpoint that is out is tried with it first: laar's
+request costs a few tokens, whereas a client's request on trial may fail. The response is
 streamed and read until it contains output, since a status of 200 proves little: engines send it
 before they fail, and proxies in front of engines send it with error pages.
 
@@ -54,7 +54,8 @@ class Asked:
             closed it.
         problem: why there is no response; empty if there is one.
         refused: the connection was refused: no process listens there.
-        seconds: seconds to the first event; of a wake-up, infinite if it is impossible.
+        seconds: seconds to the first event; for `wake`, to the response, infinite if the engine
+            can't be woken.
     """
 
     reply: Reply | None = None

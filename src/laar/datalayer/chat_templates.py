@@ -71,7 +71,7 @@ class TemplateProbes:
             self._refused.add(spec.address)
             return
         template = template_of(ids)
-        self._known |= {  # the usual one for a name that models with other templates share
+        self._known |= {  # a name shared by models with different templates gets the usual one
             name: template if self._known.get(name, template)[:-1] == template[:-1] else Template()
             for name in spec.models
         }

@@ -21,7 +21,7 @@ from laar.datalayer.served_names import read_served
 TIMEOUT_S = 5.0
 _MAX_ANSWER_BYTES = 4 << 20
 LISTED_BY_LAAR = b'"owned_by":"laar"'  # in a picker's answer to `GET /v1/models`
-OTHER_LAAR = "is a laar picker, not an engine: list its engines. As its own endpoint it would loop"
+OTHER_LAAR = "is a laar picker, not an engine: list its engines (its own address would loop)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +97,8 @@ async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
     roots = set(served.weights.values())
     if len(served.weights) > 1 and (len(roots) > 1 or roots == {""}):
         remarks.append(
-            "these may be several models, and an endpoint has one: keep only that one's names in "
-            "the endpoints file"
+            "these may be several models, but an endpoint serves one: keep only the names of that "
+            "model in the endpoints file"
         )
     elif served.weights and "auto" not in served.weights:
         remarks.append(

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from laar.core.membership import PLAIN, EndpointSpec
 from laar.datalayer.endpoints_file import dns_name, join_address
 from laar.datalayer.interface import GONE, EndpointSink
-from laar.datalayer.visits import LOOK_S, cancel, until_look_s
+from laar.datalayer.visits import cancel, until_look_s
 
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
 """Return a name's IP addresses; raise OSError if there are none."""
@@ -59,22 +58,15 @@ class Resolver:
         self._sink = sink
         self._lookup = lookup
         self._declared: dict[str, Sequence[EndpointSpec]] = {}
+        self._names: set[str] = set()
         self._addresses: dict[str, tuple[str, ...]] = {}
-        self._due_at: dict[str, float] = {}
-        self._under_way: dict[str, asyncio.Task[None]] = {}
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         """Replace a source's endpoints; pass on those whose addresses are known."""
         self._declared[source] = specs
         declared = [spec for specs in self._declared.values() for spec in specs]
-        names = {dns_name(spec.address) for spec in declared} - {""}
-        for gone in self._due_at.keys() - names:
-            del self._due_at[gone]
-            self._addresses.pop(gone, None)
-            self._sink.problem(f"dns {gone}", GONE)
-        for name in names - self._due_at.keys():
-            self._due_at[name] = time.monotonic()
+        self._names = {dns_name(spec.address) for spec in declared} - {""}
         self._hand_on(source)
 
     def problem(self, source: str, message: str | None) -> None:
@@ -83,46 +75,44 @@ class Resolver:
 
     async def run(self) -> None:
         """Look up names until cancelled."""
+        tasks: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
-                now = time.monotonic()
-                for name, due_at in self._due_at.items():
-                    if due_at <= now and name not in self._under_way:
-                        self._due_at[name] = now + INTERVAL_S
-                        task = asyncio.create_task(self._follow(name), name=f"dns {name}")
-                        self._under_way[name] = task
-                await asyncio.sleep(until_look_s(min(INTERVAL_S, LOOK_S)))
+                for gone in tasks.keys() - self._names:
+                    tasks.pop(gone).cancel()
+                    self._addresses.pop(gone, None)
+                    self._sink.problem(f"dns {gone}", GONE)
+                for name in self._names:
+                    if name not in tasks or tasks[name].done():  # done after an unexpected error
+                        tasks[name] = asyncio.create_task(self._follow(name), name=f"dns {name}")
+                await asyncio.sleep(until_look_s())
         finally:
-            await cancel(self._under_way.values())
+            await cancel(tasks.values())
 
     async def _follow(self, name: str) -> None:
-        asked: asyncio.Future[Sequence[str]] | None = None
-        try:
-            async with self._places:
-                asked = asyncio.ensure_future(self._lookup(name))
+        while True:
+            try:
+                self._found(name, await self._answer(name))
+                await asyncio.sleep(INTERVAL_S)
+            except (OSError, UnicodeError) as error:
+                self._failed(name, getattr(error, "strerror", None) or str(error))
+                await asyncio.sleep(min(RETRY_S, INTERVAL_S))
+
+    async def _answer(self, name: str) -> Sequence[str]:
+        async with self._places:
+            asked = asyncio.ensure_future(self._lookup(name))
+            try:
                 done, _ = await asyncio.wait({asked}, timeout=TIMEOUT_S)
                 if not done:
                     self._failed(name, f"no answer in {TIMEOUT_S:g} s")
-                    # The thread can't be stopped; it occupies its slot until it ends.
-                    await asyncio.wait({asked})
-            try:
-                self._found(name, asked.result())
-            except OSError as error:
-                self._failed(name, error.strerror or str(error))
-            except UnicodeError as error:
-                self._failed(name, str(error))
-        finally:
-            if asked is not None:
+                # The thread can't be stopped; it occupies its slot until it ends.
+                return await asked
+            finally:
                 asked.cancel()
-            del self._under_way[name]
 
     def _found(self, name: str, found: Sequence[str]) -> None:
-        if name not in self._due_at:
-            return
         if not found:
-            self._failed(name, "the name has no address")
-            return
-        self._due_at[name] = time.monotonic() + INTERVAL_S
+            raise OSError("the name has no address")
         addresses = tuple(sorted(found)[:MAX_ADDRESSES])
         over = len(found) - len(addresses)
         self._sink.problem(
@@ -136,9 +126,6 @@ class Resolver:
                     self._hand_on(source)
 
     def _failed(self, name: str, reason: str) -> None:
-        if name not in self._due_at:
-            return
-        self._due_at[name] = time.monotonic() + min(RETRY_S, INTERVAL_S)
         kept = self._addresses.get(name)
         last = f"; its last addresses stay in use: {', '.join(kept)}" if kept else ""
         self._sink.problem(f"dns {name}", f"{name} does not resolve: {reason}{last}")

@@ -51,6 +51,9 @@ def read_document(path: Path, model: type[Model]) -> Model:
 def read_with_lines(path: Path, model: type[Model]) -> tuple[Model, Mapping[Place, int]]:
     """Read and validate one YAML file; also return the line of each key and list item.
 
+    Paths in it are relative to the file's directory, whose symbolic links are not resolved: in a
+    ConfigMap mount the file is a link whose target is renamed at each update.
+
     Raises:
         SettingError: the file can't be read, is not YAML, or does not match `model`; one line per
             fault, as ``path:line: key: fault``.
@@ -78,7 +81,7 @@ def read_with_lines(path: Path, model: type[Model]) -> tuple[Model, Mapping[Plac
             raise ValidationError.from_exception_data(
                 "", [{"type": "float_type", "loc": place, "input": True} for place in places]
             )
-        return document, lines
+        return _absolute(document, path.absolute().parent), lines
     except ValidationError as error:
         raise SettingError(_faults(path, lines, error, model)) from None
 
@@ -176,6 +179,20 @@ def _lines(node: yaml.Node, path: Place = ()) -> Iterator[tuple[Place, int]]:
             seen.add(name)
             yield from _lines(value, (*path, name))
             yield (*path, name), key.start_mark.line + 1
+
+
+def _absolute(value: Any, base: Path) -> Any:
+    """Return a value with all paths in it made absolute."""
+    if isinstance(value, Path):
+        return base / value
+    if isinstance(value, tuple):
+        return tuple(_absolute(item, base) for item in value)
+    if isinstance(value, Mapping):
+        return {name: _absolute(item, base) for name, item in value.items()}
+    if isinstance(value, BaseModel):
+        given = {name: _absolute(getattr(value, name), base) for name in value.model_fields_set}
+        return value.model_copy(update=given)
+    return value
 
 
 def _truths_as_numbers(given: Any, read: Any, place: Place = ()) -> Iterator[Place]:

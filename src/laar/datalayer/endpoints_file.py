@@ -1,6 +1,6 @@
 """A YAML file of endpoints, reloaded whenever it changes.
 
-The file's status is polled twice a second (`laar.datalayer.stamp` says why). A change is applied
+The file's status is polled twice a second (`laar.datalayer.files` says why). A change is applied
 once two polls in a row see the same status, so a half-written file is not mistaken for a shorter
 list. An invalid file is reported with the reason and leaves the endpoints unchanged.
 """

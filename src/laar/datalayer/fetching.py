@@ -25,7 +25,7 @@ def fault_of(error: Exception) -> str:
 
 
 def failed_rtt_s(error: Exception) -> float | None:
-    """Return infinity for a refused connection, None for another error: that may be chance."""
+    """Return infinity for a refused connection, None for another error, which may be chance."""
     error = getattr(error, "os_error", error)
     return math.inf if isinstance(error, ConnectionRefusedError) else None
 

@@ -41,8 +41,8 @@ connection dropped on the way, gives no other sign."""
 MAX_ENDPOINTS = 1000
 """Maximum endpoints tracked, each with up to four sockets."""
 MAX_BATCH_BYTES = 4 << 20
-"""Maximum batch: the blocks of 800,000 tokens in one step, or of 100,000 in pages of one. Decoding
-stops the event loop, for up to two seconds. A longer batch closes the connection."""
+"""Maximum batch: the blocks of 800,000 tokens in one step, or of 100,000 in pages of one token.
+Decoding stops the event loop, for up to two seconds. A longer batch closes the connection."""
 MAX_BATCHES_WAITING = 1000
 """Maximum batches queued per endpoint. Further ones are dropped, which shows as a gap."""
 

@@ -39,14 +39,16 @@ class EngineNames:
         capacity_info: a series of value 1, and sets of its labels whose product is the size; the
             sets are tried in order.
         queries_tokens, hits_tokens: prefix cache counters.
-        tiers_tokens: above 0 if slower memory tiers keep cached tokens: hits there.
-        host_tokens: size of the host's memory behind the KV cache, which also copies the latter.
+        tiers_tokens: counters of hits in slower memory tiers; above 0 if there are such tiers.
+        host_tokens: size of the host's memory behind the KV cache, which has a copy of the cache.
         adapters_info: a series whose labels list the adapters of running requests and how many may
             run, and whose value is the time of the sample.
         worked: a counter that any work increments; a decrease shows a restart.
         started: a gauge with the time at which `worked` began.
         refused: a counter of refused requests, and its label for reasons that mean a full queue.
-        awake: a gauge that is 0 while an engine sleeps, and the label it has.
+        awake: a gauge that is 0 while an engine sleeps, and its label.
+        offloaded: a gauge that is above 0 while a sleeping engine's weights are in the host's
+            memory, and its label.
         rank: the label with the data-parallel rank, if requests may name a rank.
         ranks_path: path of JSON whose `dp_size` is the number of ranks, if a page may lack some.
         path: path of the metrics page.
@@ -97,7 +99,7 @@ ENGINES: Mapping[str, EngineNames] = {
         offloaded=(b"vllm:engine_sleep_state", b'sleep_state="weights_offloaded"'),
         rank=b"engine",
     ),
-    # Each scheduler of a group may report, and each priority besides the total (`_once`).
+    # Each scheduler of a group may report, and each priority in addition to the total (`_once`).
     "sglang": EngineNames(
         prefix=b"sglang:",
         waiting=(b"sglang:num_queue_reqs",),
@@ -168,8 +170,8 @@ _MAX_ADAPTERS = 256
 _Sample = tuple[bytes, float]
 """The labels and the value of a series."""
 _LINE = re.compile(rb"(?=[{ ])(?>(.*\})?)[^\S\n]*+(\S*+).*+\n")
-"""A sample after its name, in linear time. A label's value may have spaces and braces, but nothing
-after the labels does; the last line of a truncated page may have half a number."""
+"""Matches a sample after its name, in linear time. A label's value may have spaces and braces, but
+nothing after the labels does; the last line of a truncated page may have half a number."""
 _RANKS = re.compile(rb'[{,](?:tp_rank|pp_rank|moe_ep_rank|priority)="[^"]*"')
 
 

@@ -6,7 +6,7 @@ connection setup never counts, even if the server closes the connection after ea
 Any response is a round trip, including 404 and 405. But a 5xx counts as a failure, as does no
 response at all: it means that the engine behind the server is dead (vLLM then answers 503). A
 refused connection is reported as an infinite round trip. The engine's key is not sent: vLLM and
-SGLang need none, and LiteLLM calls all of its models for whoever has one.
+SGLang need none, and LiteLLM would call each of its models if it got one.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ import asyncio
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import aiohttp
 import orjson
@@ -32,18 +33,19 @@ MAX_PAGE_BYTES = 4 << 20
 """Maximum page: 64 data-parallel ranks need about 3 MB. Longer ones are cut off and reported."""
 
 
+@dataclass(slots=True)
+class _Kept:
+    readers: list[PageReader] = field(default_factory=list)
+    ranks: object = -1
+    """Number of ranks that the engine reports; -1 before it is asked."""
+
+
 class Scraper(Visits):
     """The collector: get a `Reading` from each endpoint about every `interval_s`."""
 
     kind = "scrape"
     usual_s = INTERVAL_S
     headers: ClassVar = {"accept": "text/plain;version=0.0.4"}
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._readers: dict[str, list[PageReader]] = {}
-        self._ranks: dict[str, object] = {}  # number of ranks that each engine reports
-        self.kept = self._readers, self._ranks
 
     def targets(self) -> Sequence[EndpointSpec]:
         """Return the endpoints that have a metrics page."""
@@ -65,9 +67,10 @@ class Scraper(Visits):
             if spec.has_own_page and (rtt_s := failed_rtt_s(error)):
                 self._sink.round_trip(spec.address, rtt_s, self._clock())
             return
-        readers = self._readers.setdefault(spec.address, [])
+        kept: _Kept = self.kept.setdefault(spec.address, _Kept())
+        readers = kept.readers
         pages = pages_by_rank(page, spec.engine)
-        if not await self._has_all(spec, len(pages)):
+        if not await self._has_all(spec, kept, len(pages)):
             pages = [page]
         if len(pages) != len(readers):
             readers[:] = (PageReader() for _ in pages)
@@ -87,17 +90,17 @@ class Scraper(Visits):
             )
         self._sink.problem(source, problem)
 
-    async def _has_all(self, spec: EndpointSpec, ranks: int) -> bool:
+    async def _has_all(self, spec: EndpointSpec, kept: _Kept, ranks: int) -> bool:
         """Return whether a page with `ranks` ranks has all the ranks that the engine reports."""
         path = ENGINES[spec.engine].ranks_path
         if ranks == 1 or not path:
-            self._ranks.pop(spec.address, None)  # the engine may have restarted
+            kept.ranks = -1  # the engine may have restarted
             return True
-        if spec.address not in self._ranks:
-            self._ranks[spec.address] = None
+        if kept.ranks == -1:
+            kept.ranks = None
             with suppress(TimeoutError, aiohttp.ClientError, OSError, ValueError, AttributeError):
                 page = get(self.session, spec.url(path), spec)
                 async with asyncio.timeout(TIMEOUT_S), page as answer:
                     said = orjson.loads(await read_capped(answer.content, MAX_PAGE_BYTES))
-                self._ranks[spec.address] = said.get("dp_size")
-        return self._ranks[spec.address] == ranks
+                kept.ranks = said.get("dp_size")
+        return kept.ranks == ranks

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import aiohttp
 import orjson
@@ -55,12 +55,6 @@ class ServedNames(Visits):
     usual_s = INTERVAL_S
     headers: ClassVar = {"accept": "application/json", "user-agent": "laar-names"}
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._generates: dict[str, tuple[Mapping[str, str], bool]] = {}
-        """By address, with the weights when checked: another engine may start at the address."""
-        self.kept = (self._generates,)
-
     def interval_s(self, spec: EndpointSpec) -> float:
         """Return the seconds until the next check; fewer while the endpoint has no model."""
         usual_s = super().interval_s(spec)
@@ -77,10 +71,11 @@ class ServedNames(Visits):
     async def visit(self, spec: EndpointSpec) -> None:
         """Check one endpoint's names."""
         address, source = spec.address, f"models {spec.address}"
+        # Whether it generates text, with its weights when checked: another engine may start there.
+        known: tuple[Mapping[str, str], bool] | None = self.kept.pop(address, None)
         try:
             status, body = await self._get(spec, "/v1/models")
             if status != 200:
-                self._generates.pop(address, None)
                 self._sink.problem(source, None)
                 self._names_none(spec, f"answers {status}")
                 return
@@ -88,16 +83,14 @@ class ServedNames(Visits):
             if not spec.models and not served.weights:
                 self._names_none(spec, "lists no model")
                 return
-            known = self._generates.get(address)
             if known is None or known[0] != served.weights:
                 known = served.weights, await self._writes_texts(spec)
-                self._generates[address] = known
+            self.kept[address] = known
         except ValueError as error:
             self._sink.problem(source, f"{spec.url('/v1/models')}: {error}")
             self._names_none(spec, "is not a list of models")
             return
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            self._generates.pop(address, None)
             # Scrapes and probes also report it, if the endpoint is in use.
             self._names_none(spec, f"does not answer: {type(error).__name__}")
             return
@@ -133,10 +126,17 @@ class ServedNames(Visits):
             return answer.status, await read_capped(answer.content, MAX_LIST_BYTES)
 
 
-def read_served(body: bytes, most: int | None = MAX_NAMES) -> Served:
-    """Return the names and the lowest length limit in the body of ``GET /v1/models``.
+class Listed(NamedTuple):
+    """A model in the list: its source, an adapter's base, its limit of prompt and answer tokens."""
 
-    Invalid entries are skipped, and those after the first `most` if it is given.
+    name: str
+    root: str
+    parent: str
+    max_model_len: int | None
+
+
+def read_list(body: bytes, most: int | None = None) -> list[Listed]:
+    """Return the valid ones of the first `most` models in the body of ``GET /v1/models``.
 
     Raises:
         ValueError: the body is not a list of models.
@@ -147,9 +147,7 @@ def read_served(body: bytes, most: int | None = MAX_NAMES) -> Served:
         entries = None
     if not isinstance(entries, list):
         raise ValueError("the answer is not a list of models")
-    weights: dict[str, str] = {}
-    adapters: dict[str, str] = {}
-    longest: list[int] = []
+    listed = []
     for entry in entries[:most]:
         if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
             continue
@@ -158,10 +156,19 @@ def read_served(body: bytes, most: int | None = MAX_NAMES) -> Served:
         except ValueError:
             continue
         parent, root, length = entry.get("parent"), entry.get("root"), entry.get("max_model_len")
-        if isinstance(length, int) and 1 < length < 1 << 40:
-            longest.append(length)
-        if not parent:
-            weights[name] = root if isinstance(root, str) else ""
-        elif isinstance(parent, str):
-            adapters[name] = parent
-    return Served(weights=weights, adapters=adapters, max_model_len=min(longest, default=None))
+        root = root if isinstance(root, str) else ""
+        length = length if isinstance(length, int) and 1 < length < 1 << 40 else None
+        if not parent or isinstance(parent, str):
+            listed.append(Listed(name, root, parent or "", length))
+    return listed
+
+
+def read_served(body: bytes, most: int | None = MAX_NAMES) -> Served:
+    """Return the names and the lowest length limit in a list, as `read_list` reads it."""
+    listed = read_list(body, most)
+    lengths = [model.max_model_len for model in listed if model.max_model_len is not None]
+    return Served(
+        weights={model.name: model.root for model in listed if not model.parent},
+        adapters={model.name: model.parent for model in listed if model.parent},
+        max_model_len=min(lengths, default=None),
+    )

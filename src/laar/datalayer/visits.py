@@ -125,8 +125,8 @@ class Visits:
         self._begun_at: dict[str, float] = {}
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._logged: set[type[BaseException]] = set()
-        self.kept: Sequence[dict[str, Any]] = ()
-        """What a subclass keeps by address: dropped once a target is gone."""
+        self.kept: dict[str, Any] = {}
+        """What a subclass keeps by address; dropped once a target is gone."""
 
     async def visit(self, spec: EndpointSpec) -> None:
         """Visit one endpoint, with a timeout; an error not caught here fails only this visit."""
@@ -172,8 +172,7 @@ class Visits:
             del self._due_at[address]
             self._begun_at.pop(address, None)
             self._sink.problem(f"{self.kind} {address}", GONE)
-            for kept in self.kept:
-                kept.pop(address, None)
+            self.kept.pop(address, None)
             if task := self._under_way.get(address):
                 task.cancel()
         new = [address for address in specs if address not in self._known]

@@ -21,7 +21,7 @@ _REMEDIES: Mapping[Kind | str | None, str] = {
     Kind.ERROR: "see the engine's log; the picker sends it only trials until it recovers",
     Kind.EVENT: "see the engine's log: it sends 200 before it fails",
     Kind.HANG: "see the engine's log, and whether its accelerator works",
-    Kind.DENIED: "start all replicas with the same keys and --served-model-name; 402: your account",
+    Kind.DENIED: "give replicas the same keys and --served-model-name; for 402, see your account",
     **dict.fromkeys(
         USELESS,
         "check what listens there: a page or a proxy may be in front of the engine, its chat "

@@ -34,7 +34,6 @@ from laar.doctor.findings import Finding, error, fine, warning
 from laar.envoy.options import envoy_options
 from laar.server.reload import RESTART
 from laar.settings import Settings
-from laar.settings.listening import dialled
 from laar.telemetry.page_model import MAX_FLEET
 from laar.telemetry.problems import PASSWORD
 
@@ -57,11 +56,6 @@ _COUNTERS = {
     "spurious_msgs_received": "the picker's answer did not match Envoy's state",
     "rejected_header_mutations": "a header set by the picker was rejected",
 }
-
-
-def admin_url(settings: Settings) -> str:
-    """Return the admin URL of a picker with these settings, as reached from its machine."""
-    return f"http://{dialled(settings.listen.admin)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,7 +203,7 @@ def listener_faults(listener: Json, own: Json) -> Iterator[Finding]:
 
 def picker_faults(cluster: Json, own: Json) -> Iterator[Finding]:
     """Yield the faults of the cluster that the ext_proc filter calls."""
-    effect = "each request in flight holds a stream to the picker; those above it fail"
+    effect = "each request in flight holds a stream to the picker, and further ones fail"
     yield from _breakers(cluster, own, effect)
     yield from _without_http2(cluster, own)
     if not any("grpc_health_check" in check for check in cluster.get("health_checks", [])):
@@ -263,10 +263,17 @@ def route_faults(action: Json, own: Json) -> Iterator[Finding]:
 
 def endpoints_faults(cluster: Json, own: Json) -> Iterator[Finding]:
     """Yield the faults of a cluster of endpoints."""
-    yield from _breakers(cluster, own, "Envoy answers 503 above it")
-    override, wanted = override_of(cluster), override_of(own)
-    if override is not None and wanted is not None:
-        yield from _override_faults(override, wanted)
+    yield from _breakers(cluster, own, "further requests get 503")
+    override, wanted = override_of(cluster), override_of(own) or {}
+    if override is not None:
+        if "least_request" in str(override.get("fallback_policy"))[:200]:
+            effect = "when the picker's list is exhausted, Envoy tries endpoints of other models"
+            fallback = wanted["fallback_policy"]
+            yield _warning("load_balancing_policy.fallback_policy", effect, fallback)
+        if not override.get("selected_host_key"):
+            effect = "the picker does not learn which endpoint served after a retry"
+            key = wanted["selected_host_key"]
+            yield _warning("load_balancing_policy.selected_host_key", effect, key)
     elif not cluster.get("original_dst_lb_config", {}).get("use_http_header", False):
         effect = f"nothing reads {DESTINATION}: the picker's choice is ignored"
         yield _error("load_balancing_policy", effect, own["load_balancing_policy"])
@@ -279,15 +286,3 @@ def _trusted(cluster: Json) -> dict[str, None]:
     """Return the CAs by which a cluster's endpoints choose their TLS."""
     matches = [each.get("match", {}) for each in cluster.get("transport_socket_matches", ())]
     return dict.fromkeys(match["ca"] for match in matches if "ca" in match)
-
-
-def _override_faults(override: Json, own: Json) -> Iterator[Finding]:
-    """Yield the faults of the override-host policy of a cluster of endpoints."""
-    if "least_request" in str(override.get("fallback_policy"))[:200]:
-        effect = "when the picker's list is exhausted, Envoy tries endpoints of other models"
-        wanted = own["fallback_policy"]
-        yield _warning("load_balancing_policy.fallback_policy", effect, wanted)
-    if not override.get("selected_host_key"):
-        effect = "the picker does not learn which endpoint served after a retry"
-        wanted = own["selected_host_key"]
-        yield _warning("load_balancing_policy.selected_host_key", effect, wanted)

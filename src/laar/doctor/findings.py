@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from rich.console import Console
 from rich.text import Text
@@ -18,7 +19,7 @@ class Level(StrEnum):
     OK = "ok"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """The result of checking one thing.
 
@@ -35,21 +36,8 @@ class Finding:
     remedy: str = ""
 
 
-def error(where: str, what: str, remedy: str) -> Finding:
-    """Return a finding on a fault that breaks requests or decisions."""
-    return Finding(level=Level.ERROR, where=where, what=what, remedy=remedy)
-
-
-def warning(where: str, what: str, remedy: str) -> Finding:
-    """Return a finding on a fault that makes requests or decisions worse."""
-    return Finding(level=Level.WARNING, where=where, what=what, remedy=remedy)
-
-
-def fine(where: str, what: str) -> Finding:
-    """Return a finding that requires no action."""
-    return Finding(level=Level.OK, where=where, what=what)
-
-
+error, warning = partial(Finding, Level.ERROR), partial(Finding, Level.WARNING)
+fine = partial(Finding, Level.OK)
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.OK: "green"}
 
 

@@ -47,7 +47,7 @@ import yaml
 from laar.core.membership import SYSTEM_CA
 from laar.datalayer.endpoints_file import is_ip
 from laar.envoy import endpoints_file
-from laar.envoy.options import ANY_IPV4, MESSAGE_TIMEOUT_S, BootstrapOptions, Shape
+from laar.envoy.options import ANY_IPV4, LOOPBACK, MESSAGE_TIMEOUT_S, BootstrapOptions, Shape
 from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
@@ -72,6 +72,7 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
     """Return a bootstrap as plain JSON values, with Envoy's field names."""
     options = options or BootstrapOptions()
     streamed, (host, port) = shape == "gateway", options.picker_address
+    data_host = options.listen_host or (LOOPBACK if shape == "sidecar" else ANY_IPV4)
     answers = {
         "answer_bodies": "STREAMED" if streamed else "NONE",
         "answer_trailers": "SEND" if streamed else "SKIP",
@@ -80,7 +81,7 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         "bootstrap",
         shape=shape,
         admin_port=options.admin_port,
-        data_address=_address(options.data_host(shape), options.listen_port),
+        data_address=_address(data_host, options.listen_port),
         probe_address=_address(options.listen_host or ANY_IPV4, options.ready_port),
         max_body_bytes=options.max_body_bytes,
         client=_part("trusted_client" if shape == "sidecar" else "any_client"),
@@ -94,7 +95,7 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         **answers,
         fail_open=options.fail_open,
         message_timeout=duration(MESSAGE_TIMEOUT_S),
-        longest_answer=duration(options.longest_answer_s),
+        longest_answer=duration(options.longest_hold_s + agreed.DECISION_MARGIN_S),
         # A route may name its pool: metadata {laar: {pool: NAME}}.
         attributes=[names.POOL, agreed.ATTEMPTS, *names.attributes_read(options.tenant_header)],
         eds_path=options.eds_path,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from laar.datalayer.endpoints_file import is_ip, split_address
 from laar.errors import SettingError
-from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.protocol.headers import FAIRNESS
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ MESSAGE_TIMEOUT_S = 1.8
 get more. Including the time to continue without it, no request waits 2 s for a hanging picker."""
 
 ANY_IPV4 = "0.0.0.0"  # noqa: S104 - gateways must be reachable
-_LOOPBACK = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 _RANGES = {
     **dict.fromkeys(("listen_port", "ready_port", "admin_port"), (0, 65535)),
     "max_body_bytes": (1, 2**32 - 1),
@@ -110,15 +109,6 @@ class BootstrapOptions:
         except ValueError as fault:
             raise SettingError(f"--picker: {fault}") from None
 
-    @property
-    def longest_answer_s(self) -> float:
-        """Maximum seconds that Envoy waits for the picker's answer to a held request."""
-        return self.longest_hold_s + DECISION_MARGIN_S
-
-    def data_host(self, shape: Shape) -> str:
-        """Return the IP address to listen on for requests."""
-        return self.listen_host or (_LOOPBACK if shape == "sidecar" else ANY_IPV4)
-
 
 def envoy_options(settings: Settings) -> BootstrapOptions:
     """Return the options of an Envoy next to a picker with these settings."""
@@ -127,7 +117,7 @@ def envoy_options(settings: Settings) -> BootstrapOptions:
 
     options = BootstrapOptions(
         picker=dialled(settings.listen.ext_proc),
-        listen_host=_LOOPBACK,
+        listen_host=LOOPBACK,
         endpoint_cas=endpoint_cas(settings),
         max_body_bytes=settings.stream.max_body_bytes,
         longest_hold_s=settings.flow.admission.limits.max_hold_s,

@@ -129,13 +129,8 @@ ESTIMATES: tuple[Field[View], ...] = (
 )
 """Estimates for each candidate."""
 
-SCORE: Field[Decision] = Field("score", lambda of: _scores(of))
-"""The policy's score of the candidate; -1 if it was excluded."""
-
-UNPRICED: tuple[Field[View], ...] = (Field("rtt_s", lambda of: of.rtt_s),)
-"""The columns that replace `TERMS` if the policy has no cost."""
-
 TERMS: tuple[Field[Terms], ...] = (
+    Field("transfer_s", lambda of: of.transfer_s),
     Field("rtt_s", lambda of: of.rtt_s),
     Field("base_s", lambda of: of.base_s),
     Field("prefill_s", lambda of: of.prefill_s),
@@ -148,47 +143,28 @@ TERMS: tuple[Field[Terms], ...] = (
     Field("ttft_s", lambda of: of.all_ttft_s),
     Field("others_s", lambda of: of.each(of.others_s)),
 )
-"""Terms of the cost."""
-
-MOVED: Field[Terms] = Field("transfer_s", lambda of: of.transfer_s)
-"""An additional cost term if prompts may be prefilled elsewhere."""
+"""Terms of the cost; the first is missing unless prompts may be prefilled elsewhere."""
 
 
-def _scores(of: Decision) -> Floats:
-    assert of.scores is not None
-    if of.eligible is None:
-        return of.scores
-    return np.where(of.eligible.may, of.scores, _TAKEN_OUT)
-
-
-def values_of(fields: Iterable[Field[T]], of: T) -> dict[str, object]:
+def values_of(fields: Iterable[Field[T]], of: T) -> dict[str, Any]:
     """Return the values of the fields by name."""
     return {field.name: field.read(of) for field in fields}
 
 
-def columns_of(of: Decision, view: View) -> dict[str, Floats]:
-    """Return the columns over a decision's candidates, by name."""
-    columns = {column.name: column.read(view) for column in ESTIMATES}
-    columns[SCORE.name] = SCORE.read(of)
+def columns_of(of: Decision, view: View, scores: Floats) -> dict[str, Floats]:
+    """Return the columns over a decision's candidates, by name.
+
+    A policy without a cost has no terms, only round trips.
+    """
+    may = True if of.eligible is None else of.eligible.may
+    columns = values_of(ESTIMATES, view) | {"score": np.where(may, scores, _TAKEN_OUT)}
     if view.terms is None:
-        return columns | {column.name: column.read(view) for column in UNPRICED}
-    terms = view.terms
-    if terms.transfer_s is not None:
-        columns[MOVED.name] = MOVED.read(terms)
-    return columns | {column.name: column.read(terms) for column in TERMS}
+        return columns | {"rtt_s": view.rtt_s}
+    terms = values_of(TERMS, view.terms)
+    return columns | {name: values for name, values in terms.items() if values is not None}
 
 
-_OF_DECISION: tuple[Field[Any], ...] = (*HEAD, *TAIL, *APART, *ADAPTED)
-ATTRIBUTES: Mapping[str, str] = {
-    field.name: field.attribute for field in _OF_DECISION if field.attribute
-}
-"""Span attributes by field of the decision."""
-
-END_ATTRIBUTES: Mapping[str, str] = {
-    field.name: field.attribute for field in COMPLETION if field.attribute
-}
-"""Span attributes by field of the request's end."""
-
-_COLUMNS: tuple[Field[Any], ...] = (*ENDPOINT, *ESTIMATES, SCORE, *TERMS, MOVED)
-OF_CHOSEN = frozenset(column.name for column in _COLUMNS) - {"endpoint", "model"}
-"""Fields of the chosen candidate in spans; the two excluded ones are fields of the decision."""
+def attributes_of(fields: Iterable[Field[Any]], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the span attributes of those fields that have a value in a record."""
+    known = (field for field in fields if field.attribute and field.name in values)
+    return {field.attribute: values[field.name] for field in known}

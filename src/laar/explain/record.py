@@ -6,7 +6,6 @@ from itertools import islice
 
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE
 from laar.core.interfaces import View
-from laar.core.membership import EndpointSpec
 from laar.core.names import is_among
 from laar.explain.decision_record import DecisionRecord, Readings
 from laar.explain.fields import (
@@ -25,7 +24,7 @@ MAX_ROWS = 32
 """Maximum candidates, and maximum filtered endpoints, in a record; further ones are dropped."""
 
 
-def shown(record: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
+def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, object]:
     """Return the decision as plain JSON values: the fields that `laar.explain.fields` declares.
 
     `picked` is a position in `candidates`, which has the best `MAX_ROWS`; cost terms are missing if
@@ -35,12 +34,13 @@ def shown(record: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
 
     Args:
         record: the record.
-        ranked: sort candidates by rank, the picked one first; not sorting is cheaper.
+        explained: also return the sentence, and sort the candidates by rank, the picked one
+            first; takes longer.
     """
     decision = record.decision
     view = decision.view
     fields = values_of(HEAD, record)
-    fields["picked"], fields["candidates"] = _rows(record, ranked=ranked)
+    fields["picked"], fields["candidates"] = _rows(record, ranked=explained)
     fields |= values_of(TAIL, decision)
     if decision.prefiller or decision.encoders:
         fields |= values_of(APART, decision)
@@ -54,13 +54,8 @@ def shown(record: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
         fields["filtered"] = _filtered(record, view, record.readings)
     if record.end is not None:
         fields["completion"] = values_of(COMPLETION, (record, record.end))
-    return fields
-
-
-def explained(record: DecisionRecord) -> dict[str, object]:
-    """Return the decision as JSON for readers: ranked candidates and the sentence."""
-    fields = shown(record, ranked=True)
-    fields["sentence"] = sentence(record)
+    if explained:
+        fields["sentence"] = sentence(record)
     return fields
 
 
@@ -68,8 +63,8 @@ def _rows(record: DecisionRecord, *, ranked: bool) -> tuple[int, list[dict[str, 
     """Return the picked candidate's position in the rows, and a row for each candidate."""
     decision, view = record.decision, record.decision.view
     if view is None or decision.scores is None:
-        return 0, [_endpoint(record.specs[decision.slot])]
-    by_name = columns_of(decision, view)
+        return 0, [values_of(ENDPOINT, record.specs[decision.slot])]
+    by_name = columns_of(decision, view, decision.scores)
     names, columns = tuple(by_name), list(by_name.values())
     slots, picked, specs = view.slots, decision.position, record.specs
     best: list[int] = []
@@ -79,7 +74,7 @@ def _rows(record: DecisionRecord, *, ranked: bool) -> tuple[int, list[dict[str, 
         columns = [column[best] for column in columns]
     values = zip(*[column.tolist() for column in columns], strict=True)
     rows = [
-        _endpoint(specs[slot]) | dict(zip(names, row, strict=True))
+        values_of(ENDPOINT, specs[slot]) | dict(zip(names, row, strict=True))
         for slot, row in zip(slots.tolist(), values, strict=True)
     ]
     if ranked:
@@ -91,16 +86,13 @@ def _rows(record: DecisionRecord, *, ranked: bool) -> tuple[int, list[dict[str, 
     return picked, rows
 
 
-def _endpoint(spec: EndpointSpec) -> dict[str, object]:
-    return {column.name: column.read(spec) for column in ENDPOINT}
-
-
 def _filtered(record: DecisionRecord, view: View, readings: Readings) -> list[dict[str, object]]:
     """Return the endpoints that filters removed, each with the reason."""
     left: set[int] = set(view.slots.tolist())
     removed = islice((slot for slot in record.specs if slot not in left), MAX_ROWS)
     return [
-        _endpoint(record.specs[slot]) | {"why": _why_filtered(record, view, readings, slot)}
+        values_of(ENDPOINT, record.specs[slot])
+        | {"why": _why_filtered(record, view, readings, slot)}
         for slot in removed
     ]
 

@@ -151,10 +151,10 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
     if answers[winner] > _MUCH * answers[rival]:
         return f"answers only with P={answers[rival]:.2f} against {answers[winner]:.2f}"
     mine, other = float(view.probability[winner]), float(view.probability[rival])
-    took = _beside(float(terms.latency_s[rival]), float(terms.latency_s[winner]))
+    took = _compared(float(terms.latency_s[rival]), float(terms.latency_s[winner]))
     if terms.latency_s[rival] < terms.latency_s[winner]:
         if other >= mine:
-            return f"is faster ({took}) but {_beyond_itself(terms, winner, rival)}"
+            return f"is faster ({took}) but {_other_reason(terms, winner, rival)}"
         return f"is faster ({took}) but right with P={other:.2f} against {mine:.2f}{_on(view)}"
     slower = f"slower ({took}{_largest_difference(view, terms, winner, rival)})"
     if other > mine:
@@ -164,13 +164,13 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
     return f"is {slower}"
 
 
-def _beyond_itself(terms: Terms, winner: int, rival: int) -> str:
+def _other_reason(terms: Terms, winner: int, rival: int) -> str:
     """Return a reason against the rival other than latency and accuracy."""
     others, ttft = terms.each(terms.others_s), terms.all_ttft_s
     if others[rival] > others[winner]:
         return f"costs other requests {_seconds(float(others[rival] - others[winner]))} more"
     if ttft[rival] > ttft[winner]:
-        return f"its first token comes later ({_beside(float(ttft[rival]), float(ttft[winner]))})"
+        return f"its first token comes later ({_compared(float(ttft[rival]), float(ttft[winner]))})"
     return "answers less reliably"
 
 
@@ -231,7 +231,7 @@ def _tokens(count: float) -> str:
     return f"{count / 1000:.0f}k" if count >= 10_000 else f"{count:.0f}"
 
 
-def _beside(one_s: float, other_s: float) -> str:
+def _compared(one_s: float, other_s: float) -> str:
     """Format two times with enough decimals, up to three, to show which is longer."""
     one, other = _seconds(one_s), _seconds(other_s)
     for digits in (2, 3):

@@ -17,7 +17,8 @@ from laar.server.learning import artifact_of
 from laar.server.ports import ports_in_use
 from laar.server.runner import Runner
 from laar.server.token_file import reporter_tokens, viewers_token
-from laar.settings import Loaded, Settings, value_at
+from laar.settings import Loaded, Settings
+from laar.settings.section import value_at
 
 
 def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:

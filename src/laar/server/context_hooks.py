@@ -22,7 +22,8 @@ from laar.core.request import Api
 from laar.latest import Latest
 from laar.protocol.headers import Head
 from laar.protocol.ports import Restorer
-from laar.settings import ContextRoute, Settings
+from laar.settings import Settings
+from laar.settings.context import ContextRoute
 from laar.telemetry.metrics import Histogram
 
 if TYPE_CHECKING:

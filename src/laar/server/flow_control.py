@@ -154,7 +154,7 @@ class FlowControl:
     def _forget(self, ticket: Hashable, future: asyncio.Future[Outcome]) -> None:
         """Forget a request whose client is gone; release its outcome if it has just arrived."""
         self._waiting.pop(ticket, None)
-        self._admission.cancel(ticket)
+        self._admission.queue.cancel(ticket)
         if future.done() and not future.cancelled():
             self._give_back(future.result())
 

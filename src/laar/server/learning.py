@@ -34,7 +34,7 @@ from laar.datalayer.files import read_file
 from laar.errors import SettingError
 from laar.prefix.lengths import DIGEST
 from laar.server.whole_file import WholeFile
-from laar.settings import Accuracy
+from laar.settings.routing import Accuracy
 
 if TYPE_CHECKING:
     from laar.server.picker import Picker
@@ -157,14 +157,15 @@ class Learning:
         entries: list[dict[str, object]] = []
         for model in dict.fromkeys([*served, *capability.models, *reported]):
             outcomes = reported.get(model)
+            fitted = capability.measured_models.get(model)
             measured, seen = speeds.get(model, (None, None))
             entries.append(
                 {
                     "model": model,
                     "served": model in served,
                     "fitted": {
-                        "outcomes": capability.outcomes(model),
-                        "success_rate": capability.mean(model),
+                        "outcomes": fitted.outcomes if fitted else 0,
+                        "success_rate": fitted.mean if fitted else None,
                     },
                     "reported": {
                         "outcomes": outcomes.outcomes if outcomes else 0.0,

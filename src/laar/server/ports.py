@@ -16,7 +16,7 @@ from laar.server.h2 import H2Server
 from laar.server.h2.listening import listener
 
 if TYPE_CHECKING:
-    from laar.settings import Listen
+    from laar.settings.listening import Listen
 
 _LONGEST_MESSAGE_BYTES = 64 << 20
 _METADATA_BYTES = 1 << 20

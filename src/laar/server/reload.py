@@ -1,7 +1,7 @@
 """Reload the settings files of a running picker when they change.
 
-The settings file and the artifact it names are polled, and looked at on SIGHUP. They are read
-together in a thread. Files with which a picker would not start are not applied: a fault leaves
+The settings file, and the artifact and the key files it names, are polled, checked on SIGHUP, and
+read together in a thread. Files with which a picker would not start are not applied: a fault leaves
 everything unchanged and is reported with file, line and key. From usable files, all settings that
 may change at runtime are applied together, in one call between two messages of the streams. Other
 changes are listed as pending until a restart, or until the file has the old values again.
@@ -26,7 +26,8 @@ from laar.datalayer.visits import occurs, until_look_s
 from laar.errors import SettingError
 from laar.policies import build_policies
 from laar.server.learning import artifact_of
-from laar.settings import Change, Loaded, Settings, change, load
+from laar.settings import Loaded, Settings, load
+from laar.settings.changes import Change, change
 from laar.telemetry.problems import Problems
 
 _LOG = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class SettingsReloader:
         self._stamps = loaded.stamps
         self._origins = loaded.origins
         self._artifact = _artifact(loaded)
+        self._keys = _keys(loaded)
         self._wanted = loaded
         self.pending: tuple[str, ...] = ()
         self._problems = problems
@@ -117,12 +119,15 @@ class SettingsReloader:
         applied = list(found.applied)
         if capability is not None and "accuracy.capability" not in applied:
             applied.append("accuracy.capability")  # only its content has changed
+        if _keys(loaded) != self._keys and "endpoints" not in (*applied, *found.pending):
+            applied.append("endpoints")
         if applied:
             apply(found.settings, capability, policies)
             self.applied += 1
             _LOG.info("now in effect: %s", ", ".join(applied))
         if capability is not None:
             self._artifact = _artifact(loaded)
+        self._keys = _keys(loaded)
         kept = {path: self._origins[path] for path in found.pending}
         self.settings = found.settings
         self._origins = {**loaded.origins, **kept}
@@ -186,6 +191,12 @@ def _artifact(loaded: Loaded) -> Stamp | None:
     """Return the artifact's stamp, to detect changes; None without an artifact."""
     path = loaded.settings.accuracy.capability
     return loaded.stamps[path] if path is not None else None
+
+
+def _keys(loaded: Loaded) -> list[Stamp]:
+    """Return the stamps of the listed endpoints' key files, to detect changes."""
+    files = (endpoint.key_file for endpoint in loaded.settings.endpoints)
+    return [loaded.stamps[file] for file in files if file is not None]
 
 
 def _stamps(files: Mapping[Path, Stamp]) -> dict[Path, Stamp]:

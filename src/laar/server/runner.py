@@ -26,7 +26,8 @@ from laar.server.picker import Picker
 from laar.server.ports import Ports, bind, picking_server
 from laar.server.reload import Policies, SettingsReloader
 from laar.server.tasks import Tasks
-from laar.settings import Loaded, Settings, remarks
+from laar.settings import Loaded, Settings
+from laar.settings.ignored import remarks
 
 if TYPE_CHECKING:
     from laar.server.tls import ServerTls
@@ -218,11 +219,9 @@ class Runner:
         policies: Policies | None,
     ) -> None:
         """Apply new settings. Synchronous: no request sees a partial change."""
-        before = self.picker.settings
         self.picker.apply(settings, capability, policies)
         self.processor.apply_settings()
-        if settings.endpoints != before.endpoints:
-            self.collectors.declare(settings)
+        self.collectors.declare(settings)  # their keys may have changed, too
 
     def _endpoints_changed(self) -> None:
         table = self.picker.table

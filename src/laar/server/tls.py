@@ -31,7 +31,7 @@ from laar.errors import SettingError
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
-    from laar.settings import Tls
+    from laar.settings.listening import Tls
 
 RELOAD_S = 1.0
 SELF_SIGNED_DAYS = 3650

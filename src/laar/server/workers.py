@@ -25,7 +25,8 @@ from laar.datalayer.files import Stamp, stamp_of
 from laar.datalayer.visits import cancel, occurs
 from laar.envoy.process import EnvoyProcess, dying_with_us
 from laar.errors import LaarError, SettingError
-from laar.settings import Loaded, change, load
+from laar.settings import Loaded, load
+from laar.settings.changes import change
 from laar.settings.listening import Shutdown
 
 ORPHANED = signal.SIGUSR1

@@ -93,7 +93,7 @@ class PickerConfig(BaseModel):
         if len(found) > 1:
             raise ValueError(f"has several configurations: {', '.join(found)}; give one as a file")
         if not found and isinstance(document, dict) and "kind" not in document:
-            raise ValueError(f"has no {_KIND}; Helm values without one stand for llm-d's defaults")
+            raise ValueError(f"has no {_KIND}; Helm values without one mean llm-d's defaults")
         return next(iter(found.values()), document)
 
 

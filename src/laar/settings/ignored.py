@@ -13,10 +13,7 @@ from laar.datalayer.endpoints_file import is_loopback, load_endpoints
 from laar.errors import SettingError, unknown
 from laar.settings.settings import Loaded, Settings
 
-_Needs = Callable[[Settings], bool]
-
-
-_WITHOUT: tuple[tuple[str, str, _Needs], ...] = (
+_WITHOUT: tuple[tuple[str, str, Callable[[Settings], bool]], ...] = (
     ("flow.", "flow.enabled", lambda s: s.flow.enabled),
     ("health.", "health.enabled", lambda s: s.health.breaker.enabled),
     ("tuner.", "tuner.enabled", lambda s: s.tuner.enabled),

@@ -8,7 +8,6 @@ from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
-from pydantic.fields import FieldInfo
 
 from laar.declaring import FIXED, Applies, Matches, describe, hints_of
 from laar.errors import SettingError
@@ -106,17 +105,13 @@ def leaves(section: type[Section], path: str = "") -> Iterator[tuple[str, Applie
         if isinstance(below, type) and issubclass(below, Section):
             yield from leaves(below, f"{path}{name}.")
         else:
-            yield f"{path}{name}", _applies(section, field)
+            own = (mark for mark in field.metadata if isinstance(mark, Applies))
+            yield f"{path}{name}", next(own, section.applies)
 
 
 def value_at(settings: Section, path: str) -> Any:
     """Return the value of a setting by its path."""
     return attrgetter(path)(settings)
-
-
-def _applies(section: type[Section], field: FieldInfo) -> Applies | None:
-    own = (mark for mark in field.metadata if isinstance(mark, Applies))
-    return next(own, section.applies)
 
 
 def _settings(feature: type[Any]) -> Iterator[tuple[str, Any]]:

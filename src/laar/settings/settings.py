@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import MaxLen
 from pydantic import model_validator
@@ -127,10 +127,7 @@ class Loaded:
 
 
 def load(path: Path) -> Loaded:
-    """Read the settings; paths in them are relative to the directory of `path`.
-
-    Symbolic links are not resolved: in a ConfigMap mount the file is a link whose target is
-    renamed at each update.
+    """Read the settings.
 
     Raises:
         SettingError: one line for each fault.
@@ -141,28 +138,15 @@ def load(path: Path) -> Loaded:
             f"{path}: can't be read: no such file; `laar init --endpoint "
             "http://HOST:PORT` writes one from running engines, and --config names another"
         )
-    written, lines = read_with_lines(path, Settings)
-    base = path.absolute().parent
-
-    def absolute(value: Any) -> Any:
-        if isinstance(value, Path):
-            return base / value
-        if isinstance(value, Mapping):
-            return {name: absolute(path) for name, path in value.items()}
-        if isinstance(value, Section):
-            changed = {name: absolute(getattr(value, name)) for name in type(value).model_fields}
-            return value.model_copy(update=changed)
-        return value
-
-    settings: Settings = absolute(written)
+    settings, lines = read_with_lines(path, Settings)
     loaded = Loaded(settings=settings, path=path, lines=lines)
     faults = [loaded.at(name) + text for name, text in _missing_files(settings)]
     if faults:
         raise SettingError("\n".join(faults))
-    artifact = settings.accuracy.capability
-    if artifact is not None:
-        stamps[artifact] = stamp_of(artifact)
-    origins = {name: _origin(written, name, path, lines) for name, _ in leaves(Settings)}
+    for file in (settings.accuracy.capability, *(one.key_file for one in settings.endpoints)):
+        if file is not None:
+            stamps[file] = stamp_of(file)
+    origins = {name: _origin(settings, name, path, lines) for name, _ in leaves(Settings)}
     return Loaded(settings=settings, path=path, origins=origins, stamps=stamps, lines=lines)
 
 
@@ -180,9 +164,9 @@ def _missing_files(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "accuracy.capability", f"{artifact} is not a file; {remedy}"
 
 
-def _origin(written: Settings, name: str, path: Path, lines: Mapping[Place, int]) -> str:
+def _origin(settings: Settings, name: str, path: Path, lines: Mapping[Place, int]) -> str:
     *above, own = name.split(".")
-    section = value_at(written, above[0]) if above else written
+    section = value_at(settings, above[0]) if above else settings
     if own not in section.model_fields_set:
         return "default"
     return f"{path.name}:{line_of((*above, own), lines)}"

@@ -16,7 +16,7 @@ from itertools import islice
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.explain.decision_record import DecisionRecord, Readings
-from laar.explain.record import explained
+from laar.explain.record import shown
 
 MAX_DECISIONS = 2000
 """Decisions kept: enough for meaningful percentiles; at 100 requests per second, 20 s."""
@@ -64,7 +64,7 @@ class DecisionMemory:
 
     def decided(self, decision: Decision) -> None:
         """Remember a decision; evict the oldest above the limits."""
-        record = record_of(decision, self._table, self._wall_clock())
+        record = self.record(decision)
         self.decided_total += 1
         self.decided_at = decision.now
         self._records[decision.id] = self._open[decision.id] = record
@@ -75,7 +75,11 @@ class DecisionMemory:
 
     def record(self, decision: Decision) -> DecisionRecord:
         """Return a decision's record without remembering it."""
-        return record_of(decision, self._table, self._wall_clock())
+        view, table, readings = decision.view, self._table, None
+        if view is not None and len(view.slots) != len(table.active):
+            readings = Readings(*(getattr(table, of.name).copy() for of in fields(Readings)))
+        time_s, specs = self._wall_clock(), table.by_slot
+        return DecisionRecord(decision=decision, time_s=time_s, specs=specs, readings=readings)
 
     def settled(self, decision: Decision, end: Completion) -> None:
         """Record how a decision's request ended, even if it is no longer remembered.
@@ -101,20 +105,11 @@ class DecisionMemory:
 
     def explained(self, record: DecisionRecord) -> dict[str, object]:
         """Return the record in readable form."""
-        shown = explained(record)
-        correct = self.outcome_of(record.decision.id)
-        return shown if correct is None else shown | {"correct": correct}
+        values, correct = shown(record, explained=True), self.outcome_of(record.decision.id)
+        return values if correct is None else values | {"correct": correct}
 
     def __len__(self) -> int:
         return len(self._records)
-
-
-def record_of(decision: Decision, table: EndpointTable, time_s: float) -> DecisionRecord:
-    """Return the record that explains a decision."""
-    view, readings = decision.view, None
-    if view is not None and len(view.slots) != len(table.active):
-        readings = Readings(*(getattr(table, of.name).copy() for of in fields(Readings)))
-    return DecisionRecord(decision=decision, time_s=time_s, specs=table.by_slot, readings=readings)
 
 
 def _size(record: DecisionRecord) -> int:

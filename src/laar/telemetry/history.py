@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from laar.accuracy.reports import Answered
 from laar.core.decision import Decision
 from laar.explain.decision_record import DecisionRecord
 
@@ -80,10 +78,9 @@ class History:
             current.found_tokens += end.cached_tokens
             current.prompt_tokens += end.prompt_tokens
 
-    def answered(self, answered: Answered, now: float) -> None:
-        """Add the time of a judged answer, if it is correct."""
-        if answered.correct and answered.seconds is not None:
-            self._at(now).ttca_s.add(answered.seconds, self._rng)
+    def answered(self, ttca_s: float, now: float) -> None:
+        """Add the time to an answer reported as correct."""
+        self._at(now).ttca_s.add(ttca_s, self._rng)
 
     def curves(self, now: float) -> dict[str, object]:
         """Return the last hour, oldest first; None if a bin has no value.
@@ -91,7 +88,10 @@ class History:
         `rate` is in decisions per second, `hits` a share of prompt tokens, `failed` a share of
         ended requests; times are medians in seconds. The current bin is left out.
         """
-        bins = list(self._hour(now))
+        last, bins = math.floor(now / BIN_S), []
+        for number in range(last - BINS + 1, last):
+            kept = self._ring[number % BINS]
+            bins.append(kept if kept.number == number else _Bin())
         return {
             "bin_s": BIN_S,
             "rate": [b.decisions / BIN_S for b in bins],
@@ -100,12 +100,6 @@ class History:
             "hits": [b.found_tokens / b.prompt_tokens if b.prompt_tokens else None for b in bins],
             "failed": [b.failed / b.ended if b.ended else None for b in bins],
         }
-
-    def _hour(self, now: float) -> Iterator[_Bin]:
-        last = math.floor(now / BIN_S)
-        for number in range(last - BINS + 1, last):
-            kept = self._ring[number % BINS]
-            yield kept if kept.number == number else _Bin()
 
     def _at(self, now: float) -> _Bin:
         number = math.floor(now / BIN_S)

@@ -13,6 +13,7 @@ import fcntl
 import os
 from collections import Counter, deque
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import orjson
@@ -122,15 +123,9 @@ class DecisionLog:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX)
                 if os.path.samestat(os.fstat(handle), self._path.stat()):
-                    self._move()
+                    old = [Path(f"{self._path}.{number}") for number in range(1, KEEP + 1)]
+                    for source, target in reversed([*pairwise([self._path, *old])]):
+                        if source.exists():
+                            source.replace(target)
             finally:
                 os.close(handle)
-
-    def _move(self) -> None:
-        for number in range(KEEP, 0, -1):
-            source = self._numbered(number - 1)
-            if source.exists():
-                source.replace(self._numbered(number))
-
-    def _numbered(self, number: int) -> Path:
-        return self._path.with_name(f"{self._path.name}.{number}") if number else self._path

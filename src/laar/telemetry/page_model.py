@@ -13,7 +13,6 @@ from itertools import islice
 
 import numpy as np
 
-from laar.accuracy.reports import Answered
 from laar.core.director import Director
 from laar.core.endpoints import Floats, Reading
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE, STALE_S
@@ -80,12 +79,8 @@ class PageModel:
         self._about = about
         self.events = Events()
         self._last = (math.nan, 0)
-        self._correct_s: deque[float] = deque(maxlen=_WINDOW)  # times to a correct answer
-
-    def answered(self, judged: Answered) -> None:
-        """Remember the time of a judged answer, if it is correct."""
-        if judged.correct and judged.seconds is not None:
-            self._correct_s.append(judged.seconds)
+        self.correct_s: deque[float] = deque(maxlen=_WINDOW)
+        """Times to the last answers reported as correct."""
 
     def fleet(self, now: float) -> dict[str, object]:
         """Return the endpoints and the problems, without the decisions."""
@@ -126,7 +121,7 @@ class PageModel:
             "predicted": _predicted(records),
             "retries": {
                 "attempts": _retries(records, memory),
-                "ttca_s": _percentiles(self._correct_s),
+                "ttca_s": _percentiles(self.correct_s),
             },
             "shadow": _shadow(records),
             "problems": dict(islice(self._problems.items(), _PROBLEMS)),

@@ -29,8 +29,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from laar.core.request import Request, Trace
 from laar.errors import RequestError, unusable_environment
-from laar.explain import fields
 from laar.explain.decision_record import DecisionRecord
+from laar.explain.fields import ADAPTED, APART, COMPLETION, HEAD, TAIL, attributes_of
 from laar.explain.record import shown
 
 LAST_S = 1.0
@@ -148,7 +148,8 @@ class Spans:
 
     def _end(self, trace: Trace, values: Mapping[str, object], end_ns: int | None = None) -> None:
         span, trace.span = trace.span, None  # remembered decisions need not keep it
-        span.set_attributes(_non_empty(values))
+        empty = (None, "", ())
+        span.set_attributes({n: v for n, v in values.items() if v not in empty and v == v})
         span.end(end_ns if end_ns is None else max(end_ns, span.start_time))
 
 
@@ -164,25 +165,12 @@ def resource() -> Resource:
 
 def attributes(of: Mapping[str, Any]) -> dict[str, object]:
     """Return a span's attributes from a record; the chosen candidate's are `laar.chosen.*`."""
-    values = _renamed(of, fields.ATTRIBUTES)
+    values = attributes_of((*HEAD, *TAIL, *APART, *ADAPTED), of)
     for name, value in of["candidates"][of["picked"]].items():
-        if name in fields.OF_CHOSEN:
+        if name not in ("endpoint", "model"):  # fields of the decision
             values[f"laar.chosen.{name}"] = value
     end = of.get("completion")
     if end is not None:
-        values |= _renamed(end, fields.END_ATTRIBUTES)
+        values |= attributes_of(COMPLETION, end)
         values["http.response.status_code"] = end["status"] or None
     return values
-
-
-def _renamed(of: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, object]:
-    return {names[name]: value for name, value in of.items() if name in names}
-
-
-def _non_empty(values: Mapping[str, object]) -> dict[str, Any]:
-    """Drop values without content: None, empty, NaN."""
-    return {
-        name: value
-        for name, value in values.items()
-        if not (value is None or value == "" or value == () or value != value)
-    }

@@ -2,7 +2,7 @@
 
 No client library is used. None of kubernetes-asyncio, lightkube and kr8s has the laborious part: a
 paged list that replaces the known objects, a watch resumed from bookmarks, a relist after 410 that
-also notices deletions (one of them keeps watching without it), and keeping the old state through
+also notices deletions (one of them watches on without a relist), and keeping the old state through
 an outage. `Mirror` would be needed anyway; a library would only save this file, at the cost of
 48 MB on disk or a second HTTP stack.
 

@@ -109,7 +109,9 @@ class KubernetesEndpoints:
         def pool_changed() -> None:
             pool = pools.objects.get(name)
             self._pool_changed(pool, api, tasks)
-            labels = self._labels if isinstance(pool, str) else _labels(pool)
+            labels = self._labels
+            if not isinstance(pool, str):
+                labels = (pool.metadata.labels or {}) if pool else {}
             if labels != self._labels:
                 self._labels = labels
                 objectives_changed()
@@ -117,10 +119,9 @@ class KubernetesEndpoints:
 
         def mirror(
             resource: Resource,
-            select: Mapping[str, str],
-            changed: Callable[[], None],
             model: type[Object],
-            optional: bool,
+            changed: Callable[[], None],
+            select: Mapping[str, str] = {},
         ) -> Mirror[Object | str]:
             part = resource.plural
             if resource.group == LLM_D_GROUP:
@@ -132,15 +133,14 @@ class KubernetesEndpoints:
                 keep=functools.partial(parse, model),
                 changed=changed,
                 problem=self._problem(part),
-                optional=optional,
+                optional=resource is not POOLS,
             )
             tasks.create_task(made.run(), name=f"{self.source} {part}")  # begins after this call
             return made
 
-        one = {"fieldSelector": f"metadata.name={name}"}
-        pools = mirror(POOLS, one, pool_changed, Pool, False)
-        objectives = [mirror(of, {}, objectives_changed, Objective, True) for of in OBJECTIVES]
-        rewrites = [mirror(of, {}, rewrites_changed, ModelRewrite, True) for of in REWRITES]
+        pools = mirror(POOLS, Pool, pool_changed, {"fieldSelector": f"metadata.name={name}"})
+        objectives = [mirror(of, Objective, objectives_changed) for of in OBJECTIVES]
+        rewrites = [mirror(of, ModelRewrite, rewrites_changed) for of in REWRITES]
 
     def _mine(self, mirrors: Sequence[Mirror[Ref | str]], model: type[Ref], part: str) -> list[Ref]:
         """Return the valid objects that belong to this pool.
@@ -236,10 +236,6 @@ class KubernetesEndpoints:
     def _problem(self, part: str) -> Callable[[str | None], None]:
         source = f"{self.source} {part}"
         return lambda message: self._sink.problem(source, message)
-
-
-def _labels(pool: Pool | None) -> Mapping[str, str]:
-    return (pool.metadata.labels or {}) if pool else {}
 
 
 def _query(labels: Mapping[str, str]) -> str:

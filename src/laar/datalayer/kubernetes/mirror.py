@@ -77,22 +77,20 @@ class Mirror(Generic[Kept]):
     async def run(self) -> None:
         """Mirror the objects until cancelled."""
         while True:
-            wait_s = 0.0
+            wait_s = None
             try:
                 if not self._version:
                     await self._list()
                 await self._watch()
             except ApiError as error:
                 wait_s = self._failed(error)
-            await asyncio.sleep(wait_s or self._back_off_s())
+            if wait_s is None:
+                wait_s = min(LAST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self._failures, 16))
+                self._failures += 1
+            await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
 
-    def _back_off_s(self) -> float:
-        self._failures += 1
-        wait_s = min(LAST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self._failures - 1, 16))
-        return wait_s * random.uniform(0.5, 1.0)
-
-    def _failed(self, error: ApiError) -> float:
-        """Report the fault; return the seconds to wait, or 0 for the usual back-off."""
+    def _failed(self, error: ApiError) -> float | None:
+        """Report the fault; return the maximum seconds to wait, None for the usual back-off."""
         if error.status in (404, 410):
             self._version = ""
         if error.status == 404 and self.optional:
@@ -102,15 +100,19 @@ class Mirror(Generic[Kept]):
             else:
                 self._replace({}, self.lost.union(self.objects))
                 self.problem(None)
-            return ABSENT_WAIT_S * random.uniform(0.5, 1.0)
+            return ABSENT_WAIT_S
         if error.status == 404:
             what = f"{self.resource.plural}.{self.resource.group}"
             self.problem(f"the cluster doesn't have {what}: install it, or use a pod selector")
         elif error.status == 403:
-            self.problem(f"{error}; {self.resource.remedy(self.api.access.namespace)}")
+            self.problem(
+                f"{error}; give laar's ServiceAccount a Role in namespace "
+                f'{self.api.access.namespace} with the rule apiGroups: ["{self.resource.group}"], '
+                f'resources: ["{self.resource.plural}"], verbs: ["list", "watch"]'
+            )
         elif error.status != 410:
             self.problem(f"{error}; what was known before stays in use")
-        return 0.0
+        return None
 
     async def _list(self) -> None:
         objects: dict[str, Kept] = {}

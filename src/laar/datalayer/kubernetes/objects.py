@@ -37,7 +37,6 @@ ENGINE_NAMES = {name: engine for engine, of in ENGINES.items() for name in (engi
 MAX_MODELS = 64
 """Maximum model names that a pod may claim."""
 
-
 MODEL_KEY = "laar.dev/model"
 """Annotation or label with a pod's models, separated by commas. Labels can't contain a slash, so
 names with one need the annotation."""

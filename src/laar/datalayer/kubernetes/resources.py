@@ -1,4 +1,7 @@
-"""The kinds of objects that laar reads, their API paths, and the permissions required."""
+"""The kinds of objects that laar lists and watches, each in one namespace, and their API paths.
+
+A selector needs only the pods. Nothing is ever written.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,6 @@ class Resource:
         root = f"/apis/{self.group}" if self.group else "/api"
         return f"{root}/{self.version}/namespaces/{namespace}/{self.plural}"
 
-    def remedy(self, namespace: str) -> str:
-        """Return a sentence with the rule that a Role needs for this kind."""
-        return (
-            f"give laar's ServiceAccount a Role in namespace {namespace} with the rule"
-            f' apiGroups: ["{self.group}"], resources: ["{self.plural}"], verbs: ["list", "watch"]'
-        )
-
 
 PODS = Resource(group="", version="v1", plural="pods")
 POOLS = Resource(group="inference.networking.k8s.io", version="v1", plural="inferencepools")
@@ -45,7 +41,3 @@ OBJECTIVES, REWRITES = (
 )
 """Groups and versions of these kinds, newest first. llm-d adopted them in release 0.9, and serves
 an object in two versions while it migrates to v1."""
-
-PERMISSIONS = (PODS, POOLS, *OBJECTIVES, *REWRITES)
-"""Kinds that are listed and watched, each in one namespace; nothing is ever written. A selector
-needs only the first."""

@@ -44,10 +44,13 @@ def context_routes(picker: Picker) -> list[Route]:
 
 
 def _shown(ordering: Ordering) -> dict[str, object]:
+    """Return a route's rule, the measurements of its guard, and the counts of its hook."""
     from laar.context.guard import MIN_GAIN, MIN_REQUESTS
 
-    rule = ordering.rule
+    rule, guard = ordering.rule, ordering.hook.guard
     watches = "watching" if rule.hook.holdout_share else "disabled"
+    (gain, error), setting = guard.gain(), rule.hook.dedup
+    documents = ordering.document_bytes
     return {
         "name": rule.name,
         "path": rule.path,
@@ -59,41 +62,27 @@ def _shown(ordering: Ordering) -> dict[str, object]:
             "holdout_share": rule.hook.holdout_share,
             "min_gain": MIN_GAIN,
             "requests_needed": MIN_REQUESTS,
-            **_measured(ordering),
+            "requests_seen": guard.ahead.n,
+            "gain": {
+                "cached_share": gain if guard.ahead.n else None,
+                "two_errors": 2 * error if guard.ahead.n else None,
+            },
+            "correct": guard.moved.changed.known,
+            "correct_as_received": guard.moved.left.known,
+            "harm": guard.harm,
+            "dedup": guard.dedup if setting == "auto" else setting,
         },
         "requests": ordering.reasons,
         "shapes": ordering.shapes,
-        "expected": _expected(ordering),
+        "expected": {
+            "eligible": ordering.eligible,
+            "document_bytes": documents,
+            "hit_share": ordering.expected_bytes / documents if documents else None,
+            "hit_share_as_received": ordering.received_bytes / documents if documents else None,
+        },
         "memory": {
             name: count
             for name, count in ordering.hook.stats().items()
             if name.startswith(("index_", "memo_"))
         },
-    }
-
-
-def _measured(ordering: Ordering) -> dict[str, object]:
-    """Return the gain and success rates seen by the guard, and the state of de-duplication."""
-    guard, setting = ordering.hook.guard, ordering.rule.hook.dedup
-    seen, (gain, error) = guard.ahead.n, guard.gain()
-    return {
-        "requests_seen": seen,
-        "gain": {
-            "cached_share": gain if seen else None,
-            "two_errors": 2 * error if seen else None,
-        },
-        "correct": guard.moved.changed.known,
-        "correct_as_received": guard.moved.left.known,
-        "harm": guard.harm,
-        "dedup": guard.dedup if setting == "auto" else setting,
-    }
-
-
-def _expected(ordering: Ordering) -> dict[str, object]:
-    documents = ordering.document_bytes
-    return {
-        "eligible": ordering.eligible,
-        "document_bytes": documents,
-        "hit_share": ordering.expected_bytes / documents if documents else None,
-        "hit_share_as_received": ordering.received_bytes / documents if documents else None,
     }

@@ -40,8 +40,8 @@ class Feed:
     def __init__(self, frame: Callable[[], Mapping[str, object]]) -> None:
         self._frame = frame
         self._looked = asyncio.Event()
-        self._next: asyncio.Future[bytes] | None = None
         self._newest = b""
+        self._made = asyncio.Event()  # of the next frame
         self._closing = asyncio.Event()
         self.viewers = 0
 
@@ -51,9 +51,8 @@ class Feed:
             while self.viewers:
                 shown = orjson.dumps(self._frame(), option=orjson.OPT_SERIALIZE_NUMPY)
                 self._newest = b"data: " + shown + b"\n\n"
-                if self._next is not None:
-                    self._next.set_result(self._newest)
-                    self._next = None
+                self._made.set()
+                self._made = asyncio.Event()
                 await asyncio.sleep(INTERVAL_S)
             self._newest = b""
             self._looked.clear()
@@ -98,16 +97,12 @@ class Feed:
 
     async def _send_frames(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        frame = self._newest or await self._wait()
         while True:
-            async with asyncio.timeout(STALLED_S):
-                await send({"type": "http.response.body", "body": frame, "more_body": True})
-            frame = await self._wait()
-
-    async def _wait(self) -> bytes:
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_future()
-        return await asyncio.shield(self._next)
+            frame, made = self._newest, self._made
+            if frame:
+                async with asyncio.timeout(STALLED_S):
+                    await send({"type": "http.response.body", "body": frame, "more_body": True})
+            await made.wait()
 
 
 async def _disconnected(receive: Receive) -> None:

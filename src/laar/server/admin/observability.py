@@ -15,7 +15,6 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -71,8 +70,9 @@ class Observability:
 
         def answered(judged: Answered) -> None:
             metrics.answered(judged)
-            self.history.answered(judged, clock())
-            self.page.answered(judged)
+            if judged.correct and judged.seconds is not None:
+                self.history.answered(judged.seconds, clock())
+                self.page.correct_s.append(judged.seconds)
 
         reports.on_answered = answered
         on_settled: list[Callable[[DecisionRecord], object]] = [
@@ -101,8 +101,10 @@ class Observability:
         self.page: PageModel = PageModel(director, self.memory, picker.problems, self._about)
         logging.getLogger("laar").addHandler(self.page.events)
         self.feed = Feed(lambda: self.page.frame(clock()))
-        self.sessions = None if picker.admission is None else picker.admission.shown
-        """Lists the sessions with a cache place and those waiting; None without flow control."""
+        self.sessions: Callable[[float], object] = lambda _now: {}
+        """Lists the sessions with a cache place and those waiting; none without flow control."""
+        if picker.admission is not None:
+            self.sessions = picker.admission.shown
 
     def close(self) -> None:
         """End the feed's streams, and stop collecting log records."""
@@ -124,21 +126,19 @@ class Observability:
         return [
             *explain_routes(self._picker),
             Route("/events", self.feed, methods=["GET"]),
-            Route("/fleet", self._show_fleet),
-            Route("/history", self._show_history),
-            Route("/sessions", self._show_sessions),
+            Route("/fleet", self._view(self.page.fleet)),
+            Route("/history", self._view(self.history.curves)),
+            Route("/sessions", self._view(lambda now: self.sessions(now))),
             *(Route(path, _file(*what)) for path, what in _PAGE.items()),
         ]
 
-    async def _show_fleet(self, _request: Request) -> Response:
-        return as_json(self.page.fleet(self._clock()))
+    def _view(self, shown: Callable[[float], object]) -> Callable[[Request], Awaitable[Response]]:
+        """Return a handler that answers with what `shown` returns for the current time."""
 
-    async def _show_history(self, _request: Request) -> Response:
-        body = orjson.dumps(self.history.curves(self._clock()))
-        return Response(body, media_type="application/json")
+        async def serve(_request: Request) -> Response:
+            return as_json(shown(self._clock()))
 
-    async def _show_sessions(self, _request: Request) -> Response:
-        return as_json({} if self.sessions is None else self.sessions(self._clock()))
+        return serve
 
     def start(self, tasks: Tasks) -> None:
         """Start sending spans, writing the log and making frames for the page.

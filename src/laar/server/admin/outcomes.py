@@ -78,11 +78,13 @@ def routes(picker: Picker, tokens: Mapping[str, str] | None) -> list[Route]:
         if not attempts.may_try(address):
             raise RequestError(429, "too-many-attempts", "too many wrong tokens")
         sent = request.headers.get("authorization", "")
-        reporter = _reporter(sent, request.headers.get(REPORTER, ""), tokens)
+        reporter = "" if tokens is None else reporter_of(tokens, sent)
         if reporter is None:
             if sent:
                 attempts.wrong(address, sent)
             raise RequestError(401, "no-token", "send the token as `Authorization: Bearer ...`")
+        named = request.headers.get(REPORTER, "")
+        reporter = reporter or (named if _NAME.fullmatch(named) else UNNAMED)
         outcomes = _parsed(await body_of(request, MAX_BODY_BYTES))
         pairs = [(outcome.decision_id, outcome.correct) for outcome in outcomes]
         verdicts = await _report(picker, pairs, reporter)
@@ -108,14 +110,6 @@ async def _report(
         if number % _AT_ONCE == 0:
             await asyncio.sleep(0)
     return verdicts
-
-
-def _reporter(authorization: str, named: str, tokens: Mapping[str, str] | None) -> str | None:
-    """Return the token's reporter, or else the given name; None for a wrong or missing token."""
-    bound = "" if tokens is None else reporter_of(tokens, authorization)
-    if bound == "":
-        return named if _NAME.fullmatch(named) else UNNAMED
-    return bound
 
 
 def _parsed(body: bytes) -> list[_Outcome]:

@@ -17,23 +17,19 @@ from laar.server.admin.answers import as_json
 from laar.tuning.tuner import Tuner
 
 
-def shown(tuner: Tuner) -> dict[str, object]:
-    """Return the export, with additional fields for viewers."""
-    return {
-        "enabled": True,
-        **tuner.export(),
-        "sigma": tuner.sigma,
-        "bounds": dict(tuner.settings.bounds),
-        "window_requests": tuner.settings.window,
-        "under_way": tuner.under_way,
-    }
-
-
 def routes(tuner: Tuner | None) -> list[Route]:
     """Return the routes for the admin port; without a tuner they report it as disabled."""
 
     async def show(_request: Request) -> Response:
-        return as_json(shown(tuner) if tuner else {"enabled": False})
+        if tuner is None:
+            return as_json({"enabled": False})
+        more = {
+            "sigma": tuner.sigma,
+            "bounds": dict(tuner.settings.bounds),
+            "window_requests": tuner.settings.window,
+            "under_way": tuner.under_way,
+        }
+        return as_json({"enabled": True, **tuner.export(), **more})
 
     async def freeze(request: Request) -> Response:
         if tuner:

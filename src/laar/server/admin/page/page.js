@@ -286,7 +286,7 @@ function headline(frame) {
     return ["bad", texts.join(" ")];
   }
   if (!frame.fleet_total) return ["bad", "No endpoint is known."];
-  if (out.length) return ["warn", `${out.length} of ${frame.fleet_total} endpoints take no requests: ${some(out)}. The others take theirs.${failed("")}`];
+  if (out.length) return ["warn", `${out.length} of ${frame.fleet_total} endpoints take no requests: ${some(out)}. The others do.${failed("")}`];
   const all = frame.fleet_total > 1 ? `All ${frame.fleet_total} endpoints take requests` : "The endpoint takes requests";
   const problems = Object.keys(frame.problems).length;
   if (frame.failed) return ["warn", `${all}.${failed("")}`];
@@ -387,7 +387,7 @@ function showShadow(frame) {
   }
   const more = s.more_correct * 100;
   const worth = known(s.saved_s)
-    ? ` Where they differ or not, laar's choice would have taken ${seconds(Math.abs(s.saved_s))} `
+    ? ` Over all of these, laar's choice would have taken ${seconds(Math.abs(s.saved_s))} `
       + `${s.saved_s >= 0 ? "less" : "more"} to a correct answer on average, and been right `
       + `${Math.abs(more).toFixed(1)} points ${more >= 0 ? "more" : "less"} often, by laar's own estimate.`
     : "";
@@ -497,7 +497,7 @@ function connect() {
 $("#pause").addEventListener("click", () => {
   paused = !paused;
   $("#pause").setAttribute("aria-pressed", String(paused));
-  $("#pause").textContent = paused ? "Go on" : "Pause";
+  $("#pause").textContent = paused ? "Resume" : "Pause";
   state(paused ? "paused" : "live", false);
 });
 
