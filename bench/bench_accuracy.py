@@ -16,7 +16,7 @@ import numpy as np
 from laar.accuracy.artifact import TEXT_COLUMNS, TextTerms, parse_artifact
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
-from laar.accuracy.features import Features, bucket_of_estimate, language_of, task_of
+from laar.accuracy.features import Features, bucket_of, language_of, task_of
 from laar.accuracy.fitting.text import packed
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.text import TextModel
@@ -68,7 +68,7 @@ def _whole_us() -> tuple[float, float]:
 
 
 def _features(text: str, tokens: float) -> Features:
-    return Features(language_of(text), bucket_of_estimate(tokens), task_of(text))
+    return Features(language_of(text), bucket_of(tokens), task_of(text))
 
 
 def main() -> None:

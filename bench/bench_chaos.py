@@ -3,7 +3,7 @@
 The stand is a real Envoy, two pickers sharing state through Redis or Valkey, and six endpoints of
 two models. Up to three faults from a seeded schedule are active at a time. Every request must end
 within its deadline with the correct answer or an error that states its reason. A failing endpoint
-may receive only trials. Afterwards counters must return to zero and memory to its level, all
+may receive only trials. Afterwards counters must return to zero and memory to what it was, all
 endpoints must serve requests, and the pickers must share state again. Prints the number of faults,
 the requests by outcome, and the cost of each kind of fault compared with the quiet period of the
 same run.
@@ -74,8 +74,8 @@ ZERO = (
 )
 """Metrics that must be zero when nothing is in flight."""
 
-_SMALL = Endpoint(model="small", names=("small", "auto", "large", "chat"), told=("small", "auto"))
-_LARGE = Endpoint(model="large", names=("large", "auto", "small", "chat"), told=("large", "auto"))
+_SMALL = Endpoint(model="small", names=("small", "auto", "large", "chat"), known=("small", "auto"))
+_LARGE = Endpoint(model="large", names=("large", "auto", "small", "chat"), known=("large", "auto"))
 _FAKETIME = (
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for line in promises:
             console.print(f"[bold]BROKEN[/] ({shape}): {line}", highlight=False)
         for ended in judgement.unexplained[:EXAMPLES]:
-            console.print(f"  {_told(ended, run)}", highlight=False, markup=False)
+            console.print(f"  {_described(ended, run)}", highlight=False, markup=False)
         documents.append(_document(run, judgement, promises))
         broken += promises
         faults += len(run.struck)
@@ -311,7 +311,7 @@ async def leftovers(stand: Stand) -> dict[str, float]:
         await asyncio.sleep(0.5)
 
 
-def _told(ended: Ended, run: Run) -> str:
+def _described(ended: Ended, run: Run) -> str:
     felt = [s.trouble.name for s in run.struck if s.overlaps(ended.began_s, ended.ended_s)]
     shape = "stream" if ended.question.stream else "plain"
     at_s = ended.began_s - run.quiet_until_s
@@ -337,11 +337,11 @@ def _show(console: Console, run: Run, judgement: Judgement) -> None:
             f"{cost.fed_allowed:.0f}" if cost.fed_allowed else "",
         )
     console.print(table)
-    told = ", ".join(f"{end}: {count}" for end, count in judgement.ends.most_common())
-    console.print(f"{len(run.struck)} faults; requests by end: {told}", highlight=False)
+    counts = ", ".join(f"{end}: {count}" for end, count in judgement.ends.most_common())
+    console.print(f"{len(run.struck)} faults; requests by end: {counts}", highlight=False)
     if judgement.reasons:
-        told = ", ".join(f"{reason}: {n}" for reason, n in judgement.reasons.most_common())
-        console.print(f"reasons given: {told}", highlight=False)
+        counts = ", ".join(f"{reason}: {n}" for reason, n in judgement.reasons.most_common())
+        console.print(f"reasons given: {counts}", highlight=False)
 
 
 def _document(run: Run, judgement: Judgement, promises: list[str]) -> dict[str, object]:
@@ -352,7 +352,7 @@ def _document(run: Run, judgement: Judgement, promises: list[str]) -> dict[str, 
         "reasons": judgement.reasons,
         "costs": [asdict(cost) for cost in judgement.costs],
         "quiet_p95_s": judgement.quiet_p95_s,
-        "unexplained": [_told(ended, run) for ended in judgement.unexplained],
+        "unexplained": [_described(ended, run) for ended in judgement.unexplained],
         "overfed": [f"{s.trouble.name}: {s.fed} in {s.fed_s:.1f} s" for s in judgement.overfed],
         "leftovers": run.leftovers,
         "memory_bytes": run.memory,

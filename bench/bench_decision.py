@@ -19,7 +19,7 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.resources import as_file, files
 from types import SimpleNamespace
 from typing import Any, cast
@@ -71,7 +71,6 @@ class Caller:
 
     def __init__(self) -> None:
         self.answers: list[bytes] = []
-        self.reassure: Callable[[], None] | None = None
         self.is_over = False
         self._free = asyncio.Event()
         self._free.set()
@@ -113,7 +112,6 @@ async def time_answer(picker: ExternalProcessor, messages: Sequence[bytes]) -> f
         if number == 1:
             taken = time.process_time() - began
     exchange.closed()
-    caller.reassure = None
     return taken
 
 

@@ -41,9 +41,9 @@ Predict = Callable[[Any, npt.NDArray[np.bool_], Any], Floats]
 
 NEAREST = 25
 FEWEST = 10
-"""Fewest correct and fewest wrong answers of a model for which its curve counts."""
+"""Fewest correct and fewest wrong answers that a model needs for its curve to count."""
 FEWEST_DIFFERENT = 40
-"""Fewest questions on which the two best models differ for which a task counts."""
+"""Fewest questions on which the two best models must differ for a task to count."""
 
 
 def shape_of(question: str) -> list[float]:
@@ -153,10 +153,10 @@ def main(options: Sequence[str] = ()) -> int:
             if len(differ) >= FEWEST_DIFFERENT:
                 pair.append(area(rows[differ], right[differ, two[0]], predict))
                 gains.append(gain_points(rows[at], right[at][:, two], predict))
-        told = " ".join(f"{found:.2f}" for found in pair)
+        areas = " ".join(f"{found:.2f}" for found in pair)
         print(
             f"{name:34}  {np.mean(single):14.2f}  {np.mean(pair):12.2f}  {np.mean(gains):+12.2f}"
-            f"   by task {told}",
+            f"   by task {areas}",
             flush=True,
         )
     return 0

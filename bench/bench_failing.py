@@ -122,7 +122,7 @@ async def _subject(
     rows: Sequence[Row],
 ) -> list[dict[str, object]]:
     """Run all rows of one subject in one shape."""
-    one = Endpoint(model=MODEL, names=(MODEL,), told=(MODEL,))
+    one = Endpoint(model=MODEL, names=(MODEL,), known=(MODEL,))
     plan = Plan(
         endpoints=(one,) * ENDPOINTS,
         pickers=1 if binary is None else 0,
@@ -138,11 +138,11 @@ async def _subject(
                 continue  # a complete proxy has no picker; a policy does not change the picker
             run = await bench.row(row)
             results.append(_result(row, subject, shape, run))
-            told = results[-1]
+            result = results[-1]
             console.print(
-                f"{subject} {shape} {row.name}: lost {told['lost']} of {told['requests']}, "
-                f"{told['lost_after_2_s']} after 2 s, p95 x {told['p95_ratio']:.2f}, "
-                f"{told['ends']}",
+                f"{subject} {shape} {row.name}: lost {result['lost']} of {result['requests']}, "
+                f"{result['lost_after_2_s']} after 2 s, p95 x {result['p95_ratio']:.2f}, "
+                f"{result['ends']}",
                 highlight=False,
             )
         return results

@@ -70,12 +70,11 @@ async def spent(
             due.pop(0)()
         whole += time.process_time() - began
     exchange.closed()
-    caller.reassure = None
     return answer, whole
 
 
 async def measured(name: str, count: int) -> tuple[int, list[tuple[float, float]]]:
-    """Return the bytes of a body, and off and on for each median time in microseconds."""
+    """Return a body's size in bytes, and median times in microseconds as pairs of off and on."""
     rng = random.Random(1)
     pool = corpora.chunks("pages", CHUNKS, rng)
     due: list[Callable[[], None]] = []

@@ -31,7 +31,7 @@ def rate(policy: str) -> None:
         f"{policy:<24} {len(arrivals) / spent * 60:>9,.0f} requests a minute "
         f"(target {TARGET_PER_MINUTE:,}), cached {numbers['hit_rate']:.0%}, TTFT p50 "
         f"{numbers['ttft_p50_s'] * 1e3:.0f} p95 {numbers['ttft_p95_s'] * 1e3:.0f} ms, "
-        f"E2E p95 {numbers['e2e_p95_s']:.2f} s, most to one {numbers['concentration']:.2f}"
+        f"E2E p95 {numbers['e2e_p95_s']:.2f} s, busiest's share {numbers['concentration']:.2f}"
     )
 
 

@@ -346,10 +346,10 @@ class Engine:
                 "text": "yes",
             }
         body = json.dumps(document).encode()
-        told = (json.dumps(self._served).encode(), json.dumps(asked).encode())
+        names = (json.dumps(self._served).encode(), json.dumps(asked).encode())
         return (
             b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-            b"x-served: %s\r\nx-asked: %s\r\n" % told
+            b"x-served: %s\r\nx-asked: %s\r\n" % names
         ) + b"content-length: %d\r\n\r\n%s" % (len(body), body)
 
 
@@ -381,7 +381,7 @@ class Found:
 async def measure(shape: str, cases: int, seed: int) -> Found:
     """Send random requests through one shape, and judge the answers."""
     plan = Plan(
-        endpoints=tuple(Endpoint(model=s[0], names=s, told=s) for s in SERVED),
+        endpoints=tuple(Endpoint(model=s[0], names=s, known=s) for s in SERVED),
         shape=SHAPES[shape],
         engines=None,
         settings={"bodies": {"max_body_bytes": LIMIT_BYTES}},

@@ -116,13 +116,13 @@ def machine() -> dict[str, str]:
     """Return the machine's properties and the versions that affect results."""
     with Path("/proc/cpuinfo").open() as lines:
         cpu_name = next((x.partition(":")[2].strip() for x in lines if x[:10] == "model name"), "?")
-    told = subprocess.run([find_binary(), "--version"], capture_output=True, text=True, check=True)
+    envoy = subprocess.run([find_binary(), "--version"], capture_output=True, text=True, check=True)
     packages = ("laar", "uvloop", "jh2", "grpcio", "protobuf")
     return {
         "cpu": cpu_name,
         "cores": str(len(os.sched_getaffinity(0))),
         "python": platform.python_version(),
-        "envoy": told.stdout.split("version:")[-1].split("/")[1],
+        "envoy": envoy.stdout.split("version:")[-1].split("/")[1],
         **{name: version(name) for name in packages},
     }
 

@@ -1,6 +1,6 @@
 """Measure the prefix index: time of hashing, insert and match, memory per block, 10^6 requests.
 
-Targets, from the acceptance list: hashing 400 kB under 100 us if most of it was hashed before;
+Targets: hashing 400 kB under 100 us if most of it was hashed before;
 insert plus match of 400 kB against 100 endpoints under 150 us (median); 1,000 endpoints at most
 twice the time of 10; at most 100 bytes per cached block; 10^6 requests of churning sessions within
 the memory limit.

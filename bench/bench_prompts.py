@@ -72,7 +72,7 @@ class Blocks:
 
 
 def sent(hook: ContextHook, body: Body, now: float) -> tuple[bytes, TurnPlan]:
-    """Return a body as received and the hook's result, committed to an endpoint."""
+    """Return a body as received, and the hook's result, which was committed to an endpoint."""
     raw = orjson.dumps(body)
     api = api_of(body)
     assert api is not None
@@ -126,7 +126,7 @@ def cell(
 
 
 def kinds(corpus: str = "pages") -> tuple[int, int, int, list[str]]:
-    """Count bodies whose order matters, those moved, and those moved wrongly with their kinds."""
+    """Count bodies whose order matters, those moved, and those moved wrongly; name their kinds."""
     rng = random.Random(11)
     many = [chunk for chunk in corpora.chunks(corpus, 200, rng) if "\n\n" not in chunk]
     items = [" ".join(chunk.split())[:300] for chunk in many][:10]

@@ -101,7 +101,7 @@ class _Peer:
         self._receive(trail)
         self._send(number, _answer(served()))
         self._receive(trail)
-        self._h2.reset_stream(number)  # Envoy ends each stream so
+        self._h2.reset_stream(number)  # as Envoy ends each stream
         self._receive(trail)
         return trail
 
@@ -189,14 +189,14 @@ async def usual_request() -> Trail:
     return best
 
 
-def rooms(trail: Trail) -> list[str]:
+def packages(trail: Trail) -> list[str]:
     """Return the package of each call."""
     return [file.split("/")[0] for file, _ in trail]
 
 
 def moves(trail: Trail) -> int:
     """Return how often a call is followed by one in another package."""
-    return sum(before != after for before, after in pairwise(rooms(trail)))
+    return sum(before != after for before, after in pairwise(packages(trail)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -210,7 +210,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{file} {name}")
     functions, files = len(set(trail)), len({file for file, _ in trail})
     print(f"{len(trail)} calls of {functions} functions in {files} files; {moves(trail)} moves")
-    for name, calls in Counter(rooms(trail)).most_common():
+    for name, calls in Counter(packages(trail)).most_common():
         print(f"{calls:5} {name}")
     return 0
 

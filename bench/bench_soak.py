@@ -46,7 +46,7 @@ TEXTS = 2000
 CHURN_S = 5.0
 RELOAD_S = 7.0
 SAMPLE_S = 1.0
-TOLD_S = 60.0
+REPORT_EVERY_S = 60.0
 WARM_UP_SHARE = 0.3
 BLOCKS = 10
 T_95 = 2.306
@@ -172,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
 async def _run(soak: Soak, options: argparse.Namespace) -> dict[str, float]:
     """Load the stand until the count or time is reached; return the counters not at zero."""
     shape: Shape = options.shape
-    one = Endpoint(model=MODEL, names=(MODEL,), told=(MODEL,))
+    one = Endpoint(model=MODEL, names=(MODEL,), known=(MODEL,))
     plan = Plan(endpoints=(one,) * ENDPOINTS, shape=shape, engines="bench.chaos.light")
     limit_s = options.minutes * 60
     async with standing(plan, deadline_s=limit_s + 300) as stand:
@@ -235,26 +235,26 @@ async def _reload(stand: Stand) -> None:
 
 
 async def _sample(stand: Stand, soak: Soak, began_s: float) -> None:
-    told_s = time.monotonic()
+    reported_s = time.monotonic()
     while True:
         await asyncio.sleep(SAMPLE_S)
         for child in (stand.pickers[0], stand.envoy):
             assert child is not None
             name = child.name.partition("-")[0]
             soak.memory.setdefault(name, []).append((soak.requests, child.memory_bytes()))
-        if time.monotonic() - told_s > TOLD_S:
-            told_s = time.monotonic()
+        if time.monotonic() - reported_s > REPORT_EVERY_S:
+            reported_s = time.monotonic()
             sizes = ", ".join(f"{n} {s[-1][1] >> 20} MiB" for n, s in soak.memory.items())
-            rate = soak.requests / (told_s - began_s)
+            rate = soak.requests / (reported_s - began_s)
             print(f"{soak.requests} requests, {rate:.0f}/s, {sizes}, {soak.lost} lost", flush=True)
 
 
 def _show(soak: Soak, slopes: dict[str, Slope], first_s: float, last_s: float) -> None:
     table = Table("what", "figure", title="Soak")
-    told = ", ".join(f"{end}: {count}" for end, count in soak.ends.most_common())
+    ends = ", ".join(f"{end}: {count}" for end, count in soak.ends.most_common())
     table.add_row("requests", f"{soak.requests} in {soak.seconds:.0f} s")
     table.add_row("requests a second", f"{soak.requests / max(soak.seconds, 1e-9):.0f}")
-    table.add_row("by end", told)
+    table.add_row("by end", ends)
     table.add_row("p99, first and last tenth", f"{first_s * 1000:.1f}, {last_s * 1000:.1f} ms")
     for name, slope in slopes.items():
         samples = soak.memory[name]

@@ -221,7 +221,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _measure(shape: str, row: Row, seed: int) -> Run:
-    one = Endpoint(model=MODEL, names=(MODEL,), told=(MODEL,))
+    one = Endpoint(model=MODEL, names=(MODEL,), known=(MODEL,))
     plan = Plan(
         endpoints=(one,) * ENDPOINTS,
         shape=SHAPES[shape],

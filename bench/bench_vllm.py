@@ -5,7 +5,7 @@ Two vLLM engines serve one small model with random weights. Each has one thread 
 lengths divided so that prompts take about as long as on a GPU. The race itself is `laar race`,
 which documents how it is kept fair. It needs `make test-vllm`'s environment, the programs `smg` and
 `vllm-router` from PyPI, and the traffic, which is not part of the repository
-(docs/guides/traces.md).
+(docs/performance.md names both sets).
 
     python -m bench vllm --data DIR --programs peers/bin
     python -m bench vllm --data DIR --programs peers/bin chats --repeat 1

@@ -78,7 +78,7 @@ def lock() -> None:
                 name = wheel.name.partition("-")[0].lower()
                 [of] = [each for each in pins if each.replace("-", "_") == name]
                 hashes[of].add(hashlib.sha256(wheel.read_bytes()).hexdigest())
-    lines = ["# What the image has beside laar; written by `python deploy/image.py lock`.\n"]
+    lines = ["# What the image contains besides laar; written by `python deploy/image.py lock`.\n"]
     for name, version in sorted(pins.items()):
         lines.append(f"{name}=={version}")
         lines += [f" \\\n    --hash=sha256:{each}" for each in sorted(hashes[name])] + ["\n"]

@@ -16,20 +16,20 @@ from laar.errors import SettingError
 from support import RecordingUpstream
 
 _WORKERS = 4
-"""As many as `make test` starts on two cores: tests with servers wait while others compute."""
+"""The number of workers that `make test` starts on two cores."""
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # `bench` is imported by tests that compare with its no-op picker
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    gc.disable()  # no garbage before collection ends
+    gc.disable()  # until all tests are collected, as nothing is freed before
     # Envoy's typed messages cause warnings when imported.
     config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning:envoy_data_plane")
     # No test asserts an absolute time, so a busy machine must not fail one. Examples are the same
     # each time, so that a new failure is due to the change; the slow suite looks for new examples.
     explore = "not slow" not in config.option.markexpr
-    if not explore:  # otherwise constants of the modules that happen to be loaded become examples
+    if not explore:  # as constants of the modules that happen to be loaded would become examples
         providers.is_local_module_file = lambda _path: False
     for name, count in (("laar", 100), ("quick", 25)):
         hypothesis.settings.register_profile(
@@ -39,20 +39,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each worker a share of every folder: xdist distributes consecutive parts of the list."""
+    """Spread each folder over the workers, to which xdist gives consecutive parts of the list."""
     files = {path: n for n, path in enumerate(dict.fromkeys(item.path for item in items))}
-    items.sort(key=lambda item: files[item.path] % _WORKERS)  # stable: a file stays together
+    # A stable sort, so files stay together.
+    items.sort(key=lambda item: files[item.path] % _WORKERS)
 
 
 def pytest_collection_finish() -> None:
-    # Thousands of tests and the modules that they import stay: later collections skip them.
+    # Exempt the tests and the modules that they import from garbage collection: they stay.
     gc.freeze()
     gc.enable()
 
 
 @pytest.fixture(scope="session")
 def envoy_binary() -> Path:
-    """The real Envoy; skips the test if none is installed."""
+    """Return the path of the real Envoy; skip the test if none is installed."""
     try:
         return find_binary()
     except SettingError as error:
@@ -61,7 +62,7 @@ def envoy_binary() -> Path:
 
 @pytest.fixture
 async def start_upstream() -> AsyncIterator[Callable[[], Awaitable[RecordingUpstream]]]:
-    """Start any number of recording upstreams; all are stopped after the test."""
+    """Return a function that starts recording upstreams, which stop after the test."""
     async with AsyncExitStack() as stack:
 
         async def start(host: str = "127.0.0.1") -> RecordingUpstream:
@@ -72,6 +73,6 @@ async def start_upstream() -> AsyncIterator[Callable[[], Awaitable[RecordingUpst
 
 @pytest.fixture
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    """An HTTP client."""
+    """Yield an HTTP client."""
     async with aiohttp.ClientSession() as session:
         yield session

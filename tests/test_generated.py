@@ -1,4 +1,4 @@
-"""Checked-in generated code matches its sources, and the Makefile refers to existing files."""
+"""Checked-in generated code matches its sources, and the Makefile names existing folders."""
 
 import re
 import runpy

@@ -1,6 +1,6 @@
-"""The public API is what `public_api.txt` lists.
+"""`public_api.txt` lists the public API.
 
-Users call it: after a change, update the file by hand and add a line to the changelog.
+After a change of the API, update the file by hand, and add a line to the changelog.
 """
 
 import operator
@@ -20,7 +20,7 @@ def test_public_names_and_signatures_match_the_pinned_ones():
     generator = runpy.run_path(str(GENERATOR))
     names = [name for names in generator["PYTHON_API"].values() for name in names]
     public = set(laar.__all__) | {f"testing.{name}" for name in laar.testing.__all__}
-    assert set(names) == public, "each has its place on the page"
+    assert set(names) == public, "the page must list each name"
     signatures = [
         generator["signature_of"](name, operator.attrgetter(name)(laar))
         for name in names

@@ -44,12 +44,12 @@ class Endpoint:
     Args:
         model: model served and named in answers.
         names: accepted names. A fleet that can fail open accepts more than the picker knows.
-        told: names that the picker knows.
+        known: names that the picker knows.
     """
 
     model: str
     names: tuple[str, ...]
-    told: tuple[str, ...]
+    known: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,12 +156,12 @@ class Stand:
     def members(self, *, without: Sequence[int] = ()) -> str:
         """Return the text of an endpoints file, without some endpoints."""
         labels = self.plan.labels or ({},) * len(self.by_address)
-        told = [
-            {"address": address, "models": list(endpoint.told), "labels": dict(labels[index])}
+        endpoints = [
+            {"address": address, "models": list(endpoint.known), "labels": dict(labels[index])}
             for index, (address, endpoint) in enumerate(self.by_address.items())
             if index not in without
         ]
-        return yaml.safe_dump({"endpoints": told})
+        return yaml.safe_dump({"endpoints": endpoints})
 
     def write_files(self) -> None:
         """Write all files with valid content."""

@@ -71,7 +71,7 @@ TARGETS = {
     ("full duplex", "64 KB"): 0.8,
     ("full duplex", "400 KB"): 1.0,
 }
-"""CPU relative to the no-op picker on grpc.aio, which in native runs behind a usual Envoy."""
+"""CPU relative to the no-op picker on grpc.aio; in the native shape, behind a usual Envoy."""
 
 
 @dataclass(slots=True)

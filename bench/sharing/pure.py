@@ -38,7 +38,7 @@ WAYS = {
 async def staleness(figures: Figures) -> None:
     """Measure the cost of stale information about other pickers, in virtual time.
 
-    This is a sample (few seeds, one delay) of the experiment `many_pickers`, which has the claim.
+    This is a sample (few seeds, one delay) of the experiment `many-pickers`, which has the claim.
     """
     cases: dict[str, Case] = {case.name: case for case in SUITE}
     for name in CASES:

@@ -38,7 +38,7 @@ async def _stand(
     *, pickers: int, store: str | None = None, workers: int = 1, deadline_s: float = 900.0
 ) -> AsyncIterator[Stand]:
     plan = Plan(
-        endpoints=(Endpoint(model="m", names=("m",), told=("m",)),) * ENDPOINTS,
+        endpoints=(Endpoint(model="m", names=("m",), known=("m",)),) * ENDPOINTS,
         pickers=pickers,
         workers=workers,
         store=Path(store) if store else None,
@@ -162,9 +162,9 @@ async def workers(figures: Figures, *, store: str, seconds: float) -> None:
         figures.add("workers", name, gain, "x", at_least=TARGET_WORKERS)
     else:
         figures.add("workers", f"{name}, the cores shared with Envoy and clients", gain, "x")
-    room = 2.0 * _mean(costs[1]) / _mean(costs[2])
+    per_cpu_second = 2.0 * _mean(costs[1]) / _mean(costs[2])
     figures.add(
-        *("workers", "requests per CPU second of a core, two workers / one", room, "x"),
+        *("workers", "requests per CPU second of a core, two workers / one", per_cpu_second, "x"),
         at_least=TARGET_WORKERS,
     )
     ratio = _mean(hits[2]) / _mean(hits[1])

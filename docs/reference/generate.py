@@ -41,17 +41,17 @@ HERE = Path(__file__).parent
 
 SETTINGS_HEAD = """# Settings
 
-One YAML document, given to `laar serve -c laar.yaml`. Made from the code by
-`python docs/reference/generate.py`; `laar check -c laar.yaml` prints every fault of a file with its
-line, and the settings in effect. For completion in an editor, point it at
-[settings.schema.json](settings.schema.json) (`laar check --schema` prints the same):
+The settings are one YAML document (`laar serve -c laar.yaml`). `laar check -c laar.yaml` prints
+every fault of a file with its line, or the settings in effect. This page is generated from the code
+by `python docs/reference/generate.py`. For completion in an editor, name
+[settings.schema.json](settings.schema.json) in the file (`laar check --schema` prints the schema):
 
 ```yaml
 # yaml-language-server: $schema=settings.schema.json
 ```
 
 Names end in their unit: `_s` seconds, `_ms` milliseconds, `_bytes`, `_tokens`. Unknown keys are
-errors. Relative paths are relative to the directory the file is named in.
+errors. Relative paths are relative to the directory of the file that names them.
 
 A running picker follows the file. The column *a change applies* says which settings it takes over
 [at once](../guides/change-settings.md), and which after a restart.
@@ -61,12 +61,13 @@ APPLIES = dict(leaves(Settings))
 
 METRICS_HEAD = """# Metrics
 
-`GET /metrics` on the admin port. Made from the code by `python docs/reference/generate.py`.
+The admin port serves these metrics at `GET /metrics`. This page is generated from the code by
+`python docs/reference/generate.py`.
 
-Labels are names from settings, from the endpoints or from short fixed lists, with two exceptions
-that have caps: `task` is what a client sent in x-laar-task (64 names, `other` for the rest), and
-`reporter` is the name of a reporter of outcomes (16 names). So the number of series
-grows with endpoints and models only. A reading that is not known is NaN, never 0.
+The values of labels come from the settings, from the endpoints or from short fixed lists, with two
+exceptions that are limited: `task` is the value of a client's x-laar-task (64 names, `other` for
+the rest), and `reporter` is the name of a reporter of outcomes (16 names). So the number of series
+grows only with endpoints and models. A reading that is not known is NaN, never 0.
 
 | metric | kind | labels | what it is |
 | --- | --- | --- | --- |
@@ -74,8 +75,9 @@ grows with endpoints and models only. A reading that is not known is NaN, never 
 
 CLI_HEAD = """# Command line
 
-Made from the code by `python docs/reference/generate.py`; `laar COMMAND --help` prints the same.
-Exit status 2 means a fault that the user can correct; the message names it and the remedy.
+This page is generated from the code by `python docs/reference/generate.py`; `laar COMMAND --help`
+prints the same texts. Exit status 2 means a fault that the user can correct; the message names it
+and the remedy.
 """
 
 
@@ -93,12 +95,12 @@ before a long upload ends. An event that has no row in the current phases is cou
 
 PYTHON_API_HEAD = """# Python API
 
-This API is public: names and signatures are pinned by a test (`tests/test_public_api.py`),
-and change with a note in the changelog. Everything else in `laar` may change at any time. Made from
-the code by `python docs/reference/generate.py`.
+This API is public: names and signatures are pinned by a test (`tests/test_public_api.py`), and a
+change to them is noted in the changelog. Everything else in `laar` may change at any time. This
+page is generated from the code by `python docs/reference/generate.py`.
 
-[Python client](python-client.md) has examples of the loop.
-[Write a scorer](../guides/write-a-scorer.md) has those of the rest.
+[Python client](python-client.md) has examples of the client, and
+[Write a scorer](../guides/write-a-scorer.md) of the rest.
 """
 
 ALIASES = {

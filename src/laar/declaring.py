@@ -4,7 +4,6 @@
     class Saturation:
         """When an endpoint is full."""
 
-        section: ClassVar = "flow"
         applies: ClassVar = Applies.AT_ONCE
 
         max_requests: Annotated[int, Ge(1), Le(100_000)] = 256
@@ -13,7 +12,8 @@
 Everything else is derived from this: `laar.settings` takes the keys of the file, their types,
 bounds, defaults and descriptions from it, and so do `laar check`, the JSON schema and the reference
 page. The lab and the tests create the same dataclass. A rule about several fields raises
-`SettingError` in `__post_init__`, after `check` for instances that were not read from a file.
+`SettingError` in `__post_init__`, after `check` for instances that were not read from a file. Such
+a class also names its `section`, for the message.
 
 No pydantic here: the algorithm packages declare settings without depending on it.
 '''

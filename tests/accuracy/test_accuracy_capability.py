@@ -1,4 +1,4 @@
-"""The artifact as untrusted input, and the table it becomes."""
+"""The artifact is untrusted input, from which a table of probabilities is made."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_the_cache_of_rows_is_capped() -> None:
 
 
 def test_a_new_kind_of_request_takes_no_longer_with_a_large_artifact() -> None:
-    """The event loop waits for it: many adapters and tasks once took a fifth of a second."""
+    """It once took a fifth of a second with many adapters and tasks, and blocked the event loop."""
 
     def seconds(tasks: int, adapters: int) -> float:
         cells = tuple(("en", 4096, f"t{each}", 30) for each in range(tasks))

@@ -13,6 +13,9 @@ from laar.accuracy.tokens import MAX_TOKEN_CELLS, TokenEstimator
 from support.exploring import examples
 from support.features import features_of
 
+SLACK = 1.0625
+"""A length belongs to a bucket up to this multiple of its edge, since lengths are estimates."""
+
 
 @pytest.mark.parametrize(
     ("text", "language"),
@@ -66,12 +69,12 @@ def test_either_end_of_a_long_text_can_determine_the_language(words: str) -> Non
     ],
 )
 def test_a_length_between_two_buckets_uses_the_longer_one(tokens: float, bucket: int) -> None:
-    assert bucket_of(tokens) == bucket
+    assert bucket_of(tokens * SLACK) == bucket
 
 
-@given(st.floats(1, 2**24))
+@given(st.floats(1, 2**24, width=32))  # numbers whose product with `SLACK` is exact
 def test_the_bucket_is_the_smallest_doubling_that_fits_the_length(tokens: float) -> None:
-    bucket = bucket_of(tokens)
+    bucket = bucket_of(tokens * SLACK)
     assert bucket in {512 * 2**k for k in range(16)}
     assert tokens <= bucket
     assert bucket == 512 or tokens > bucket / 2

@@ -1,4 +1,4 @@
-"""Online outcomes: the posterior, its limits, its memory, and false reports."""
+"""P(correct) from reported outcomes: the posterior, its limits, its memory, and false reports."""
 
 from __future__ import annotations
 
@@ -57,14 +57,15 @@ def test_outcomes_lose_half_of_their_weight_in_a_half_life() -> None:
         assert mean_of(online, 0.8, age_s) == pytest.approx(50 * 0.8 / (50 + n))
 
 
-def test_a_model_replaced_under_its_name_is_noticed_within_hours_after_days_of_reports() -> None:
+def test_a_model_replaced_under_its_name_is_noticed_within_hours() -> None:
     known = CapabilityModel(artifact({"a": model(2.2, cells=(("en", 4096, "qa", 500),))}))
     rng, online, now = random.Random(1), OnlineOutcomes(known), 0.0
     for right, hours in ((0.9, 72), (0.2, 6)):
         for _ in range(100 * hours):
             now += HOUR / 100
             online.observe("a", QA, rng.random() < right, now)
-        assert (mean_of(online, 0.9, now) > 0.7) == (right > 0.7)  # another model's P(correct)
+        # The model is right in 0.9 at first, and in 0.2 after its replacement.
+        assert (mean_of(online, 0.9, now) > 0.7) == (right > 0.7)
 
 
 def test_the_true_accuracy_dominates_within_an_hour() -> None:
@@ -85,7 +86,7 @@ def test_no_hour_accepts_more_outcomes_than_the_cap(gaps: list[float], weight: f
     now, taken = 0.0, []
     for gap in gaps:
         now += gap
-        # A flood at each moment: as much as is accepted.
+        # At each moment, report until a report is rejected.
         while online.observe("a", QA, False, now, weight):
             taken.append(now)
     for start in taken:
@@ -93,7 +94,7 @@ def test_no_hour_accepts_more_outcomes_than_the_cap(gaps: list[float], weight: f
         assert within <= 20 + 1e-6
 
 
-def test_a_flood_of_false_reports_moves_a_cell_by_no_more_than_the_documented_share() -> None:
+def test_false_reports_move_a_cell_by_at_most_the_documented_share() -> None:
     online = OnlineOutcomes()
     for step in range(20_000):
         online.observe("a", QA, False, step * HOUR / 20_000)
@@ -153,7 +154,7 @@ def test_the_state_survives_a_restart() -> None:
     aged = OnlineOutcomes(half_life_s=HOUR)
     aged.restore(saved, 7.0, away_s=HOUR)
     assert mean_of(aged, 0.5, 7.0) == pytest.approx(mean_of(online, 0.5, 300.0 + HOUR))
-    # The hourly cap is saved too: a restart does not reset it.
+    # The use of the hourly cap is saved, so a restart does not reset it.
     full = OnlineOutcomes()
     while full.observe("a", QA, False, 0.0):
         pass
@@ -216,7 +217,7 @@ LENGTHS = tuple(2**n for n in range(12, 20))
 
 
 class Measured(CapabilityModel):
-    """An artifact that gives every model the same probability."""
+    """An artifact with the same probability for every model."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
@@ -227,7 +228,7 @@ class Measured(CapabilityModel):
 
 
 def report(online: OnlineOutcomes, share: float, cells: int, each: int = 20) -> None:
-    """Report `each` outcomes in each of the first cells, of which this share is correct."""
+    """Report `each` outcomes in each of the first cells; `share` of them are correct."""
     for length in LENGTHS[:cells]:
         for number in range(each):
             correct = number < share * each
@@ -262,7 +263,7 @@ def test_evidence_about_the_artifact_survives_a_restart() -> None:
     assert again.prior_weights() == online.prior_weights()
     assert mean_of(again, 0.9, 0.0) == pytest.approx(mean_of(online, 0.9, 0.0))
     for cell in saved["cells"]:
-        del cell[-2:]  # written by an earlier version: the prior is unknown
+        del cell[-2:]  # as written by an earlier version, without the priors
     older = OnlineOutcomes()
     assert older.restore(saved, 0.0) == 5
     assert older.prior_weights() == {}
@@ -285,13 +286,13 @@ def test_forgotten_cells_are_no_evidence_against_the_artifact(
     online = OnlineOutcomes(Measured(0.9), half_life_s=100.0)
     report(online, 0.2, cells=5)
     assert online.prior_weights()["a"] < 50
-    online.observe("b", QA, True, 10_000.0)  # makes room
+    online.observe("b", QA, True, 10_000.0)  # displaces the old cells
     assert online.prior_weights() == {"b": 50}
 
 
 @settings(max_examples=examples(100))
 @given(st.lists(st.booleans(), max_size=40), st.floats(0.05, 0.95), st.floats(1, 100))
-def test_evidence_is_the_product_of_the_predictive_probabilities_of_the_outcomes(
+def test_evidence_is_the_product_of_the_predictive_probabilities(
     outcomes: list[bool], prior: float, kappa: float
 ) -> None:
     trust = PriorTrust()
@@ -320,7 +321,7 @@ def one_in_five(capability: CapabilityModel, online: OnlineOutcomes) -> None:
             online.observe("a", Features("en", 4096, task), number % 5 == 0, 0.0)
 
 
-def test_an_artifact_replaced_during_a_restart_is_not_doubted_because_of_the_old_one() -> None:
+def test_a_new_artifact_after_a_restart_is_not_doubted_because_of_the_old_one() -> None:
     old = OnlineOutcomes()
     one_in_five(CapabilityModel(WRONG, "old"), old)
     assert old.prior_weights()["a"] < 50
@@ -333,7 +334,7 @@ def test_an_artifact_replaced_during_a_restart_is_not_doubted_because_of_the_old
     assert weights == {"old": old.prior_weights(), "new": {}}
 
 
-def test_a_shared_outcome_is_evidence_about_the_artifact_of_the_receiving_picker() -> None:
+def test_a_shared_outcome_is_evidence_about_the_receiving_pickers_artifact() -> None:
     here, there = OnlineOutcomes(CapabilityModel(RIGHT)), OnlineOutcomes()
     taken: list[Taken] = []
     there.on_taken = taken.append
@@ -362,7 +363,7 @@ def test_probabilities_combine_the_prior_then_reports_then_failed_models() -> No
 
 @pytest.mark.long
 def test_a_model_that_is_only_tried_last_does_not_look_worse_than_it_is() -> None:
-    """Outcomes drawn from the conditional probability do not move the unconditional one."""
+    """Failures of other models show that a question is hard, so worse outcomes are expected."""
     capability = CapabilityModel(FITTED)
     online = OnlineOutcomes(capability, cap_per_hour=1e9, half_life_s=math.inf)
     tried = ("b", "c")

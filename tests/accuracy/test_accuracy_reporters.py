@@ -1,4 +1,4 @@
-"""Reporters of outcomes: dishonest ones are outvoted, honest ones keep weight, memory is capped."""
+"""Dishonest reporters are outvoted, honest ones keep their weight, and memory is capped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRUE = {(m, c): 0.2 + 0.6 * random.Random(f"{m}{c}").random() for m in MODELS fo
 def reports(
     online: OnlineOutcomes, reporters: dict[str, str], each: int = 10, seed: int = 1
 ) -> None:
-    """Report `each` outcomes of each reporter, in every cell of every model, in mixed order."""
+    """Send `each` outcomes by each reporter for every cell of every model, in mixed order."""
     rng = random.Random(seed)
     turns = [(r, key) for r in reporters for key in TRUE for _ in range(each)]
     rng.shuffle(turns)
@@ -43,7 +43,7 @@ def reports(
 
 
 def error(online: OnlineOutcomes) -> float:
-    """Mean distance of the posterior from the truth."""
+    """Return the mean distance of the posterior from the truth."""
     prior = np.array([0.5])
     return float(
         np.mean([abs(online.posterior(prior, (m,), c, 0.0)[0] - p) for (m, c), p in TRUE.items()])
@@ -85,7 +85,7 @@ def test_a_reporter_with_harder_questions_is_not_distrusted() -> None:
 
 
 def test_two_reporters_that_disagree_both_keep_their_weight() -> None:
-    """Which of them is wrong cannot be known."""
+    """Of two reporters, either may be the wrong one."""
     online = unlimited()
     reports(online, {"x": "honest", "y": "inverts"})
     assert online.reporter_weights() == {"x": 1.0, "y": 1.0}
@@ -144,12 +144,12 @@ def test_the_numbers_of_reporters_and_shares_are_bounded(monkeypatch: pytest.Mon
 
 
 def test_forgotten_reporters_make_room_for_new_names() -> None:
-    """A checker named by its pod has another name after each deployment."""
+    """For example, a checker with the name of its pod has a new name after each deployment."""
     online = OnlineOutcomes(half_life_s=60.0, cap_per_hour=1e9)
     for number in range(MAX_REPORTERS):
         online.observe("a", CELLS[0], number % 2 == 0, 0.0, reporter=f"old-{number}")
     assert online.observe("a", CELLS[0], True, 1.0, reporter="new")
-    assert "new" not in online.reporter_weights()  # all old ones still count
+    assert "new" not in online.reporter_weights()  # as all old reporters still count
     for name in ("new", "newer"):
         online.observe("a", CELLS[0], True, 300.0, reporter=name)
     assert set(online.reporter_weights()) == {"new", "newer"}

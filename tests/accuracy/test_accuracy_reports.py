@@ -24,7 +24,7 @@ MODELS = ("a", "b", "c", "d")
 
 
 def hard_questions() -> tuple[OutcomeReports, OnlineOutcomes]:
-    """Questions that are hard for all models at once."""
+    """Return reports and their outcomes, for questions that are hard for all models at once."""
     made = artifact({"a": fitted(1.4), "b": fitted(0.4)})
     retry = made.retry.model_copy(update={"difficulty": 2.0})
     capability = CapabilityModel(made.model_copy(update={"retry": retry}))
@@ -38,7 +38,7 @@ def reports() -> tuple[OutcomeReports, OnlineOutcomes]:
 
 
 def counted(online: OnlineOutcomes) -> dict[str, tuple[int, int]]:
-    """Correct outcomes and all outcomes of each model."""
+    """Return the numbers of correct outcomes and of all outcomes by model."""
     by_model = online.by_model(0.0)
     return {name: (round(s.correct), round(s.outcomes)) for name, s in by_model.items()}
 
@@ -48,8 +48,8 @@ def counted(online: OnlineOutcomes) -> dict[str, tuple[int, int]]:
     chains=st.lists(
         st.tuples(
             st.permutations(MODELS),
-            st.integers(1, 4),  # attempts
-            st.booleans(),  # whether the last one was right
+            st.integers(1, 4),  # number of attempts
+            st.booleans(),  # whether the last attempt was right
             st.sampled_from(["nothing", "last", "each", "last twice", "first and last"]),
         ),
         max_size=8,
@@ -93,7 +93,7 @@ def test_a_retry_is_not_chained_to_another_client_with_the_same_request() -> Non
         told.decided(attempt, "a", QA, (), request="the same")
     told.decided("x.1", "b", QA, ("a",), request="the same")
     assert told.report("x.1", True, 0.0) is Verdict.TAKEN
-    assert told.report("y.0", True, 0.0) is Verdict.TAKEN  # and it was right
+    assert told.report("y.0", True, 0.0) is Verdict.TAKEN  # its answer was right
     assert counted(online) == {"a": (1, 1), "b": (1, 1)}
 
 
@@ -121,7 +121,8 @@ def test_an_outcome_counts_for_the_model_that_answered() -> None:
     told, online = reports()
     told.decided("1", "a", QA, (), request=7)
     told.moved("1", "b")
-    told.decided("2", "c", QA, ("a",), request=7)  # not the order in which the answers arrived
+    # Tried `a`, so it does not continue decision 1, which `b` answered.
+    told.decided("2", "c", QA, ("a",), request=7)
     told.decided("3", "d", QA, ("b",), request=7)
     told.report("2", True, 0.0)
     assert counted(online) == {"c": (1, 1)}
@@ -135,7 +136,8 @@ def test_token_ratios_are_restored() -> None:
         learned.observe(3000, "en", "m", 1000)
         learned.observe(1500, "ja", "n", 1000)
     again = TokenEstimator({"m": {"en": 4.0}})
-    assert again.restore(orjson.loads(orjson.dumps(learned.state()))) == 4  # two models, and fleet
+    # Ratios of two models and of the fleet.
+    assert again.restore(orjson.loads(orjson.dumps(learned.state()))) == 4
     for model, language in [("m", "en"), ("n", "ja"), ("", "en"), ("unknown", "ja")]:
         expected = learned.estimate(1000, language, model)
         assert again.estimate(1000, language, model) == pytest.approx(expected)
@@ -197,10 +199,10 @@ def test_a_judged_answer_includes_the_attempts_and_time_since_the_first_one() ->
     told.decided("2", "b", QA, ("a",), request="q", policy="laar", now=13.0)
     told.ended("2", 4.0)
     told.report("2", True, 20.0)
-    told.report("2", True, 21.0)  # a repeat has no new information
+    told.report("2", True, 21.0)  # the repeated report has no effect
     assert seen == [Answered("laar", "qa", True, 2, 7.0)]
     told.decided("3", "b", QA, ("a",), request="another", policy="laar", now=30.0)
-    told.report("3", False, 31.0)  # its first attempt was never seen, nor its end
+    told.report("3", False, 31.0)  # neither the first attempt nor the end was seen
     assert seen[1:] == [Answered("laar", "qa", False, 2, None)]
 
 
@@ -209,7 +211,7 @@ def test_a_refused_attempt_does_not_count_as_a_wrong_answer_of_its_model() -> No
     told.decided("1", "a", QA, (), request="r")
     told.ended("1", 1.0)
     told.decided("2", "b", QA, ("a",), request="r")
-    told.failed("2", refused=True)  # a 503
+    told.failed("2", refused=True)  # for example by a 503
     told.decided("3", "c", QA, ("a", "b"), request="r")
     told.ended("3", 1.0)
     assert told.report("3", True, 0.0) is Verdict.TAKEN
@@ -224,11 +226,11 @@ def test_reports_on_an_attempt_without_an_answer_are_rejected() -> None:
     told.decided("1", "a", QA, (), request="r")
     told.decided("2", "b", QA, ("a",), request="r")
     told.failed("2", refused=True)
-    assert told.report("2", False, 0.0) is Verdict.UNANSWERED  # the client gives up
+    assert told.report("2", False, 0.0) is Verdict.UNANSWERED  # the client reports a failure
     assert counted(online) == {"a": (0, 1)}
     assert told.outcome_of("2") is None
     told.decided("3", "c", QA, (), request="s")
-    told.failed("3", refused=False)  # the client had read enough of it
+    told.failed("3", refused=False)  # the client left after reading enough of the answer
     assert told.report("3", True, 0.0) is Verdict.TAKEN
 
 
@@ -241,7 +243,7 @@ def test_an_answer_after_refusals_counts_as_if_there_had_been_none(
         told, online = hard_questions()
         for number in range(200):
             tried, asked = before, f"{number}"
-            if refused:  # twice: a retry may come back to the same model
+            if refused:  # refused twice, as a retry may return to the same model
                 for at in range(2):
                     told.decided(f"{number}.{at}", "a", QA, tried, request=asked)
                     told.failed(f"{number}.{at}", refused=True)
@@ -252,7 +254,7 @@ def test_an_answer_after_refusals_counts_as_if_there_had_been_none(
     assert learned[1] == pytest.approx(learned[0])
 
 
-def test_a_sign_counts_until_its_answer_is_reported_and_then_its_reliability_is_learned():
+def test_a_sign_counts_until_its_answer_is_reported():
     online = OnlineOutcomes(CapabilityModel())
     reports = OutcomeReports(online)
     reports.signs = Signs()

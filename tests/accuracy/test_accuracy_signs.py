@@ -13,11 +13,11 @@ from laar.accuracy.signs import BROKEN_CALL, CUT, FORM, PLAIN, SURE, TURN, Sign,
 CELL = Features("en", 512, "qa")
 RIGHT = {"good": 0.8, "fair": 0.6, "poor": 0.4}
 MODELS = tuple(RIGHT)
-LEVELS = 4  # signs of log-probabilities, after the three that have none
+LEVELS = 4  # signs by log-probability; three other signs come before them
 
 
 def shown(right, seed, kind):
-    """Return the sign of an answer: a model's confidence if it is right, or a malformed answer."""
+    """Return the sign of an answer, from the model's confidence or from the form of the answer."""
     if kind == "sure":
         level = seed.gauss(1.0 if right else 0.0, 1.0)
         return Sign(BROKEN_CALL + 1 + sum(level > edge for edge in (-0.3, 0.5, 1.3)), SURE)
@@ -25,11 +25,11 @@ def shown(right, seed, kind):
         number = seed.random()
         bad = 0.03 if right else 0.2
         return Sign(CUT if number < bad else BROKEN_CALL if number < 1.3 * bad else PLAIN, FORM)
-    return Sign(CUT, FORM)  # "alike"
+    return Sign(CUT, FORM)  # for the kind "alike"
 
 
 def lived(kind, *, seed=0, requests=2_000, reports=False, hours=24.0):
-    """Return P(correct) of the models after some requests; one in ten explores."""
+    """Return P(correct) of the models after some requests, of which one in ten explores."""
     rng = random.Random(seed)
     online, signs = OnlineOutcomes(), Signs()
     priors = np.full(len(MODELS), 0.5)
@@ -74,7 +74,7 @@ def test_a_sign_that_all_models_show_equally_has_no_effect():
     assert np.ptp(found) < 0.01
 
 
-def test_reliable_signs_weigh_as_much_as_reports_and_uninformative_ones_nothing():
+def test_reliable_signs_weigh_as_much_as_reports_and_useless_ones_nothing():
     signs = Signs()
     for number in range(4000):
         right = number % 2 == 0
@@ -107,7 +107,7 @@ def test_an_hour_of_bad_signs_moves_a_model_by_at_most_their_cap():
     assert taken <= CAP_PER_HOUR / 4 * 2 + 1
     assert after > 0.8 * KAPPA / (KAPPA + taken) - 0.2
     for second in range(3600, 3640):
-        assert online.observe("m", CELL, True, float(second))  # reports still have room
+        assert online.observe("m", CELL, True, float(second))  # reports have a cap of their own
 
 
 @pytest.mark.parametrize("number", range(7))
@@ -145,4 +145,4 @@ def test_repeated_tool_calls_are_as_bad_as_broken_ones():
     assert signs.after(other, first) == other
     assert signs.after(again, None) == again
     plain = sign_of({"message": {"content": "yes"}}, None)
-    assert signs.after(plain, plain).number == PLAIN  # two answers without a call repeat none
+    assert signs.after(plain, plain).number == PLAIN  # two answers without calls repeat no call

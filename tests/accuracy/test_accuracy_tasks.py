@@ -1,4 +1,4 @@
-"""Tasks and cells that tenants may create."""
+"""Limits on the tasks and cells that tenants may create."""
 
 from laar.accuracy import tasks
 from laar.accuracy.features import Features
@@ -42,7 +42,8 @@ def test_a_tenant_that_fills_its_cells_leaves_room_for_others(monkeypatch):
 
     taken = [online.observe("m", cell(n), True, 0.0, tenant="a") for n in range(15)]
     assert taken == [True] * 10 + [False] * 5
-    assert online.observe("m", cell(3), False, 1.0, tenant="a")  # existing ones continue
+    # Existing cells still accept outcomes.
+    assert online.observe("m", cell(3), False, 1.0, tenant="a")
     assert online.observe("m", cell(99), True, 1.0, tenant="b")
     assert online.refused == 5
 

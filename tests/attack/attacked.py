@@ -41,13 +41,13 @@ def chat(text: str = "hello", **fields: object) -> bytes:
 
 
 def response(body: bytes, *headers: bytes, kind: bytes = b"application/json") -> bytes:
-    """A complete HTTP answer."""
+    """Return a complete HTTP response."""
     lines = (b"content-type: " + kind, b"content-length: %d" % len(body), *headers)
     return b"HTTP/1.1 200 OK\r\n" + b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
 def good(text: str = "well", **changes: object) -> bytes:
-    """An engine's answer to a chat."""
+    """Return an engine's answer to a chat."""
     usage = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "finish_reason": "stop", "message": message}
@@ -73,7 +73,7 @@ Behaviour = Callable[[Seen, asyncio.StreamWriter], Awaitable[None]]
 
 @dataclass
 class Engine:
-    """An engine on a raw socket: received bytes are kept, and the test defines the answer."""
+    """An engine on a raw socket, which keeps received bytes and answers as the test defines."""
 
     address: str
     seen: list[Seen] = field(default_factory=list)
@@ -139,7 +139,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The client's result: status 0 if the connection ended without an answer."""
+    """A client's result; the status is 0 if the connection ended without an answer."""
 
     status: int
     head: bytes
@@ -155,7 +155,7 @@ class Answer:
 
 
 class Attacked:
-    """A system under attack, and what its client sees."""
+    """A system under attack, and its client."""
 
     def __init__(self, stand: Stand, engines: list[Engine]) -> None:
         self.stand = stand
@@ -178,7 +178,7 @@ class Attacked:
             engine.page = b""
 
     def reached(self) -> list[Seen]:
-        """Requests at the engines, except those of the picker's own trials."""
+        """Return the requests at the engines, except the picker's own probes."""
         return [
             seen
             for engine in self.engines
@@ -217,7 +217,7 @@ class Attacked:
         return await self.raw(head + b"\r\n\r\n", body)
 
     async def decides(self) -> bool:
-        """Return whether a plain request during the attack is decided by laar and answered."""
+        """Return whether laar decides a plain request now, and an engine answers it."""
         answer = await self.post(chat("a bystander"))
         return answer.status == 200 and b"x-laar-model: m" in answer.head.lower()
 
@@ -248,7 +248,7 @@ async def read_answer(reader: asyncio.StreamReader) -> Answer:
 
 
 def one_pool(bootstrap: dict[str, object]) -> None:
-    """All routes belong to pool ``a``."""
+    """Change the bootstrap so that all routes belong to pool ``a``."""
     listeners = bootstrap["static_resources"]["listeners"]
     (listener,) = [entry for entry in listeners if entry["name"] == "data"]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
@@ -258,9 +258,9 @@ def one_pool(bootstrap: dict[str, object]) -> None:
 
 @asynccontextmanager
 async def attacked(shape: str, **plan: Any) -> AsyncIterator[Attacked]:
-    """A system under attack: three engines of the clients' pool, and one of another."""
-    own = Endpoint(model=MODEL, names=(MODEL,), told=(MODEL,))
-    foreign = Endpoint(model=FOREIGN, names=(FOREIGN,), told=(FOREIGN, MODEL))
+    """Run a system with three engines in the clients' pool, and one in another."""
+    own = Endpoint(model=MODEL, names=(MODEL,), known=(MODEL,))
+    foreign = Endpoint(model=FOREIGN, names=(FOREIGN,), known=(FOREIGN, MODEL))
     engines: list[Engine] = []
 
     async def start_engines(stand: Stand) -> None:

@@ -1,4 +1,4 @@
-"""One system for each shape and session, so that a case costs milliseconds; and the table."""
+"""Share one system per shape among all cases, so that a case takes milliseconds; print a table."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ async def stand(request: pytest.FixtureRequest, envoy_binary: Path) -> AsyncIter
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def target(stand: Attacked) -> AsyncIterator[Attacked]:
-    """The system with healthy engines; after each attack it must still decide for others."""
+    """Yield the system with healthy engines; assert that it still serves others afterwards."""
     stand.reset()
     yield stand
     stand.reset()
-    await eventually(stand.decides, what="a decision for a bystander", timeout_s=20)
+    await eventually(stand.decides, what="a decision on a plain request", timeout_s=20)
 
 
 @pytest.fixture
 def judge(request: pytest.FixtureRequest) -> Judge:
-    """Record what was expected and what was seen, and assert that it holds."""
+    """Return a function that records what was expected and seen, and asserts the verdict."""
 
     def note(expected: str, seen: object, holds: bool) -> None:
         request.node.user_properties.append(("attack", (expected, str(seen)[:90])))
@@ -49,7 +49,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         return
     verdict = {"passed": "met", "failed": "MISSED", "skipped": "known"}[report.outcome]
     if "XPASS" in str(report.longrepr):
-        verdict = "mended"  # strict: the mark must be removed
+        verdict = "mended"  # the case passes now, so its mark must be removed
     for name, value in report.user_properties:
         if name == "attack":
             _, _, case = report.nodeid.partition("::")

@@ -1,4 +1,4 @@
-"""Answers of engines: a client gets them or a reason, and none outlives its request."""
+"""A client gets an engine's answer or a reason, and no answer reaches another request."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def promises_more(seen: Seen, writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
-GIVES = {  # each engine's answer, and the statuses that are correct for the client
+GIVES = {  # an engine's answer, and the statuses that are correct for the client
     "page of HTML": (response(b"<html>It works</html>", kind=b"text/html"), {200}),
     "empty body": (response(b""), {200}),
     "empty text": (good(""), {200}),
@@ -154,7 +154,7 @@ async def drip(seen: Seen, writer: asyncio.StreamWriter) -> None:
 
 async def endless(seen: Seen, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
-    for _ in range(2_000):  # 200 MB
+    for _ in range(2_000):  # 200 MB in total
         writer.write(chunk(METRICS * 500))
         await writer.drain()
 
@@ -209,7 +209,7 @@ async def test_a_metrics_page_costs_no_request_and_no_memory(
 
 
 async def ask(target: Attacked, count: int, at_once: int) -> list[bytes]:
-    """Bodies of the answers to some requests, a few at a time."""
+    """Send requests, a few at a time; return the bodies of the answers."""
     bodies: list[bytes] = []
     numbers = iter(range(count))
 
@@ -246,7 +246,7 @@ USELESS = {
 async def test_an_endpoint_with_fast_useless_answers_does_not_attract_requests(
     target: Attacked, judge: Judge, name: str
 ) -> None:
-    """One of three endpoints answers at once, the others in 50 ms; chance would give it a third."""
+    """One endpoint answers at once, two others in 50 ms. By chance it would get a third."""
     bad, *others = target.own
     bad.answer = USELESS[name]
     for engine in others:
@@ -264,7 +264,7 @@ async def test_an_endpoint_with_fast_useless_answers_does_not_attract_requests(
 async def test_poison_requests_disable_no_circuit_breaker(
     target: Attacked, judge: Judge, line: bytes
 ) -> None:
-    """Half of the requests fail wherever they are sent."""
+    """Half of the requests fail at every endpoint."""
 
     async def behave(seen: Seen, writer: asyncio.StreamWriter) -> None:
         writer.write(status(line) if b"poison" in seen.body else good())

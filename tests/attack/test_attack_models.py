@@ -1,4 +1,4 @@
-"""The answering endpoint serves the requested model."""
+"""Only an endpoint that serves the requested model answers."""
 
 import pytest
 from bench.bench_models import SHAPES, measure

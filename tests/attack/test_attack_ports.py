@@ -1,4 +1,4 @@
-"""Peers of the ext_proc and admin ports that are neither Envoy nor an operator."""
+"""Attacks on the ext_proc and admin ports."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ FLOOD_S = 3.0
 FLOOD_FRAMES = 60_000
 BYSTANDERS = 30
 MOST_MB = 350
-"""One connection's unfinished messages may take half of `HELD_BYTES`, which is 256 MiB, and their
-16,000 calls some 5 KB each."""
+"""The limit on growth of memory. The unfinished messages of a connection may take 256 MiB, half of
+`HELD_BYTES`, and each of their 16,000 calls some 5 KB."""
 ROUNDS = 3
-"""A busy machine leaves requests undecided too, but not every time."""
+"""Floods to try: a busy machine also leaves requests undecided, but not in every flood."""
 
 
 def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> bytes:
@@ -32,7 +32,7 @@ def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> b
 
 
 def literal(name: bytes, value: bytes) -> bytes:
-    """A header without Huffman and without the index."""
+    """Return an HPACK header, neither compressed nor indexed."""
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
@@ -52,7 +52,7 @@ END_HEADERS, END_STREAM = 4, 1
 
 
 def streams(*frames: tuple[int, int, bytes]) -> Iterator[bytes]:
-    """The same frames on one stream after another."""
+    """Yield the same frames on one stream after another."""
     for number in range(1, 2 * FLOOD_FRAMES, 2):
         opened = frame(HEADERS, END_HEADERS, number, CALL)
         yield opened + b"".join(frame(kind, flags, number, data) for kind, flags, data in frames)
@@ -96,7 +96,7 @@ FLOODS = {
 
 
 async def flood(target: Attacked, pieces: Iterator[bytes], seconds: float) -> int:
-    """Send as fast as the port accepts, and read nothing; return the pieces sent."""
+    """Send as fast as the port accepts, and read nothing; return the number of pieces sent."""
     sent = 0
     until_s = time.monotonic() + seconds
     port = target.stand.ext_proc_port
@@ -133,7 +133,7 @@ async def test_a_flood_on_the_ext_proc_port_closes_only_its_own_connection(
 
 
 async def _flooded(target: Attacked, pieces: Iterator[bytes]) -> tuple[int, int, int]:
-    """Return how many bystanders were decided and failed during a flood, and what it sent."""
+    """Return the numbers of other requests decided and failed during a flood, and its size."""
     attack = asyncio.create_task(flood(target, pieces, FLOOD_S))
     await asyncio.sleep(0.2)
     decided = failed = 0
@@ -153,7 +153,7 @@ async def test_a_short_flood_is_cut_off(target: Attacked, judge: Judge, name: st
 
 
 JSON = "content-type: application/json"
-ADMIN = {  # requests that a page in an operator's browser can send, and worse
+ADMIN = {  # requests that a page in an operator's browser, or worse, may send
     "name of another host": ("POST", "/outcomes", "evil.example", [JSON], {403}),
     "our name as a prefix": ("POST", "/outcomes", "127.0.0.1.evil.example", [JSON], {403}),
     "our name as user": ("GET", "/fleet", "127.0.0.1@evil.example", [], {400, 403}),

@@ -1,4 +1,4 @@
-"""A store that anyone may write to, and a picker that stops: no request is affected."""
+"""Neither a store that anyone may write to nor a stopping picker affects a request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECORDS = "laar:{laar}:records"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def shared(envoy_binary: Path) -> AsyncIterator[Attacked]:
-    """Two pickers that share through a store."""
+    """Yield a stand with two pickers that share through a store."""
     pytest.importorskip("redis", reason="needs the client of Redis: pip install 'laar[share]'")
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     if found is None:
@@ -37,7 +37,7 @@ async def shared(envoy_binary: Path) -> AsyncIterator[Attacked]:
 
 
 async def load(target: Attacked, seconds: float, *, rate_per_s: float = 30.0) -> list[Answer]:
-    """An open loop of plain requests."""
+    """Send plain requests in an open loop."""
     rng, due_s = random.Random(1), time.monotonic()
     until_s = due_s + seconds
     tasks = []
@@ -55,7 +55,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 
 
 def entries(name: str, own: list[bytes], rng: random.Random) -> list[bytes]:
-    """Entries written to the stream of records; `own` are entries of the pickers themselves."""
+    """Yield entries for the stream of records; `own` are entries of the pickers themselves."""
     return {
         "random bytes": [rng.randbytes(2000) for _ in range(200)],
         "bad UTF-8": [b'{"\x88":1}', b'["\xff\xfe"]', *(mutated(own[0], rng) for _ in range(200))],
@@ -93,7 +93,7 @@ async def test_foreign_entries_in_the_store_do_not_stop_sharing(
     from redis.asyncio import Redis
 
     client = Redis(unix_socket_path=str(shared.stand.store_socket))
-    await client.flushall()  # written by another case
+    await client.flushall()  # clear what other cases wrote
 
     async def shares() -> bool:
         return bool(await client.xlen(RECORDS))

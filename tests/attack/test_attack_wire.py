@@ -1,4 +1,4 @@
-"""Bytes from clients: no engine gets a request that Envoy and laar read differently."""
+"""No bytes of a client make an engine get a request that Envoy and laar read differently."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def chunks(*parts: bytes, extension: bytes = b"", trailers: bytes = b"") -> byte
 
 @dataclass(frozen=True)
 class Case:
-    """Bytes, the right statuses (0: closed), and whether one request may arrive."""
+    """Bytes, the correct statuses (0 if closed), and whether one request may arrive."""
 
     name: str
     sent: bytes
@@ -137,14 +137,14 @@ async def test_ambiguous_requests_are_read_in_only_one_way(
         seen += "" if request.body == BODY else f" with {request.body[:40]!r}"
         holds &= request.body in (BODY, b"") and request.line.endswith(b" HTTP/1.1")
         holds &= b"6.6.6.6" not in request.head.replace(b"host: 6.6.6.6:1", b"")
-        # Engines interpret these two differently, so none may see them.
+        # Engines interpret a lone CR or LF differently, so none may get one.
         rest = request.head.replace(b"\r\n", b"")
         holds &= b"\r" not in rest and b"\n" not in rest
     judge(case.expected, seen, holds)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br", "deflate", "zstd", "identity", "gzip, gzip"])
-async def test_the_content_of_encoded_bodies_is_not_guessed(
+async def test_compressed_bodies_arrive_as_sent_or_are_refused(
     target: Attacked, judge: Judge, encoding: str
 ) -> None:
     body = zlib.compress(BODY) if encoding == "deflate" else b"\x1f\x8b\x08\0" + BODY
@@ -235,7 +235,7 @@ OPERATORS = {path.encode() for path in DENIED if re.fullmatch(r"(/v1)?/[a-z_]+",
 async def test_no_spelling_of_an_operator_path_reaches_an_engine(
     target: Attacked, judge: Judge, path: str, method: str
 ) -> None:
-    """Engines unescape a path once, and compare case-sensitively."""
+    """An engine unescapes a path once, and compares it case-sensitively."""
     start = f"{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"
     answer = await target.raw(start.encode("latin-1"))
     reached = [

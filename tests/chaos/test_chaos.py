@@ -32,7 +32,7 @@ async def chaos(*options):
             told, _ = await process.communicate()
     finally:
         if process.returncode is None:
-            process.send_signal(signal.SIGTERM)  # its guard ends its children
+            process.send_signal(signal.SIGTERM)  # the guard then ends its children
             await process.wait()
     return process.returncode, told.decode()
 
@@ -46,5 +46,5 @@ async def test_every_promise_holds_under_a_schedule_of_faults(tmp_path, envoy_bi
     assert run["faults"] >= 10
     assert len({cost["name"] for cost in run["costs"]}) >= 8
     ends = run["ends_of_requests"]
-    # A fleet that answered nothing would keep all promises too.
+    # A fleet that answered nothing would keep all promises, too.
     assert ends["right"] >= 0.6 * sum(ends.values())

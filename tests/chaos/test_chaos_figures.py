@@ -1,4 +1,4 @@
-"""Targets that can be missed, and slopes that are distinguished from noise."""
+"""Targets can be missed, and growth is distinguished from noise."""
 
 import asyncio
 import random
@@ -86,7 +86,7 @@ def test_an_unknown_row_is_reported_by_name(capsys):
 
 
 def memory(growth_bytes, *, rng):
-    """Samples each 500 requests: a warm-up, then steps of noise, and growth per 100,000."""
+    """Return samples every 500 requests: a warm-up, then noise, and growth per 100,000 requests."""
     return [
         (n, int(100e6 + min(n, 20_000) * 1000 + growth_bytes * n / 1e5 + rng.gauss(0, 3e5)))
         for n in range(0, 100_000, 500)
@@ -98,7 +98,7 @@ def test_growth_is_distinguished_from_noise():
     assert not slope_of(memory(20e6, rng=rng)).is_flat
     assert slope_of(memory(20e6, rng=rng)).value == pytest.approx(20e6, rel=0.1)
     flat = [slope_of(memory(0, rng=rng)).is_flat for _ in range(200)]
-    assert sum(flat) >= 185  # a one-sided error of 2.5 %: 195 expected
+    assert sum(flat) >= 185  # 195 are expected, as the one-sided error is 2.5 %
 
 
 def test_slow_requests_at_the_end_appear_in_p99():
@@ -113,7 +113,7 @@ def test_slow_requests_at_the_end_appear_in_p99():
 
 
 async def test_an_open_loop_keeps_sending_while_nothing_answers():
-    """Return as many requests as are due in ten seconds, within the limit in flight."""
+    """All requests that are due get a result, within the limit in flight."""
     done = []
 
     async def swallow(reader, writer):
@@ -138,13 +138,13 @@ async def test_an_open_loop_keeps_sending_while_nothing_answers():
     assert ends == {End.TIMEOUT: 50, End.UNSENT: 10}
     assert load.in_flight == 0
     begun = sorted(e.began_s for e in done)
-    assert 0.05 < begun[-1] - begun[0] < 0.5  # due within 60 / 400 s on average, whenever sent
+    assert 0.05 < begun[-1] - begun[0] < 0.5  # by the schedule, 60 / 400 s on average
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_targets_are_missed_if_nothing_is_learned_from_failures(envoy_binary):
-    """The negative control: a row that could not fail would be met here too."""
+    """A negative control: a target that could not be missed would be met here as well."""
     del envoy_binary
     rows = ["--rows", "html,error event", "--requests", "400"]
     assert failing(["--subjects", "laar", "--without-health", *rows]) == MISSED

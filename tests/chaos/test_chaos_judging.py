@@ -1,4 +1,4 @@
-"""The harness itself: it must detect wrong answers, and excuse nothing that it should not."""
+"""The harness detects wrong answers, and excuses only the failures that a fault explains."""
 
 import math
 
@@ -79,7 +79,7 @@ async def end_of(question, answer, *, endpoint="10.0.0.1:8000", picked="10.0.0.1
         ),
     ],
 )
-async def test_a_whole_answer_is_judged(answer, end):
+async def test_a_complete_answer_is_judged(answer, end):
     assert await end_of(PLAIN, answer()) is end
 
 
@@ -154,7 +154,7 @@ def test_a_loss_is_explained_only_by_a_fault_that_can_cause_it(one, under, expla
     assert (not result.unexplained) is explained
 
 
-def test_costs_are_counted_by_kind_and_too_many_trials_are_detected():
+def test_costs_are_counted_by_kind_and_excessive_trials_are_detected():
     requests = [
         *(ended(End.RIGHT, began_s=1.0, took_s=1.0) for _ in range(20)),
         *(ended(End.RIGHT, began_s=11.0, took_s=2.0) for _ in range(20)),

@@ -36,7 +36,7 @@ FILES = {
 
 @dataclass(frozen=True)
 class Wrong:
-    """A settings file, and the faults to be reported."""
+    """A settings file, and the fault to be reported."""
 
     name: str
     text: str
@@ -143,9 +143,7 @@ WRONG = [
     wrong(
         "viewers", "decisions:\n  viewers_token_file: none", "openssl rand", "No such file", line=2
     ),
-    wrong(
-        "token", "accuracy:\n  outcomes_token_file: short.token", "holds no token", "rand", line=2
-    ),
+    wrong("token", "accuracy:\n  outcomes_token_file: short.token", "has no token", "rand", line=2),
     wrong("certificate", "listen:\n  tls: {certificate: no.pem, key: no.pem}", "no.pem", line=2),
     wrong(
         "not PEM",
@@ -232,7 +230,7 @@ def test_each_fault_is_reported_with_file_line_key_and_remedy(
 def test_laar_serve_rejects_the_same_settings(
     case: Wrong, written: Callable[[Wrong], Path]
 ) -> None:
-    """Otherwise `check` would be stricter than startup; writing such files is retried forever."""
+    """So `check` is not stricter than startup. Paths that can't be written do not stop a picker."""
 
     async def start() -> None:
         loaded = load(path)
@@ -261,7 +259,7 @@ def test_a_directory_that_this_user_may_not_write_to_is_a_fault(
     }
     (tmp_path / "laar.yaml").write_text(yaml.safe_dump(made) + _listen(free_ports(3)))
     loaded = load(tmp_path / "laar.yaml")
-    monkeypatch.setattr(os, "access", lambda path, *_: path != tmp_path)  # for root
+    monkeypatch.setattr(os, "access", lambda path, *_: path != tmp_path)  # root could write there
     state, snapshot = faults(loaded, ports=False)
     assert f"accuracy.state_file: {tmp_path}/s.json can't be written" in state
     assert f"share.snapshot_file: {tmp_path}/s can't be written" in snapshot
@@ -311,7 +309,7 @@ def test_an_ignored_setting_is_a_warning(tmp_path: Path, text: str, says: str) -
 def test_sharing_without_its_package_is_reported_as_a_fault_of_that_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("redis.exceptions", "redis"):  # another test may have imported them
+    for name in ("redis.exceptions", "redis"):  # another test may have imported it
         monkeypatch.setitem(sys.modules, name, None)
     (tmp_path / "laar.yaml").write_text(
         "endpoints: [{address: '127.0.0.1:1', model: m}]\nshare:\n  url: redis://127.0.0.1:1/0\n"
@@ -376,7 +374,7 @@ def test_with_envoy_its_file_and_its_endpoints_are_checked(tmp_path: Path) -> No
     assert f"no cluster has the picker's address 127.0.0.1:{ports[0]}" in said
     assert "or delete it and one is rendered from the settings" in said
     (tmp_path / "envoy.yaml").unlink()
-    assert check() == (0, ""), "what it says to do mends it"
+    assert check() == (0, ""), "the advice removes the fault"
     (tmp_path / "envoy.yaml").write_text(done.stdout.replace("static_resources", "statics"))
     status, said = check()
     assert status == 2

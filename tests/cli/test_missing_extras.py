@@ -1,4 +1,4 @@
-"""A command whose extra is not installed reports it in one line."""
+"""A command whose extra is not installed says so on one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invalid options: a sentence and status 2, not a traceback."""
+"""Invalid options cause a sentence and exit status 2, not a traceback."""
 
 import asyncio
 import json
@@ -90,7 +90,7 @@ def test_an_address_without_a_scheme_is_rejected_as_base_url(tmp_path, monkeypat
 
 @pytest.mark.parametrize("write", ["{}", "http://{}", "http://{}/"])
 async def test_an_admin_port_may_be_given_as_an_address_without_a_scheme(tmp_path, write):
-    """Users copy it from the log or a browser."""
+    """Users copy the address from the log or a browser."""
     asked = []
 
     async def answer(request):

@@ -1,4 +1,4 @@
-"""until_correct over real HTTP: with its own session, a given one, and without an event loop."""
+"""until_correct over real HTTP, with its own session or a given one, and without an event loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MESSAGES = [{"role": "user", "content": "what is it?"}]
 
 
 def picker(models: list[str], right: str | None) -> Any:
-    """A fleet behind the picker: the next untried model answers, and reports the tried ones."""
+    """Return a script of a picker: the next model answers, and headers list the tried ones."""
 
     def script(number: int, body: dict[str, Any]) -> web.Response:
         name = models[number % len(models)]
@@ -67,7 +67,7 @@ shapes = pytest.mark.parametrize("shape", ["aiohttp", "session", "sync"])
 
 @shapes
 @pytest.mark.parametrize("stream", [False, True])
-async def test_it_retries_with_the_returned_list_of_models_until_correct(
+async def test_retries_send_the_returned_list_of_models_until_correct(
     serve: Any, shape: str, stream: bool
 ) -> None:
     fleet = await serve(picker(["a", "b", "c"], right="b"))
@@ -90,7 +90,7 @@ async def test_it_retries_with_the_returned_list_of_models_until_correct(
 
 
 @shapes
-async def test_it_stops_when_every_model_has_been_tried(serve: Any, shape: str) -> None:
+async def test_retries_stop_when_every_model_has_been_tried(serve: Any, shape: str) -> None:
     fleet = await serve(picker(["a", "b"], right=None))
     outcome = await ask(shape, fleet)
     assert (outcome.correct, outcome.censored, outcome.exhausted) == (False, True, True)
@@ -98,7 +98,7 @@ async def test_it_stops_when_every_model_has_been_tried(serve: Any, shape: str) 
     assert outcome.answer == "no idea"
 
 
-async def test_it_continues_to_the_cap_if_stopping_is_disabled(serve: Any) -> None:
+async def test_retries_continue_to_the_cap_if_stopping_is_disabled(serve: Any) -> None:
     fleet = await serve(picker(["a", "b"], right=None))
     outcome = await ask("aiohttp", fleet, stop_when_exhausted=False, max_attempts=5)
     assert len(outcome.attempts) == 5
@@ -144,7 +144,7 @@ async def test_an_invalid_answer_is_a_failed_attempt(
 
 
 class _Raw(web.StreamResponse):
-    """Return a 200 with any bytes, even for a streaming request."""
+    """Returns a 200 with any bytes, even to a streaming request."""
 
     def __init__(self, text: str) -> None:
         super().__init__(headers={"content-type": "application/json"})
@@ -172,7 +172,7 @@ async def test_a_truncated_answer_is_a_failed_attempt(
 
 
 class _BrokenOff(web.StreamResponse):
-    """Begins a stream, then closes the connection."""
+    """Begins a stream, and closes the connection."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status=status, headers={"content-type": "text/event-stream"})
@@ -201,7 +201,7 @@ async def test_the_chat_completions_url_is_derived_from_the_base_url() -> None:
 
 
 async def test_the_sync_function_works_inside_a_running_event_loop() -> None:
-    """A notebook, for example, has its own event loop."""
+    """Notebooks, for example, run an event loop."""
     url = "http://127.0.0.1:9"
     outcome = until_correct_sync(MESSAGES, bool, base_url=url, max_attempts=1)
     assert [a.status for a in outcome.attempts] == [0]
@@ -221,7 +221,7 @@ async def test_an_answer_counts_as_wrong_if_its_check_raises(serve: Any) -> None
 async def pauses(
     serve: Any, monkeypatch: pytest.MonkeyPatch, asked: str, max_attempts: int
 ) -> list[float]:
-    """Return the seconds paused before each further attempt, without the time passing."""
+    """Return the seconds of the pauses before further attempts; a fake sleep takes no time."""
     fleet = await serve(lambda *_: web.Response(status=503, headers={"retry-after": asked}))
     real_sleep = asyncio.sleep
     monkeypatch.setattr(asyncio, "sleep", lambda _s: real_sleep(0))
@@ -254,7 +254,7 @@ async def test_a_pause_may_be_requested_by_a_date(
 async def test_the_last_model_may_be_asked_again_if_it_gave_no_answer(
     serve: Any, shape: str, status: int
 ) -> None:
-    """Like the only model of a fleet while it is full."""
+    """For example, it is the only model of a fleet, and was full."""
     exhausted = {"x-laar-model": "m", "x-laar-tried-models": "m", "x-laar-exhausted": "true"}
 
     def script(number: int, body: dict[str, Any]) -> web.Response:
@@ -269,7 +269,7 @@ async def test_the_last_model_may_be_asked_again_if_it_gave_no_answer(
 
 @shapes
 async def test_an_unstreamed_answer_to_a_streaming_request_is_accepted(shape: str) -> None:
-    """Like engines that do not stream, and caches in front of them."""
+    """Some engines, and caches in front of engines, do not stream."""
 
     async def complete(_request: web.Request) -> web.Response:
         return completion("42")
@@ -312,7 +312,7 @@ async def test_a_stream_whose_error_field_is_null_is_an_answer(shape: str) -> No
 async def test_an_error_before_the_end_of_a_stream_is_not_a_wrong_answer(
     serve: Any, error: bytes, begun: bool
 ) -> None:
-    """Reported as wrong, it would count against its model."""
+    """If the client reported it as wrong, it would count against the model."""
     text = b'data: {"choices": [{"delta": {"content": "4"}}]}\n\n' if begun else b""
     fleet = await serve(lambda *_: _Stream(text + error + b"data: [DONE]\n\n"))
     outcome = await ask("aiohttp", fleet, stream=True, max_attempts=1)
@@ -338,7 +338,7 @@ async def test_an_answer_in_parts_is_joined_to_its_text(serve: Any, stream: bool
 
 
 def _events(*texts: str) -> bytes:
-    """A stream as vLLM writes it: unescaped characters."""
+    """Return a stream as vLLM writes it, with unescaped characters."""
     named = {"id": "chatcmpl-" + 32 * "0", "object": "chat.completion.chunk", "model": "m" * 120}
     deltas: list[dict[str, Any]] = [{"delta": {"content": text}} for text in texts]
     chunks = [*deltas, {"delta": {}, "finish_reason": "stop"}]
@@ -358,7 +358,7 @@ async def test_line_separators_within_a_text_do_not_split_events(serve: Any, sha
 
 
 class _Stream(web.StreamResponse):
-    """These bytes as a stream, with a pause between two parts."""
+    """Sends bytes as a stream, with a pause between its parts."""
 
     def __init__(self, *parts: bytes, pause_s: float = 0.0) -> None:
         super().__init__(headers={"content-type": "text/event-stream"})
@@ -366,7 +366,7 @@ class _Stream(web.StreamResponse):
 
     async def prepare(self, request: web.BaseRequest) -> Any:
         writer = await super().prepare(request)
-        with contextlib.suppress(ConnectionError):  # once the client has left
+        with contextlib.suppress(ConnectionError):  # after the client has left
             for part in self._parts:
                 await self.write(part)
                 await asyncio.sleep(self._pause_s)
@@ -377,17 +377,15 @@ class _Stream(web.StreamResponse):
 @shapes
 async def test_the_timeout_applies_to_the_whole_stream(serve: Any, shape: str) -> None:
     event = _events("4").partition(b"\n\n")[0] + b"\n\n"
-    fleet = await serve(lambda *_: _Stream(*20 * [event], pause_s=0.1))
-    began_s = time.monotonic()
+    fleet = await serve(lambda *_: _Stream(*20 * [event], _events(), pause_s=0.1))
     outcome = await ask(shape, fleet, stream=True, max_attempts=1, timeout_s=0.5)
-    assert time.monotonic() - began_s < 1.5
     assert (outcome.answer, outcome.attempts[0].status) == (None, 0)
     assert outcome.attempts[0].error
 
 
 @pytest.mark.parametrize("cut", [1, 7, 1000])
 def test_a_stream_is_read_in_chunks_of_any_size(cut: int) -> None:
-    data = _events("a\u2028b", "c").replace(b"\n\n", b"\r\n\r\n")[:-4]  # no end of the last line
+    data = _events("a\u2028b", "c").replace(b"\n\n", b"\r\n\r\n")[:-4]  # the last line has no end
     deltas = Deltas()
     for at in range(0, len(data), cut):
         deltas.feed(data[at : at + cut])
@@ -395,7 +393,7 @@ def test_a_stream_is_read_in_chunks_of_any_size(cut: int) -> None:
 
 
 def test_a_long_answer_may_have_many_tokens() -> None:
-    """Like that of a model that reasons, of 128,000 tokens: 40 MB of events, 500 kB of text."""
+    """A reasoning model may send 128,000 tokens: 40 MB of events with 500 kB of text."""
     data = _events(*1000 * ["four"])[: -len(_events())]
     deltas = Deltas()
     for _ in range(128):
@@ -416,13 +414,13 @@ def test_a_long_stream_does_not_fill_the_memory() -> None:
 
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://localhost:8080", "127.0.0.1:8080/v1"])
 def test_an_invalid_base_url_is_rejected_at_once(url: str) -> None:
-    """It would be requested ten times, with two minutes of pauses."""
+    """Otherwise the client would try ten times, with two minutes of pauses."""
     with pytest.raises(SettingError, match=r"not a URL; write http://\w"):
         until_correct_sync(MESSAGES, bool, base_url=url)
 
 
 async def test_an_asynchronous_check_is_rejected(serve: Any) -> None:
-    """Its result, a coroutine, would count every answer as correct."""
+    """A coroutine is true, so every answer would count as correct."""
 
     async def check(text: str) -> bool:
         return "42" in text
@@ -442,7 +440,7 @@ async def test_an_asynchronous_check_is_rejected(serve: Any) -> None:
     ],
 )
 async def test_the_first_token_may_be_reasoning(serve: Any, written: dict[str, Any]) -> None:
-    """It arrives once the prompt is prefilled, the answer's text only after the reasoning."""
+    """Reasoning begins after the prefill; the text of the answer comes only after the reasoning."""
     begins = {"choices": [{"delta": {"role": "assistant", "content": ""}}]}
     events = [begins, {"choices": [{"delta": written}]}]
     parts = [b"data: %s\n\n" % orjson.dumps(event) for event in events]
@@ -451,11 +449,12 @@ async def test_the_first_token_may_be_reasoning(serve: Any, written: dict[str, A
     [attempt] = outcome.attempts
     assert (outcome.correct, outcome.answer) == (True, "42")
     assert attempt.ttft_s is not None
-    assert 0.4 <= attempt.ttft_s < 1.0
+    assert attempt.ttft_s > 0.4
+    assert attempt.latency_s - attempt.ttft_s > 0.75
 
 
 async def test_an_outcome_can_be_reported_inside_a_running_event_loop(serve: Any) -> None:
-    """A notebook, for example, has its own event loop."""
+    """Notebooks, for example, run an event loop."""
     fleet = await serve(lambda *_: completion("42", {"x-laar-decision-id": "d"}))
     outcome = await until_correct(MESSAGES, bool, base_url=fleet.url)
     assert outcome.correct

@@ -1,4 +1,4 @@
-"""The picker and the Envoy of the server tests."""
+"""Use the picker and the Envoy of the server tests."""
 
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path

@@ -25,7 +25,7 @@ ASKED = {"model": "conformance-fake-model", "prompt": "Write as if you were a cr
 
 
 async def pool(gateway, **routing):
-    """Three endpoints, the picker and a gateway in front; their addresses and the gateway."""
+    """Start three endpoints, the picker and a gateway; return the addresses and the gateway."""
     members = [await gateway.upstream() for _ in range(3)]
     gateway.members(*((one.address, "conformance-fake-model") for one in members))
     await gateway.picker(routing={"conformance_headers": True, **routing})
@@ -61,7 +61,7 @@ async def test_gateway_following_epp_routing(gateway, http):
 
 
 async def test_gateway_following_epp_routing_with_data_parallelism(gateway, http):
-    """Each port of an address is an endpoint; the bare address means all of them."""
+    """Each port of an address is an endpoint; the address without a port means all of them."""
     hosts, ports = [f"127.0.0.{n}" for n in (2, 3, 4)], free_ports(3)
     ranks = {host: [f"{host}:{port}" for port in ports] for host in hosts}
     for host in hosts:
@@ -84,14 +84,14 @@ async def test_epp_unavailable_fail_open(gateway, http):
     assert await served(http, envoy, addresses[:1]) == set(addresses[:1])
     await gateway.stop_picker()
     async with asyncio.timeout(30):
-        # Each thread of Envoy learns it by a request, whose body was sent to the picker.
+        # Each thread of Envoy learns it by losing a request, whose body it had sent to the picker.
         while (await ask(http, envoy))[0] != 200 or (await ask(http, envoy))[0] != 200:
             pass
     assert await served(http, envoy, addresses[:1]) <= set(addresses)
 
 
 async def test_each_of_two_weighted_pools_uses_only_its_own_endpoints(gateway, http):
-    """The picker's half of GatewayWeightedAcrossTwoInferencePools; the weights are the gateway's.
+    """The picker's part of GatewayWeightedAcrossTwoInferencePools; the gateway applies the weights.
 
     The original names the endpoints of both pools to each picker.
     """
@@ -101,7 +101,7 @@ async def test_each_of_two_weighted_pools_uses_only_its_own_endpoints(gateway, h
 
 
 async def test_an_endpoint_that_is_not_in_the_pool_gets_an_error(gateway, http):
-    """Reference pickers answer 429, or choose any endpoint; laar answers 503, as for a subset."""
+    """The reference pickers answer 429 or choose any endpoint; laar answers 503, as for subsets."""
     _, envoy = await pool(gateway)
     status, headers = await ask(http, envoy, **{SELECTION: "10.9.9.9"})
     assert (status, headers["x-laar-reason"]) == (503, "no-candidates")

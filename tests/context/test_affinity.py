@@ -1,4 +1,4 @@
-"""Scores of documents by those they were seen with."""
+"""Scores of documents by the documents that they were seen with."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ print(sorted(affinity.likely(docs[:40], 300.0)[0].items()))
 """
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="names kernels of x86-64")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="selects kernels of x86-64 by name")
 def test_scores_are_equal_on_all_processors():
-    # Pickers that share orders break ties alike, and results are reproducible elsewhere.
+    # Otherwise pickers that share orders would break ties differently.
     seen = {
         subprocess.run(
             [sys.executable, "-c", _SCORES],

@@ -1,4 +1,4 @@
-"""The online aligner compared with brute force, and its guarantees for every order."""
+"""The online aligner compared with brute force, and its guarantees for any order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_long_orders_that_differ_in_their_last_document_take_bounded_memory():
         taken = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert taken < 786_432 + 300 * 900 + 100_000  # counts of pairs, and the orders
+    assert taken < 786_432 + 300 * 900 + 100_000  # the counts of pairs, and the orders
     assert index.match(0, [*range(1000, 2000), 299]) == 1001
 
 
@@ -177,7 +177,7 @@ def test_a_large_cache_is_forgotten_in_steps_except_orders_sent_again():
         index.insert(0, 0, [i, 2000, 2001], 0.0, endpoint="a")
     assert index.forget("a") == 1000
     left = len(index.orders)
-    assert 0 < left < 1000  # in steps, so that waiting requests are not delayed
+    assert 0 < left < 1000  # orders are removed in steps, so that requests need not wait
     for i in range(1000):
         index.insert(0, 0, [i, 2000, 2001], 1.0, endpoint="b")
     assert (len(index.orders), index.forget("a")) == (1000, 0)
@@ -270,7 +270,7 @@ class TestAffinity:
         assert affinity.likely([1, 2, 3, 4], 90.0)[1] == {3, 4}
 
     @pytest.mark.parametrize("later", [1e3, 1e4, 1e7])
-    def test_counts_stay_finite_however_long_it_runs(self, later, monkeypatch):
+    def test_counts_stay_finite_after_any_time(self, later, monkeypatch):
         monkeypatch.setattr("laar.context.affinity.HALF_LIFE_S", 1.0)
         affinity = Affinity()
         for step in range(5):

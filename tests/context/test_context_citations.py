@@ -1,4 +1,4 @@
-"""Documents with ids instead of numbers, and answers in which numbers are restored."""
+"""Documents get ids instead of numbers, and the numbers are restored in answers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def taught(form, count):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_each_document_has_the_same_id_in_all_prompts_and_its_number_is_restored(form):
+def test_a_document_has_one_id_in_all_prompts_and_its_number_is_restored(form):
     hook, rng = taught(form, 8 if form == "open webui" else 40)
     first = FORMS[form][2]
     own: dict[str, set[str]] = {}
@@ -71,7 +71,7 @@ def test_each_document_has_the_same_id_in_all_prompts_and_its_number_is_restored
         if not made.numbers:
             continue
         moved += 1
-        text = content(made.body)  # a document with an uncertain edge follows the note
+        text = content(made.body)  # documents with an uncertain edge come after the note
         for i in ids:
             assert prose(i) in text
             mark = re.search(r"\b(\d{1,4})\b\D*\Z", text[: text.index(prose(i))])
@@ -84,7 +84,7 @@ def test_each_document_has_the_same_id_in_all_prompts_and_its_number_is_restored
             if form == "two marks":
                 assert f"{prose(i)}\n[END CONTEXT {mark[1]}]" in text
     assert moved > 3
-    # Two documents that may be one are treated as one, with an id and the number between them.
+    # Two documents that may be one get a single id, and keep the number between them.
     assert max(len(ids) for ids in own.values()) == 1 or form != "open webui"
 
 
@@ -109,7 +109,7 @@ def test_numbers_stay_unless_they_can_be_restored(fields, how):
 
 
 def test_numbers_in_digits_of_other_scripts_stay():
-    """Ids are restored as the digits 0 to 9, which a client may not look for."""
+    """Numbers are restored in the digits 0 to 9, which such a client may not expect."""
     digits = str.maketrans("0123456789", "".join(map(chr, range(0x660, 0x66A))))
     hook, rng = ContextHook(ContextSettings(holdout_share=0.0)), random.Random(1)
     for n in range(60):
@@ -165,7 +165,7 @@ SAID = st.lists(
 
 
 def restored(text):
-    """Return the restored text of a whole answer."""
+    """Return the restored text of a complete answer."""
     return re.sub(r"(?<![\w.$])(?:4821|4822|7340)(?!\w|\.\d)", lambda m: NUMBERS[m[0]], text)
 
 
@@ -238,7 +238,7 @@ def test_an_answer_too_long_to_buffer_passes_unchanged():
     assert b"".join(made) + restorer.feed(b"", end=True) == wire
 
 
-def test_blocks_that_may_move_anyway_are_unchanged():
+def test_documents_without_numbers_get_no_ids():
     text = "".join(f"<doc>{prose(n)}</doc>" for n in range(3))
     from laar.context.formats import scan
 

@@ -1,4 +1,4 @@
-"""`laar context plan`: the offline half from the command line."""
+"""`laar context`: planning a batch, advice and diagnosis from the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guard's decisions: by tokens saved and by reported outcomes."""
+"""The guard decides by tokens saved and by reported outcomes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def outcomes(guard_, right, *, n=400, seed=1, **arm):
 
 
 def by_chance(seeds, *, n, held_out, right):
-    """Count routes that stop although both groups are equally right, judged as in service."""
+    """Count the routes that stop although both groups are equally right."""
     stopped = 0
     for seed in range(seeds):
         g = guard()
@@ -69,7 +69,7 @@ class TestCorrectness:
         assert by_chance(60, n=1500, held_out=0.1, right=0.7) <= 6
 
     def test_a_small_group_without_a_mistake_proves_nothing(self):
-        """50 correct answers of 50 occur by chance if 99 of 100 are correct."""
+        """If 99 of 100 answers are correct, 50 correct ones of 50 are no surprise."""
         assert by_chance(30, n=2500, held_out=0.05, right=0.99) <= 2
 
     def test_few_outcomes_prove_nothing(self):
@@ -91,7 +91,8 @@ class TestDeduplicationOnTrial:
 
     def test_harmless_outcomes_extend_de_duplication_to_all_other_conversations(self):
         g = guard()
-        assert self.share(g) == pytest.approx(0.05, abs=0.02)  # no outcome proves it harmless
+        # No outcomes have proved it harmless yet.
+        assert self.share(g) == pytest.approx(0.05, abs=0.02)
         outcomes(g, 0.8, deduplicated=True, n=100)
         outcomes(g, 0.8, deduplicated=False, n=100, seed=3)
         assert self.share(g) == pytest.approx(0.95, abs=0.02)
@@ -119,7 +120,7 @@ def turn(ids, question):
 
 @pytest.mark.parametrize("dedup", ["auto", "exact"])
 def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup, monkeypatch):
-    """Conversations of 6 turns in which 40 % of a turn's documents were seen before."""
+    """In conversations of 6 turns, 40 % of each turn's documents were seen before."""
     monkeypatch.setattr("laar.context.guard.MIN_REQUESTS", 2)
     hook = ContextHook(ContextSettings(holdout_share=0.5, dedup=dedup))
     rng = random.Random(4)
@@ -138,7 +139,7 @@ def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup, monkeypa
             assert result.reason is not Reason.ERROR
             sent = orjson.loads(result.body)["messages"]
             assert sent[: len(before)] == before
-            for i in set(ids):  # every document can still be read, here or earlier
+            for i in set(ids):  # every document can be read in this turn or an earlier one
                 assert any(prose(i) in message["content"] for message in sent)
             noted += sent[-1]["content"].count("(Same text")
             answer = {"role": "assistant", "content": f"Answer {number}."}
@@ -148,7 +149,7 @@ def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup, monkeypa
 
 
 def asked(seed, harm):
-    """Return whether a route stops: a few of 12 contexts are popular, and some are harder."""
+    """Return whether a route stops, if a few of 12 contexts are popular and some are harder."""
     rng = random.Random(seed)
     hook = ContextHook(ContextSettings(holdout_share=0.2, dedup="off"))
     right = [rng.choice((1.0, 0.5)) for _ in range(12)]

@@ -1,4 +1,4 @@
-"""The hook as the server calls it: what it changes, what it must not change, what it remembers."""
+"""The hook as the server calls it: its changes, bodies that it must not change, its memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def user(ids, question="What is it?"):
 
 
 def within(delimiter):
-    """Documents, one of which contains a delimiter."""
+    """Return documents, one of which contains a delimiter."""
     return block([4, 1, 2]).replace("</document>", f"{delimiter} text</document>", 1)
 
 
@@ -49,7 +49,7 @@ def apply(hook_, body, **changes):
 
 
 def send(hook_, body, **changes):
-    """One accepted request."""
+    """Apply the hook, and commit the result as if the request was accepted."""
     result = apply(hook_, body, **changes)
     hook_.commit(result, changes.get("now", 0.0))
     return result
@@ -79,7 +79,7 @@ def test_a_body_parsed_by_the_caller_is_changed_in_the_same_way():
 
 
 class TestDocumentsField:
-    """Objects that the chat template renders (vLLM's `documents`)."""
+    """Documents that the chat template renders (vLLM's field `documents`)."""
 
     @staticmethod
     def body(ids, question="What is it?", system="Be brief."):
@@ -112,8 +112,8 @@ class TestDocumentsField:
         last = self.body([1, 9, 4, 2], system="Be long.")
         same(self.sent(h, self.body([2, 1, 4]), last), last, Reason.UNCHANGED)
 
-    def test_a_message_text_is_not_replaced_although_documents_of_the_request_contain_it(self):
-        """A template may render none of them."""
+    def test_text_in_messages_stays_even_if_the_documents_field_repeats_it(self):
+        """Some chat templates do not render the field `documents`."""
         h = hook(dedup="exact", relabel=True)
         body = json.loads(self.body([1, 2, 3, 4]))
         body["messages"][1]["content"] = block([1, 2, 3, 4])
@@ -123,7 +123,7 @@ class TestDocumentsField:
 
 
 def agent(question, ids):
-    """A question, followed by the documents that a tool found for it."""
+    """Return a chat with a question, and the documents that a tool found for it."""
     call = {"id": "c", "type": "function", "function": {"name": "search", "arguments": "{}"}}
     return chat(
         {"role": "user", "content": question},
@@ -133,7 +133,7 @@ def agent(question, ids):
 
 
 class TestPromptsThatShareNothing:
-    """Documents after a question that differs each time."""
+    """The question before the documents differs each time."""
 
     @staticmethod
     def asked(h, count=500):
@@ -388,7 +388,7 @@ class TestSameBytes:
 
 
 class TestSplice:
-    """Everything outside the changed strings is the client's, byte for byte."""
+    """All bytes outside the changed strings are the client's."""
 
     @settings(max_examples=examples(60))
     @given(
@@ -453,7 +453,7 @@ class TestCommit:
             assert result.body is body
         assert result.reason is Reason.OBSERVED
         assert result.predicted_bytes > 0
-        # An order that was only observed was never sent.
+        # An order was only observed, not sent, so it is not followed.
         same(send(h, body), body, Reason.UNCHANGED)
 
     @pytest.mark.parametrize(
@@ -490,7 +490,8 @@ class TestCommit:
         h = hook(capacity_docs=100)
         size = apply(h, chat(user(range(5)))).document_bytes / 5
         h.set_capacity(40 * size)
-        assert h.stats()["index_capacity"] == 100  # no document has been seen yet
+        # Until a document has been seen, only the setting applies.
+        assert h.stats()["index_capacity"] == 100
         for i in range(60):
             send(h, chat(user(range(i, i + 5))))
         assert h.stats()["index_capacity"] == pytest.approx(40, abs=2)
@@ -512,7 +513,7 @@ class TestCommit:
         assert stats["index_evicted_capacity"] > 0
 
 
-def test_the_order_of_a_request_in_flight_is_followed_unless_it_was_refused():
+def test_the_order_of_a_request_in_flight_is_followed_until_it_is_refused():
     hook_ = hook()
     first = apply(hook_, chat(user([4, 1, 2])))
     hook_.note(first, 0.0)
@@ -541,7 +542,7 @@ def test_an_order_that_another_request_also_sent_is_not_retracted():
     assert apply(hook_, chat(user([1, 2, 4]))).reason is Reason.REORDERED
 
 
-def test_an_order_in_an_endpoints_cache_outlives_the_refusal_of_a_request_with_it():
+def test_an_order_in_an_endpoints_cache_survives_a_refused_request():
     hook_ = hook()
     first, second = (apply(hook_, chat(user([4, 1, 2]))) for _ in range(2))
     hook_.commit(first, 0.0, endpoint="e")
@@ -553,14 +554,14 @@ def test_an_order_in_an_endpoints_cache_outlives_the_refusal_of_a_request_with_i
 def test_contexts_show_how_much_of_their_beginnings_two_prompts_share():
     hook_ = hook()
     one, other = (send(hook_, chat(user(ids))).context for ids in ([4, 1, 2, 3], [3, 9, 4, 1]))
-    assert other[:2] == one[:2]  # 4 and 1 come first in both
+    assert other[:2] == one[:2]  # both begin with 4 and 1
     assert other[2:] != one[2:]
     assert apply(hook_, chat(user([4, 1, 2])), mode="observe").context == ()
     assert apply(hook_, chat(user([4, 1, 2])), tenant="x").context[0] != one[0]
 
 
 def conversation(turns, seed, *, share=0.4):
-    """Turns of (documents, question, answer); `share` of a turn's documents occurred before."""
+    """Return turns of (documents, question, answer); `share` of the documents are repeated."""
     rng = random.Random(seed)
     said: list[int] = []
     for turn in range(turns):
@@ -573,13 +574,13 @@ def conversation(turns, seed, *, share=0.4):
 
 
 class TestConversation:
-    """A4: the client resends the original history, which must be sent as before."""
+    """Case A4: the client resends the original history, which the hook must send as before."""
 
     @pytest.mark.parametrize("dedup", ["off", "exact"])
-    def test_each_turn_extends_the_previous_one_and_no_note_refers_to_missing_text(self, dedup):
+    def test_turns_extend_each_other_and_no_note_refers_to_missing_text(self, dedup):
         h = hook(dedup=dedup)
         rng = random.Random(9)
-        for _ in range(40):  # other users, to align with
+        for _ in range(40):  # other users' prompts, whose orders can be followed
             send(h, chat(user(rng.sample(range(60), 40), "Question 0?")))
         history, before, moved, removed = [], [], 0, 0
         for question, answer in conversation(10, seed=4):
@@ -598,7 +599,7 @@ class TestConversation:
         assert removed > 0 if dedup == "exact" else moved > 0
 
     def test_an_identical_retry_is_sent_identically_with_every_document(self):
-        # B1: keyed by what was sent, a retry de-duplicates a result against itself.
+        # Case B1: if the memory's keys were sent texts, a retry would omit its own documents.
         h = hook(dedup="exact")
         send(h, chat(user([3, 1, 9])))
         body = chat(
@@ -611,7 +612,7 @@ class TestConversation:
         assert all(doc_text(i) in messages(first.body)[2]["content"] for i in (9, 3, 1))
 
     def test_users_with_equal_first_messages_lose_no_documents(self):
-        # B2: a session key from the first message mixes users.
+        # Case B2: if the first message were the key of a session, users would be mixed up.
         h = hook(dedup="exact")
         for tenant in ("x", "y", "x"):
             body = chat({"role": "user", "content": "Hi"}, user([3, 1, 9]))
@@ -660,7 +661,7 @@ class TestConversation:
 
 
 def check_notes(text, earlier):
-    """Each note's document occurs in an earlier message or earlier in this one."""
+    """Assert that each note's document occurs in an earlier message, or earlier in this one."""
     for at in range(len(text)):
         if text.startswith("(Same text as the earlier document that begins: ", at):
             head = text[at:].split("begins: ", 1)[1].split(")", 1)[0]
@@ -677,7 +678,7 @@ class TestDedup:
         result = send(h, body)
         assert result.reason is Reason.DEDUPLICATED
         text = messages(result.body)[2]["content"]
-        assert ids_in(text) == [1, 5, 2]  # P9: notes stay in place
+        assert ids_in(text) == [1, 5, 2]  # vector P9: notes stay in place
         assert doc_text(5) in text
         assert doc_text(1) not in text
         assert text.count("(Same text as the earlier document that begins: Document number") == 2
@@ -695,7 +696,7 @@ class TestDedup:
         prompts = orjson.loads(send(h, body.encode(), api="completions").body)["prompt"]
         assert "Same text" not in prompts[0]
         assert all(prompts[1].count(doc_text(i)) == 1 for i in (2, 3, 4))
-        assert prompts[1].count("(Same text") == 1  # as in any prompt
+        assert prompts[1].count("(Same text") == 1  # within one prompt, repeats are replaced
 
     def test_a_repeated_document_returns_if_the_earlier_copy_is_cut_off(self):
         h = hook(dedup="exact")
@@ -771,7 +772,7 @@ def test_invalid_settings_are_reported_by_name(bad):
 
 
 def test_trailing_whitespace_moves_with_its_document():
-    """Left in place they would end the common prefix of two prompts."""
+    """Trailing spaces left in place would end the common prefix of two prompts."""
     hook_ = hook(annotate=False)
 
     def liked(i):

@@ -1,4 +1,4 @@
-"""Splicing strings into JSON from any writer."""
+"""Strings can be spliced into JSON from any writer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ json_st = st.recursive(
 
 
 def written(value, rng):
-    """JSON in any style: any escapes, any white space, exponents."""
+    """Return JSON in any style, with any escapes, white space and exponents."""
     space = lambda: rng.choice(["", "", " ", "\n\t "])  # noqa: E731
     if isinstance(value, str):
         return '"' + "".join(escaped(sign, rng) for sign in value) + '"'
@@ -87,7 +87,7 @@ def test_a_splice_changes_only_the_given_strings(value, seed, data):
     for path, new in edits.items():
         expected = replaced(expected, path, new)
     assert orjson.loads(out) == expected
-    # Put the old literals back: then every byte must be the same.
+    # With the old literals put back, every byte must be the same.
     spans = spans_of(text, edits)
     rest = out.decode()
     for path, new in edits.items():

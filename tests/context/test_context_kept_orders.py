@@ -1,4 +1,4 @@
-"""Orders of running conversations in another process: a restarted picker, or a second one."""
+"""A restarted or second picker repeats the orders of running conversations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def user(content):
 
 
 def begun(shape):
-    """A hook that reordered a conversation, its first turn, and the turn as sent."""
+    """Return a hook that reordered a conversation, the first turn, and that turn as sent."""
     here, rng = hook(), random.Random(3)
     for n in range(100):
         asked = [user(f"Use this.\n\n{SHAPES[shape](rng.sample(range(8), 6))}\n\nWhy, {n}?")]
@@ -86,7 +86,7 @@ def test_a_conversation_keeps_its_order_at_another_picker(shape):
     here, asked, sent = begun(shape)
     there = hook()
     handed_over(here, there)
-    for turn in range(2):  # the second turn finds what the first one restored
+    for turn in range(2):  # in the second turn, the order is already restored
         assert send(there, [*asked, *LATER[: 2 * turn]])[0] == [*sent, *LATER[: 2 * turn]]
     again = dict(there.memo.latest())
     assert again.items() <= dict(here.memo.latest()).items()

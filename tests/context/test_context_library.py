@@ -1,4 +1,4 @@
-"""The paper's algorithms, with its worked examples and the outputs of the published program."""
+"""The paper's algorithms, tested with its examples and the outputs of the published program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ contexts_st = st.lists(
 
 
 class TestDistance:
-    """Equation 1; vectors P1, P2 and the table of 2.2."""
+    """Equation 1; vectors P1 and P2, and the table in section 2.2 of the note."""
 
     @pytest.mark.parametrize(
         ("a", "b", "alpha", "expected"),
@@ -70,7 +70,7 @@ class TestDistance:
 
 
 def naive_average_linkage(matrix):
-    """Merge heights by recomputing all cluster pairs from the points each time."""
+    """Return the heights of merges, with all cluster pairs computed again for each."""
     clusters = [[i] for i in range(len(matrix))]
     heights = []
     while len(clusters) > 1:
@@ -102,7 +102,7 @@ class TestLinkage:
         assert average_linkage(distances([[1, 2], [1, 3], [1, 4]]))[0][:2] == (0, 1)
 
 
-# Table 2.2: input, reordered (None: unchanged), search paths, schedule.
+# Table 2.2: input, reordered input (None if unchanged), search paths, schedule.
 OFFLINE = {
     "V1": (FIGURE_5, [[1, 2, 3], [1, 2, 6], [1, 4, 0]], [[1, 0], [1, 1], [0]], [0, 1, 2]),
     "V2": (
@@ -226,8 +226,8 @@ class TestSearch:
         assert tree.search(query).node is None
         assert tree.order(query) == query
 
-    def test_the_example_of_the_paper_chooses_the_more_frequent_of_two_equally_near_nodes(self):
-        # P4 and P6. The paper draws C4 as child 0; clustering makes it child 1 (note, 2.3).
+    def test_of_equally_near_nodes_the_more_frequent_is_chosen_as_in_the_paper(self):
+        # Vectors P4 and P6. The paper draws C4 as child 0; clustering makes it child 1 (note, 2.3).
         tree = build(FIGURE_5, by="id").tree
         found = tree.search([2, 1, 4])
         assert found.node is not None
@@ -248,7 +248,7 @@ class TestSearch:
 
 class TestSchedule:
     def test_figure_7_of_the_paper_is_reproduced(self):
-        # C6, C3, C7, C8 with the paths drawn in the paper -> C6, C8, C3, C7.
+        # C6, C3, C7, C8, with the paths as drawn in the paper, become C6, C8, C3, C7.
         assert schedule([[0, 0, 2], [0, 1], [1], [0, 0, 3]]) == [0, 3, 1, 2]
 
     def test_requests_without_a_path_form_a_group(self):
@@ -264,7 +264,7 @@ class TestSchedule:
 
 
 class TestOrderNote:
-    """P8 and P11."""
+    """Vectors P8 and P11."""
 
     def test_labels_are_listed_in_the_received_order(self):
         assert "[Doc_2] > [Doc_1] > [Doc_4]" in order_note(["Doc_1", "Doc_2", "Doc_4"], [1, 0, 2])

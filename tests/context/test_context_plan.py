@@ -107,11 +107,11 @@ def test_repeated_and_short_documents_are_unchanged():
 
 
 @pytest.mark.parametrize("field", ["tools", "model"])
-def test_a_line_too_deeply_nested_to_write_is_unchanged_and_others_are_planned(field):
+def test_a_line_nested_too_deeply_to_write_stays_and_others_are_planned(field):
     deep = chat([1, 2, 3])[:-1] + b', "%s": %s}' % (field.encode(), b"[" * 300 + b"]" * 300)
     out, report = plan_lines([deep, chat([1, 2, 3])], settings=SMALL)
     assert (out, report.left) == ([chat([1, 2, 3]), deep], {"too_complex": 1})
-    if field != "model":  # which the hook only compares
+    if field != "model":  # the hook only compares models
         call = {"api": "chat", "tenant": "", "mode": "on"}
         assert ContextHook(SMALL).apply(deep, now=0.0, **call).reason is Reason.TOO_COMPLEX
     assert diagnose(deep).reason in {"too_complex", "too_small"}
@@ -129,7 +129,7 @@ def test_a_plan_is_read_from_a_file_and_written_to_a_file(tmp_path):
 
 @pytest.mark.parametrize("least", [50, 100, 200])
 def test_a_batch_moves_the_same_documents_as_the_hook(least):
-    """The note about the order reduces the saving."""
+    """Both subtract the length of the note about the order from the saving."""
     chosen = ContextSettings(min_saving_bytes=least, holdout_share=0.0)
     body = chat((3, 1, 2, 5, 4), model="m")
     here = ContextHook(chosen).apply(body, api="chat", tenant="", now=0.0, mode="on")

@@ -1,4 +1,4 @@
-"""Documents that are recognized because they recurred between different neighbours."""
+"""Documents without tags are recognized if they recur between different neighbours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def prose(i, lines=3):
 
 
 def fenced(i):
-    """Every second one ends with a block of code."""
+    """Return a document; every second one ends with a block of code."""
     return prose(i) + (f"\n\n```yaml\nkey{i}: 1\n```" if i % 2 else "")
 
 
@@ -41,7 +41,7 @@ FRAMES = {
 
 
 def bodies(make, frame, count, seed=1):
-    """Texts with five of twelve documents, each with these documents as they occur in it."""
+    """Return texts that contain five of twelve documents, each with a list of these."""
     gap, form = FRAMES[frame]
     rng = random.Random(seed)
     for n in range(count):
@@ -98,23 +98,23 @@ def test_documents_stay_whole_if_all_are_moved(make, frame):
 
 
 def titled(i):
-    """Forty chunks of four files under their file names, every tenth with the same text."""
+    """Return a chunk of one of four files, under its name; every tenth of forty is the same."""
     text = prose(i, lines=2) if i % 10 else prose(1_000, lines=2)
     return f"Source: The handbook of the museum, part {i % 4} of 4.pdf\n\n{text}"
 
 
 def addressed(i):
-    """Forty chunks of four files under the names and addresses of their files."""
+    """Return a chunk of one of four files, under its name and address."""
     return f"{titled(i).partition('.pdf')[0]}.pdf\nhttps://example.org/handbook/{i % 4}\n{prose(i)}"
 
 
 def of_one_file(i):
-    """Twelve chunks of one file under its name, which has a number."""
+    """Return a chunk of one file, under its name, which contains a number."""
     return f"Source: The handbook of the museum in 2015.pdf\n\n{prose(i)}"
 
 
 def differing_in_the_end(i):
-    """Twelve chunks; two pairs differ only in the heading at their end."""
+    """Return a chunk; two pairs of twelve differ only in the heading at their end."""
     return f"{prose(i // 2)}\n\n### Part {chr(65 + i)}" if i < 4 else prose(i)
 
 
@@ -163,7 +163,7 @@ def test_other_scopes_find_no_documents():
 
 
 def test_parts_that_always_follow_each_other_are_one_document():
-    """A story in pieces, and chunks that share a paragraph."""
+    """Examples are a story in pieces, and chunks that share a paragraph."""
     story = [prose(i) for i in range(5)]
     texts = [("Once.\n\n" + "\n\n".join(story) + f"\n\nWhat of {n}?", []) for n in range(60)]
     known = taught(texts)
@@ -255,7 +255,7 @@ def test_the_first_document_may_follow_several_words(words, make):
 
 @pytest.mark.parametrize("unknown", [1, 2])
 def test_a_note_names_documents_whose_number_is_uncertain(unknown):
-    """New text between known documents may hold any number of documents."""
+    """New text between known documents may be any number of documents."""
     *before, (text, docs) = bodies(prose, "blank lines", 90)
     known = taught(before)
     fresh = "\n\n".join(prose(100 + i) for i in range(unknown))
@@ -271,7 +271,7 @@ def test_a_note_names_documents_whose_number_is_uncertain(unknown):
 
 
 def test_a_document_that_contains_two_others_is_not_split():
-    """A blank line separates documents; the two inside are separated by more than that."""
+    """Documents are separated by a blank line, but the two inside by a different gap."""
     rng = random.Random(6)
     known = Recurrences()
     parts = [prose(i, lines=1) for i in range(12)]
@@ -302,7 +302,7 @@ def test_documents_in_hundreds_of_texts_are_still_separate():
 
 @pytest.mark.long
 def test_hundreds_of_long_documents_are_recognized():
-    """Their lines share tables of a fixed size."""
+    """The lines of all documents share tables of a fixed size."""
     rng, known, found = random.Random(3), Recurrences(), 0
     made = [
         "\n".join(f"Line {n} of text {i}, {rng.random()}" for n in range(30)) for i in range(500)

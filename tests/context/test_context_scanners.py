@@ -1,4 +1,4 @@
-"""Texts that count as lists of documents, and texts that are refused."""
+"""The texts that count as lists of documents, and those that are refused."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def seconds(text):
 @pytest.mark.parametrize("piece", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_megabyte_of_hostile_markup_takes_linear_time(piece):
     small, large = (piece * (size // len(piece)) for size in (1 << 17, 1 << 20))
-    # Eight times the text takes a quadratic scanner 64 times as long. The floor absorbs the timer.
+    # A quadratic scanner would take 64 times as long. The floor covers the timer's resolution.
     assert seconds(large) < 24 * max(seconds(small), 2e-4)
 
 
@@ -234,7 +234,8 @@ def test_any_order_keeps_every_document_and_passes_verification(bodies, gap, dat
     order = data.draw(st.permutations(range(len(bodies)))) if data else range(len(bodies))
     change = Change(block, tuple(order))
     made, _ = rewrite(text, [change])
-    blanks = gap[: len(gap) - len(gap.lstrip(" "))]  # at the end of a line: they move with it
+    # Blanks at the end of a document's line move with it.
+    blanks = gap[: len(gap) - len(gap.lstrip(" "))]
     docs = [f"<doc>{body}</doc>{blanks}" for body in bodies[:-1]] + [f"<doc>{bodies[-1]}</doc>"]
     assert made == "pre " + gap[len(blanks) :].join(docs[i] for i in order) + " post"
     assert verified(text, [change], made, [])
@@ -263,7 +264,7 @@ SHAPES = {
 @settings(max_examples=examples(60))
 @given(st.lists(text_st, min_size=3, max_size=6), st.data())
 def test_moved_documents_are_found_again_in_their_new_positions(shape, texts, data):
-    """Results are not scanned again before they are sent; this test justifies that."""
+    """The hook relies on this, as it does not scan its results again before it sends them."""
     text = SHAPES[shape](texts)
     [block] = scan(text, FREE_LABELS)
     order = data.draw(st.permutations(range(len(texts))))
@@ -294,7 +295,7 @@ def test_texts_unlike_the_repr_of_python_are_not_lists(text):
     assert found(text) == []
 
 
-def test_verification_detects_a_lost_document_a_changed_one_and_a_dangling_note():
+def test_verification_detects_lost_and_changed_documents_and_false_notes():
     text = "".join(f"<doc>{body * 99}</doc>" for body in "abc")
     [block] = scan(text, DEFAULT)
     identity = Change(block, (0, 1, 2))

@@ -1,4 +1,4 @@
-"""Tools are sorted, and lines that differ by prompt are moved last."""
+"""Tools are sorted, and lines that differ between prompts are moved to the end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_any_order_of_the_same_tools_becomes_one_order():
     assert len({sent(asked(*rng.sample(tools, len(tools))), SORTED)[1] for _ in range(20)}) == 1
 
 
-def test_a_tool_with_a_cache_mark_keeps_its_place_and_others_stay_on_their_side():
+def test_a_tool_with_a_cache_mark_stays_and_no_tool_moves_past_it():
     marked = {"name": "m", "cache_control": {"type": "ephemeral"}}
     tools = [{"name": "z"}, {"name": "b"}, marked, {"name": "y"}, {"name": "a"}]
     _, made = sent(asked(*tools), SORTED, api="messages")
@@ -118,7 +118,7 @@ def test_lines_stay_if_there_is_no_user_text_to_follow(messages):
     assert sent(raw, LINES)[1] is raw
 
 
-def test_documents_after_such_a_line_share_their_order():
+def test_documents_after_a_moved_line_share_their_order():
     hook = ContextHook(ContextSettings(last_lines=("Today is",), holdout_share=0.0))
 
     def answered(day, ids):

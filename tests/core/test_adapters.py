@@ -62,7 +62,7 @@ def test_requests_for_an_adapter_go_where_it_is_loaded() -> None:
         decision = ask(d, name, float(turn))
         assert homes.setdefault(name, decision.address) == decision.address
         finish(d, decision)
-    assert len(set(homes.values())) == 3  # one each, since each engine has room for one
+    assert len(set(homes.values())) == 3  # each engine has room for one adapter
 
 
 def test_a_long_queue_outweighs_a_loaded_adapter() -> None:
@@ -163,7 +163,7 @@ def test_an_alias_for_an_adapter_requests_the_adapter(
         assert ("a:1", name) in found, alias
 
 
-def test_an_alias_for_an_adapter_has_the_price_the_count_and_the_prefixes_of_the_adapter() -> None:
+def test_an_alias_for_an_adapter_counts_and_costs_like_the_adapter() -> None:
     d = fleet("a:1", "b:1", aliases=ALIASES)
     for address in ("a:1", "b:1"):
         page(d, address, *(["sql"] if address == "b:1" else []))
@@ -173,7 +173,8 @@ def test_an_alias_for_an_adapter_has_the_price_the_count_and_the_prefixes_of_the
     assert d.table.weights("support") == "sql"
     assert d.table.weights("auto") == ""
     d.table.served({"b:1": Served(weights={"m": "m"})})
-    assert d.table.weights("any") == "any"  # an adapter at one endpoint, a model at the other
+    # Now an adapter at one endpoint and a model at the other.
+    assert d.table.weights("any") == "any"
 
 
 RIGHT = {"m": 0.5, "sql": 0.9, "law": 0.2, "other": 0.7}
@@ -208,7 +209,7 @@ class ByName:
         ("auto", "other:1", [0.5, 0.7]),
         ("able", "a:1", [0.9, 0.7]),
         ("unable", "other:1", [0.2, 0.7]),
-        ("sql", "a:1", [0.5]),  # no alternative: same as its model
+        ("sql", "a:1", [0.5]),  # no choice of another adapter
     ],
 )
 def test_a_virtual_name_chooses_adapters_by_their_own_accuracy(

@@ -129,7 +129,7 @@ def test_a_rule_can_replace_the_cost(rule, text, where):
     "fields",
     [{"api": Api.RESPONSES}, {"api": Api.EMBEDDINGS}, {"shadow": True}, {"policy": "least-loaded"}],
 )
-def test_requests_that_the_sidecar_does_not_split_stay_whole(fields):
+def test_requests_that_the_sidecar_does_not_split_get_no_prefiller(fields):
     d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
     assert read_by(ask(d, **fields)) == ""
 
@@ -285,7 +285,8 @@ def test_prefill_time_elsewhere_is_not_learned_for_the_decoding_endpoint():
     slots = np.array([d.table.slot(P), d.table.slot(D)])
     of = d.engines.constants(slots, np.zeros(2))
     read_s = of.read * 1e-4 * decision.tokens
-    assert read_s == pytest.approx(5.0, rel=0.3)  # both share one c(m), five times the initial one
+    # Both share one c(m), which is now five times its initial value.
+    assert read_s == pytest.approx(5.0, rel=0.3)
     assert of.read[0] == pytest.approx(of.read[1], rel=0.1)
 
 
@@ -350,7 +351,7 @@ def test_the_cheapest_of_all_pairs_and_of_single_endpoints_is_chosen(rule):
         view = d.preview(request_of(f"{draw.randrange(5)}. {LONG}"), 1.5).view
         found = view.terms.cost_s.copy()
         scorer, of, everywhere = d.policies["laar"].scorers[0][0], view.apart.of, []
-        for helper in range(-1, len(of.slots)):  # each alone; -1 is none
+        for helper in range(-1, len(of.slots)):  # each prefiller alone; -1 means none
             view.apart.of = replace(
                 of, kv_group=np.arange(len(of.slots)), kv_group_of=np.full(len(view.slots), helper)
             )

@@ -1,4 +1,4 @@
-"""The list of models of the whole fleet that clients get."""
+"""The list of models that clients get for the complete fleet."""
 
 from laar.core.catalog import catalog
 from laar.core.endpoints import EndpointTable

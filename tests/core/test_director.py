@@ -97,14 +97,14 @@ def test_aliases_and_filters_change_with_the_settings():
         d.decide(request("auto"), 0.0)
 
 
-def test_an_unserved_model_is_a_404_that_echoes_at_most_200_characters():
+def test_an_unserved_model_gets_a_404_that_echoes_at_most_200_characters():
     with pytest.raises(RequestError) as refused:
         director(*FLEET).decide(request("x" * 5000), 0.0)
     assert refused.value.status == 404
     assert len(str(refused.value)) < 300
 
 
-def test_the_body_is_rewritten_only_for_an_endpoint_that_does_not_know_the_name():
+def test_the_body_is_rewritten_only_if_the_endpoint_lacks_the_name():
     d = director(("10.0.0.1:80", "m1", "auto"))
     assert d.decide(request("auto"), 0.0).rewrite is None
     d = director(("10.0.0.1:80", "m1"))
@@ -134,7 +134,7 @@ def test_a_subset_hint_is_honoured_with_and_without_ports(subset, reached):
 
 
 @pytest.mark.parametrize("subset", [set(), {"10.0.0.2:81"}, {"9.9.9.9"}])
-def test_a_subset_without_a_known_endpoint_is_a_503(subset):
+def test_a_subset_without_a_known_endpoint_gets_a_503(subset):
     with pytest.raises(RequestError) as refused:
         director(*FLEET).decide(request(subset=frozenset(subset)), 0.0)
     assert (refused.value.status, refused.value.reason) == (503, "no-candidates")
@@ -165,7 +165,7 @@ def test_settling_twice_releases_the_reservation_once():
     assert d.table.queued_tokens[0] == 0
 
 
-def test_a_retry_goes_to_another_model_until_all_are_tried():
+def test_a_retry_gets_an_untried_model_until_all_are_tried():
     d = director(*FLEET)
     tried, models = "", []
     for _ in range(3):
@@ -241,7 +241,7 @@ def test_an_engine_that_sleeps_and_may_not_be_woken_gets_no_requests():
 
 
 def with_sleepers(policy="laar"):
-    """A director with an endpoint that is awake and two sleeping ones that may be woken."""
+    """Return a director with one endpoint awake, and two asleep that may be woken."""
     d = director(("awake:1", "m"), settings=DirectorSettings(policy=policy))
     labels = {WAKE_LABEL: "true"}
     sleepers = [EndpointSpec(address=f"{a}:1", models=("m",), labels=labels) for a in "ab"]
@@ -293,9 +293,9 @@ def test_an_unreachable_endpoint_is_skipped_unless_all_are():
     assert d.decide(request(), 0.0)
 
 
-def test_an_endpoint_that_refuses_connections_gets_no_requests_while_another_remains():
+def test_an_endpoint_that_refuses_connections_gets_no_requests():
     d = director(("down:1", "m"), ("up:1", "m"))
-    d.table.round_trip("up:1", None, 0.0)  # a single late answer: a busy engine
+    d.table.round_trip("up:1", None, 0.0)  # one late answer shows only that the engine is busy
     for now in (0.1, 60.0):
         d.table.round_trip("down:1", math.inf, now)
         assert {d.decide(request(), now).address for _ in range(20)} == {"up:1"}
@@ -303,18 +303,18 @@ def test_an_endpoint_that_refuses_connections_gets_no_requests_while_another_rem
     assert d.decide(request(), 60.0)
 
 
-def test_an_endpoint_that_refused_connections_returns_with_its_first_metrics_page():
+def test_an_endpoint_that_was_down_returns_with_its_first_metrics_page():
     d = director(("a:1", "m"), ("b:1", "m"))
     elsewhere = EndpointSpec(address="c:1", models=("m",), metrics_url="http://c:9/metrics")
     d.table.replace("more", [elsewhere])
     for address in ("a:1", "c:1"):
         d.table.round_trip(address, math.inf, 0.0)
-        d.table.read(address, Reading(), 1.0)  # c's page is served by another process
+        d.table.read(address, Reading(), 1.0)  # another process serves the page of c
     assert {d.decide(request(text="x"), 1.0).address for _ in range(60)} == {"a:1", "b:1"}
 
 
 def test_the_metrics_page_of_a_dead_engine_does_not_bring_it_back():
-    """Like vLLM, whose server then answers /health with 503."""
+    """A dead vLLM still serves its page, but answers /health with 503."""
     d = director(("a:1", "m"), ("b:1", "m"))
     for now in range(3):
         d.table.round_trip("a:1", None, now)
@@ -452,7 +452,7 @@ def test_a_scoring_request_avoids_busy_endpoints():
         decision = d.decide(opaque, 0.0)
         assert decision.address == FLEET[1][0]
         d.settle(decision, OK)
-    held = [d.decide(opaque, 0.0).address for _ in range(30)]  # requests in flight count as well
+    held = [d.decide(opaque, 0.0).address for _ in range(30)]  # their number in flight counts, too
     assert {address: held.count(address) for address in held}.keys() == {a for a, *_ in FLEET}
 
 
@@ -510,7 +510,8 @@ def test_auto_stands_for_the_engines_that_support_the_kind_of_request(said):
         d.table.replace("test", [EndpointSpec(address="gen:1", models=("m",)), emb])
     for model in ("auto", ""):
         assert {d.decide(request(model), 0.0).address for _ in range(20)} == {"gen:1"}
-    assert d.decide(request("e"), 0.0).address == "emb:1"  # the engine judges explicit values
+    # If a client names a model, the engine decides whether it supports the request.
+    assert d.decide(request("e"), 0.0).address == "emb:1"
     embed = Request(id="r", api=Api.EMBEDDINGS, model="auto", spans=("x",), chars=1)
     assert {d.decide(embed, 0.0).address for _ in range(20)} == {"emb:1"}
 
@@ -546,12 +547,12 @@ def test_a_failing_learner_does_not_stop_the_others():
     d.settle(d.decide(request(text=text), 0.0), FAILED)
     assert d.degraded["learning"] == 1
     again = d.decide(request(text=text), 0.0)
-    assert again.uncached_tokens == again.tokens, "the failed request is not believed cached"
+    assert again.uncached_tokens == again.tokens, "a failed request is not believed cached"
 
 
 def test_a_fault_in_health_neither_fails_a_request_nor_leaks_its_reservation():
     d = director(*FLEET, health=Health(HealthSettings(), rng=random.Random(1)))
-    d.health.sent = None  # must not be called: raises
+    d.health.sent = None  # raises an error if called
     decision = d.decide(request(), 0.0)
     d.settle(decision, OK)
     assert d.degraded == {"health": 1}
@@ -571,7 +572,7 @@ def test_a_decision_is_immutable_and_its_flight_has_the_later_state():
 
 
 def test_an_idle_endpoint_does_not_look_busy_if_answers_are_not_streamed():
-    """Uncalibrated: the engine prefills long prompts in a tenth of the assumed time."""
+    """The engine prefills long prompts in a tenth of the time that an uncalibrated laar assumes."""
     d, now = director(*FLEET), 0.0
     for _ in range(200):
         decision = d.decide(request(text="word " * 40_000, first_token_seen=False), now)
@@ -581,7 +582,7 @@ def test_an_idle_endpoint_does_not_look_busy_if_answers_are_not_streamed():
 
 
 def test_the_time_to_the_first_token_is_learned_only_from_streamed_answers():
-    """The first byte of any other answer comes after its last token."""
+    """The first byte of an answer that is not streamed comes after its last token."""
     for streamed in (False, True):
         d = director(*FLEET)
         for now in range(50):

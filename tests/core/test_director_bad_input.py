@@ -1,4 +1,4 @@
-"""Bad input from clients, engines, probes and clocks has only limited effects on decisions."""
+"""Bad input from clients, engines, probes and clocks has limited effects on decisions."""
 
 import random
 
@@ -47,7 +47,7 @@ def test_prompts_designed_to_grow_the_index_stay_within_its_limit():
     for number in range(400):
         text = rng.randbytes(1 << 14).hex()
         decision = d.decide(request(text), float(number))
-        if number % 2:  # the other half never ends
+        if number % 2:  # the other requests never end
             finish(d, decision)
         assert d.prefixes.index.size_bytes <= MAX_BYTES
     assert not d.degraded

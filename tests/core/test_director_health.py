@@ -1,4 +1,4 @@
-"""Health in the director: candidates, trials, and who failed when Envoy retried."""
+"""Health in the director: candidates, trials, and which endpoint failed if Envoy retried."""
 
 import random
 from dataclasses import replace
@@ -81,7 +81,7 @@ def test_a_retry_is_not_a_trial_of_a_model_already_tried():
 
 
 def test_a_model_that_stays_down_is_not_waited_for():
-    """Each further attempt would repeat the answer of another model."""
+    """Waiting for it, the client would only get repeated answers of the other model."""
     d = fleet(A, probe=True)
     d.table.replace("more", [EndpointSpec(address=B, models=("other",))])
     slot = d.table.slot(B)
@@ -93,7 +93,7 @@ def test_a_model_that_stays_down_is_not_waited_for():
     assert not chosen(10.0)[1]
     for _ in range(6):
         d.health.passed_over(slot, 10.5)
-    assert chosen(10.6) == ("m", False)  # it may be back in a second
+    assert chosen(10.6) == ("m", False)  # the other model may be back in a second
     assert d.health.questions.due(13.0, 9) == [slot]
     d.health.questions.answered(slot, None, 13.0, Kind.STATUS)
     assert chosen(13.1) == ("m", True)
@@ -101,7 +101,7 @@ def test_a_model_that_stays_down_is_not_waited_for():
     assert not chosen(14.1)[1]
     for _ in range(3):
         d.table.round_trip(B, None, 15.0)
-    assert chosen(16.0) == ("m", True)  # nor for an unreachable one
+    assert chosen(16.0) == ("m", True)  # an unreachable model is not waited for either
 
 
 def test_a_busy_model_is_waited_for():
@@ -120,7 +120,7 @@ def test_a_trial_is_a_single_request_with_fallbacks_and_its_own_reason():
     now = fail(d, A, 1.0)
     assert {d.decide(request(), now).address for _ in range(20)} == {B, C}
     due = now + 1.3
-    for _ in range(3):  # an explanation begins nothing
+    for _ in range(3):  # a preview does not start a trial
         assert d.preview(request(), due).reason == "trial"
     first = d.decide(request(), due)
     assert (first.address, first.reason, first.trial) == (A, "trial", True)
@@ -132,7 +132,7 @@ def test_a_trial_is_a_single_request_with_fallbacks_and_its_own_reason():
     d.replied(first, Reply(status=200), due + 0.1, read=True)
     assert d.health.records.endpoints[
         first.slot
-    ].breaker.is_out  # headers alone prove nothing if it is read
+    ].breaker.is_out  # while the body is read, the status alone proves nothing
     d.replied(first, Reply(status=200, found=GOOD), due + 0.2, read=True)
     assert not d.health.records.endpoints[first.slot].breaker.is_out
     d.settle(first, end())
@@ -172,7 +172,7 @@ def test_the_last_candidate_is_never_excluded():
     assert d.decide(request(), 1.0).reason == "all-failing"
 
 
-def test_endpoints_before_the_one_that_served_count_as_failed_after_a_retry_by_envoy():
+def test_after_retries_by_envoy_the_endpoints_tried_before_count_as_failed():
     d = fleet(A, B, C)
     decision = d.decide(request(), 1.0)
     picked, first, second = decision.address, *decision.fallbacks
@@ -189,7 +189,7 @@ def test_endpoints_before_the_one_that_served_count_as_failed_after_a_retry_by_e
 
 
 def test_a_trial_that_envoy_had_to_retry_has_failed():
-    """The client gets its answer elsewhere; the endpoint stays excluded, for longer."""
+    """The client gets another endpoint's answer; the failed one stays excluded, for longer."""
     d = fleet(A, B, C)
     now = fail(d, A, 1.0) + 1.3
     trial = d.decide(request(), now)
@@ -204,8 +204,8 @@ def test_a_trial_that_envoy_had_to_retry_has_failed():
     assert d.health.records.endpoints[d.table.slot(trial.flight.address)].failures == {}
 
 
-def test_a_trial_that_envoy_had_to_retry_has_failed_even_if_its_endpoint_has_left():
-    """It may return at once, with a request from before still in flight."""
+def test_a_retried_trial_has_failed_even_if_its_endpoint_has_left():
+    """It may return at once, while one of its earlier requests is still in flight."""
     d = fleet(A, B, C)
     slot, specs = d.table.slot(A), d.table.specs()
     while not d.table.in_flight[slot]:
@@ -225,7 +225,7 @@ def test_a_trial_that_envoy_had_to_retry_has_failed_even_if_its_endpoint_has_lef
     assert d.decide(request(), now + 3.0).trial
 
 
-def test_the_retry_itself_may_fail_too():
+def test_envoys_retry_may_fail_as_well():
     d = fleet(A, B, C)
     decision = d.decide(request(), 1.0)
     d.served_by(decision, decision.fallbacks[0], 1.5)
@@ -235,7 +235,7 @@ def test_the_retry_itself_may_fail_too():
     assert d.health.records.endpoints[served].failures == {Kind.STATUS: 1}
 
 
-def test_an_endpoint_that_envoy_chose_itself_does_not_count_against_the_picked_one():
+def test_envoys_own_choice_does_not_count_against_the_picked_endpoint():
     d = fleet(A, B, C)
     d.use(DirectorSettings(fallbacks=0), d.policies)
     decision = d.decide(request(), 1.0)
@@ -281,10 +281,10 @@ def test_records_show_why_an_endpoint_was_excluded_and_its_cost():
 
 
 def test_a_long_prompt_within_its_predicted_time_is_not_a_hang():
-    """Silence in proportion to the prediction does not count, though siblings answer meanwhile."""
+    """A silence in proportion to the predicted time is not a failure, even if siblings answer."""
     d = fleet(A, B)
     now = 0.0
-    for _ in range(60):  # short prompts take half a second everywhere
+    for _ in range(60):  # at both endpoints, short prompts take half a second
         decision = d.decide(request(), now)
         d.replied(decision, Reply(status=200), now + 0.5)
         d.settle(decision, end(latency_s=0.5))
@@ -314,7 +314,7 @@ def test_health_that_is_off_excludes_nothing():
 
 
 def doubted(*addresses, kind=503, **reply):
-    """A director that has just seen a first failure at the first of some endpoints."""
+    """Return a director after the first failure of the first endpoint."""
     d = fleet(*addresses, probe=True)
     d.health.questions.are_asked = True
     d.decide(request(), 0.5)
@@ -338,7 +338,7 @@ def test_after_a_first_failure_an_endpoint_is_probed_before_it_gets_requests():
     assert d.health.questions.due(1.1, 16) == [slot]
     assert d.health.questions.due(1.1, 16) == []
     d.health.questions.answered(slot, Reply(status=200), 1.2, None)
-    assert d.health.state(slot, 1.2) == ""  # no slow start
+    assert d.health.state(slot, 1.2) == ""  # without a slow start
     assert d.health.records.endpoints[slot].breaker.openings == 0
     assert A in addresses_of(d, 40.0, 60)
 
@@ -359,7 +359,8 @@ def test_a_refused_probe_after_a_refused_client_opens_the_breaker():
     d.health.questions.answered(slot, None, 1.2, None, refused=True)
     assert d.health.records.endpoints[slot].breaker.openings == 1
     d.health.questions.due(3.0, 16)
-    d.health.questions.answered(slot, None, 3.1, None, refused=True)  # maybe only the picker's
+    # Perhaps only the picker's connection is refused.
+    d.health.questions.answered(slot, None, 3.1, None, refused=True)
     assert d.preview(request(), 3.2).reason == "trial"
 
 
@@ -376,11 +377,11 @@ def test_the_only_candidate_stays_in_use_although_it_is_a_suspect():
     only = d.decide(request(subset=frozenset({A})), 1.2)
     assert (only.address, only.reason) == (A, "laar")
     d.health.passed_over(d.table.slot(B), 1.3)
-    assert addresses_of(d, 1.4) == {B}  # there would be nobody left
+    assert addresses_of(d, 1.4) == {B}  # as otherwise no candidate would remain
 
 
 def test_a_probe_shows_that_an_attempt_met_a_full_queue():
-    """Envoy does not report the failed attempt's answer; a probe of the engine shows it."""
+    """Envoy does not report the answer to a failed attempt, but a probe gets the same."""
     d = fleet(A, B, C, probe=True)
     d.health.questions.are_asked = True
     d.decide(request(), 0.5)
@@ -395,10 +396,10 @@ def test_a_probe_shows_that_an_attempt_met_a_full_queue():
 
 
 @pytest.mark.parametrize(("sibling", "is_out"), [(200, True), (401, False)])
-def test_a_probe_of_a_sibling_shows_whether_a_denial_is_the_fault_of_the_endpoint(sibling, is_out):
+def test_a_probe_of_a_sibling_shows_whose_fault_a_denial_is(sibling, is_out):
     d = doubted(A, B, C, kind=401)
     slot = d.table.slot(A)
-    assert d.health.questions.due(1.1, 16) == []  # one may be the fault of any client
+    assert d.health.questions.due(1.1, 16) == []  # a single denial may be a client's fault
     attempt = d.health.sent(slot, "m", stream=True, predicted_s=0.1, tokens=10.0, now=1.2)
     d.health.replied(attempt, Reply(status=401), 1.2)
     asked = d.health.questions.due(1.3, 16)
@@ -426,7 +427,7 @@ def test_two_errors_in_answers_are_enough_if_a_probe_is_inconclusive():
     d = doubted(A, B, C, kind=200, text=b'{"error": {"code": 500}}', event=True)
     slot = d.table.slot(A)
     d.health.questions.due(1.1, 16)
-    d.health.questions.answered(slot, Reply(status=401), 1.2, None)  # it wants a key
+    d.health.questions.answered(slot, Reply(status=401), 1.2, None)  # the engine requires a key
     assert not d.health.records.endpoints[slot].breaker.is_out
     attempt = d.health.sent(slot, "m", stream=True, predicted_s=0.1, tokens=10.0, now=1.3)
     event = Reply(status=200, text=b'{"error": {"code": 500}}', event=True)
@@ -463,7 +464,7 @@ def test_useless_answers_from_all_endpoints_count_against_none(kind):
     assert not d.health.records.endpoints[d.table.slot(A)].failures
 
 
-def test_an_answer_with_another_model_name_counts_as_failure_if_siblings_use_the_right_one():
+def test_an_endpoint_whose_answers_name_another_model_is_excluded():
     d = fleet(A, B, C)
     for n in range(12):
         answer(d, A, GOOD, 1.0 + n, model="foreign")
@@ -490,13 +491,13 @@ def test_a_dated_name_or_a_path_of_the_requested_model_is_accepted():
     assert not d.health.records.endpoints[d.table.slot(A)].failures
 
 
-def test_a_useless_answer_triggers_a_probe_and_a_useless_reply_excludes_the_endpoint():
+def test_useless_answers_to_a_client_and_a_probe_exclude_the_endpoint():
     d = doubted(A, B, C, kind=200, found=Kind.TYPE, detail="text/html")
     slot = d.table.slot(A)
-    assert d.health.records.endpoints[slot].breaker.is_out  # a suspect
+    assert d.health.records.endpoints[slot].breaker.is_out  # as a suspect
     asked = d.health.questions.due(1.1, 16)
     assert slot in asked
-    assert len(asked) == 2  # and a sibling, to compare with
+    assert len(asked) == 2  # with a sibling for comparison
     html = Reply(status=200, found=Kind.TYPE, detail="text/html")
     d.health.questions.answered(slot, html, 1.2, None)
     (other,) = set(asked) - {slot}
@@ -505,10 +506,11 @@ def test_a_useless_answer_triggers_a_probe_and_a_useless_reply_excludes_the_endp
     d.health.questions.due(3.0, 16)
     d.health.questions.answered(slot, html, 3.1, None)
     assert d.health.records.endpoints[slot].breaker.trial_at > 4.0
-    assert d.health.records.endpoints[slot].breaker.probe_due(9.0)  # before a request is risked
+    # A probe comes before a trial with a request.
+    assert d.health.records.endpoints[slot].breaker.probe_due(9.0)
 
 
-def test_a_page_that_probes_get_everywhere_excludes_no_endpoint():
+def test_no_endpoint_is_excluded_if_probes_of_all_get_the_same_page():
     d = doubted(A, B, C, kind=200, found=Kind.TYPE, detail="text/html")
     html = Reply(status=200, found=Kind.TYPE, detail="text/html")
     for slot in d.health.questions.due(1.1, 16):

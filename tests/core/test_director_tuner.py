@@ -1,4 +1,4 @@
-"""The director with a tuner: one set of weights for each decision, and its outcome."""
+"""The director with a tuner: each decision uses one set of weights, and reports its outcome."""
 
 import random
 
@@ -22,7 +22,7 @@ START = {"k_rtt": 1.0, "k_queue": 0.7}
 
 
 class Recorder:
-    """A fake climb: version n, then n + 1, and a list of the outcomes it received."""
+    """A fake tuner: counts versions up, and records the outcomes reported to it."""
 
     def __init__(self):
         self.asked = 0
@@ -81,7 +81,7 @@ def test_the_weights_reach_the_cost():
     assert farther(second) > 1.8 * farther(first)
 
 
-def test_explanations_and_requests_without_room_consume_no_weights():
+def test_explanations_and_held_requests_consume_no_weights():
     recorder = Recorder()
     d = director(recorder)
     d.preview(request(), 0.0)
@@ -110,7 +110,7 @@ def test_the_end_of_a_request_is_reported_once_with_its_version(end, ok):
     assert now == 12.0
 
 
-def test_other_policies_and_shadow_and_opaque_requests_are_not_reported_to_the_tuner():
+def test_other_policies_and_shadow_and_opaque_requests_use_no_tuner():
     recorder = Recorder()
     d = director(recorder)
     for other in (request(policy="random"), request(shadow=True)):
@@ -140,7 +140,8 @@ def test_a_scorer_cannot_change_the_weights_of_the_tuner():
     d = director(tuner, policy="meddling")
     d.policies["meddling"] = Policy(name="meddling", scorers=((Meddler(), 1.0),))
     seen = []
-    for _ in range(300):  # windows of the incumbent, of candidates, and the wait between them
+    # Covers windows of the incumbent and of candidates, and the wait between them.
+    for _ in range(300):
         decision = d.decide(request(), 0.0)
         seen.append(decision.view.weights)
         d.settle(decision, Completion(status=200, cause="complete", latency_s=1.0, ttft_s=0.2))
@@ -151,10 +152,10 @@ def test_a_scorer_cannot_change_the_weights_of_the_tuner():
     assert tuner.export()["weights"] == START
     for weights in (*seen, *(window["weights"] for window in windows)):
         assert all(floor <= weights[name] <= cap for name, (floor, cap) in BOUNDS.items())
-    assert d.degraded["scorer"] == len(seen)  # counts as a fault of the plug-in
+    assert d.degraded["scorer"] == len(seen)  # each attempt counts as a fault of the plug-in
 
 
-def test_settling_decisions_count_so_that_windows_open():
+def test_decisions_between_windows_count_so_that_the_next_one_opens():
     tuner = Tuner(TunerSettings(bounds=BOUNDS, window=24), START)
     d = director(tuner)
     versions = []

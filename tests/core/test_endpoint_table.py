@@ -54,7 +54,7 @@ def test_endpoints_of_several_sources_are_combined():
 
 
 def test_a_new_endpoint_is_assumed_to_serve_the_names_of_the_others():
-    """Otherwise its arrival would change the hash of all prompts under a second name."""
+    """Otherwise its arrival would change the hashes of all prompts for models with two names."""
     table, specs = EndpointTable(), [spec(f"a:{n}", "m", "other", "tuned") for n in range(2)]
     table.replace("s", specs[:1])
     weights = {"m": "/m", "other": "/m", "tuned": "/tuned"}
@@ -107,13 +107,13 @@ def test_a_reading_of_an_endpoint_that_left_is_dropped():
 
 
 class Membership(RuleBasedStateMachine):
-    """Joins, leaves, reservations and releases in any order, compared with a simple model."""
+    """Compare joins, leaves, reservations and releases in any order with a simple model."""
 
     def __init__(self):
         super().__init__()
         self.table = EndpointTable()
         self.members = set()
-        self.open = []  # (slot, address, tokens)
+        self.open = []  # of (slot, address, tokens)
 
     @rule(members=st.sets(st.sampled_from(ADDRESSES), max_size=25))
     def change(self, members):

@@ -1,4 +1,4 @@
-"""Exploration: hardly known models get a small share, and no request pays much for it."""
+"""Exploration gives little-known models a small share, and costs no request much."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = {"known": 1.0, "thin": 1.5, "slow": 30.0}
 
 
 class Known:
-    """Models, some of which were measured; outcomes are reported or not."""
+    """Assesses models with known and unknown accuracies, with or without reported outcomes."""
 
     def __init__(self, reported: dict[str, float] | None) -> None:
         self.reported = reported
@@ -66,7 +66,7 @@ def director(reported: dict[str, float] | None, **settings: object) -> Director:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More requests explore here than in a fleet, so that fewer are needed."""
+    """Let more requests explore than in production, so that a test needs fewer."""
     monkeypatch.setattr(exploring, "EXPLORE_SHARE", 0.05)
 
 
@@ -83,7 +83,7 @@ def asked(d: Director, count: int = 2000, **more: object) -> dict[str, int]:
 def test_a_small_share_of_requests_explores_the_least_known_model() -> None:
     chosen = asked(director({"known": 1.0}))
     assert 60 <= chosen["thin"] <= 140
-    assert chosen["slow"] == 0  # its answer would take thirty times as long
+    assert chosen["slow"] == 0  # too expensive, as its answer would take thirty times as long
 
 
 @pytest.mark.long

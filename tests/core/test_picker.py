@@ -1,4 +1,4 @@
-"""The max-score picker: near-ties, load, chance, and the order of fallbacks."""
+"""The max-score picker: near-ties, load, random choice, and the order of fallbacks."""
 
 import random
 from collections import Counter
@@ -57,7 +57,7 @@ def test_masks_take_precedence_over_scores_in_order_of_importance(candidates, se
     rest = ranked[1:]
     assert rest == sorted(rest, reverse=True)
     best = max(ranked)
-    assert ranked[0][:2] == best[:2], "no score makes up for a mask"
+    assert ranked[0][:2] == best[:2], "masks take precedence over any score"
     assert ranked[0][2] >= best[2] - NEAR_TIE * best[2]
 
 

@@ -1,4 +1,4 @@
-"""Retries: any policy can avoid what failed, and stop once every model has been tried."""
+"""Retries can avoid tried models under any policy, and stop once all have been tried."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RIGHT = {"a": 0.5, "b": 0.6, "c": 0.9}
 
 
 class Known:
-    """Models with a fixed time, and a shared difficulty of questions."""
+    """Assesses models with fixed times, whose failures are correlated."""
 
     def __init__(self, spread: float = 1.5) -> None:
         self.spread = spread
@@ -70,7 +70,7 @@ def ask(d: Director, tried: str = "") -> Decision:
 
 
 def chain(d: Director) -> list[str]:
-    """Return the models in order of attempts, up to the one after which the client stops."""
+    """Return the models of the attempts, in order, until the client stops."""
     tried: list[str] = []
     while len(tried) < 10:
         decision = ask(d, ",".join(tried))
@@ -85,11 +85,11 @@ def test_with_new_model_every_policy_tries_each_model_once_and_stops(policy: str
     assert sorted(chain(director(policy=policy, retries="new-model"))) == list(MODELS)
 
 
-def test_as_scored_does_not_change_other_policies() -> None:
+def test_the_rule_as_scored_does_not_change_other_policies() -> None:
     assert len(chain(director(policy="least-loaded"))) == 10
 
 
-def test_a_policy_with_new_model_still_chooses_among_the_untried_by_its_own_scores() -> None:
+def test_with_new_model_a_policy_ranks_the_untried_by_its_own_scores() -> None:
     d = director(policy="least-loaded", retries="new-model")
     d.table.reserve(d.table.slot("10.0.0.1:80"), 1e6, 1e6)
     assert {ask(d, "a").model for _ in range(20)} == {"c"}
@@ -100,8 +100,8 @@ def test_laar_asks_each_model_once_in_order_of_cost_and_stops() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_ordering_by_seconds_over_probability_is_close_to_the_best_of_all_orders(seed: int) -> None:
-    """Greedy by L / P(correct | failed) against every order of five models, exactly."""
+def test_ordering_by_seconds_over_probability_is_close_to_optimal(seed: int) -> None:
+    """Compare the order by L / P(correct | failed) with the exact optimum of five models."""
     rng = np.random.default_rng(seed)
     right, seconds = rng.uniform(0.05, 0.95, 5), rng.lognormal(0, 1, 5)
 
@@ -142,14 +142,14 @@ def with_windows(**windows: int) -> Director:
 
 
 def test_exhaustion_does_not_wait_for_a_model_with_too_short_a_window() -> None:
-    """The prompt has 100 tokens; a retry would go to a model that was wrong at temperature 0."""
+    """The prompt has 100 tokens; the only other retry would repeat a wrong answer."""
     assert chain(with_windows(c=50)) == ["a", "b"]
     assert chain(with_windows(b=50, c=50)) == ["a"]
     assert chain(with_windows(c=5000)) == ["a", "b", "c"]
-    assert chain(with_windows(a=50, b=50, c=60)) == ["c"]  # fits none: try the largest
+    assert chain(with_windows(a=50, b=50, c=60)) == ["c"]  # fits none, so the largest is tried
 
 
-def test_a_model_with_too_short_a_window_does_not_affect_the_tried_counts_of_others() -> None:
+def test_a_model_with_too_short_a_window_changes_no_counts_of_others() -> None:
     d = with_windows(c=50)
     d.use(DirectorSettings(policy="least-loaded", retries="new-model"), d.policies)
     assert {ask(d, "a,a,b").model for _ in range(20)} == {"b"}
@@ -164,6 +164,6 @@ def test_exhaustion_waits_for_a_busy_endpoint_with_a_sufficient_window() -> None
     assert ask(d, "a").model == "b"
     assert not ask(d, "a").exhausted
     for _ in range(3):
-        d.table.round_trip(large.address, None, 0.0)  # unreachable
+        d.table.round_trip(large.address, None, 0.0)  # makes it unreachable
     d.table.read("10.0.0.0:80", Reading(), 0.0)
     assert ask(d, "a").exhausted

@@ -1,4 +1,4 @@
-"""Round trips: the mean, its clip, and unknown values."""
+"""The smoothed round trip: outliers are clipped, and missing values stay unknown."""
 
 import math
 import random
@@ -34,7 +34,6 @@ def test_an_invalid_round_trip_changes_nothing(sample_s: float) -> None:
 
 def test_one_spike_of_545_ms_moves_a_mean_of_37_ms_by_less_than_25() -> None:
     assert smooth_rtt(0.037, 0.545) - 0.037 < 0.025
-    assert 0.3 * (0.545 - 0.037) > 0.150  # the effect of an unclipped mean
 
 
 def test_a_lasting_change_is_followed_up_in_ten_probes_and_down_as_well() -> None:

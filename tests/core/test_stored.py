@@ -1,4 +1,4 @@
-"""Stored answers are continued and fetched where they are stored."""
+"""Stored answers are continued and fetched at the endpoint that stores them."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ FLEET = [(f"10.0.0.{n}:80", "m") for n in range(1, 6)]
 
 
 def answered(d, name, session="", now=0.0):
-    """Let an endpoint give an answer under that id; return the endpoint."""
+    """Let an endpoint store an answer under an id; return the endpoint."""
     decision = d.decide(request("m", session=session), now)
     d.keeps(decision, name)
     d.settle(decision, Completion(status=200, cause="complete", latency_s=1.0))

@@ -1,4 +1,4 @@
-"""Shared parts of collectors' tests: a recording sink, a server, and waiting for a condition."""
+"""Fixtures for tests of collectors: a recording sink, a server, and waiting for a condition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from laar.prefix.tokens import Stored
 
 @dataclass
 class Recorder:
-    """All sinks of the data layer in one."""
+    """Implements all sinks of the data layer."""
 
     specs: dict[str, tuple[EndpointSpec, ...]] = field(default_factory=dict)
     replaced: int = 0
@@ -86,12 +86,12 @@ def recorder() -> Recorder:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], object]], Awaitable[None]]:
-    """Wait for a condition; fail at this deadline if it never holds."""
+    """Return a function that waits for a condition, and fails at a deadline."""
 
     async def wait(condition: Callable[[], object], deadline_s: float = 20.0) -> None:
         end = time.monotonic() + deadline_s
         while not condition():
-            assert time.monotonic() < end, "the condition never came true"
+            assert time.monotonic() < end, "waited in vain for a condition"
             await asyncio.sleep(0.005)
 
     return wait
@@ -99,7 +99,7 @@ def until() -> Callable[[Callable[[], object]], Awaitable[None]]:
 
 @pytest.fixture
 async def start() -> AsyncIterator[Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]]:
-    """Run endless coroutines during the test, and stop them after it."""
+    """Return a function that runs an endless coroutine until the end of the test."""
     tasks: list[asyncio.Task[Any]] = []
 
     def run(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -118,7 +118,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Callable[[Handler], Awaitable[str]]]:
-    """Serve every path on loopback by one handler; returns host:port."""
+    """Return a function that serves all paths on loopback by one handler; it returns host:port."""
     servers: list[TestServer] = []
 
     async def run(handler: Handler) -> str:

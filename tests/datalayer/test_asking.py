@@ -1,4 +1,4 @@
-"""One tiny request to an endpoint, as the doctor and the breaker send it."""
+"""A tiny request to an endpoint, as the doctor and the breaker send it."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from laar.health import GOOD, Kind, judge
 
 
 async def answer_of(handler, timeout_s=5.0):
-    """Return the result of asking an endpoint with this handler, and the requests it got."""
+    """Ask an endpoint with this handler; return the result and the requests that it received."""
     sent = []
 
     async def handle(request):

@@ -1,4 +1,4 @@
-"""Token ids of a chat, as computed by its engine."""
+"""Engines are asked for the token ids of chats, from which laar learns their templates."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def tokenized(chat: Any, *, tools_first: bool) -> web.Response:
 
 
 async def asked_for_templates(specs: list[EndpointSpec], start: Any) -> dict[str, Template]:
-    """Let the collector ask these engines; return its results, which keep growing."""
+    """Let the collector ask these engines; return the growing list of its results."""
     table = EndpointTable()
     table.replace("test", specs)
     beliefs = PrefixBeliefs(key=b"k" * 16, max_bytes=1 << 20)
@@ -61,10 +61,10 @@ async def asked_for_templates(specs: list[EndpointSpec], start: Any) -> dict[str
 
 
 @pytest.mark.parametrize("alike", [True, False])
-async def test_a_name_shared_by_models_has_the_most_common_template_unless_theirs_are_equal(
+async def test_a_name_shared_by_models_has_the_most_common_template(
     serve: Any, start: Any, until: Any, alike: bool
 ) -> None:
-    """Like engines served as NAME and `auto`."""
+    """Different models may share a name such as `auto`."""
 
     async def answer(request: web.Request) -> web.Response:
         chat = await request.json()

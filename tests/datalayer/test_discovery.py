@@ -64,9 +64,9 @@ def test_an_engines_address_may_be_its_base_url(pasted: str) -> None:
 @pytest.mark.parametrize(
     ("listed", "several"),
     [
-        ([{"id": "llama3.2:latest"}, {"id": "nomic-embed-text:latest"}], True),  # Ollama
+        ([{"id": "llama3.2:latest"}, {"id": "nomic-embed-text:latest"}], True),  # from Ollama
         ([{"id": "a", "root": "/a"}, {"id": "b", "root": "/b"}], True),
-        ([{"id": "a", "root": "/a"}, {"id": "auto", "root": "/a"}], False),  # vLLM
+        ([{"id": "a", "root": "/a"}, {"id": "auto", "root": "/a"}], False),  # from vLLM
         ([{"id": "a", "root": "/a"}, {"id": "sql", "parent": "a"}], False),
         ([{"id": "a"}], False),
     ],

@@ -12,7 +12,7 @@ from laar.datalayer.dns import MAX_ADDRESSES, MAX_AT_ONCE, Resolver, system_look
 
 
 class Names:
-    """A fake DNS: names that are set resolve; others do not."""
+    """A fake DNS that resolves only the names that a test has set."""
 
     def __init__(self, **names: Sequence[str]) -> None:
         self.names = names
@@ -58,7 +58,7 @@ async def test_ip_literals_pass_at_once_and_names_follow(
     assert by_address["10.9.9.9:1"].host == ""
 
 
-async def test_changed_dns_records_change_the_endpoints_and_unchanged_ones_notify_no_one(
+async def test_endpoints_follow_changed_dns_records_only(
     recorder: Any, start: Any, until: Any
 ) -> None:
     names = Names(gpu=["10.0.0.1"])
@@ -125,7 +125,7 @@ async def test_names_that_leave_the_source_are_forgotten(
     await until(lambda: recorder.addresses == ["10.0.0.1:8000"])
 
 
-async def test_two_names_for_one_address_are_one_endpoint_and_lost_models_are_reported(
+async def test_two_names_for_one_address_are_one_endpoint(
     recorder: Any, start: Any, until: Any
 ) -> None:
     names = Names(a=["10.0.0.1"], b=["10.0.0.1"])

@@ -1,4 +1,4 @@
-"""Reading from engines that answer in unusual ways."""
+"""Responses of engines are read even if they arrive in unusual ways."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SPEC = EndpointSpec(address="127.0.0.1:80", models=("m",))
 
 
 class Server:
-    """Answers each request with the next of `answers`, the last again and again.
+    """Answers each request with the next of `answers`, and repeats the last one.
 
-    An answer of several parts is sent with pauses; one that ends in None is followed by a close.
+    The parts of an answer are sent with pauses; None as the last part closes the connection.
     """
 
     def __init__(self, *answers: list[bytes | None]) -> None:
@@ -62,7 +62,7 @@ def session() -> aiohttp.ClientSession:
 
 
 async def fetched(it: aiohttp.ClientSession, url: str, *, within_s: float = 0.3) -> object:
-    """Return status and body, or the name of the error."""
+    """Return the status and the body, or the name of the error."""
     try:
         sent: list[float] = []
         page = get(it, url, SPEC, sent=lambda: sent.append(time.monotonic()))

@@ -41,7 +41,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     def write() -> None:
         with pipe.open("wb", buffering=0) as file:
             for _ in range(3):
-                file.write(b"x" * 70_000)  # more than a pipe's capacity
+                file.write(b"x" * 70_000)  # more than a pipe can buffer
 
     writer = threading.Thread(target=write)
     writer.start()

@@ -44,7 +44,7 @@ def sink(recorder: Any) -> Any:
 
 @pytest.fixture
 async def cluster(serve: Any, start: Any, sink: Any) -> Any:
-    """An API server; `cluster.follow(source)` starts a collector for it."""
+    """Yield an API server; `cluster.follow(source)` starts a collector for it."""
     server = KubeApiServer()
     server.url = "http://" + await serve(server.handle)  # type: ignore[attr-defined]
 
@@ -324,7 +324,7 @@ async def test_a_pool_defines_selector_and_ports_and_its_changes_take_effect(
     assert sink.problems == {}
 
 
-async def test_the_problems_of_its_pods_end_with_a_pool(
+async def test_a_deleted_pool_ends_the_problems_of_its_pods(
     cluster: Any, sink: Any, until: Any
 ) -> None:
     await cluster.put("inferencepools", pool())
@@ -370,7 +370,7 @@ async def test_objectives_and_rewrites_of_this_pool_are_reported(
     assert sink.problems == {}
 
 
-async def test_the_object_kinds_of_llm_d_are_watched_in_addition_to_the_old_ones(
+async def test_the_object_kinds_of_llm_d_are_watched_with_the_old_ones(
     cluster: Any, sink: Any, until: Any
 ) -> None:
     def objective(name: str, priority: int) -> dict[str, Any]:
@@ -409,7 +409,7 @@ async def test_an_object_of_v1_applies_to_pools_by_list_and_by_selector(
     v1 = "inferenceobjectives.v1.llm-d.ai"
     listed = objective("listed", 1, poolRefs=[{"name": "other"}, {"name": "fleet"}])
     await cluster.put(v1, listed)
-    # The older version shows the same object, except fields that it lacks.
+    # The older API version shows the same object without the fields that it lacks.
     await cluster.put("inferenceobjectives.llm-d.ai", objective("listed", 1))
     gold = {"matchLabels": {"tier": "gold"}}
     await cluster.put(v1, objective("gold", 2, poolSelector=gold))
@@ -498,10 +498,10 @@ async def test_no_call_is_made_beyond_the_permissions(cluster: Any, sink: Any, u
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_after_any_sequence_of_events_the_endpoints_match_the_cluster(
+async def test_endpoints_match_the_cluster_after_any_sequence_of_events(
     cluster: Any, sink: Any, until: Any, seed: int
 ) -> None:
-    """Writes, disconnects, cut lines, outages, compactions and bookmarks in any order."""
+    """Mix writes, disconnects, cut lines, outages, compactions and bookmarks at random."""
     rng = random.Random(seed)
     cluster.gone_as_status = seed % 2 == 0
     cluster.follow(VLLM)

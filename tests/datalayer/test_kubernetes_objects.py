@@ -62,7 +62,7 @@ def test_a_finished_pod_is_ignored_even_if_it_stays_ready(phase: str, used: bool
         {"metadata": {"name": "a"}, "status": {"conditions": None, "podIP": "10.0.0.1"}},
     ],
 )
-def test_a_pod_is_ignored_unless_it_is_ready_and_has_an_address_and_is_not_being_deleted(
+def test_pods_that_are_unready_or_deleted_or_have_no_address_are_ignored(
     item: Any,
 ) -> None:
     assert pod_endpoints(item, (8000,), RULES) is None
@@ -103,7 +103,7 @@ def test_rank_is_the_index_of_the_target_port() -> None:
 
 
 def test_the_ranks_of_a_pod_publish_on_neighbouring_ports() -> None:
-    """Engines add the rank to the port of their KV events."""
+    """An engine adds the rank to the port of its KV events."""
     item = pod("a", annotations={"llm-d.ai/active-ports": "8000,8002", "laar.dev/model": "m"})
     item["metadata"]["labels"] |= {
         "laar.dev/kv-events": "5557",
@@ -287,7 +287,7 @@ def test_targets_are_chosen_in_proportion_to_their_weights(
     rules = (Rewrite(models=frozenset(), targets=("a", "b"), weights=weights),)
     rng = random.Random(1)
     seen = Counter(rewrite_target(rules, "m", rng) for _ in range(4000))
-    # Four standard deviations of a fair coin thrown 4,000 times are 0.032.
+    # 0.032 are four standard deviations of the share of heads in 4,000 throws of a fair coin.
     assert [seen[name] / 4000 for name in ("a", "b")] == pytest.approx(shares, abs=0.032)
 
 

@@ -22,7 +22,7 @@ PODS = "/api/v1/namespaces/ml/pods"
 
 
 def certificate(directory: Path, name: str) -> tuple[Path, ssl.SSLContext]:
-    """A certificate for 127.0.0.1 that is its own CA."""
+    """Make a self-signed certificate for 127.0.0.1; return its path and a server's context."""
     key, cert = directory / f"{name}.key", directory / f"{name}.pem"
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1"
     subprocess.run(

@@ -43,7 +43,7 @@ def batch(*events: Any) -> bytes:
 
 
 def decoded(payload: bytes) -> list[Event]:
-    """The events of an engine's first message."""
+    """Return the events of an engine's first message."""
     return decode_batch(payload, Groups())
 
 
@@ -145,7 +145,7 @@ def test_salted_pages_yield_the_same_blocks_however_sglang_joins_them(metadata: 
     cache_salt=st.none() | st.just("s"),
 ), max_size=6))  # fmt: skip
 def test_every_decoded_batch_can_be_stored(events: list[Any]) -> None:
-    """One engine's events must not stop those of all others."""
+    """An error while storing would stop the events of all other engines."""
     blocks = TokenBlocks()
     for event in events:
         with contextlib.suppress(ValueError):
@@ -168,7 +168,7 @@ def of_group(event: dict[str, Any], group: int, kind: str | None = None) -> dict
 
 @pytest.mark.parametrize("kind", ["full_attention", "mla_attention"])
 def test_the_layer_group_with_full_attention_is_tracked_at_any_index(kind: str) -> None:
-    # As vLLM numbers Gemma 3's and gpt-oss's: by their first layer, which has a window.
+    # vLLM numbers groups by their first layers; in Gemma 3 and gpt-oss, the first has a window.
     windows = [of_group(STORED, group, "sliding_window") for group in (0, 1)]
     whole = of_group({**STORED, "block_hashes": [1, 2]}, 2, kind)
     further = of_group({**STORED, "block_hashes": [3, 4]}, 3, kind)
@@ -203,12 +203,8 @@ def test_events_show_the_memory_tier_of_blocks(fields, tier) -> None:
 
 
 def test_copies_in_the_hosts_memory_are_marked() -> None:
-    placeholder = {
-        **STORED,
-        "medium": "CPU",
-        "token_ids": [],
-        "block_size": 0,
-    }  # vLLM's shorter form
+    # vLLM may leave out the tokens.
+    placeholder = {**STORED, "medium": "CPU", "token_ids": [], "block_size": 0}
     sglang = ["BlockRemoved", [1], "CPU_PINNED"]
     stored, whole, removed = decoded(batch(placeholder, {**STORED, "medium": "CPU"}, sglang))
     assert isinstance(stored, Stored)
@@ -249,7 +245,7 @@ def test_consecutive_pages_are_joined_into_one_event() -> None:
     read = decoded(batch(*prompt, *further, ["BlockRemoved", [100]], *pages(700, 2)))
     shown = [(len(e.hashes), e.parent, len(e.ids)) for e in read if isinstance(e, Stored)]
     assert shown == [(503, None, 503), (2, None, 2)]
-    older = [page[:-1] for page in pages(1, 9)]  # without a medium
+    older = [page[:-1] for page in pages(1, 9)]  # without the medium
     assert len(decoded(batch(*older))) == 1
     other = [*pages(1, 2), *pages(3, 2, size=2, parent=2)]
     assert len(decoded(batch(*other))) == 2
@@ -270,7 +266,7 @@ def test_consecutive_pages_are_joined_into_one_event() -> None:
     )
 )
 def test_joined_pages_fill_a_cache_like_single_pages(stored: Any) -> None:
-    """Prompts with a part that was cached before, or reported so."""
+    """Part of each prompt was cached before, so that only the rest is reported."""
     events = []
     for ids, cached in stored:
         names = [None, *hash_blocks(np.array(ids, np.uint32), 1, 5)]
@@ -298,13 +294,13 @@ def test_joined_pages_fill_a_cache_like_single_pages(stored: Any) -> None:
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=12,
 ).map(lambda value: msgspec.msgpack.encode([0, value]))))  # fmt: skip
-def test_arbitrary_bytes_raise_nothing_else(payload: bytes) -> None:
+def test_arbitrary_bytes_raise_only_value_errors(payload: bytes) -> None:
     with contextlib.suppress(ValueError):
         decoded(payload)
 
 
 class Engine:
-    """A publisher like vLLM's, on loopback."""
+    """A publisher on loopback, like vLLM's."""
 
     def __init__(self) -> None:
         self.context = zmq.Context()
@@ -344,7 +340,7 @@ def spec(engine: Engine, label: str | None = None, *, replay: Replay | None = No
 
 
 def kinds(recorder: Any) -> list[str]:
-    """Return the sink's calls, by name."""
+    """Return the names of the sink's calls."""
     return [kind for kind, *_ in recorder.kv_events]
 
 
@@ -380,7 +376,7 @@ async def test_events_reach_the_sink_in_order(
 async def test_a_gap_or_a_restart_is_reported_before_the_events_that_follow(
     engine: Engine, recorder: Any, start: Any, until: Any, jump: int, found: list[str]
 ) -> None:
-    engine.number = 100  # the first number seen has no meaning
+    engine.number = 100  # any number may be the first that is seen
     start(KvEvents(lambda: [spec(engine)], recorder).run())
     await until(engine.subscribed)
     engine.publish(REMOVED)
@@ -402,7 +398,7 @@ async def test_an_unreadable_batch_is_reported_and_the_next_one_counts(
     assert "can't be read" in recorder.problems["kv-events 127.0.0.1:8000"]
     engine.publish(REMOVED)
     await until(lambda: len(recorder.kv_events) == 5)
-    # A cache begins with number 0, readable or not.
+    # Number 0 means that the cache began empty, even if its batch can't be read.
     assert kinds(recorder) == ["lost", "cleared", "lost", "lost", "removed"]
     assert recorder.problems == {}
 
@@ -534,7 +530,8 @@ async def test_a_gap_is_filled_by_what_the_engine_still_has(
         replay.answer()
         return [
             " ".join(map(str, (kind, *(hashes[0] for hashes in more))))
-            for kind, _, *more in recorder.kv_events[1:]  # the first: listening began
+            # The first event only says that listening began.
+            for kind, _, *more in recorder.kv_events[1:]
         ]
 
     engine.number = 10
@@ -617,12 +614,12 @@ async def test_batches_after_an_unreadable_one_are_taken_from_a_replay(
 async def test_other_tasks_run_while_waiting_batches_are_processed(
     engine: Engine, recorder: Any, start: Any, until: Any
 ) -> None:
-    """Receiving does not pause by itself while messages wait."""
+    """While messages wait, `recv` returns at once and never yields to the event loop."""
     start(KvEvents(lambda: [spec(engine)], recorder).run())
     await until(engine.subscribed)
     for _ in range(800):
         engine.publish(REMOVED)
-    time.sleep(0.5)  # noqa: ASYNC251 - the loop stands still, and the messages arrive
+    time.sleep(0.5)  # noqa: ASYNC251 - blocks the loop while the messages arrive
     at = [0]
     while at[-1] < 802:
         at.append(len(recorder.kv_events))
@@ -633,7 +630,7 @@ async def test_other_tasks_run_while_waiting_batches_are_processed(
 async def test_an_engine_is_heard_again_after_its_connection_died(
     engine: Engine, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a host goes down, the connection does not end: its bytes just stop."""
+    """If a host goes down, its connection stays open, but no more bytes arrive."""
     monkeypatch.setattr(kv_events, "PING_S", 0.5)
     open_pipes: list[asyncio.Event] = []
     ends: list[asyncio.StreamWriter] = []
@@ -658,7 +655,7 @@ async def test_an_engine_is_heard_again_after_its_connection_died(
         engine.publish(REMOVED)
         await until(lambda: "removed" in kinds(recorder))
         open_pipes[0].clear()
-        engine.number += 1  # one was sent into the dead connection
+        engine.number += 1  # as if a batch had been sent into the dead connection
 
         def heard_again() -> bool:
             engine.publish(REMOVED)
@@ -701,7 +698,7 @@ async def test_a_socket_that_publishes_nothing_is_a_problem(
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
-    """This happens if the labels are swapped or name the API's port."""
+    """This happens if the two labels are swapped, or name the port of the API."""
     monkeypatch.setattr(kv_events, "REACH_S", 0.2)
 
     is_open: set[asyncio.StreamWriter] = set()
@@ -750,7 +747,7 @@ async def test_a_replay_that_stops_midway_counts_as_lost_events(
     until: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An engine's socket drops messages that it can't send at once, first the end mark."""
+    """An engine's socket drops messages that it can't send at once, for example the end mark."""
     monkeypatch.setattr(kv_events, "REPLAY_S", 0.2)
     replay.ends = False
     replay.kept = [(number, removal(number)) for number in range(3)]

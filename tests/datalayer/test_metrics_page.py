@@ -48,7 +48,7 @@ def page(text: str, engine: str = "vllm"):
 
 
 def merged(*pages: str) -> str:
-    """One page with several ranks: the format groups the series of a name."""
+    """Merge the pages of several ranks; the format keeps the series of a name together."""
     lines = [line for text in pages for line in text.splitlines() if not line.startswith("#")]
     return "\n".join([*sorted(lines, key=lambda line: line.split("{")[0]), ""])
 
@@ -135,7 +135,7 @@ def test_each_queue_of_an_sglang_engine_counts_once(
 
 
 def test_each_rank_has_its_own_queue_and_the_values_common_to_all() -> None:
-    """SGLang counts tokens in the process shared by all ranks: they restart together."""
+    """SGLang counts tokens in a process shared by all ranks, so all ranks restart together."""
     queue = 'sglang:%s{dp_rank="%d",tp_rank="%d"} %d\n'
     text = "".join(
         queue % (name, rank, 2 * rank, value + rank)
@@ -246,7 +246,7 @@ def test_growing_or_missing_counters_are_not_a_restart() -> None:
 def test_a_restart_is_detected_although_the_first_pages_lack_the_counters(
     later: int, restarted: bool
 ) -> None:
-    """SGLang's counters have labels, and appear with the first request."""
+    """SGLang's counters appear only with the first request, as they have labels."""
     bare = b'sglang:num_running_reqs{model_name="m"} 0.0\n'
     counted = bare + b'sglang:prompt_tokens_total{model_name="m"} %d\n'
     _, before = read_page(counted % 5_100_000, "sglang", None)
@@ -310,8 +310,8 @@ def test_an_incomplete_line_takes_time_linear_in_its_length(noise: bytes, begin:
 
 
 @pytest.mark.parametrize(("blocks", "size"), [("1e200", "1e200"), ("1e300", "1"), ("1e-9", "0")])
-def test_an_absurd_capacity_is_unknown(blocks: str, size: str) -> None:
-    """It is later converted to an integer, which fails for infinity."""
+def test_an_impossible_capacity_counts_as_unknown(blocks: str, size: str) -> None:
+    """The capacity is later converted to an integer, which fails for infinity."""
     text = f'vllm:cache_config_info{{num_gpu_blocks="{blocks}",block_size="{size}"}} 1\n'
     assert math.isnan(page(text).capacity_tokens)
 
@@ -331,7 +331,7 @@ def test_running_adapters_come_from_the_latest_sample() -> None:
 
 
 def test_a_llama_cpp_page_is_read() -> None:
-    """As documented for its server; newer releases lack the cache's metrics."""
+    """The page in the documentation of its server; newer releases lack the cache's metrics."""
     text = """# HELP llamacpp:prompt_tokens_total Number of prompt tokens processed.
 # TYPE llamacpp:prompt_tokens_total counter
 llamacpp:prompt_tokens_total 512
@@ -350,7 +350,7 @@ llamacpp:requests_deferred 46
 
 
 def _next_page(page: list[str], rng: random.Random) -> list[str]:
-    """The next page of an endpoint: mostly the same, or with one change."""
+    """Return the next page of an endpoint, often unchanged or with one change."""
     page = list(page)
     at, to = rng.randrange(len(page)), rng.randrange(len(page))
     match rng.randrange(9):
@@ -432,7 +432,7 @@ def test_requests_refused_for_a_full_queue_count_since_the_last_page() -> None:
 
 
 @pytest.mark.parametrize(("fetched", "has_tiers"), [(None, False), (0, False), (1_024, True)])
-def test_an_engine_that_fetched_cached_tokens_has_tiers(fetched, has_tiers) -> None:
+def test_a_counter_of_fetched_tokens_shows_slower_memory(fetched, has_tiers) -> None:
     page = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
     if fetched is not None:
         page += f'vllm:external_prefix_cache_hits_total{{engine="0"}} {fetched}\n'
@@ -452,7 +452,7 @@ def test_an_engine_sleeps_once_all_its_ranks_do(awake, asleep) -> None:
 
 
 @pytest.mark.parametrize("state", ["discard_all", "awake"])
-def test_an_engine_that_needs_more_than_copying_its_weights_back_is_distinguished(state) -> None:
+def test_an_engine_that_must_reload_its_weights_sleeps_deeper(state) -> None:
     states = {"awake": 0, "weights_offloaded": 0, "discard_all": 0, state: state != "awake"}
     page = "".join(
         f'vllm:engine_sleep_state{{engine="0",sleep_state="{name}"}} {int(value)}.0\n'

@@ -24,7 +24,7 @@ def prober(sink: Any, address: str, clock: Any, **options: Any) -> Prober:
 
 
 class Moving:
-    """Real time plus what the test adds: visits continue, and additions appear in a sample."""
+    """Real time plus an offset: probes continue as usual, but the offset appears in samples."""
 
     def __init__(self) -> None:
         self.added = 0.0
@@ -33,7 +33,7 @@ class Moving:
         return time.monotonic() + self.added
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])  # with and without aiohttp's session
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])  # without and with aiohttp's session
 @pytest.mark.parametrize("keep_alive", [True, False])
 async def test_a_round_trip_excludes_connection_setup(
     recorder: Any,
@@ -44,7 +44,7 @@ async def test_a_round_trip_excludes_connection_setup(
     keep_alive: bool,
     host: str,
 ) -> None:
-    """An hour is added while connecting, 1,000 s while answering: only the latter may appear."""
+    """The clock gains an hour while connecting, and 1,000 s while answering: only these count."""
     clock = Moving()
     loop = asyncio.get_running_loop()
     connect = loop.create_connection
@@ -100,7 +100,8 @@ async def test_silence_and_refusal_are_failures_with_a_reason(
     monkeypatch.setattr(probe, "TIMEOUT_S", 0.05)
     start(prober(recorder, address, time.monotonic).run())
     start(prober(recorder, "127.0.0.1:1", time.monotonic).run())
-    start(prober(recorder, "localhost:1", time.monotonic).run())  # through aiohttp's session
+    # A name goes through aiohttp's session.
+    start(prober(recorder, "localhost:1", time.monotonic).run())
     await until(lambda: len(recorder.problems) == 3)
     found = {address: rtt_s for address, rtt_s, _ in recorder.round_trips}
     assert found == {address: None, "127.0.0.1:1": math.inf, "localhost:1": math.inf}

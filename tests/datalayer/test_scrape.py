@@ -108,7 +108,7 @@ async def test_bad_pages_are_problems_and_never_readings_that_look_idle(
         "Timeout",
     ]
 
-    def named() -> bool:  # any page may be late once on a busy machine
+    def named() -> bool:  # on a busy machine a page may be late once
         said = [recorder.problems.get(f"scrape 10.0.0.{n}:1", "") for n in range(len(words))]
         return all(map(operator.contains, said, words))
 
@@ -188,7 +188,7 @@ async def test_an_endpoint_without_a_page_is_skipped(
 
 
 class Busy:
-    """Visits that last until they are released."""
+    """Visits that last until the test releases them."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
@@ -207,7 +207,7 @@ class Busy:
 
 
 class Visiting(Visits):
-    """Visits that do what a test says."""
+    """A collector whose visits call a function of the test."""
 
     kind = "visit"
     headers: ClassVar = {}
@@ -263,13 +263,13 @@ async def test_an_unexpected_error_fails_only_its_own_visit(
 
 
 async def test_a_large_fleet_stretches_the_interval(start: Any, until: Any) -> None:
-    """With the test's clock: 1,000 endpoints, at most 200 starts a second at any interval."""
+    """By the test's clock, at most 200 visits a second start at 1,000 endpoints."""
     busy = Busy()
     busy.go_on.set()
     now = 0.0
     specs = [spec(f"10.0.{i // 250}.{i % 250}:1") for i in range(1000)]
     start(Visiting(busy.visit, specs, clock=lambda: now).run())
-    while len(busy.started) <= 2000:  # how many steps that takes is up to the machine
+    while len(busy.started) <= 2000:  # the number of steps depends on the machine
         now += 0.5
         allowed = 200 * now + 64
         count = -1
@@ -288,13 +288,13 @@ class _OverError(Exception):
 async def test_visits_start_in_small_groups_and_none_is_late(
     monkeypatch: pytest.MonkeyPatch, count: int, interval_s: float
 ) -> None:
-    """In virtual time, which passes while the collector sleeps."""
+    """The test runs in virtual time, which passes while the collector sleeps."""
     now, real_sleep = 0.0, asyncio.sleep
     started: defaultdict[str, list[float]] = defaultdict(list)
 
     async def sleep(wait_s: float) -> None:
         nonlocal now
-        await real_sleep(0)  # started tasks run
+        await real_sleep(0)  # lets started tasks run
         await real_sleep(0)
         now += wait_s
         if now > 60 * interval_s:
@@ -335,7 +335,7 @@ async def test_engines_of_several_kinds_are_read_together(
         async def metrics(
             request: web.Request, page: bytes = page, path: str = path
         ) -> web.Response:
-            # TensorRT-LLM's other page is JSON, and another engine has none there.
+            # Other paths return JSON, as TensorRT-LLM does.
             return web.Response(body=page if request.path == path else b"[]")
 
         specs.append(spec(await serve(metrics), engine=engine))

@@ -49,7 +49,7 @@ async def test_adapters_are_noticed_as_they_come_and_go(
         ({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"}, True),
         ({"/v1/completions", "/v1/embeddings"}, True),
         ({"/v1/embeddings", "/pooling"}, False),
-        (set(), True),  # answers 404 to every GET: nothing is known
+        (set(), True),  # every GET gets a 404, which shows nothing
     ],
 )
 async def test_routes_show_whether_an_engine_generates_text(
@@ -115,7 +115,7 @@ async def test_a_response_that_is_not_a_list_is_reported_and_changes_nothing(
     assert recorder.names == []
 
 
-async def test_an_engine_that_requires_a_key_proves_nothing(
+async def test_a_refusal_for_lack_of_a_key_shows_nothing_about_an_engine(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
     visits = 0

@@ -1,4 +1,4 @@
-"""Simulated endpoints in the test's own process."""
+"""Simulated endpoints in the process of the test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 
 @pytest.fixture
 async def sim_endpoints() -> AsyncIterator[Callable[..., Awaitable[list[str]]]]:
-    """Start an endpoint for each of `MODELS`, also under a second name; return their URLs."""
+    """Start an endpoint for each of `MODELS`, with a second name each; return their URLs."""
     async with AsyncExitStack() as stack:
 
         async def begin(**given: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""The real command, as a child process."""
+"""Run the real command as a child process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MODELS = ("phi3-mini", "granite-3.1-8b")
 
 
 async def start(*arguments: str) -> asyncio.subprocess.Process:
-    """Start `laar` with its output in one pipe."""
+    """Start `laar` with both outputs in one pipe."""
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "laar.cli", *arguments),
         stdout=asyncio.subprocess.PIPE,
@@ -22,5 +22,5 @@ async def start(*arguments: str) -> asyncio.subprocess.Process:
 
 
 def _heed_ctrl_c() -> None:
-    """A test in the background ignores SIGINT, which children would inherit."""
+    """Handle SIGINT: tests in the background ignore it, and children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The demo's figures: what counts, and when a difference is significant."""
+"""The figures of the demo, and the significance of differences."""
 
 import math
 
@@ -18,18 +18,18 @@ def contestant(name, seconds, engine_s=None):
     )
 
 
-def test_an_abandoned_question_counts_twice_the_limit_however_early():
+def test_an_abandoned_question_counts_as_twice_the_time_limit():
     one = contestant("one", [10.0, math.inf, LIMIT_S + 1], engine_s=12.0)
     assert one.par2_s == pytest.approx((10.0 + 2 * LIMIT_S + 2 * LIMIT_S) / 3)
     assert one.within(10.0) == pytest.approx(1 / 3)
-    assert one.engine_s_per_correct == pytest.approx(6.0)  # the late answer is correct as well
+    assert one.engine_s_per_correct == pytest.approx(6.0)  # the late answer counts as correct
 
 
 def test_without_correct_answers_there_is_no_cost_per_answer():
     assert contestant("one", [math.inf], engine_s=3.0).engine_s_per_correct is None
 
 
-@pytest.mark.parametrize(("factor", "said"), [(0.5, "sooner than"), (2.0, "later than")])
+@pytest.mark.parametrize(("factor", "said"), [(0.5, "less time than"), (2.0, "more time than")])
 def test_a_consistent_difference_is_reported_with_its_interval(factor, said):
     rng = np.random.default_rng(7)
     theirs = rng.uniform(5.0, 25.0, 60)
@@ -54,7 +54,7 @@ def test_equal_times_are_a_tie():
 
 
 def early(share, of=60, late_s=20.0):
-    """A policy that answers this share of the questions at once, and the others late."""
+    """Return the times of a policy that answers `share` of the questions at once, the rest late."""
     soon_s = MARKS_S[0] / 2
     return [soon_s if at < share * of else late_s for at in range(of)]
 
@@ -80,7 +80,7 @@ def test_fewer_early_answers_are_reported_together_with_the_time_gained():
 
 
 def test_the_early_share_of_equal_policies_differs_in_few_draws():
-    """A negative control, each time with the best of four others."""
+    """A negative control that compares with the best of four others each time."""
     rng = np.random.default_rng(5)
     differ = 0
     for _ in range(40):
@@ -90,7 +90,7 @@ def test_the_early_share_of_equal_policies_differs_in_few_draws():
 
 
 def answered_in(*latencies_s, served_s):
-    """A policy's tally of one question with attempts of these latencies."""
+    """Return a policy's tally of one question whose attempts have these latencies."""
     [query] = queries(languages=["en"], lengths_tokens=[4096], per_cell=1)
     return Tally(
         "laar",
@@ -101,7 +101,7 @@ def answered_in(*latencies_s, served_s):
 
 
 @pytest.mark.parametrize(("served_s", "busy"), [(0.58, False), (0.36, True)])
-def test_time_added_by_the_machine_is_shown_if_it_matters(served_s, busy):
+def test_overhead_of_the_machine_is_shown_if_it_matters(served_s, busy):
     tally = answered_in(0.2, 0.4, served_s=served_s)
     one = Contestant.of(tally, time_scale=0.05)
     assert one.machine_s == pytest.approx((0.6 - served_s) / 2 / 0.05)

@@ -1,4 +1,4 @@
-"""`laar calibrate`, against simulated endpoints whose speeds and accuracies are known."""
+"""`laar calibrate` on simulated endpoints whose speeds and accuracies are known."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_calibration_recovers_the_properties_of_engines(
 async def test_a_slow_engine_is_measured_as_slow_and_a_wrong_one_as_wrong(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:
-    """One at a quarter of the speed; the simulated models answer only look-ups correctly."""
+    """One engine has a quarter of the speed; both models answer only look-ups correctly."""
     fast, slow = await sim_endpoints(time_scale=0.02), await sim_endpoints(time_scale=0.08)
     out = tmp_path / "capability.json"
     ran = await run_in_thread(
@@ -71,7 +71,7 @@ async def test_a_slow_engine_is_measured_as_slow_and_a_wrong_one_as_wrong(
     quick, late = (speeds[name] for name in MODELS)
     assert quick is not None
     assert late is not None
-    # 4 * 1.30e-4 against 1.37e-4 seconds a token, with the noise of a busy machine.
+    # The true speeds are 4 * 1.30e-4 and 1.37e-4 seconds per token; a busy machine adds noise.
     assert 1.5 < late.seconds_per_token / quick.seconds_per_token < 12
     for model in artifact.models.values():
         by_task = {cell.task: cell.correct / cell.outcomes for cell in model.cells}
@@ -81,7 +81,7 @@ async def test_a_slow_engine_is_measured_as_slow_and_a_wrong_one_as_wrong(
 
 @asynccontextmanager
 async def jittery(url: str, mean_s: float) -> AsyncIterator[str]:
-    """The endpoint behind a network or machine that delays each request for a while."""
+    """Run a proxy that delays each request to an endpoint by a random time; yield its URL."""
     rng = random.Random(3)
 
     async def forward(request: web.Request) -> web.StreamResponse:
@@ -126,7 +126,7 @@ def test_an_unreachable_engine_is_an_error_with_a_remedy(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", SETS)
 def test_generated_questions_are_answered_correctly_only_by_their_solutions(name: str) -> None:
-    """Each set has an answer that its check accepts, computed here from the text alone."""
+    """The solutions are computed here from the text of the questions alone."""
     for question in made_questions([name], 30, seed=7):
         (message,) = question.ask()
         assert decide(question.check, solved(message))

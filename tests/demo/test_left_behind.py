@@ -1,4 +1,4 @@
-"""Commands that start processes leave none behind, however they end."""
+"""Commands that start processes leave none running, however they end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OVERLOAD = ("overload", "--seconds", "5", "--time-scale", "0.05")
 
 
 def children(pid: int) -> list[int]:
-    """Those of its main thread, which starts all of them."""
+    """Return the children of a process's main thread, which starts all of them."""
     try:
         return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
@@ -60,7 +60,8 @@ async def test_an_ended_command_leaves_no_process_behind(
         )
         started = children(process.pid)
         process.send_signal(number)
-        said, _ = await asyncio.wait_for(process.communicate(), 60)  # they share its output
+        # The children share its output, so this waits for them.
+        said, _ = await asyncio.wait_for(process.communicate(), 60)
         assert process.returncode == status, said.decode()
         await eventually(
             lambda: not any(map(is_alive, started)), what="all of them to end", timeout_s=30
@@ -85,7 +86,7 @@ async def test_a_running_fleet_ends_with_its_command() -> None:
 
     await asyncio.wait_for(until_ready(), 90)
     started = children(process.pid)
-    assert len(started) == 7  # five endpoints, the picker and Envoy
+    assert len(started) == 7  # five endpoints, a picker and Envoy
     process.send_signal(signal.SIGTERM)
     await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0

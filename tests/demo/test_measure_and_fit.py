@@ -1,4 +1,4 @@
-"""`laar measure` and `laar fit`, as a user runs them."""
+"""`laar measure` and `laar fit` as a user runs them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_measuring_and_fitting_recovers_the_properties_of_endpoints(
     assert ran.status == 0, ran.text
     assert orjson.loads((tmp_path / "m").read_bytes())["asked"] == 160
     outcomes = parse_records([(out.read_bytes(), "")]).outcomes
-    assert {o.model for o in outcomes} == set(MODELS)  # and not by their second name
+    assert {o.model for o in outcomes} == set(MODELS)  # not their second names
     assert all(o.task == "kv-lookup" and o.ttft_s is not None for o in outcomes)
 
     capability = tmp_path / "capability.json"
@@ -59,8 +59,8 @@ async def test_measuring_and_fitting_recovers_the_properties_of_endpoints(
         cells = {cell.bucket: cell for cell in artifact.models[name].cells}
         for bucket in (2048, 8192):
             expected = surface.accuracy(name, "en", max(bucket, 4096))
-            assert abs(cells[bucket].correct / 40 - expected) < 0.25  # four standard errors
-        # Times on a busy machine may scatter too much for a speed; fit reports that.
+            assert abs(cells[bucket].correct / 40 - expected) < 0.25  # within four standard errors
+        # On a busy machine times may scatter too much to fit a speed, which `laar fit` reports.
         assert artifact.models[name].speed or f"{name} has no us/token" in " ".join(
             ran.text.split()
         )

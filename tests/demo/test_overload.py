@@ -1,4 +1,4 @@
-"""`laar overload`: how clients judge answers, what its checks detect, and a short run."""
+"""`laar overload`: its judgement of answers, its checks, and a short run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DRAWN = asks(10.0, 400, 1)
 DONE = b"data: {}\n\ndata: [DONE]\n\n"
 QUIET = Rest(left={}, rss_bytes=100 << 20, files=30)
 ANSWERED = ("hangs", "each gets a complete", "twice", "left", "grows")
-"""Words of the checks about the requests themselves."""
+"""Words in the names of the checks on answers, as opposed to gains."""
 
 
 async def chunks(*texts: str, then: asyncio.Event | None = None) -> AsyncIterator[bytes]:
@@ -91,7 +91,7 @@ async def test_requests_are_sent_according_to_the_schedule(
 
 
 def runs(**changed: Run) -> dict[str, list[Run]]:
-    """A run without faults for each route; half of the answers are late except in slack order."""
+    """Return a faultless run for each route; half of the answers are late except in slack order."""
     well = {}
     for route in QUEUES:
         late = 1 if route == "slack" else 2
@@ -145,7 +145,7 @@ def test_each_violation_fails_its_own_check(fault: str) -> None:
     assert any(words.get(fault, fault) in claim for claim in claims)
 
 
-def test_a_starving_class_fails_however_well_the_others_do() -> None:
+def test_a_starving_class_fails_even_if_all_others_do_well() -> None:
     (well,) = runs()["slack"]
     starved = [
         replace(one, ttft_s=one.ask.objective_s + 1) if one.ask.kind == "document" else one

@@ -1,4 +1,4 @@
-"""The Helm chart, rendered by a real helm: by default what `kubectl apply -k` sends."""
+"""The Helm chart, rendered by a real helm, by default gives the objects of `kubectl apply -k`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_by_default_the_chart_renders_the_overlay(chart: Path, shape: str) -> No
     assert len(set(tokens.values())) == len(tokens)
 
 
-def test_values_reach_the_objects(chart: Path) -> None:
+def test_values_of_the_chart_reach_the_objects(chart: Path) -> None:
     settings = {"kubernetes": [{"selector": {"app": "mine"}, "ports": [9000]}]}
     values = {
         "image": {"repository": "registry.example/laar", "digest": "sha256:" + "0" * 64},
@@ -96,14 +96,16 @@ def test_values_reach_the_objects(chart: Path) -> None:
     assert {"keys", "settings", "tmp"} <= {mount["name"] for mount in picker["volumeMounts"]}
     assert {"keys", "settings", "tmp"} <= {volume["name"] for volume in pod["spec"]["volumes"]}
     selector = made["Deployment", "laar"]["spec"]["selector"]["matchLabels"]
-    assert selector.items() <= pod["metadata"]["labels"].items(), "no value breaks the selector"
+    assert selector.items() <= pod["metadata"]["labels"].items(), (
+        "values do not change the selector"
+    )
     assert pod["metadata"]["labels"]["team"] == "a"
     [name] = [name for kind, name in made if kind == "ConfigMap" and "settings" in name]
     text = yaml.safe_load(made["ConfigMap", name]["data"]["laar.yaml"])
     before = yaml.safe_load(default["ConfigMap", name]["data"]["laar.yaml"])
     assert text == {**before, **settings}
     annotations = pod["metadata"]["annotations"]
-    assert annotations["laar.dev/settings"], "changed settings roll the pods"
+    assert annotations["laar.dev/settings"], "changed settings restart the pods"
     assert "laar.dev/settings" not in pod_of(default)["metadata"]["annotations"]
 
 

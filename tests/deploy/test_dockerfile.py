@@ -117,7 +117,7 @@ async def test_a_container_stopped_during_startup_ends_at_once(tmp_path: Path) -
 
         await eventually(stopped, what="the interpreter")
         status = await asyncio.wait_for(outer.wait(), 60)
-        assert status == 128 + signal.SIGINT, "as after Ctrl-C"
+        assert status == 128 + signal.SIGINT, "the exit status after Ctrl-C"
     finally:
         if outer.returncode is None:
             outer.kill()
@@ -138,7 +138,7 @@ async def test_the_steps_of_the_dockerfile_build_a_picker_that_answers_its_probe
 ) -> None:
     """Run the build's own commands on this machine, with its directories moved to a temporary one.
 
-    Skips where packages can't be installed.
+    Skipped if packages can't be installed.
     """
     opt, work, folder = tmp_path / "opt" / "laar", tmp_path / "build", tmp_path / "context"
     try:
@@ -162,7 +162,7 @@ async def test_the_steps_of_the_dockerfile_build_a_picker_that_answers_its_probe
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_image_can_be_built_with_debian_tools(tmp_path: Path) -> None:
-    """Ten minutes, most of them writing files: base, image, and a container that runs laar."""
+    """Build base and image, and run laar in a container. Takes ten minutes."""
     if os.geteuid() or not (shutil.which("buildah") and shutil.which("mmdebstrap")):
         pytest.skip("needs root: apt-get install buildah mmdebstrap")
     digest = image.make_image(tmp_path, None)
@@ -176,7 +176,7 @@ _PYTHON = f"{sys.executable} -m venv"
 
 
 async def _answers_probes(opt: Path, directory: Path) -> None:
-    """Start the image's command on a Kubernetes settings file, as the pod's probes see it."""
+    """Start the image's command with settings for Kubernetes; assert that probes succeed."""
     [entry], [arguments] = (
         [json.loads(line) for line in said(FINAL, instruction)]
         for instruction in ("ENTRYPOINT", "CMD")

@@ -1,4 +1,4 @@
-"""Objects that `kubectl apply -k` would send, checked against schemas and the code."""
+"""The objects that `kubectl apply -k` sends match the schemas and the code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def overlay(name: str) -> list[dict[str, Any]]:
 
 
 def of_kind(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    """Return the picker's object of a kind; the store's object is not the picker's."""
+    """Return the picker's object of a kind, not the store's."""
     [one] = [o for o in objects if o["kind"] == kind and o["metadata"]["name"] != "laar-valkey"]
     return one
 
@@ -158,7 +158,8 @@ def refers_to_what_exists(objects: list[dict[str, Any]], names: set[tuple[str, s
             case "Service":
                 assert one["spec"]["selector"].items() <= labels
                 wanted = {port["targetPort"] for port in one["spec"]["ports"]}
-                if one["spec"].get("clusterIP") == "None":  # excludes ports that a pod lacks
+                # A headless Service leaves out ports that a pod lacks.
+                if one["spec"].get("clusterIP") == "None":
                     wanted.discard("envoy-metrics")
                 assert wanted <= ports
             case "HorizontalPodAutoscaler":

@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 COMPONENTS = ROOT / "deploy" / "components"
 RUNBOOK = ROOT / "src" / "laar" / "server" / "admin" / "page" / "runbook.html"
-OF_THE_CLUSTER = {"laar_certificate_expires_timestamp_seconds"}  # only exists with listen.tls
+OF_THE_CLUSTER = {"laar_certificate_expires_timestamp_seconds"}  # exists only with listen.tls
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +90,9 @@ MODEL = "Qwen/Qwen2.5-7B-Instruct"
     ("model", "work_s", "requests", "late", "expected"),
     [
         (MODEL, "3x20", "0+60x20", "0+6x20", [3.0, 0.1]),
-        (MODEL, "0x20", "60x20", "6x20", [0.0, None]),  # idle: no number, and no NaN
-        ("", "0.06x20", "0x20", "0x20", [0.06, None]),  # held by a picker that knows no model
+        (MODEL, "0x20", "60x20", "6x20", [0.0, None]),  # idle, so no value, and not NaN
+        # Requests held by a picker that knows no model.
+        ("", "0.06x20", "0x20", "0x20", [0.06, None]),
         ("other", "9x20", "0+60x20", "0+60x20", [None, None]),
     ],
 )
@@ -139,7 +140,7 @@ def test_panels_use_existing_series_and_do_not_overlap(known: set[str]) -> None:
         for target in panel["targets"]:
             assert series(target["expr"]) <= known, panel["title"]
             assert series(target["expr"]), panel["title"]
-            assert 'job=~"$job"' in target["expr"], "outside a cluster there is no namespace"
+            assert 'job=~"$job"' in target["expr"], "the namespace is empty outside a cluster"
         place = (panel["gridPos"]["x"], panel["gridPos"]["y"])
         assert place not in taken
         taken.add(place)
@@ -147,7 +148,7 @@ def test_panels_use_existing_series_and_do_not_overlap(known: set[str]) -> None:
 
 
 def generator() -> Any:
-    """The script that generates the dashboard."""
+    """Import the script that generates the dashboard."""
     spec = importlib.util.spec_from_file_location("board", COMPONENTS / "rules" / "dashboard.py")
     assert spec is not None
     assert spec.loader is not None

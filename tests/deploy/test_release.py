@@ -34,7 +34,7 @@ def steps() -> list[dict[str, Any]]:
 
 
 def test_the_workflow_runs_existing_commands_and_publishes_after_the_tests() -> None:
-    # YAML 1.1 reads the key `on` as true.
+    # A YAML 1.1 parser reads the key `on` as true.
     assert WORKFLOW[True]["push"]["tags"] == ["v*"]
     assert WORKFLOW["permissions"] == {"contents": "read"}
     for text in (step["run"] for step in steps() if "run" in step):
@@ -74,10 +74,10 @@ def test_a_tag_must_match_the_version_and_the_changelog(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_wheel_and_source_are_built_and_the_wheel_installs_in_a_clean_environment(
+def test_the_built_wheel_installs_in_a_clean_environment(
     tmp_path: Path,
 ) -> None:
-    """Skip where packages can't be installed."""
+    """Skipped if packages can't be installed."""
 
     def run(*arguments: object) -> str:
         done = subprocess.run(

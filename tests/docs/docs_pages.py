@@ -1,4 +1,4 @@
-"""The pages, parsed: fenced blocks, commands in them, commands in the text."""
+"""Parse the pages: fenced blocks, and commands in blocks and in the text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SPAN = re.compile(r"`([^`]+)`")
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A fenced block; `title` is the name of its file, if any."""
+    """A fenced block; `title` is the file's name, if it has one."""
 
     page: Path
     line: int
@@ -47,7 +47,7 @@ def fences(page: Path) -> Iterator[Fence]:
 
 
 def all_fences(*languages: str) -> list[Fence]:
-    """The blocks of all pages in some languages."""
+    """Return the blocks of all pages in some languages."""
     return [fence for page in PAGES for fence in fences(page) if fence.language in languages]
 
 
@@ -77,7 +77,7 @@ def shown_commands(page: Path) -> Iterator[list[str]]:
 
 
 def mentioned_commands(page: Path) -> Iterator[list[str]]:
-    """Return `laar ...` in running text, which may omit arguments."""
+    """Return the `laar` commands in running text, which may omit arguments."""
     for span in _SPAN.findall(_FENCE.sub("", page.read_text())):
         words = span.split()
         if words[0] == "laar" and len(words) > 1:

@@ -1,4 +1,4 @@
-"""The comparison: its table is generated from its data, and each cell has evidence."""
+"""The page's table of routers is generated from data, and each cell has evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hand-written pages list everything that exists, and nothing else."""
+"""The hand-written reference pages list everything that exists, and nothing else."""
 
 import ast
 import dataclasses
@@ -45,7 +45,8 @@ def test_every_header_is_used():
     used = {
         node.attr if isinstance(node, ast.Attribute) else node.id
         for path in SOURCES
-        if re.search(r"\bheaders\b", text := path.read_text())  # where they are imported
+        # Only in files that import the headers.
+        if re.search(r"\bheaders\b", text := path.read_text())
         for node in ast.walk(ast.parse(text))
         if isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Load)
     }
@@ -65,7 +66,7 @@ def test_names_of_laar_headers_are_spelled_only_in_the_headers_module():
 
 
 def refusals():
-    """Reason codes of refusals on the data path, read from the calls."""
+    """Return the reason codes of refusals on the data path, from the arguments of calls."""
     for path in SOURCES:
         if path.relative_to(ROOT).parts[2] not in ("core", "protocol", "flow"):
             continue
@@ -92,7 +93,7 @@ def test_every_reason_is_described():
 
 @pytest.fixture
 def admin_routes(tmp_path):
-    """Method and path of each route of the admin port, with everything switched on."""
+    """Return the method and path of each route of the admin port, with all features enabled."""
     settings = Settings.model_validate(
         {
             "endpoints": [{"address": "127.0.0.1:1", "model": "m"}],

@@ -1,7 +1,7 @@
-"""Shell blocks of the pages are run, as they stand, against simulated endpoints and a real Envoy.
+"""Shell blocks of the pages are run against simulated endpoints and a real Envoy.
 
 The endpoints, settings and files are those of the pages; only addresses and folders are replaced. A
-block is left out when it starts something that stays, or needs a cluster, an engine or an hour.
+block is not run if it starts a server, or needs a cluster, an engine or an hour.
 """
 
 import ast
@@ -39,13 +39,13 @@ pytestmark = pytest.mark.envoy
 GUIDE, RAG = DOCS / "guides/vllm.md", DOCS / "guides/rag.md"
 RUN = {("laar", name) for name in ("check", "doctor", "envoy", "explain", "fit", "measure")}
 NOT_RUN = [
-    {"laar", "serve"},  # keep running
+    {"laar", "serve"},  # these keep running
     {"laar", "up"},
     {"laar", "sim-endpoint"},
     {"make", "demo"},
     {"make", "attack"},
     {"laar", "calibrate"},
-    {"pytest"},  # take long; run by tests of their own
+    {"pytest"},  # these take long, and have tests of their own
     {"laar", "ttca"},
     {"laar", "overload"},
     {"laar", "race"},
@@ -54,7 +54,7 @@ NOT_RUN = [
     {"laar", "lab", "replay"},
     {"laar", "lab", "fit-engine"},
     {"laar", "tune"},
-    {"laar", "context", "plan"},  # read files of the reader
+    {"laar", "context", "plan"},  # these read files of the reader
     {"laar", "context", "doctor"},
     {"laar", "context", "advise"},
     {"laar", "evaluate"},
@@ -62,7 +62,7 @@ NOT_RUN = [
     {"laar", "from-llm-d"},
     {"python", "-m", "bench"},
     {"python", "-c"},
-    {"pip"},  # need something that is missing here
+    {"pip"},  # these need something that is missing here
     {"docker"},
     {"sed"},
     {"openssl"},
@@ -89,7 +89,7 @@ def blocks():
     """Return the blocks to run; one that occurs on several pages with the same files, once."""
     seen = {}
     for page in sorted(DOCS.rglob("*.md")):
-        if page.name == "tutorial.md":  # run as a whole by its own test
+        if page.name == "tutorial.md":  # has its own test
             continue
         files = {f.title: f.text for f in fences(page) if f.title}
         for fence in fences(page):
@@ -104,7 +104,7 @@ BLOCKS = blocks()
 
 @dataclass
 class Site:
-    """The real addresses and directories, and their names on the pages.
+    """The real addresses and directories of what the pages name.
 
     The picker runs in `running`. Commands run in `directory`, where pages replace files.
     """
@@ -116,13 +116,13 @@ class Site:
     """Run a coroutine to its end on the loop of the endpoints."""
 
     def here(self, text):
-        """Return a page's text with this machine's addresses."""
+        """Return a page's text with the real addresses."""
         for shown, real in self.replaced.items():
             text = text.replace(shown, real)
         return text
 
     def write_files(self, directory, page=GUIDE):
-        """Write the files that the page shows over those of the guide."""
+        """Write the files that a page shows, over those of the guide."""
         for fence in (*fences(GUIDE), *fences(page)):
             if fence.title:
                 (directory / fence.title).write_text(self.here(fence.text))
@@ -130,7 +130,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory, envoy_binary):
-    """Endpoints, picker and Envoy of the guide on vLLM, on their own loop."""
+    """Run the endpoints, picker and Envoy of the guide on vLLM, in an event loop of their own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -153,7 +153,7 @@ def site(tmp_path_factory, envoy_binary):
 
 
 async def start(site, stack):
-    """Start what the guide says to start."""
+    """Start the processes of the guide."""
     endpoints = yaml.safe_load(next(f.text for f in fences(GUIDE) if f.title == "endpoints.yaml"))
     for each in endpoints["endpoints"]:
         model = each["models"][0]
@@ -173,7 +173,7 @@ async def start(site, stack):
     settings = yaml.safe_load((site.running / "laar.yaml").read_text())
     settings |= yaml.safe_load(next(f.text for f in fences(RAG) if f.language == "yaml"))
     settings |= {"listen": listen, "shutdown": {"drain_s": 0.0, "grace_s": 1.0}}
-    # A busy machine is no reason to skip an endpoint.
+    # Failures due to a busy machine must not exclude an endpoint.
     patch = stack.enter_context(pytest.MonkeyPatch.context())
     patch.setattr("laar.core.filters.MAX_FAILURES", 1000)
     (site.running / "laar.yaml").write_text(yaml.safe_dump(settings))
@@ -208,14 +208,14 @@ sys.stdout.write(out)
 sys.stderr.write(err)
 sys.exit(status)
 """
-"""`laar` in a shell, run in the test's process: a new process would take a second to start."""
+"""The shell's command `laar`, which runs in the test's process: starting one takes a second."""
 CURL = """#!/bin/sh
 PATH=${PATH#*:} exec curl --fail-with-body "$@"
 """
 
 
 async def run_for_shell(reader, writer):
-    """Run one `laar` command; there is one at a time."""
+    """Run one `laar` command at a time."""
     arguments = json.loads(await reader.readline())
     ran = await asyncio.to_thread(CliRunner(env={"NO_COLOR": "1"}).invoke, app, arguments)
     if ran.exception is not None and not isinstance(ran.exception, SystemExit):
@@ -236,7 +236,7 @@ def shell(site):
     server = site.do(asyncio.start_unix_server(run_for_shell, bin_folder / "socket"))
 
     def run(text):
-        with contextlib.chdir(site.directory):  # for `laar`, which is run here
+        with contextlib.chdir(site.directory):  # as `laar` runs in this process
             return subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", text],
                 env={**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"},
@@ -255,11 +255,11 @@ def shell(site):
 
 @pytest.mark.parametrize("page", list(dict.fromkeys(fence.page.name for fence in BLOCKS)))
 def test_the_shell_blocks_of_a_page_work_as_described(site, shell, page):
-    """In the page's order: one block may read a file that an earlier one writes."""
+    """Blocks run in the page's order, as one may read a file that an earlier one writes."""
     for fence in (fence for fence in BLOCKS if fence.page.name == page):
         site.write_files(site.directory, fence.page)
         text = site.here(fence.text)
-        if "laar doctor" in text:  # the guide's picker has default ports
+        if "laar doctor" in text:  # as the guide's picker has other ports here
             text = text.replace("laar doctor", f"laar doctor --picker http://{admin(site)}")
             if "--envoy" not in text:
                 text = text.rstrip() + f" --envoy {site.replaced['http://127.0.0.1:19000']}\n"

@@ -1,4 +1,4 @@
-"""The site builds completely, and loads nothing from elsewhere."""
+"""The documentation's site builds completely, and loads nothing from other hosts."""
 
 import importlib.util
 import os
@@ -18,7 +18,7 @@ OUTSIDE = sorted({*READMES, *ROOT.glob("*.md")})
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The built site; every warning is an error."""
+    """Build the site, with warnings as errors; return its folder."""
     if importlib.util.find_spec("material") is None:
         pytest.skip("THE DOCUMENTATION WAS NOT BUILT: pip install --group docs")
     directory = tmp_path_factory.mktemp("site")

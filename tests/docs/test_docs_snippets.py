@@ -1,4 +1,4 @@
-"""Settings, code and commands on the pages are accepted by laar."""
+"""laar accepts the settings, code and commands on the pages."""
 
 import ast
 import functools
@@ -31,7 +31,7 @@ from support.plugins import install, installed
 
 @pytest.fixture(autouse=True, scope="module")
 def example_installed(tmp_path_factory):
-    """The package named in a guide's settings."""
+    """Install the package that a guide's settings name."""
     site = tmp_path_factory.mktemp("site")
     points = {"laar.scorers": {"cheap-first": "cheap_first:CheapFirst"}}
     with installed(ROOT / "examples/cheap_first", install(site, "cheap-first", points)):
@@ -47,7 +47,7 @@ OF_OTHERS = {"prometheus.yml", "kustomization.yaml", "values.yaml"}
 @pytest.mark.parametrize("fence", all_fences("yaml"), ids=str)
 def test_yaml_blocks_are_valid_settings(fence):
     document = yaml.safe_load(fence.text)
-    if document is None:  # a comment for editors
+    if document is None:  # only a comment for editors
         return
     if fence.title in OF_OTHERS:
         return
@@ -76,12 +76,12 @@ def test_python_blocks_compile_and_their_imports_exist(fence):
 
 @functools.cache
 def below(*path):
-    """Return the commands below the one at this path, by name; none for a command."""
+    """Return the subcommands of the command at a path, by name."""
     return commands_below(below(*path[:-1])[path[-1]] if path else COMMANDS)
 
 
 def resolved(words):
-    """Return the command that the words after `laar` name, and the remaining words."""
+    """Return the command named by the words after `laar`, and the remaining words."""
     path = ()
     while known := below(*path):
         if len(path) == len(words) or words[len(path)].startswith("-"):
@@ -93,7 +93,7 @@ def resolved(words):
 
 
 def walked(check):
-    """Check each page; fail with the faults of all of them, each with its page."""
+    """Check each page; fail with the faults of all pages."""
     faults = []
     for page in PAGES:
         try:
@@ -135,7 +135,7 @@ def test_commands_mentioned_exist_with_their_options():
 
 
 def sections(model):
-    """The settings' sections by name, and the names of each one's settings."""
+    """Return the sections of the settings, and the names of the settings in each."""
     return {
         name: set(getattr(field.annotation, "model_fields", ()))
         for name, field in model.model_fields.items()
@@ -149,7 +149,8 @@ def test_settings_and_metrics_named_in_the_text_exist():
     def check(page):
         text = page.read_text()
         for section, name in re.findall(r"`([a-z_]+)\.([a-z_]+)`", text):
-            if known.get(section) and (section, name) != ("envoy", "lb"):  # a metadata namespace
+            # `envoy.lb` is a metadata namespace.
+            if known.get(section) and (section, name) != ("envoy", "lb"):
                 assert name in known[section], f"{section}.{name}"
         for name in re.findall(r"`(laar_[a-z_]+)", text):
             assert f"`{name}`" in metrics or name in ("laar_", "laar_lab"), name

@@ -1,6 +1,6 @@
-"""The recipes of the tour, carried out on a copy of the tree.
+"""The recipes of the tour are applied to a copy of the tree.
 
-With every edit of a recipe its tests pass; with any one edit left out a test fails.
+With all edits of a recipe its tests pass; without any one edit a test fails.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Edit:
             self.pattern, self.text, file.read_text(), count=1, flags=re.MULTILINE
         )
         assert count, f"{self.path} has no line like {self.pattern}: the recipe is out of date"
-        file.unlink()  # a hard link to the original
+        file.unlink()  # as the file is a hard link to the original
         file.write_text(changed)
 
 
 @dataclass(frozen=True)
 class Generate:
-    """Write the generated reference pages, like `make reference`."""
+    """Write the generated reference pages, as `make reference` does."""
 
     def apply(self, tree: Path) -> None:
         for path in (tree / "docs/reference").iterdir():
@@ -179,7 +179,7 @@ def run(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[Path]:
-    """A copy of the tracked files, made of hard links where the file system has them."""
+    """Yield a copy of the tracked files, made of hard links if the file system has them."""
     copy = tmp_path / "tree"
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],

@@ -1,7 +1,6 @@
-"""The tutorial as a new user would follow it: each block in order, with its own ports.
+"""The tutorial's blocks are run in order, as a new user would.
 
-It runs in a network namespace of its own, since its ports are the defaults. Skipped, with a
-message, if none can be created.
+They use the default ports, so they run in a network namespace. Skipped if none can be created.
 """
 
 import subprocess
@@ -10,7 +9,7 @@ import sys
 import pytest
 from docs_pages import DOCS, fences
 
-# Its commands are also tested individually: in tests/envoy, tests/demo and test_docs_run.py.
+# Faster tests of single commands are in tests/envoy, tests/demo and test_docs_run.py.
 pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(240)]
 
 TUTORIAL = DOCS / "tutorial.md"
@@ -41,7 +40,7 @@ trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
 
 def script():
-    """The page's blocks as a single shell script."""
+    """Return the page's blocks as a single shell script."""
     parts = [HEAD]
     for number, fence in enumerate(fences(TUTORIAL)):
         if fence.title:
@@ -57,7 +56,7 @@ def script():
             parts.append(f'{text} > "$PLACE/{number}.log" 2>&1 &\nlast=$!\nup {known[0]}')
         else:
             parts.append(text)
-    # As with Ctrl-C: the picker and its Envoy, which were started last, end cleanly.
+    # The picker and its Envoy, which were started last, must end cleanly.
     parts.append('kill -TERM $last\nwait $last\necho "ended with $?"')
     return "\n".join(parts)
 
@@ -78,7 +77,7 @@ def test_every_command_of_the_tutorial_works_as_described(tmp_path, envoy_binary
     assert done.returncode == 0, said
     at = 0
     for text in (
-        "laar serve --with-envoy",  # the next steps printed by init
+        "laar serve --with-envoy",  # from the next steps printed by `laar init`
         "eds_file: ",
         '"id":"auto"',
         "x-laar-cost-ms:",

@@ -36,7 +36,7 @@ CHAT = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "he
 
 @asynccontextmanager
 async def serving(routes):
-    """Serve fixed answers: path -> JSON value, or text."""
+    """Serve fixed answers by path, as JSON or text."""
 
     async def answer(request):
         value = routes.get(request.path)
@@ -264,7 +264,7 @@ async def test_counters_of_envoy_are_reported(tmp_path):
 
 
 @pytest.mark.parametrize("fail_open", [True, False])
-async def test_an_alias_that_fails_without_a_picker_is_reported_if_envoy_fails_open(
+async def test_aliases_that_fail_without_a_picker_are_reported_if_envoy_fails_open(
     tmp_path, fail_open
 ):
     bootstrap = rendered("sidecar", BootstrapOptions(eds_path="/e.json", fail_open=fail_open))
@@ -382,7 +382,7 @@ def test_explain_works_from_the_settings_alone(tmp_path):
     for policy in ("random", "least-loaded"):
         show_explanation(console, explain_offline(given, CHAT.encode(), {"x-laar-policy": policy}))
         text = console.export_text()
-        # Two endpoints tie under a rule; under `random` one of them always scores higher.
+        # Under a rule two endpoints tie; under `random` one always scores higher.
         assert f"same score by {policy}" in text or "won by the score of random" in text
     opaque = explain_offline(given, b"\x00\xff", {":path": "/v1/files"})
     show_explanation(console, opaque)
@@ -414,7 +414,7 @@ async def test_explain_asks_a_running_picker_and_repeats_its_messages(tmp_path):
     [
         b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>",
         b'HTTP/1.1 404 Not Found\r\ncontent-length: 22\r\n\r\n{"detail":"Not Found"}',
-        b"\0\0\x12\4\0\0\0\0\0\0\3\0\0\0\x64",  # like the first bytes of a gRPC port
+        b"\0\0\x12\4\0\0\0\0\0\0\3\0\0\0\x64",  # the first bytes from a gRPC port
         b"",
     ],
     ids=["a page", "an engine", "HTTP/2", "nothing"],
@@ -515,7 +515,7 @@ def test_a_header_that_cannot_be_sent_is_reported(value, tmp_path):
 
 @asynccontextmanager
 async def answering(status, body, page=PAGE):
-    """An endpoint that looks healthy and answers chat with this status and body."""
+    """Run an endpoint that looks healthy, and answers chat with this status and body."""
 
     async def chat(_request):
         return web.Response(status=status, body=body)

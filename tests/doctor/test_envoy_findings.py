@@ -1,4 +1,4 @@
-"""The doctor's findings on Envoy's configuration."""
+"""The findings of `laar doctor` on Envoy's configuration."""
 
 import copy
 import json
@@ -15,7 +15,7 @@ SHAPES = ("sidecar", "standalone", "gateway")
 
 
 def wanted(config, options=NEEDS):
-    """Return the values that the findings say to write, by field."""
+    """Return the values that the findings advise, by field."""
     found = [finding.remedy for finding in envoy_findings(config, options) if finding.remedy]
     parts = [remedy.removeprefix("set ").partition(": ") for remedy in found]
     assert len({field for field, _, _ in parts}) == len(parts)
@@ -119,7 +119,7 @@ def test_each_fault_is_found_with_its_remedy(field):
     (finding,) = envoy_findings(configuration(broken), NEEDS)
     assert finding.remedy.startswith(f"set {field}: ")
     assert finding.what
-    assert broken == before, "the document that was read is not to be changed"
+    assert broken == before, "the given document must not change"
 
 
 @pytest.mark.parametrize("options", [{"auto_config": {}}, {"explicit_http_config": {}}, {}])
@@ -132,14 +132,14 @@ def test_http_2_to_the_picker_may_be_configured_in_several_ways(options):
     found = wanted(broken)
     assert [*found] == ([] if "auto_config" in options else ["typed_extension_protocol_options"])
     for value in found.values():
-        assert json.loads(value)[kind].items() >= kept.items(), "its other options stay"
-    picker["http2_protocol_options"] = {}  # like older configurations
+        assert json.loads(value)[kind].items() >= kept.items(), "the other options must stay"
+    picker["http2_protocol_options"] = {}  # as in older configurations
     assert not wanted(broken)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_envoy_that_should_fail_closed_needs_no_remedy(shape):
-    """If pools are a boundary (`laar envoy --no-fail-open`), no remedy may remove it."""
+    """No remedy may remove the boundary between pools (`laar envoy --no-fail-open`)."""
     closed = rendered(shape, BootstrapOptions(fail_open=False))
     (finding,) = envoy_findings(closed, NEEDS)
     assert finding.level is Level.OK

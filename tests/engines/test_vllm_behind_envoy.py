@@ -1,4 +1,4 @@
-"""Two real vLLM engines on a CPU behind a real Envoy and a picker, as users see them.
+"""Two real vLLM engines on a CPU behind a real Envoy and a picker.
 
 Part of `make test-vllm`; see `test_vllm_real` for what it needs. Shares and equality are asserted,
 but no times, since the engines share two cores with everything else.
@@ -37,7 +37,7 @@ pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(1800)]
 
 BLOCK = 32
 BLOCKS = 400
-"""Of each engine: 12,800 tokens, so that conversations evict each other."""
+"""Blocks of each engine, for 12,800 tokens, so that conversations evict each other."""
 
 OPTIONS = ("--block-size", str(BLOCK), "--num-gpu-blocks-override", str(BLOCKS))
 
@@ -51,7 +51,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engines(model, tmp_path_factory):
-    """Two identical engines."""
+    """Run two identical engines."""
     with running(model, tmp_path_factory.mktemp("vllm"), 2, *OPTIONS) as two:
         yield two
 
@@ -65,11 +65,11 @@ class Gateway:
     http: aiohttp.ClientSession
 
     async def ask(self, path, body, **headers):
-        """Status, headers and body of one answer."""
+        """Return the status, headers and body of one answer."""
         return await exchange(self.http, self.url, "POST", path, body, headers)
 
     async def chat(self, messages, **more):
-        """Return an answer, which must be successful, and its usage."""
+        """Return a successful answer, and its usage."""
         body = {"model": "tiny", "messages": messages, "max_tokens": 8, "temperature": 0, **more}
         status, headers, text = await self.ask("/v1/chat/completions", body)
         assert status == 200, text
@@ -78,7 +78,7 @@ class Gateway:
 
 @pytest.fixture
 async def gateway(request, tmp_path, envoy_binary):
-    """Start Envoy and a picker with some settings, in a shape, in front of given engines."""
+    """Return a function that starts Envoy and a picker in front of engines."""
 
     @asynccontextmanager
     async def start(shape="standalone", *, of=None, events=True, **sections):
@@ -224,7 +224,7 @@ GETS = ["/version", "/health", "/ping", "/v1/chat/completions", "/no/such/path"]
 
 
 def told(answer):
-    """Return the parts of an answer that must be equal: all but ids and times."""
+    """Return an answer without ids and times, which may differ."""
     status, headers, body = answer
     body = re.sub(rb"\b((?:chat)?cmpl|resp|msg|rs|embd|pool|score|classify)[-_][\w-]+", b"ID", body)
     body = re.sub(rb'"(id|request_id)":"[0-9a-f-]{16,}"', b'"id":"ID"', body)
@@ -243,14 +243,14 @@ async def test_every_answer_equals_that_of_the_engine(shape, gateway, engines):
             direct = told(await exchange(behind.http, engines[0].url, method, path, body, {}))
             ours = told(await exchange(behind.http, behind.url, method, path, body, {}))
             refused = ours[0] == direct[0] == 400 and b'"reason":"bad-request"' in ours[2]
-            again = 3  # the engine splits a stream's text at varying points
+            again = 3  # as the engine splits a stream's text at varying points
             while ours != direct and not refused and again:
                 direct = told(await exchange(behind.http, engines[0].url, method, path, body, {}))
                 again -= 1
-            if ours != direct and not refused:  # no engine gets a body that is not an object
+            if ours != direct and not refused:  # laar itself refuses bodies that are not objects
                 differ.append((method, path, str(body)[:150], direct, ours))
         status, _, card = await exchange(behind.http, behind.url, "GET", "/v1/models/tiny", b"", {})
-        assert (status, orjson.loads(card)["id"]) == (200, "tiny")  # vLLM answers 404
+        assert (status, orjson.loads(card)["id"]) == (200, "tiny")  # where vLLM answers 404
     for each in differ:
         sys.stdout.write("\n".join(str(part)[:600] for part in each) + "\n\n")
     assert not differ
@@ -264,7 +264,7 @@ def words(rng, count):
 
 
 async def converse(behind, talks, turns, *, seed, at_once=4):
-    """Conversations of several turns, interleaved; prompt tokens and those found cached."""
+    """Hold conversations in turns; return the numbers of prompt tokens and of cached ones."""
     rng = random.Random(seed)
     system = {"role": "system", "content": words(rng, 60)}
     texts = [[words(rng, rng.randint(20, 120)) for _ in range(turns)] for _ in range(talks)]
@@ -293,7 +293,7 @@ async def converse(behind, talks, turns, *, seed, at_once=4):
     [
         pytest.param(False, 4, 5, id="text alone"),
         pytest.param(True, 4, 5, id="text and events"),
-        # One at a time: text evicted before a prefill begins is not an error of the estimate.
+        # With one request at a time, no text is evicted between the estimate and the prefill.
         pytest.param(True, 1, 1, id="one at a time"),
     ],
 )
@@ -312,7 +312,7 @@ async def test_prefixes_believed_cached_are_found_by_the_engines(
 
 
 @pytest.mark.parametrize("kind", ["ids", "messages"])
-async def test_with_events_other_kinds_of_prompts_are_believed_as_well(kind, gateway):
+async def test_with_events_other_kinds_of_prompts_are_estimated_as_well(kind, gateway):
     rng = random.Random(kind)
     talks = [[] for _ in range(16)]
     async with gateway() as behind:
@@ -364,18 +364,18 @@ async def test_each_data_parallel_rank_is_estimated_separately(events, gateway, 
 
 
 def prefixes(runner):
-    """Return prompt tokens found cached, and believed to be, so far."""
+    """Return the numbers of prompt tokens found cached and believed cached so far."""
     names = ("laar_prefix_found_tokens_total", "laar_prefix_believed_tokens_total")
     return tuple(metric(runner, name) for name in names)
 
 
-async def test_after_a_restart_of_the_engine_or_the_picker_beliefs_are_correct_again(
+async def test_after_a_restart_of_engine_or_picker_beliefs_are_correct_again(
     gateway, model, tmp_path
 ):
     engine = Engine(*free_ports(3))
 
     async def shares(behind, what, *, talks=8, turns=5):
-        """Found and believed, of all prompt tokens of identical conversations."""
+        """Return the shares of prompt tokens found cached and believed cached."""
         before = prefixes(behind.runner)
         prompt, _ = await converse(behind, talks=talks, turns=turns, seed="again", at_once=1)
         after = prefixes(behind.runner)
@@ -396,14 +396,15 @@ async def test_after_a_restart_of_the_engine_or_the_picker_beliefs_are_correct_a
             assert again > first + 0.1, "the test would show nothing otherwise"
             assert believed == pytest.approx(again, abs=0.02)
         with run():
-            await asyncio.sleep(3.0)  # the page has been read; there are no events before a request
+            # Until the page has been read: without requests there are no events.
+            await asyncio.sleep(3.0)
             assert await shares(behind, "one prompt", talks=1, turns=1) == (0.0, 0.0)
             found, believed = await shares(behind, "the engine restarted")
             assert found == pytest.approx(first, abs=0.05)
             assert believed == pytest.approx(found, abs=0.02)
             await stack.aclose()
             async with gateway(of=[engine]) as behind:
-                # Blocks are known from turns that this picker has seen, all else from the replay.
+                # The new picker knows the cached blocks from the replay.
                 _, believed = await shares(behind, "the picker restarted")
                 assert believed >= first - 0.02
                 found, believed = await shares(behind, "again")
@@ -440,7 +441,7 @@ async def test_stored_responses_continue_at_the_endpoint_that_stores_them(gatewa
             async with few:
                 await chain(number)
 
-        await asyncio.gather(*(limited(number) for number in range(40)))  # 200 responses
+        await asyncio.gather(*(limited(number) for number in range(40)))  # 40 chains of 5 responses
     sys.stdout.write(f"\n{used}\n")
 
 
@@ -455,11 +456,11 @@ async def test_documents_in_another_order_are_found_in_the_cache(gateway):
     async def cached_share(behind, salt):
         prompt = cached = 0
         for number, (drawn, question) in enumerate(questions):
-            documents = "\n\n".join(drawn)  # numbered ones stay in place
+            documents = "\n\n".join(drawn)  # not numbered, as numbered documents stay in place
             text = f"Answer from the context.\nContext:\n{documents}\n\nQuestion: {question}"
             messages = [{"role": "user", "content": text}]
             answer, _ = await behind.chat(messages, cache_salt=salt, max_tokens=1)
-            if number < 108:  # documents have to be learned
+            if number < 108:  # laar has to learn the documents first
                 continue
             prompt += answer["usage"]["prompt_tokens"]
             details = answer["usage"]["prompt_tokens_details"] or {}
@@ -477,7 +478,7 @@ async def test_documents_in_another_order_are_found_in_the_cache(gateway):
 
 async def test_predictions_of_the_first_token_are_accurate(gateway):
     rng = random.Random(5)
-    # Streamed: the first byte of other answers comes with the last token.
+    # Only streams have a first token: the first byte of other answers comes with the last token.
     streamed = {"model": "tiny", "max_tokens": 8, "stream": True}
     async with gateway() as behind:
 
@@ -492,10 +493,10 @@ async def test_predictions_of_the_first_token_are_accurate(gateway):
             rows = re.findall(r'laar_predicted_ttft_ratio_bucket\{le="([^"]+)"\} ([\d.e+]+)', page)
             return {float(bound): float(number) for bound, number in rows}
 
-        before = await ratios(24)  # the cost of a token has to be learned
+        before = await ratios(24)  # laar has to learn the cost of a token first
         after = await ratios(60)
     below = {bound: number - before[bound] for bound, number in after.items()}
     sys.stdout.write(f"\nanswers by predicted / measured, up to: {below}\n")
     assert below[float("inf")] >= 50
     median = 0.5 * below[float("inf")]
-    assert below[0.5] < median <= below[2.0]  # for a toy engine on a shared machine
+    assert below[0.5] < median <= below[2.0]  # wide bounds, for a toy engine on a shared machine

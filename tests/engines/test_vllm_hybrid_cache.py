@@ -1,4 +1,4 @@
-"""What vLLM's cache manager of a hybrid model finds, and what its events make laar believe.
+"""laar's beliefs from the events of a hybrid model's cache match what vLLM finds cached.
 
 Part of `make test-vllm`; see `test_vllm_real` for what it needs.
 """
@@ -26,12 +26,12 @@ pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(1800)]
 @pytest.mark.parametrize(
     ("blocks", "points"),
     [
-        pytest.param(1200, 1, id="room for all"),
-        # If part of a prompt is evicted, its window may be gone too, which laar does not track.
+        pytest.param(1200, 1, id="no evictions"),
+        # An eviction may remove a prompt's sliding window as well, which laar does not track.
         pytest.param(420, 5, id="evictions"),
     ],
 )
-def test_cached_prefixes_of_a_model_with_sliding_windows_are_estimated_correctly(
+def test_cached_prefixes_of_a_model_with_sliding_windows_are_estimated(
     blocks: int, points: int, tmp_path: Path
 ) -> None:
     script = Path(__file__).with_name("vllm_hybrid_cache.py")
@@ -39,7 +39,7 @@ def test_cached_prefixes_of_a_model_with_sliding_windows_are_estimated_correctly
         [PYTHON, script, str(blocks), tmp_path / "served"],
         env=os.environ | QUIET,
         check=True,
-        timeout=1500,  # 13 s of CPU, which is long on a busy machine
+        timeout=1500,  # it takes 13 s of CPU time, which may take long on a busy machine
     )
     held, groups = TokenBlocks(), Groups()
     held.emptied(0, "m")

@@ -1,4 +1,4 @@
-"""The arithmetic part of the vLLM scheduler, and its refusals."""
+"""The planning part of the vLLM scheduler, and its refusals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_short_prompt_runs_whole_next_to_a_long_one_with_slack():
     step = decide(candidate("long", 100_000, done=5000), candidate("short", 300))
     assert list(step.chunks) == ["short", "long"]
     assert step.chunks["short"] == 300
-    # 20 ms are 2,000 tokens; chunks that do not end a prefill are multiples of 16.
+    # In 20 ms 2,000 tokens fit; chunks that do not end a prefill are multiples of 16.
     assert 2000 - 300 - 16 < step.chunks["long"] <= 2000 - 300
 
 
@@ -73,7 +73,7 @@ def test_two_long_prefills_never_share_a_step():
 
 
 def first_tokens(config: StepSettings | None, *, token_s: float = 4e-5, overhead_s: float = 0.005):
-    """Return the seconds to the first tokens of three long and then six short prompts, and who led.
+    """Return the times to the first token of three long and six later short prompts, and leaders.
 
     Without `config`, running prompts and then waiting ones take the step's tokens in order, as in
     vLLM's own scheduler.
@@ -118,8 +118,8 @@ def first_tokens(config: StepSettings | None, *, token_s: float = 4e-5, overhead
     [
         (4e-5, 0.005, {}),
         (1e-3, 0.02, {}),  # 40 times slower than configured
-        (1e-5, 0.004, {}),  # faster
-        (4.5e-5, 0.005, {"seconds_per_token": 3e-4}),  # a target that has room for 48 tokens
+        (1e-5, 0.004, {}),  # faster than configured
+        (4.5e-5, 0.005, {"seconds_per_token": 3e-4}),  # only 48 tokens fit into the target
     ],
 )
 def test_equal_long_prompts_run_one_after_another_and_short_ones_pass_them(
@@ -133,18 +133,18 @@ def test_equal_long_prompts_run_one_after_another_and_short_ones_pass_them(
     assert short <= 0.05 * stock_short
 
 
-def test_a_long_prefill_that_has_waited_for_longer_than_its_work_takes_precedence():
+def test_a_long_prefill_that_waited_longer_than_its_work_takes_precedence():
     running, waiting = candidate("running", 200_000, done=16), candidate("waiting", 10_000)
     assert decide(running, waiting, leader="running").leader == "running"
     assert decide(running, waiting, now=1.5, leader="running").leader == "waiting"
 
 
 def test_the_blocks_that_a_paused_prefill_still_needs_stay_reserved():
-    paused = candidate("paused", 6400, done=640)  # 360 blocks to come
-    other = candidate("other", 6400)  # 400
+    paused = candidate("paused", 6400, done=640)  # needs 360 more blocks
+    other = candidate("other", 6400)  # needs 400 blocks
     assert decide(paused, other, free_blocks=759).chunks["other"] == 0
-    # One long prefill in a step: the second is admitted only when the first is short.
-    short = candidate("short", 640)  # 40
+    # A step has at most one long prefill, so the other one has to be short.
+    short = candidate("short", 640)  # needs 40 blocks
     assert decide(paused, short, free_blocks=399).chunks["short"] == 0
     assert decide(paused, short, free_blocks=400).chunks["short"] == 640
 
@@ -196,8 +196,8 @@ def test_a_plan_respects_the_limits_of_the_engine(rows, budget, slots, blocks):
         assert sum(one.blocks for one in started + running) <= max(
             blocks, started[0].blocks if not running else 0
         ) or (not running and sum(one.blocks for one in started[1:]) <= max(0, blocks))
-    # The most urgent running request continues, whatever else waits, unless one that starts is more
-    # urgent and takes the step.
+    # The most urgent running request continues, whatever waits, unless a more urgent one starts and
+    # takes all tokens of the step.
     assert not running or budget <= 0 or any(step.chunks.values())
 
 

@@ -1,4 +1,4 @@
-"""`laar race` on two real vLLM engines: texts have the promised length, caches are emptied.
+"""`laar race` on two real vLLM engines sends texts of the right length, and empties caches.
 
 Part of `make test-vllm`; see `test_vllm_real` for what it needs. Tokens are asserted, but no times.
 """
@@ -45,15 +45,15 @@ def test_every_router_gets_the_same_tokens(tmp_path, monkeypatch):
     for row in sorted(rows, key=lambda row: row["due_s"]):
         firsts.setdefault((row["repetition"], row["router"]), []).append(row["prompt_tokens"])
     for repetition in (0, 1):
-        # The first prompts of the sessions; later ones depend on the answers' speed.
+        # Only the first prompts of the sessions: later ones depend on the speed of answers.
         ours, theirs = (
             sorted(firsts[repetition, router][:4]) for router in ("laar", "round-robin")
         )
         assert ours == theirs
     for router in ("laar", "round-robin"):
         cached = [row["cached_tokens"] for row in rows if row["router"] == router]
-        assert fmean(cached) > 0, "sessions find their own beginnings"
+        assert fmean(cached) > 0, "later turns of a session are partly cached"
     assert all(row["completion_tokens"] > 0 for row in rows)
-    assert max(row["prompt_tokens"] for row in rows) <= 3100, "texts are as long as promised"
+    assert max(row["prompt_tokens"] for row in rows) <= 3100, "texts have the length of the trace"
     numbers = orjson.loads((tmp_path / "race.json").read_bytes())
     assert len(numbers["turns"]) == 4

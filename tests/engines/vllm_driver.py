@@ -1,7 +1,7 @@
-"""Runs a tiny random model on a real vLLM, in its own process, and prints one JSON object.
+"""Run a tiny random model on a real vLLM, in its own process, and print one JSON object.
 
-`python vllm_driver.py EXPERIMENT WORKDIR`, in a Python that has vLLM, with laar's sources on
-PYTHONPATH. Everything runs in one process, so that arrivals can be timed and the scheduler read.
+Run `python vllm_driver.py EXPERIMENT WORKDIR` in a Python that has vLLM, with laar's sources on
+PYTHONPATH. All runs in one process, so that it can time arrivals and read the scheduler's state.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from typing import Any
 
 QUIET = {
     "DO_NOT_TRACK": "1",
-    "OMP_NUM_THREADS": "1",  # two would compete with other processes
+    "OMP_NUM_THREADS": "1",  # two threads would compete with other processes
     "HF_HUB_OFFLINE": "1",
-    "TORCHDYNAMO_DISABLE": "1",  # vLLM compiles the kernel of log-probabilities, for minutes here
+    # Otherwise vLLM compiles the kernel of log-probabilities for minutes.
+    "TORCHDYNAMO_DISABLE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""vLLM's environment, alone on a small machine."""
+"""Environment variables for a vLLM on a small machine."""
 
 
 MODEL = {
@@ -49,7 +50,7 @@ LONG, SHORT = 7000, 30
 
 
 class Driver:
-    """One engine, and a clock for its requests."""
+    """An engine, and a clock for its requests."""
 
     def __init__(self, work: Path, **options: object) -> None:
         os.environ.update(QUIET)
@@ -57,7 +58,7 @@ class Driver:
         from vllm.v1.engine.llm_engine import LLMEngine
 
         (work / "config.json").write_text(json.dumps(MODEL))
-        # Of the toy model on one slow core: a step of 256 tokens takes about 10 ms.
+        # For the toy model on one slow core, where a step of 256 tokens takes about 10 ms.
         constants = {"overhead_s": 0.002, "target_s": 0.015}
         self.engine = LLMEngine.from_engine_args(
             EngineArgs(
@@ -96,7 +97,7 @@ class Driver:
     def run(
         self, arrivals: list[tuple[float, list[int]]], output: int, salt: str | None = None
     ) -> list[str]:
-        """Send prompts at their times and step until all are answered; return their ids."""
+        """Send prompts at their times, and step until all are answered; return their ids."""
         from vllm import SamplingParams
 
         start = time.time()
@@ -127,13 +128,13 @@ class Driver:
 
 
 def convoy(work: Path) -> dict[str, object]:
-    """Send three long prompts, then six short ones 50 ms apart; stock and slack in turn.
+    """Send three long prompts, then six short ones 50 ms apart, by each scheduler in turn.
 
-    One engine serves both, since other work on the machine affects the figures more than the
-    scheduler does. Without its plan the slack scheduler is the stock one.
+    One engine runs both schedulers, since other work on the machine affects the figures more than
+    the scheduler does. The slack scheduler without its plan is vLLM's own.
     """
     driver = Driver(work, max_num_batched_tokens=256)
-    driver.run([(0.0, driver.prompt(LONG))], 2)  # warm
+    driver.run([(0.0, driver.prompt(LONG))], 2)  # warms the engine up
     scheduler, plan_step = driver.scheduler, driver.scheduler._plan_step
     planning: list[float] = []
 
@@ -159,7 +160,7 @@ def convoy(work: Path) -> dict[str, object]:
 
 
 def pressure(work: Path) -> dict[str, object]:
-    """26 prompts of 7,000 tokens with room for one at a time (80 blocks of 128)."""
+    """Send 26 prompts of 7,000 tokens, of which one fits at a time (80 blocks of 128)."""
     driver = Driver(work, max_num_batched_tokens=2048, num_gpu_blocks_override=80, block_size=128)
     ids = driver.run([(0.0, driver.prompt(LONG)) for _ in range(26)], 4)
     return {
@@ -169,7 +170,7 @@ def pressure(work: Path) -> dict[str, object]:
 
 
 def identity(work: Path) -> dict[str, object]:
-    """17 greedy prompts alone, together without the prefix cache, and together with it."""
+    """Send 17 greedy prompts one by one, then together without and with the prefix cache."""
     driver = Driver(work, max_num_batched_tokens=512)
     prompts = [driver.prompt(tokens) for tokens in range(40, 4041, 250)]
     alone = [driver.run([(0.0, prompt)], 24)[0] for prompt in prompts]
@@ -191,4 +192,4 @@ if __name__ == "__main__":
     result = experiment(Path(sys.argv[2]))
     sys.stdout.write("\nRESULT " + json.dumps(result) + "\n")
     sys.stdout.flush()
-    os._exit(0)  # vLLM's threads need no shutdown
+    os._exit(0)  # without waiting for vLLM's threads

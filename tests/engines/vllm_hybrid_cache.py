@@ -1,8 +1,8 @@
-"""Runs vLLM's own cache manager for a model whose first layers have a sliding window.
+"""Run vLLM's own cache manager for a model whose first layers have a sliding window.
 
-`python vllm_hybrid_cache.py BLOCKS FILE`, in a Python that has vLLM. Conversations go through it
-without a model, and FILE gets, for each prompt, its token ids, how many of them were found cached,
-and the KV events that followed, as they are published. No engine on a CPU has such a cache.
+Run `python vllm_hybrid_cache.py BLOCKS FILE` in a Python that has vLLM. Conversations pass through
+the manager without a model. For each prompt it writes to FILE the token ids, the number found
+cached, and the KV events that followed. No engine on a CPU has such a cache.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STEP = 256
 
 
 def main(blocks: int, file: Path) -> None:
-    """Run the conversations in a cache with this many blocks."""
+    """Run the conversations in a cache of `blocks` blocks."""
     import msgspec
     import torch
     from vllm.sampling_params import SamplingParams

@@ -1,4 +1,4 @@
-"""A real vLLM on CPU that serves a tiny random model over HTTP, with its own tokenizer."""
+"""Run a real vLLM on a CPU, which serves a tiny random model with a tokenizer over HTTP."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _READY_S = 600.0
 """Startup takes minutes if other engines are busy; a dead process is noticed at once."""
 
 QUESTION = "Tell me in a sentence what a cache is for."
-"""The first prompt of an engine. On some CPUs vLLM crashes on one with a single token."""
+"""The first prompt of an engine. On some CPUs, vLLM crashes if it has only one token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def started(engines: Sequence[Engine], model: Path, logs: Path, *options: str) -
 def _process(
     engine: Engine, model: Path, log: Path, options: Sequence[str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    events = {  # a publisher without a star connects to its endpoint
+    events = {  # with a star, as otherwise vLLM would connect instead of bind
         "enable_kv_cache_events": True,
         "publisher": "zmq",
         "endpoint": f"tcp://*:{engine.events}",
@@ -160,11 +160,11 @@ def _wait(engine: Engine, process: subprocess.Popen[bytes], log: Path) -> None:
             with urllib.request.urlopen(request, timeout=120):
                 return
         except urllib.error.HTTPError as error:
-            if error.code != 500:  # not an engine for this request
+            if error.code != 500:  # it answers, but does not support this request
                 return
             fault = error
             break
         except OSError:
-            pass  # not yet
+            pass  # not listening yet
         time.sleep(0.5)
     raise AssertionError(f"vLLM: {fault}:\n{log.read_text(errors='replace')[-3000:]}")

@@ -25,7 +25,7 @@ class Fleet:
         self._stack = stack
         self._eds = directory / "eds" / "endpoints.json"
         self._eds.parent.mkdir()
-        self.seen: list[Any] = []  # every message that reached the picker
+        self.seen: list[Any] = []  # all messages that reached the picker
         self.picker_port = free_port()
 
     async def upstreams(self, count: int, host: str = "127.0.0.1") -> list[RecordingUpstream]:
@@ -35,7 +35,7 @@ class Fleet:
         ]
 
     def members(self, addresses: Sequence[str]) -> None:
-        """Make these the cluster's endpoints."""
+        """List these as the cluster's endpoints."""
         write_eds(self._eds, [EndpointSpec(address=at, models=("m",)) for at in addresses])
 
     async def picker(self, endpoints: str, *, sample: bool = False) -> Any:

@@ -53,7 +53,7 @@ for number in range(200):  # lists of any length, so that a part of one is no li
 
 
 def test_processes_may_write_one_file_at_the_same_time(tmp_path):
-    """The workers of a picker do this when an endpoint joins or leaves."""
+    """All workers of a picker write it when an endpoint joins or leaves."""
     path = tmp_path / "endpoints.json"
     write_eds(path, ENDPOINTS)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -67,7 +67,7 @@ def test_processes_may_write_one_file_at_the_same_time(tmp_path):
         writer.stdin.write(b"go\n")
         writer.stdin.flush()
     while any(writer.poll() is None for writer in writers):
-        assert listed(path)  # always a whole list
+        assert listed(path)  # never an incomplete list
     for writer in writers:
         _, errors = writer.communicate(timeout=30)
         assert (writer.returncode, errors) == (0, b"")
@@ -94,7 +94,7 @@ def test_an_unchanged_list_is_not_written_again(tmp_path):
 def test_a_change_is_written_by_rename_with_a_new_version(tmp_path):
     path = tmp_path / "endpoints.json"
     write_eds(path, ENDPOINTS)
-    with path.open("rb") as old:  # the reader's open file stays complete
+    with path.open("rb") as old:  # a reader's open file must stay complete
         before = path.stat().st_ino
         write_eds(path, [])
         assert path.stat().st_ino != before

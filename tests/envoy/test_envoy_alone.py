@@ -1,4 +1,4 @@
-"""Envoy without a picker: failing endpoints while failing open, and its ports."""
+"""Envoy without a picker avoids failing endpoints, and a port in use is an error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def ejected(http, envoy):
 
 
 async def test_the_picker_may_choose_an_endpoint_that_envoy_has_ejected(fleet, http):
-    """Only one of them may eject endpoints, and the picker knows more."""
+    """Envoy's ejection must not overrule the picker, which knows more."""
     bad, good = await fleet.upstreams(2)
     bad.default_answer = Answer(status=503)
     fleet.members([bad.address, good.address])

@@ -1,4 +1,4 @@
-"""Rendering: the checked-in files, Envoy's verdict, the effects of options."""
+"""Rendered bootstraps match the checked-in files, are valid for Envoy, and follow the options."""
 
 from __future__ import annotations
 

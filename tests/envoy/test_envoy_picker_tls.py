@@ -1,4 +1,4 @@
-"""TLS to the picker: its certificate must come from the named CA and contain its address."""
+"""Envoy accepts a picker only with a certificate of the named CA for the picker's address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def self_signed(directory: Path, name: str) -> tuple[Path, grpc.ServerCredentials]:
-    """A certificate for ``name`` that is its own CA."""
+    """Make a self-signed certificate for ``name``; return its path, and a server's credentials."""
     key, certificate = directory / "key.pem", directory / "certificate.pem"
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1"
     subprocess.run(

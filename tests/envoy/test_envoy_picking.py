@@ -1,4 +1,4 @@
-"""The rendered bootstraps on a real Envoy with the no-op picker."""
+"""The rendered bootstraps, tested with a real Envoy and the no-op picker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def post(http: aiohttp.ClientSession, url: str, body: bytes = BODY, **kwar
 
 
 async def picked(fleet: Any, http: aiohttp.ClientSession, envoy: Any) -> bool:
-    """Return whether a request reached the picker just now."""
+    """Return whether a request now reaches the picker."""
     before = len(fleet.seen)
     await post(http, envoy.url())
     return len(fleet.seen) > before
@@ -92,7 +92,7 @@ async def test_endpoints_that_are_not_listed_get_no_requests(fleet, http, shape)
     dead = f"127.0.0.1:{free_port()}"
     fleet.members([a.address, dead])
     envoy = await fleet.envoy(shape)
-    for named in (dead, outside.address):  # one that does not answer, one unknown to Envoy
+    for named in (dead, outside.address):  # a dead endpoint, and one that Envoy does not know
         picker = await fleet.picker(named)
         await eventually(lambda: picked(fleet, http, envoy), what="Envoy finding the picker")
         before = len(a.requests)
@@ -163,7 +163,7 @@ async def test_membership_follows_a_rename(fleet, http):
 
 @pytest.mark.parametrize("shape", BODY_MODES)
 @pytest.mark.parametrize("first_is_dead", [True, False])
-async def test_a_body_of_ten_megabytes_passes_whole(fleet, http, shape, first_is_dead):
+async def test_a_body_of_ten_megabytes_arrives_unchanged(fleet, http, shape, first_is_dead):
     (a,) = await fleet.upstreams(1)
     dead = f"127.0.0.1:{free_port()}"
     fleet.members([a.address, dead])
@@ -200,12 +200,12 @@ async def test_a_forged_destination_has_no_effect(fleet, http, shape, picker_up)
         assert (await post(http, envoy.url(), headers=forged)).status == 200
     assert len(b.requests) == 20 if picker_up else 0 < len(b.requests) < 20
     told = {request.headers.get(DESTINATION) for request in [*a.requests, *b.requests]}
-    # Natively Envoy keeps the headers, and only the metadata names the destination.
+    # In the native shapes Envoy keeps the headers, and only metadata names the destination.
     assert told == ({b.address} if picker_up and shape == "full-duplex" else {None})
 
 
 async def test_without_the_removal_a_forged_destination_would_take_effect(fleet, http):
-    """The control of the test above: without the removal the client's choice takes effect."""
+    """A control for the test above."""
     a, b = await fleet.upstreams(2)
     fleet.members([a.address, b.address])
     envoy = await fleet.envoy(
@@ -241,7 +241,7 @@ async def test_a_subset_hint_in_the_metadata_reaches_the_picker(fleet, http, sha
 
 
 def gated_events(count: int) -> tuple[asyncio.Semaphore, AsyncIterator[bytes]]:
-    """Server-sent events; each but the first waits for a release of the semaphore."""
+    """Yield server-sent events; each except the first waits for a release of the semaphore."""
     gate = asyncio.Semaphore(1)
 
     async def events() -> AsyncIterator[bytes]:
@@ -261,7 +261,7 @@ def phases(fleet: Any) -> list[str]:
     [("sidecar", False, 0), ("sidecar", True, 5), ("gateway", False, 5), ("full-duplex", False, 5)],
 )
 async def test_a_streamed_answer_arrives_chunk_by_chunk(fleet, http, shape, sample, chunks_seen):
-    """The next chunk is written only once the client has the previous one."""
+    """Each chunk is written only after the client has received the previous one."""
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address, sample=sample)
@@ -313,7 +313,7 @@ async def test_needed_headers_come_with_the_body_and_are_not_forwarded(fleet, ht
         ("standalone", None, "x-team", False),
         ("standalone", True, "x-team", True),
         ("gateway", None, "x-team", False),
-        ("standalone", None, "authorization", True),  # an engine's own key
+        ("standalone", None, "authorization", True),  # the engine's own key
         ("standalone", None, "x-api-key", True),
     ],
 )
@@ -394,7 +394,7 @@ async def test_requests_refused_by_envoy_get_an_answer(fleet, shape):
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_a_header_with_an_underscore_is_dropped_and_its_request_served(fleet, http, shape):
-    """Coding agents send `session_id`; some engines accept `x_name` for `x-name`."""
+    """Coding agents send `session_id`, but some engines take `x_name` for `x-name`."""
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address)
@@ -413,7 +413,7 @@ async def test_websockets_reach_the_picked_endpoint(fleet, http, shape, picker_u
     if picker_up:
         await fleet.picker(b.address)
     envoy = await fleet.envoy(shape)
-    # In full duplex the last frame of the endpoint's closing handshake does not arrive.
+    # In full duplex the last frame of the closing handshake does not arrive.
     patience = aiohttp.ClientWSTimeout(ws_receive=5, ws_close=0.1)
     async with http.ws_connect(f"{envoy.url()}/v1/realtime", timeout=patience) as websocket:
         for text in ("one", "two"):
@@ -440,7 +440,7 @@ async def test_the_access_log_has_pick_and_outcome_as_json(fleet, http):
     envoy = await fleet.envoy("standalone")
     a.script(Answer(headers={"x-laar-decision-id": "d1", "x-laar-model": "m1"}))
     await post(http, f"{envoy.url()}", params={"prompt": "secret"})
-    await envoy.stop()  # which writes the log out
+    await envoy.stop()  # flushes the log
     lines = re.findall(r"^\{.*\}$", envoy.log_tail(), re.MULTILINE)
     entry = orjson.loads(lines[0])
     assert len(lines) == 1
@@ -463,7 +463,7 @@ async def test_only_the_sidecar_trusts_the_forwarded_address_of_its_clients(flee
     assert all(re.fullmatch(r"203\.0\.113\.7,[0-9.]+", value) for value in forwarded[1:])
 
 
-async def test_a_picker_that_fails_on_a_body_costs_nothing(fleet, http):
+async def test_a_picker_that_fails_on_a_body_costs_no_request(fleet, http):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
 

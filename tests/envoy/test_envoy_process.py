@@ -82,7 +82,7 @@ async def test_leaving_the_context_ends_the_process(options, tmp_path):
         pid = envoy.pid
         assert is_envoy(pid)
     assert not is_envoy(pid)
-    await envoy.stop()  # harmless
+    await envoy.stop()  # a second stop is harmless
 
 
 async def test_a_stopped_envoy_is_killed_at_the_deadline(options, tmp_path, monkeypatch):
@@ -122,8 +122,8 @@ async def test_a_killed_parent_leaves_no_envoy_behind(options, tmp_path):
     await eventually(lambda: not is_envoy(pid), what="Envoy ending with its parent")
 
 
-async def test_ctrl_c_is_left_to_the_parent(options, tmp_path):
-    """A terminal sends it to the whole process group; answers in flight would be cut off."""
+async def test_envoy_leaves_ctrl_c_to_its_parent(options, tmp_path):
+    """A terminal sends SIGINT to a group of processes; Envoy would cut off answers in flight."""
     (tmp_path / "given.json").write_bytes(orjson.dumps(rendered("sidecar", options)))
     parent = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _PARENT, tmp_path),
@@ -148,7 +148,7 @@ async def test_a_long_log_is_rotated(options, tmp_path, http, monkeypatch):
     async with EnvoyProcess(rendered("sidecar", options), tmp_path) as envoy:
         keeping = asyncio.create_task(envoy.keep_log_short())
         earlier = tmp_path / "envoy.log.1"
-        for _ in range(100):  # one line for its log, and later one for its access log
+        for _ in range(100):  # each writes a line to the log, and later one to the access log
             async with http.get(f"{envoy.url()}/v1/models") as response:
                 await response.read()
         await eventually(earlier.exists, what="the log's earlier part")
@@ -156,4 +156,4 @@ async def test_a_long_log_is_rotated(options, tmp_path, http, monkeypatch):
         keeping.cancel()
         await asyncio.wait([keeping])
         assert earlier.stat().st_size > 2000
-        assert b"\0" not in envoy.log_path.read_bytes()  # nothing is written past the cut
+        assert b"\0" not in envoy.log_path.read_bytes()  # no gap where the file was cut

@@ -1,4 +1,4 @@
-"""`laar init` and `laar serve --with-envoy`: from running engines to an answer through Envoy."""
+"""`laar init` and `laar serve --with-envoy` lead from running engines to an answer."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_two_commands_lead_from_two_engines_to_an_answer(tmp_path: Path) -
         assert said == f"http://127.0.0.1:{one} serves llama; Ctrl-C stops it\n"
         endpoints = yaml.safe_load((directory / "endpoints.yaml").read_text())["endpoints"]
         assert [e["models"] for e in endpoints] == [["llama"], ["phi"]]
-        # Other ports than the defaults, which may be in use where tests run.
+        # The default ports may be in use where tests run.
         settings = yaml.safe_load((directory / "laar.yaml").read_text())
         names = ("ext_proc", "health", "admin")
         settings["listen"] = {
@@ -70,7 +70,7 @@ async def test_two_commands_lead_from_two_engines_to_an_answer(tmp_path: Path) -
         (directory / "laar.yaml").write_text(yaml.safe_dump(settings))
         bootstrap = yaml.safe_load((directory / "envoy.yaml").read_text())
         text = (directory / "envoy.yaml").read_text()
-        assert text.count("address: 0.0.0.0") == 0  # nothing is open to other machines
+        assert text.count("address: 0.0.0.0") == 0  # no port is open to other machines
         for old, new in ((8080, listen), (19001, ready), (9002, picker[0])):
             text = text.replace(f"port_value: {old}", f"port_value: {new}")
         text = text.replace("port_value: 19000", "port_value: 0")
@@ -220,7 +220,7 @@ async def test_an_engine_that_requires_a_key_is_examined_with_one(tmp_path: Path
         ran = await run_in_thread(*asked, "--key-env", "ENGINE_KEY", ENGINE_KEY="secret")
     assert ran.status == 0, ran.text
     assert f"cd '{place}' && laar serve" in ran.text
-    # Without the key the picker can't read the adapters.
+    # The file lists the adapter, as the picker can't read it without the key.
     assert yaml.safe_load((place / "endpoints.yaml").read_text())["endpoints"][0]["models"] == [
         "m",
         "lora",
@@ -313,7 +313,7 @@ def sidecar() -> str:
 def test_an_envoy_yaml_for_other_settings_is_refused(
     tmp_path: Path, settings: str, change: dict[str, str], fault: str | None
 ) -> None:
-    """This happens in a copied directory, or after changing the picker's port."""
+    """The settings may differ in a copied directory, or after a change of the picker's port."""
     config, written = tmp_path / "laar.yaml", tmp_path / "envoy.yaml"
     config.write_text(
         "endpoints: [{address: '127.0.0.1:1', model: m}]\nenvoy: {eds_file: run/e.json}\n"
@@ -329,7 +329,7 @@ def test_an_envoy_yaml_for_other_settings_is_refused(
         return
     with pytest.raises(SettingError, match=fault) as raised:
         bootstrap_beside(load(config), config)
-    if "or delete it" in str(raised.value):  # its remedy works
+    if "or delete it" in str(raised.value):  # the remedy works
         written.unlink()
         assert bootstrap_beside(load(config), config)
 

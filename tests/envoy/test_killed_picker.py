@@ -1,4 +1,4 @@
-"""A killed picker of `laar serve --with-envoy`: its Envoy continues until the next one decides."""
+"""If a picker of `laar serve --with-envoy` is killed, Envoy serves until the next one decides."""
 
 from pathlib import Path
 
@@ -17,15 +17,15 @@ async def test_a_killed_picker_fails_no_request_and_is_replaced(
 ) -> None:
     run = await measure(tmp_path, kills=2, rate=20.0, pause_s=2.5, seed=1)
     assert not run.failed
-    assert run.undecided, "the kills reached the picker"
-    assert run.in_a_row > 0, "and the next one decides"
+    assert run.undecided, "Envoy served while the picker was gone"
+    assert run.in_a_row > 0, "the next picker decides"
     assert (tmp_path / "laar.log").read_text().count("restarting it in") == 2
 
 
 async def test_a_killed_envoy_ends_the_command_with_its_status(
     tmp_path: Path, envoy_binary: Path
 ) -> None:
-    """The kernel does this when memory runs out; the log has no message then."""
+    """The kernel kills Envoy if memory runs out, without a message in Envoy's log."""
     log = tmp_path / "laar.log"
     async with RecordingUpstream() as upstream:
         ports = [free_port() for _ in range(5)]
@@ -40,7 +40,8 @@ async def test_a_killed_envoy_ends_the_command_with_its_status(
                 if child.name() == "envoy":
                     child.kill()
             await eventually(
-                lambda: not any(child.is_running() for child in children), what="the end of all"
+                lambda: not any(child.is_running() for child in children),
+                what="all children to end",
             )
             await eventually(
                 lambda: "Envoy exited with -9" in log.read_text(), what="the reason for the end"

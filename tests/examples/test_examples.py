@@ -1,4 +1,4 @@
-"""Every example runs unchanged, and the guides show the files that run."""
+"""Every example runs unchanged, and the guides show the examples' files."""
 
 import json
 import os
@@ -25,7 +25,7 @@ GUIDE = ROOT / "docs" / "guides" / "write-a-scorer.md"
 
 @pytest.fixture
 def cheap_first(tmp_path):
-    """Folders for the path with the example's package installed: its code, and its dist-info."""
+    """Return folders for the path, with the code and dist-info of the example's package."""
     text = (CHEAP / "pyproject.toml").read_text()
     points = dict(re.findall(r'^([\w-]+) = "(\w+:\w+)"$', text, re.MULTILINE))
     assert points == {"cheap-first": "cheap_first:CheapFirst"}
@@ -77,7 +77,7 @@ def test_the_cheap_endpoint_is_chosen_if_both_are_suitable(cheap_first):
 
 @contextmanager
 def gateway(answers):
-    """A gateway that gives these answers in order."""
+    """Run a gateway that gives these answers in order."""
     left = list(answers)
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Why an endpoint was picked: rows, reasons, the sentence; and no prompt is retained."""
+"""Explanations: the rows, the reasons and the sentence; no prompt is retained."""
 
 import gc
 import math
@@ -13,6 +13,7 @@ from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable, Reading
+from laar.core.engines import Began
 from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
@@ -27,7 +28,7 @@ SECRET = "an unmistakable secret "
 
 
 class Known:
-    """Returns given values for each model: P(correct), seconds per token, fixed seconds."""
+    """Assesses models by given values: P(correct), seconds per token, fixed seconds."""
 
     def __init__(self, **models):
         self.models = models
@@ -96,7 +97,7 @@ TWO = (("10.0.0.7:80", "granite"), ("10.0.0.8:80", "phi"))
 
 def test_the_sentence_explains_that_a_faster_model_is_wrong_too_often():
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
-    # 62k tokens take nearly twice 1.24 and 0.62 s, by attention:
+    # Attention nearly doubles the 1.24 and 0.62 s of 62k tokens:
     # granite (0.5 + 2 * 2.41) / 0.9 = 5.9; phi (0.5 + 2 * 1.21) / 0.41 = 7.1
     assert told(director)["sentence"] == (
         "granite at 10.0.0.7:80 won by 1.2 s: phi is faster (1.7 s against 2.9 s) but right with "
@@ -108,15 +109,14 @@ def test_the_sentence_explains_why_a_faster_rival_equally_often_right_lost():
     director = fleet(Known(granite=(0.9, 2e-5, 5.5), phi=(0.9, 2e-5, 0.3)), *TWO)
     slot = director.table.slot("10.0.0.8:80")
     for _ in range(8):
-        director.engines.began(
-            slot, 0.0, plain_s=0.53, others=0.0, rtt_s=0.0, base_s=0.3, timed=True, shown=True
-        )
+        sent = Began(slot=slot, plain_s=0.53, others=0.0, rtt_s=0.0, shown=True)
+        director.engines.began(sent, 0.0, 0.3, timed=True)
         director.table.reserve(slot, 1000, 1000)
     sentence = told(director)["sentence"]
     assert "phi is faster (7.0 s against 8.3 s) but its first token comes later (" in sentence
 
 
-def test_the_sentence_explains_that_only_time_decided_between_unmeasured_models():
+def test_the_sentence_explains_that_time_decided_between_unmeasured_models():
     class Unknown(Known):
         def assess(self, request, models, tried, now):
             known = super().assess(request, models, tried, now)
@@ -149,23 +149,15 @@ def test_the_sentence_names_the_largest_difference(phi, queued, words):
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=phi), *TWO)
     slot = director.table.slot("10.0.0.8:80")
     if queued:
-        director.engines.began(
-            slot,
-            0.0,
-            plain_s=queued * phi[1],
-            others=0.0,
-            rtt_s=0.0,
-            base_s=phi[2],
-            timed=True,
-            shown=True,
-        )
+        sent = Began(slot=slot, plain_s=queued * phi[1], others=0.0, rtt_s=0.0, shown=True)
+        director.engines.began(sent, 0.0, phi[2], timed=True)
         director.table.reserve(slot, queued, queued)
     sentence = told(director)["sentence"]
     assert sentence.startswith("granite at 10.0.0.7:80 won by ")
     assert words in sentence
 
 
-def test_retries_ties_single_candidates_and_other_policies_have_their_own_sentences():
+def test_each_kind_of_decision_has_its_own_sentence():
     same = Known(granite=(0.9, 1e-5, 0.5), phi=(0.9, 1e-5, 0.5))
     tried = told(fleet(same, *TWO), request(tried="granite"))
     assert tried["sentence"].endswith("granite was tried already.")
@@ -198,7 +190,7 @@ def test_a_candidate_that_cannot_take_the_prompt_gives_the_reason():
 
 
 def test_a_failed_part_is_reported():
-    director = fleet(Known(), *TWO)  # knows neither model: raises
+    director = fleet(Known(), *TWO)  # knows neither model, so it raises an error
     assert "could not be used" in told(director)["sentence"]
 
 
@@ -216,7 +208,7 @@ def test_rows_are_sorted_by_rank_and_their_terms_add_up():
     for row in rows:
         latency = row["rtt_s"] + row["base_s"] + row["prefill_s"] + row["queue_s"]
         assert row["latency_s"] == pytest.approx(latency)
-        paid = latency + row["ttft_s"] + row["others_s"]  # a first token's seconds count twice
+        paid = latency + row["ttft_s"] + row["others_s"]  # the time to the first token counts twice
         assert row["cost_s"] == pytest.approx(paid / row["probability"] * row["penalty"])
 
 
@@ -292,7 +284,7 @@ def test_reasons_reflect_the_time_of_the_decision():
 
 
 def test_records_logs_and_spans_keep_the_order_of_their_fields():
-    """Readers sort and select by these names."""
+    """Users sort and select by these names."""
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
     kept = record(director, request(tried="phi"))
     kept.end = Completion(status=200, cause="complete", latency_s=2.5, ttft_s=0.5, cached_tokens=9)
@@ -376,7 +368,7 @@ def test_an_explanation_reserves_nothing_and_agrees_with_the_decision():
 
 
 class Warm(PrefixBeliefs):
-    """Estimates the prompt as cached at the first endpoint."""
+    """Believes the prompt cached at the first endpoint."""
 
     def __init__(self):
         super().__init__(key=b"k", max_bytes=1 << 20)

@@ -1,4 +1,4 @@
-"""Admission: requests that go at once, requests that wait, and counters that return to zero."""
+"""Admission lets requests go at once or wait, and its counters return to zero."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from laar.policies import build_policies
 from support.exploring import examples
 
 GONE = Completion(status=None, cause="disconnect", latency_s=0.0)
-SPEED = 1e-4  # seconds a token, where nothing was measured
+SPEED = 1e-4  # seconds per token without measurements
 
 
 def fleet(names=("a", "b"), *, quadratic=math.inf, **specs):
@@ -114,7 +114,7 @@ def test_a_full_model_does_not_hold_up_a_free_one():
 
 
 def two_models(*models, **windows):
-    """Two models with a common name besides their own, and short context windows if given."""
+    """Return a fleet of two models with a common name in addition to their own."""
     table = EndpointTable()
     specs = [
         EndpointSpec(address=name, models=(name,), max_model_len=windows.get(name, 131_072))
@@ -145,7 +145,7 @@ def test_a_model_with_many_names_has_one_queue_with_fair_turns_for_tenants():
 
 @pytest.mark.parametrize("first", ["m", "any"])
 def test_no_name_of_a_model_starves_another(first):
-    """Two names, one of which stands for more models; requests for each exceed capacity."""
+    """One name means one model, another means two; requests for each exceed the capacity."""
     director = two_models("m", "n")
     gate = admission(director)
     running = [gate.ask(request(0, model=name), 0.0) for name in ("m", "n")]
@@ -155,7 +155,7 @@ def test_no_name_of_a_model_starves_another(first):
             gate.ask(request(number, model=name), 0.0)
         if running[0].address != "m":
             running.reverse()
-        end(gate, director, running.pop(0))  # the endpoint of both names
+        end(gate, director, running.pop(0))  # frees the endpoint that serves both names
         (outcome,) = gate.dispatch(0.1)
         running.append(outcome.verdict)
         turns.append(outcome.verdict.request.model)
@@ -164,7 +164,7 @@ def test_no_name_of_a_model_starves_another(first):
 
 @pytest.mark.parametrize("names", ["x", "xy", "xyz"])
 def test_a_tenant_gets_no_more_turns_by_using_more_sets_of_endpoints(names):
-    """The endpoints of y and z are full, so all compete for the one that serves all three."""
+    """The endpoints of y and z are full, so all requests compete for one that serves x, y and z."""
     director = fleet(())
     specs = [EndpointSpec(address="shared", models=tuple("xyz"))]
     specs += [EndpointSpec(address=f"of {name}", models=(name,)) for name in "yz"]
@@ -186,7 +186,7 @@ def test_a_tenant_gets_no_more_turns_by_using_more_sets_of_endpoints(names):
         decision = outcome.verdict
         gone.append((decision.request.tenant, decision.request.model))
     assert sum(tenant == "one" for tenant, _ in gone) == 15
-    for name in names:  # its models take turns
+    for name in names:  # the models of the second tenant take turns
         assert abs(gone.count(("many", name)) - 15 / len(names)) <= 1
 
 
@@ -272,7 +272,7 @@ def test_no_second_long_prompt_joins_one_while_shorts_wait(shorts):
         gate.ask(request(4 + number, ttft_objective_s=3600.0), 0.0)
     assert gate.dispatch(0.0) == []
     end(gate, director, short)
-    # The long one is more urgent; while a short one waits it has to let that go first.
+    # The long prompt is more urgent, but has to let a waiting short one go first.
     assert sent(gate.dispatch(0.0)) == (["4"] if shorts else ["3"])
     end(gate, director, long)
     gate.dispatch(0.0)
@@ -280,7 +280,7 @@ def test_no_second_long_prompt_joins_one_while_shorts_wait(shorts):
 
 
 def test_long_prompts_in_flight_are_weighted_by_their_quadratic_cost():
-    # 500,000 tokens with a quadratic length of 60,000: 9.3 times their number.
+    # With a quadratic length of 60,000, 500,000 tokens count 9.3 times.
     plain, squared = fleet(("a",)), fleet(("a",), quadratic=60_000.0)
     for director, weight in ((plain, 5e5), (squared, 5e5 * (1 + 5e5 / 6e4))):
         gate = admission(director)
@@ -345,7 +345,7 @@ def test_a_request_that_cannot_be_helped_by_waiting_is_refused_at_once(model):
     assert gate.queue.waiting == 0
 
 
-def test_an_objective_comes_from_the_header_or_its_class_or_the_length_in_this_order():
+def test_a_header_precedes_a_class_and_the_length_as_source_of_an_objective():
     director = fleet(("a",))
     gate = Admission(
         director,
@@ -378,7 +378,7 @@ def test_an_objective_comes_from_the_header_or_its_class_or_the_length_in_this_o
         max_size=80,
     )
 )
-def test_each_request_gets_one_answer_and_nothing_is_left_behind_whatever_happens(events):
+def test_each_request_gets_one_answer_and_leaves_nothing_behind(events):
     director = fleet()
     gate = admission(director, max_requests=2, max_waiting=4, min_hold_s=1.0, patience=1.0)
     now, number = 0.0, 0
@@ -410,7 +410,7 @@ def test_each_request_gets_one_answer_and_nothing_is_left_behind_whatever_happen
                     waiting[answer] = str(number)
         elif what == "cancel" and waiting:
             ticket = list(waiting)[which % len(waiting)]
-            if gate.cancel(ticket):
+            if gate.queue.cancel(ticket):
                 answered.append(waiting.pop(ticket))
         elif what == "members":
             names = "ab"[: which % 3]
@@ -457,11 +457,11 @@ def test_short_prompts_wait_for_an_endpoint_without_a_long_one():
 def test_a_long_prompt_with_slack_leaves_the_last_free_endpoint_to_short_ones(objective_s, goes):
     director = fleet()
     gate = admission(director, max_requests=9, max_prefill_s=1.0)
-    end(gate, director, gate.ask(request(1), 0.0))  # short prompts are expected
+    end(gate, director, gate.ask(request(1), 0.0))  # after it, more short prompts are expected
     gate.ask(request(2, 20_000), 0.0)
     answer = gate.ask(request(3, 20_000, ttft_objective_s=objective_s), 0.0)
     assert isinstance(answer, Decision) is goes
-    if not goes:  # once its slack is gone, or no short prompt has come for a while
+    if not goes:  # goes once its slack is used up, or no short prompt has come for a while
         assert gate.dispatch(4.9) == []
         assert sent(gate.dispatch(5.1)) == ["3"]
 
@@ -469,7 +469,7 @@ def test_a_long_prompt_with_slack_leaves_the_last_free_endpoint_to_short_ones(ob
 def test_long_prompts_with_slack_leave_half_of_the_endpoints_to_short_ones():
     director = fleet(("a", "b", "c", "d"))
     gate = admission(director, max_requests=9, max_prefill_s=1.0)
-    end(gate, director, gate.ask(request(1), 0.0))  # short prompts are expected
+    end(gate, director, gate.ask(request(1), 0.0))  # after it, more short prompts are expected
     *gone, held = (gate.ask(request(n, 20_000, ttft_objective_s=60.0), 0.0) for n in (2, 3, 4))
     assert len({decision.address for decision in gone}) == 2
     assert not isinstance(held, Decision)
@@ -505,7 +505,7 @@ def test_endpoints_that_come_and_go_leave_nothing_behind():
     assert taken[-1] - taken[9] < 10 * 5000
 
 
-def test_a_prefill_with_an_unseen_first_token_frees_its_place_after_its_estimated_time():
+def test_a_prefill_without_a_seen_first_token_ends_after_its_estimate():
     director = fleet(("a",))
     gate = admission(director, max_requests=9, max_prefill_s=1.0)
     for number in (1, 2):

@@ -1,4 +1,4 @@
-"""Random histories of the queue; each choice is checked against the rules on a plain list."""
+"""In random histories, each choice of the queue is compared with its rules on a plain list."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ LIMITS = Limits(max_waiting=25, max_held_bytes=30_000, patience=2.0, min_hold_s=
 
 @dataclass
 class Rules:
-    """The queue's rules on a list: slow but obvious."""
+    """The queue's rules on a list, slow but obvious."""
 
-    waiting: list[tuple[Item, float]] = field(default_factory=list)  # with the time it expires
+    # Requests and the times at which they expire.
+    waiting: list[tuple[Item, float]] = field(default_factory=list)
     served: dict[tuple[int, str, str], float] = field(default_factory=dict)
     virtual: dict[tuple[int, str], float] = field(default_factory=dict)
 
@@ -35,7 +36,7 @@ class Rules:
 
     def add(self, one: Item, expires_s: float) -> None:
         place = one.band, one.lane
-        if not self.group(*place):  # a busy period begins: the past is forgotten
+        if not self.group(*place):  # at the beginning of a busy period, the past is forgotten
             self.virtual[place] = 0.0
             self.served = {k: v for k, v in self.served.items() if k[:2] != place}
         if not any(other.tenant == one.tenant for other in self.group(*place)):
@@ -54,7 +55,7 @@ class Rules:
                     self.charge((one.band, lane), one)
 
     def charge(self, place: tuple[int, str], one: Item) -> None:
-        """Charge a tenant here too, since the endpoint also belongs to this lane."""
+        """Charge a tenant here as well, since the endpoint also belongs to this lane."""
         tenants = {other.tenant for other in self.group(*place)}
         if one.tenant in tenants:
             least = min(self.served[*place, tenant] for tenant in tenants)
@@ -62,7 +63,7 @@ class Rules:
             self.served[*place, one.tenant] += max(1, one.tokens)
 
     def may_be_next(self, band: int, lane: str, now: float, *, long_may_go: bool) -> set[str]:
-        """Return the ids that the rules allow; several only if they tie."""
+        """Return the ids that may be next by the rules; several only in a tie."""
         ready = [one for one in self.group(band, lane) if long_may_go or not one.is_long]
         shorts = [one for one in ready if not one.is_long]
         allowed: set[str] = set()
@@ -124,7 +125,7 @@ class Life:
         self.settle_evictions()
 
     def settle_evictions(self) -> None:
-        """Verdicts reached outside of a dispatch leave the list at once."""
+        """Remove requests from the list that were evicted outside of a dispatch."""
         for one, verdict in self.queue._verdicts:
             assert isinstance(verdict, Shed)
             self.rules.take(one)
@@ -165,7 +166,7 @@ class Life:
             return "endpoint"
 
         for one, _ in self.queue.dispatch(self.now, admit, slot_of=lambda _: 1):
-            self.open_ids.remove(str(one.id))  # exactly one verdict each
+            self.open_ids.remove(str(one.id))  # fails at a second verdict on one request
         for one, _ in self.rules.waiting:
             assert one.lane in closed or (one.is_long and one.lane in closed_to_longs)
 

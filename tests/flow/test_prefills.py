@@ -1,4 +1,4 @@
-"""Prefills in flight: the clock, its corrections, and sums that stay consistent."""
+"""Prefills in flight are timed by a clock that readings correct, and their sums stay right."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_unseen_prefills_end_one_after_another_and_idle_time_gives_no_credit() -
     assert [seconds_at(prefills, t) for t in (0.9, 1.1, 2.9, 3.1)] == [3.0, 2.0, 2.0, 0.0]
     add(prefills, "3", 1.0, 100.0)
     assert [seconds_at(prefills, t) for t in (100.9, 101.1)] == [1.0, 0.0]
-    assert len(prefills) == 3  # until they end
+    assert len(prefills) == 3  # they count until they end
     for key in "123":
         prefills.ended(key)
     assert len(prefills) == 0
@@ -75,7 +75,7 @@ def test_the_pace_is_learned_from_first_tokens_but_not_from_refusals(factor: flo
 
 def test_no_pace_is_learned_from_short_prompts_at_distant_endpoints() -> None:
     prefills = Prefills(table_of())
-    for number in range(400):  # an idle fleet
+    for number in range(400):  # one at a time, as in an idle fleet
         add(prefills, str(number), 0.01, float(number), shown=True)
         prefills.answered(str(number), number + 0.3, ok=True)
         prefills.ended(str(number))
@@ -105,21 +105,21 @@ def test_requests_waiting_in_an_engine_have_not_begun_but_earlier_ones_have() ->
     prefills = Prefills(table)
     for key in "1234":
         add(prefills, key, 1.0, 0.0)
-    assert seconds_at(prefills, 5.0) == 0.0  # by the clock all are done
+    assert seconds_at(prefills, 5.0) == 0.0  # by the clock, all have ended
     table.read("a", Reading(waiting=2, running=2), 5.0)
     assert seconds_at(prefills, 5.02) == 2.0
     assert seconds_at(prefills, 6.1) == 1.0
     for key in "5678":
         add(prefills, key, 100.0, 7.0)
     table.read("a", Reading(waiting=0, running=8), 8.0)
-    assert seconds_at(prefills, 8.02) == 100.0  # the last may be running
+    assert seconds_at(prefills, 8.02) == 100.0  # the last one may still run
     for key in "abc":
         add(prefills, key, 1.0, 8.9)
-    table.read("a", Reading(waiting=0, running=8), 9.0)  # written before they arrived there
+    table.read("a", Reading(waiting=0, running=8), 9.0)  # the page was written before they arrived
     assert seconds_at(prefills, 9.02) == 3.0
 
 
-def test_only_a_share_of_the_waiting_requests_counts_if_other_pickers_send_too() -> None:
+def test_only_a_share_of_waiting_requests_counts_if_other_pickers_send() -> None:
     table = table_of()
     prefills = Prefills(table)
     for key in "1234":

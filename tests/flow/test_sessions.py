@@ -1,4 +1,4 @@
-"""Turns whose contexts have no place in a cache wait; others return without waiting."""
+"""Turns whose contexts have no place in a cache wait; other sessions continue at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from laar.prefix.beliefs import PrefixBeliefs
 DONE = Completion(status=200, cause="complete", latency_s=1.0)
 CACHE_TOKENS = 6_500
 SPEED = 1e-4
-"""Seconds per token without measurements: 6,000 tokens are .6 s, and a place costs 1.2 s."""
+"""Seconds per token without measurements: 6,000 tokens take 0.6 s, and a place costs 1.2 s."""
 
 
 class Picker:
@@ -80,12 +80,12 @@ def story(name):
     return "".join(f"{name} line {n}\n" for n in range(20_000))
 
 
-def test_a_session_without_a_place_waits_until_another_has_paused_for_its_price():
+def test_a_session_without_a_place_waits_until_another_pauses_long_enough():
     picker = Picker()
     first = picker.ask(0.0, session="one")
-    assert not isinstance(picker.ask(0.1, session="two"), Decision)  # the cache holds one of them
+    assert not isinstance(picker.ask(0.1, session="two"), Decision)  # the cache holds one session
     picker.end(first, 1.0)
-    assert picker.dispatch(1.5) == []  # it may return at any moment
+    assert picker.dispatch(1.5) == []  # the first session may return at any moment
     (second,) = picker.dispatch(6.0)
     assert second.request.session == "two"
 
@@ -93,7 +93,7 @@ def test_a_session_without_a_place_waits_until_another_has_paused_for_its_price(
 def test_only_sessions_are_held_if_load_holds_nothing():
     picker = Picker(by_load=False)
     first = picker.ask(0.0, session="one")
-    for _ in range(300):  # more than an endpoint may have by load
+    for _ in range(300):  # more than the load limits allow at an endpoint
         assert isinstance(picker.ask(0.0, tokens=100), Decision)
     assert not isinstance(picker.ask(0.1, session="two"), Decision)
     picker.end(first, 1.0)
@@ -107,14 +107,15 @@ def test_a_session_with_a_place_overtakes_those_that_wait():
     picker.end(picker.ask(0.0, session="one"), 1.0)
     waiting = picker.ask(1.0, session="two")
     assert isinstance(picker.ask(1.1, session="one"), Decision)
-    assert picker.flow.cancel(waiting)
+    assert picker.flow.queue.cancel(waiting)
 
 
 def test_prompts_that_continue_each_other_are_a_session_without_a_name():
     picker = Picker()
     text = "".join(f"line {n}\n" for n in range(5_000))
     picker.end(picker.ask(0.0, text=text, tokens=5_000), 1.0)
-    picker.end(picker.ask(1.5, text=text, tokens=6_000), 2.0)  # it goes on: it may again
+    # It has continued once, so it may again.
+    picker.end(picker.ask(1.5, text=text, tokens=6_000), 2.0)
     assert not isinstance(picker.ask(2.0, session="two"), Decision)
     assert isinstance(picker.ask(2.1, text=text, tokens=7_000), Decision)
 
@@ -122,7 +123,7 @@ def test_prompts_that_continue_each_other_are_a_session_without_a_name():
 def test_requests_outside_sessions_neither_wait_for_sessions_nor_delay_them():
     picker = Picker()
     picker.end(picker.ask(0.0, session="one"), 1.0)
-    first = picker.ask(1.0, text="a document " * 5_000)  # there is no room for it
+    first = picker.ask(1.0, text="a document " * 5_000)  # the cache has no room for it
     second = picker.ask(1.0, text="another one " * 5_000)
     assert isinstance(first, Decision)
     assert isinstance(second, Decision)
@@ -142,7 +143,7 @@ def test_no_session_waits_while_all_contexts_fit():
 def test_a_session_stays_at_its_place_while_another_endpoint_is_full():
     picker = Picker("a", "b")
     one, two = (picker.ask(0.0, session=name) for name in ("one", "two"))
-    picker.end(one, 0.1)  # the other endpoint is busy and has no room
+    picker.end(one, 0.1)  # the other endpoint is busy and full
     assert one.address != two.address
     assert picker.ask(0.2, session="one").address == one.address
 
@@ -155,7 +156,7 @@ def test_a_session_name_shared_by_many_is_not_tied_to_one_endpoint():
 
 def test_a_session_waiting_for_a_place_is_admitted_after_the_longest_hold():
     picker = Picker()
-    picker.ask(0.0, session="one")  # never ends
+    picker.ask(0.0, session="one")  # a turn that never ends
     picker.ask(0.0, session="two")
     assert picker.dispatch(59.0) == []
     (decision,) = picker.dispatch(60.0)
@@ -164,20 +165,20 @@ def test_a_session_waiting_for_a_place_is_admitted_after_the_longest_hold():
 
 
 def let_in(picker, number, **fields):
-    """Hold turns of new sessions while others fill all caches; return where they are let in."""
-    for name in "abc":  # answers that never end
+    """Hold `number` new sessions while others fill all caches; return where they are let in."""
+    for name in "abc":  # turns that never end
         picker.director.answering(picker.ask(0.0, session=name), 0.7)
     for at in range(number):
         assert not isinstance(picker.ask(1.0, session=f"new {at}", **fields), Decision)
     return [decision.address for decision in picker.dispatch(61.0)]
 
 
-def test_turns_that_are_let_in_without_room_evict_contexts_at_one_endpoint_only():
+def test_turns_let_in_without_room_evict_contexts_at_one_endpoint_only():
     assert len(set(let_in(Picker("a", "b", "c", by_load=False), 3))) == 1
 
 
-def test_turns_are_let_in_elsewhere_once_they_would_wait_for_longer_than_the_longest_hold():
-    picker = Picker("a", "b", "c", by_load=False, max_hold_s=0.5)  # a prompt takes .6 s
+def test_turns_are_let_in_elsewhere_if_the_wait_would_exceed_the_longest_hold():
+    picker = Picker("a", "b", "c", by_load=False, max_hold_s=0.5)  # prefill takes 0.6 s
     assert sorted(let_in(picker, 3)) == ["a", "b", "c"]
 
 
@@ -193,7 +194,7 @@ def test_turns_are_let_in_at_different_engines_if_these_prefill_in_parallel(monk
     assert sorted(let_in(picker, 3)) == ["a", "b", "c"]
 
 
-def test_a_turn_whose_client_has_an_objective_is_let_in_where_it_is_served_soonest():
+def test_a_turn_with_an_objective_is_let_in_where_it_is_served_soonest():
     addresses = let_in(Picker("a", "b", "c", by_load=False), 3, ttft_objective_s=30.0)
     assert sorted(addresses) == ["a", "b", "c"]
 
@@ -202,7 +203,7 @@ def test_a_client_that_leaves_releases_its_place_at_once():
     picker = Picker()
     one = picker.ask(0.0, session="one")
     two = picker.ask(0.0, session="two")
-    assert picker.flow.cancel(two)
+    assert picker.flow.queue.cancel(two)
     gone = Completion(status=None, cause="disconnect", latency_s=0.0)
     picker.director.settle(one, gone)
     picker.flow.ended(one, 1.0)
@@ -213,11 +214,12 @@ def test_a_client_that_leaves_releases_its_place_at_once():
 def test_sessions_that_never_return_delay_nothing_once_that_is_learned():
     picker = Picker()
     now = 0.0
-    for number in range(40):  # each is alone, and leaves room for the next after a long time
+    for number in range(40):  # long pauses, so that each session is alone
         picker.end(picker.ask(now, session=f"once {number}"), now + 1.0)
         now += 300.0
     picker.end(picker.ask(now, session="last"), now + 1.0)
-    assert isinstance(picker.ask(now + 1.0, session="next"), Decision)  # else it waits for the last
+    # Otherwise it would wait for the last one.
+    assert isinstance(picker.ask(now + 1.0, session="next"), Decision)
 
 
 def test_a_cache_of_unknown_or_too_small_a_size_delays_no_session():
@@ -247,7 +249,7 @@ def test_the_places_at_an_endpoint_end_when_it_leaves():
     picker.end(picker.ask(0.0, session="one"), 1.0)
     picker.director.table.replace("t", [EndpointSpec(address="b", models=("m",))])
     assert isinstance(picker.ask(1.0, session="two"), Decision)
-    assert len(picker.flow.sessions) == 0  # the size of b's cache is not known yet
+    assert len(picker.flow.sessions) == 0  # as the size of b's cache is not known yet
 
 
 @pytest.mark.parametrize("asked_at", [1.0, 1.2, 1.5, 2.0, 2.4])
@@ -277,7 +279,7 @@ def test_a_session_that_has_returned_twice_keeps_its_place_for_longer():
     picker = Picker(by_load=False)
     ended_at = returning(picker, "agent", 0.0)
     picker.ask(ended_at, session="two")
-    assert picker.dispatch(ended_at + 8.0) == []  # 5 s end the wait for a new session
+    assert picker.dispatch(ended_at + 8.0) == []  # for a new session the wait would end after 5 s
     assert isinstance(picker.ask(ended_at + 8.0, session="agent", text=story("agent")), Decision)
 
 
@@ -295,7 +297,7 @@ def price_of_the_place_of_another(picker, turns, now):
     return picker.flow.sessions.prices(view, np.array([turns]), now).item()
 
 
-def test_a_place_is_worth_half_where_prefills_run_in_parallel_and_nothing_is_refused():
+def test_a_place_is_worth_half_where_prefills_run_in_parallel():
     picker = Picker(by_load=False)
     turn = picker.ask(0.0, session="one")
     picker.end(turn, 1.0)
@@ -321,10 +323,11 @@ def test_a_single_refusal_is_forgotten_in_time(status):
 
 def test_text_that_a_session_left_in_a_cache_takes_room_when_it_returns():
     picker = Picker(by_load=False)
-    for now, name in ((0.0, "one"), (300.0, "two"), (600.0, "one")):  # each evicts the other
+    # Each session evicts the other.
+    for now, name in ((0.0, "one"), (300.0, "two"), (600.0, "one")):
         turn = picker.ask(now, session=name, text=story(name))
         picker.end(turn, now + 1.0)
-    assert turn.uncached_tokens < 100.0, "the picker believes it cached"
+    assert turn.uncached_tokens < 100.0, "the picker believes the text cached"
     assert [each["session"] for each in picker.flow.shown(601.0)["inside"]] == ["one"]
 
 
@@ -349,7 +352,7 @@ def test_a_name_for_unrelated_prompts_does_not_keep_its_place_for_longer():
     assert len(picker.dispatch(ended_at + 7.0)) == 1
 
 
-def test_a_session_that_leaves_after_many_returns_delays_others_for_a_minute_at_most():
+def test_a_session_that_stops_returning_delays_others_for_at_most_a_minute():
     picker = Picker(by_load=False)
     ended_at = 0.0
     for _ in range(20):
@@ -360,7 +363,7 @@ def test_a_session_that_leaves_after_many_returns_delays_others_for_a_minute_at_
     assert isinstance(picker.ask(ended_at + 66.0, session="three"), Decision)
 
 
-def test_returns_are_remembered_after_an_eviction_until_ten_thousand_others_that_returned():
+def test_returns_are_remembered_until_ten_thousand_other_sessions_returned():
     picker = Picker(by_load=False)
 
     def wait_s(now):
@@ -382,7 +385,7 @@ def test_returns_are_remembered_after_an_eviction_until_ten_thousand_others_that
 
     for now in (0.0, 0.2, 0.4):
         wait_s(now)
-    others_return(400, 1.0)  # the agent no longer has a place
+    others_return(400, 1.0)  # afterwards the agent has no place
     sure_s = wait_s(100.0)
     others_return(10_000, 200.0)
     assert 0.0 < wait_s(300.0) < sure_s
@@ -399,10 +402,10 @@ def test_any_number_of_names_that_never_return_is_accepted():
 
 def test_the_waits_of_a_client_that_gives_up_and_retries_add_up():
     picker = Picker(by_load=False)
-    picker.ask(0.0, session="one")  # never ends
+    picker.ask(0.0, session="one")  # a turn that never ends
     first = picker.ask(0.0, session="two")
     assert picker.dispatch(30.0) == []
-    assert picker.flow.cancel(first)
+    assert picker.flow.queue.cancel(first)
     picker.ask(31.0, session="two")
     assert picker.dispatch(59.0) == []
     (second,) = picker.dispatch(60.0)
@@ -425,7 +428,7 @@ def test_a_short_request_in_parallel_does_not_move_its_session():
     picker.end(title, 0.5)
     picker.end(main, 1.0)
     picker.ask(1.1, session="two", tokens=9_500)
-    picker.ask(1.2, session="three", tokens=60_000)  # both caches are full
+    picker.ask(1.2, session="three", tokens=60_000)  # now both caches are full
     again = picker.ask(2.0, session="one", text=story("one"), tokens=60_000)
     assert again.address == main.address
 
@@ -443,16 +446,16 @@ def test_after_a_refusal_new_turns_wait_until_one_ends_at_the_engine():
 
 def test_an_engine_that_is_idle_after_a_refusal_holds_nobody():
     picker = Picker("a", "b", by_load=False, cache_tokens=20_000)
-    for name in "ab":  # a session at each
+    for name in "ab":  # one session at each endpoint
         picker.end(picker.ask(0.0, session=name, subset=frozenset({name})), 0.5)
     turn = picker.ask(1.0, session="three")
     refuser, other = turn.address, "b" if turn.address == "a" else "a"
-    moved(picker, turn, other, 1.1)  # nothing else is in flight at the engine that refused it
+    moved(picker, turn, other, 1.1)  # the engine that refused the turn has no other in flight
     picker.end(turn, 2.0)
     assert isinstance(picker.ask(3.0, session="four", subset=frozenset({refuser})), Decision)
 
 
-def test_text_of_others_is_shared_at_an_engine_that_took_the_place_of_another():
+def test_text_is_shared_at_an_engine_that_took_the_slot_of_another():
     picker = Picker(by_load=False)
     sessions = picker.flow.sessions
     sessions.end(sessions.begin("one", None, 0, 1_000.0, 0.0, 0.1, 0.0), 1.0)
@@ -466,13 +469,14 @@ def moved(picker, turn, address, now):
     picker.flow.moved(turn, now)
 
 
-def test_an_engine_is_open_again_once_its_last_turn_has_its_place_elsewhere():
+def test_an_engine_reopens_once_its_last_turn_moved_elsewhere():
     picker = Picker("a", "b", by_load=False, cache_tokens=20_000)
     sessions = picker.flow.sessions
     sessions.end(sessions.begin("gone", None, 0, 1_000.0, 0.0, 0.1, 0.0), 0.1)
     one = sessions.begin("one", None, 0, 5_000.0, 0.0, 0.5, 300.0)
     sessions.full(0)
-    sessions.begin("one", None, 1, 6_000.0, 0.0, 0.6, 300.2)  # a longer turn in parallel
+    # A longer turn of the same session in parallel.
+    sessions.begin("one", None, 1, 6_000.0, 0.0, 0.6, 300.2)
     for now in (301.0, 302.0):
         sessions.end(one, now)
     sessions.begin("busy", None, 1, 19_000.0, 0.0, 1.9, 303.0)
@@ -513,14 +517,14 @@ def test_sessions_share_text_again_after_their_engine_was_emptied():
 
 
 @pytest.mark.parametrize("status", [400, 404, 422])
-def test_a_request_that_is_itself_wrong_holds_no_others(status):
+def test_the_refusal_of_a_bad_request_holds_no_others(status):
     picker = Picker(by_load=False, cache_tokens=1_000_000)
     picker.ask(0.0, session="one")
     picker.end(picker.ask(0.1, session="wrong", tokens=10), 0.2, replace(DONE, status=status))
     assert isinstance(picker.ask(0.3, session="two"), Decision)
 
 
-def test_the_end_of_a_refused_turn_is_not_room_for_others():
+def test_the_end_of_a_refused_turn_admits_no_others():
     picker = Picker(by_load=False, cache_tokens=65_000)
     picker.ask(0.0, session="one", tokens=9_000)
     picker.end(picker.ask(0.1, session="one", tokens=8_000), 0.2, replace(DONE, status=429))
@@ -560,7 +564,7 @@ def test_a_turn_that_its_engine_refuses_costs_other_sessions_nothing(tokens):
 
 def test_waiting_turns_of_one_name_go_once_one_of_them_has_a_place():
     picker = Picker(by_load=False)
-    picker.ask(0.0, session="one")  # never ends
+    picker.ask(0.0, session="one")  # a turn that never ends
     for at in (0.0, 10.0, 20.0):
         picker.ask(at, session="all", text=story("all"))
     assert picker.dispatch(59.0) == []

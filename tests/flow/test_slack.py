@@ -1,4 +1,4 @@
-"""Slack arithmetic, the five orders on the paper's example, and batch packing."""
+"""Slack, the five orders on the paper's example, and batch packing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.flow.slack import RHO_MAX, Prefill, height, pack, turn
+from laar.flow.slack import RHO_MAX, Line, Prefill, pack, turn
 from laar_lab.sim.engine.medha import ORDERS, relative_slack, slack_s
 from support.exploring import examples
 
 
 @dataclass
 class Running:
-    """A request on the single server below."""
+    """A request at the server of `serve`."""
 
     name: str
     arrival_s: float
@@ -30,10 +30,14 @@ class Running:
         return self.finish_s <= self.arrival_s + self.objective_s + 1e-6
 
 
+def height(line: Line, now: float) -> float:
+    return (line.offset_s - now) * line.rate
+
+
 def serve(
     requests: list[Running], order: str, *, yields: bool = False, until_s: float = 1e9
 ) -> None:
-    """One preemptive server in quanta of 5 ms; the request that is lowest in `order` runs."""
+    """Run a preemptive server in quanta of 5 ms; the request that is lowest in `order` runs."""
     now, quantum_s = 0.0, 0.005
     while now < until_s and (left := [one for one in requests if one.finish_s == float("inf")]):
         ready = [one for one in left if one.arrival_s <= now + 1e-9]
@@ -52,7 +56,7 @@ def serve(
 
 
 def example() -> list[Running]:
-    """Section 4.1: a long request, and two short ones that arrive during it."""
+    """Return the example of section 4.1: a long request, during which two short ones arrive."""
     return [
         Running("long", 0.0, 16.0, 10.0, is_long=True),
         Running("short 1", 5.0, 1.0, 0.5),
@@ -66,7 +70,7 @@ def test_the_slack_figures_of_the_paper_are_reproduced():
     assert relative_slack(5.0, 1.0, 0.5, 0.5, now=5.0) == pytest.approx(1.0)
 
 
-def test_with_first_come_first_served_short_requests_miss_their_objectives_behind_a_long_one():
+def test_with_first_come_first_served_short_requests_miss_their_objectives():
     requests = example()
     serve(requests, "fcfs")
     assert [one.met for one in requests] == [True, False, False]
@@ -80,8 +84,8 @@ def test_slack_order_with_yielding_meets_all_three_objectives():
     assert requests[0].finish_s == pytest.approx(11.0, abs=0.01)
 
 
-def test_slack_order_alone_starts_short_requests_as_late_as_their_slack_allows():
-    """The reason for `turn`: at 5.2 both are at rho 0.6, and two halves no longer fit by 6."""
+def test_slack_order_alone_starts_short_requests_as_late_as_possible():
+    """This is why `turn` exists: at 5.2 s rho is 0.6 for both, too late for both to end by 6 s."""
     requests = example()
     serve(requests, "lars")
     assert max(one.finish_s for one in requests[1:]) == pytest.approx(6.2, abs=0.02)
@@ -93,15 +97,15 @@ def test_all_five_orders_are_reproduced_on_the_example():
         requests = example()
         serve(requests, order, yields=order == "lars")
         met[order] = sum(one.met for one in requests)
-    # With three requests and no overload every order but FCFS meets all targets. Least slack
-    # does so by chance: its short requests have 0.5 s of slack, the long one 6 s.
+    # With three requests and no overload every order except FCFS meets all objectives. Least slack
+    # does so by chance: the short requests have 0.5 s of slack, the long one 6 s.
     assert met == {"lars": 3, "fcfs": 1, "edf": 3, "lrs": 3, "srpt": 3}
 
 
 def lateness(order: str) -> tuple[float, float]:
-    """Shorts take 70 % of the server, longs 60 %, for 80 s; then it catches up.
+    """Load a server with 70 % short and 60 % long requests for 80 s; then let it catch up.
 
-    Returns the worst lateness of the shorts and of the longs, in multiples of their own work.
+    Return the worst lateness of the short and of the long requests, in multiples of their work.
     """
     requests = [Running("short", 0.5 * i, 1.0, 0.35) for i in range(160)]
     requests += [Running("long", 10.0 * i, 16.0, 6.0, is_long=True) for i in range(8)]
@@ -114,19 +118,19 @@ def lateness(order: str) -> tuple[float, float]:
 
 
 @pytest.mark.slow
-def test_under_overload_earliest_deadline_forms_a_convoy_and_relative_slack_does_not():
-    """EDF spreads seconds of lateness evenly, many times the size of a short one; LARS by size."""
+def test_under_overload_deadlines_form_a_convoy_and_relative_slack_does_not():
+    """EDF makes all requests late by equal seconds; LARS by equal shares of their work."""
     lars_shorts, lars_longs = lateness("lars")
     edf_shorts, edf_longs = lateness("edf")
     fcfs_shorts, _ = lateness("fcfs")
     srpt_shorts, srpt_longs = lateness("srpt")
     assert fcfs_shorts > 40
-    assert edf_shorts > 40, "long requests past their deadline are the most urgent of all"
+    assert edf_shorts > 40, "long requests past their deadline come first"
     assert edf_shorts > 10 * edf_longs
     assert lars_shorts == pytest.approx(lars_longs, rel=0.15)
     assert lars_shorts < edf_shorts / 8
     assert srpt_shorts == 0
-    assert srpt_longs > lars_longs, "shortest first is kind to shorts at the longs' expense"
+    assert srpt_longs > lars_longs, "shortest first favours short requests"
 
 
 def test_late_requests_of_any_length_eventually_become_most_urgent():
@@ -140,7 +144,7 @@ def test_a_request_without_work_has_a_finite_height():
 
 
 class Linear:
-    """A batch whose time is a sum, for closed forms."""
+    """A batch whose time is a sum, so that closed forms exist."""
 
     def __init__(self, overhead_s: float = 0.001, deep_s: float = 0.0) -> None:
         self.seconds = overhead_s
@@ -154,7 +158,7 @@ class Linear:
 
 
 def test_a_long_prefill_yields_its_slack_to_a_short_one():
-    """Section 4.3's example: 20 % relative slack of 20 ms leaves 4 ms."""
+    """As in the example of section 4.3, a relative slack of 20 % of 20 ms leaves 4 ms."""
     prefills = [Prefill(100_000, 0, 0.2, True), Prefill(5_000, 0, 1.0, False)]
     chunks = pack(prefills, Linear(overhead_s=0.0), target_s=0.020, budget_tokens=10_000)
     assert chunks == [1600, 400]
@@ -167,7 +171,7 @@ def test_a_long_prefill_yields_at_most_rho_max():
 
 
 def test_a_late_long_prefill_yields_only_the_configured_share():
-    """In Algorithm 2 it yields nothing, but it has already missed its objective."""
+    """By Algorithm 2 it would yield nothing, although it has already missed its objective."""
     prefills = [Prefill(100_000, 0, -3.0, True), Prefill(400, 0, 1.0, False)]
     chunks = {
         share: pack(prefills, Linear(0.0), target_s=0.02, budget_tokens=9000, late_share=share)
@@ -179,7 +183,7 @@ def test_a_late_long_prefill_yields_only_the_configured_share():
 def test_a_long_prefill_continues_when_no_short_one_follows():
     prefills = [Prefill(8, 0, 0.1, False), Prefill(100_000, 0, 9.0, True)]
     chunks = pack(prefills, Linear(0.0), target_s=0.020, budget_tokens=10_000)
-    assert chunks == [8, 1984]  # the rest of 2,000, in multiples of 16
+    assert chunks == [8, 1984]  # what is left of 2,000 tokens, in multiples of 16
 
 
 def test_chunks_shrink_as_the_context_grows():

@@ -1,4 +1,4 @@
-"""Whose fault a failure is: the endpoint's, the request's, or nobody's because it was full."""
+"""A failure may be the endpoint's fault, the request's, or due to load."""
 
 import random
 
@@ -20,7 +20,7 @@ ATTEMPTS = 3
 
 
 class Fleet:
-    """A director, and Envoy's retries as the picker sees them, without delays."""
+    """A director with Envoy's retries as the picker sees them, without delays."""
 
     def __init__(self, *, endpoints=5, probes=True, seed=1):
         self.table = EndpointTable()
@@ -40,7 +40,7 @@ class Fleet:
         self.asked = dict.fromkeys(ADDRESSES, 0)
 
     def ask(self, *, poison=False, tenant="", session="", status=500):
-        """Send a request; return its status (None: Envoy's own) and the number of attempts."""
+        """Send a request; return its status, None if Envoy's own, and the number of attempts."""
         self.now += 0.02
         self._answer_questions()
         request = Request(
@@ -230,7 +230,7 @@ def test_a_load_refusal_only_limits_the_requests_in_flight():
     for attempt in attempts[6:]:
         health.replied(attempt, Reply(status=503, text=b"engine is currently busy"), 1.1)
         health.ended(attempt, 503, "complete", 1.1)
-    assert full(health, 1.2)  # its capacity is six
+    assert full(health, 1.2)  # as it accepted six
     for attempt in attempts[:6]:
         health.replied(attempt, Reply(status=200), 1.3)
         health.ended(attempt, 200, "complete", 1.3)
@@ -238,7 +238,7 @@ def test_a_load_refusal_only_limits_the_requests_in_flight():
     assert health.answers(0, 1.3) == 1.0
     sent(health, 1.3, 6)
     assert full(health, 1.3)
-    assert not full(health, 7.0)  # it may have more room by now
+    assert not full(health, 7.0)  # after some time it may have more room
 
 
 def test_an_endpoint_that_refuses_with_nothing_in_flight_pauses():
@@ -266,7 +266,7 @@ def test_refusals_counted_by_a_metrics_page_are_not_failures(page_first):
     assert health.records.endpoints[0].breaker.limit(2.0) == pytest.approx(6.0, rel=0.2)
     (more,) = sent(health, 3.0, 1)
     health.passed_over(0, 3.0, more)
-    assert health.answers(0, 3.0) < 1.0  # all fourteen are accounted for
+    assert health.answers(0, 3.0) < 1.0  # the fourteen refusals of the page are used up
 
 
 @pytest.mark.parametrize("retry_after_s", [1e9, -5.0, 0.0, None])
@@ -285,11 +285,29 @@ def test_no_retry_after_excludes_an_endpoint_for_more_than_a_minute(retry_after_
     assert health.answers(0, now + 31.0) > 0.95
 
 
+# -- adapters --------------------------------------------------------------------------------------
+
+
+def test_adapters_that_come_and_go_are_forgotten():
+    health, now = known(), 1.0
+    for n in range(1000):
+        for status, name in ((200, f"good-{n}"), (500, f"bad-{n}")):
+            attempt = health.sent(
+                0, "m", stream=False, predicted_s=0.1, tokens=1.0, now=now, name=name
+            )
+            health.replied(attempt, Reply(status=status), now)
+            health.ended(attempt, status, "complete", now)
+            now += 1.0
+    endpoint = health.records.endpoints[0]
+    assert len(endpoint.proved_at) + len(endpoint.in_a_row) <= 128
+    assert endpoint.is_proved(now)
+
+
 # -- silence ---------------------------------------------------------------------------------------
 
 
 def halted_at(health, until=8.0):
-    """Return when slot 0 is excluded, whose streams stall at once while new ones begin there."""
+    """Return when slot 0 is excluded if its streams stall while new ones begin."""
     now = 1.0
     while now < until:
         now += 0.1

@@ -1,4 +1,4 @@
-"""The breaker compared with a simple model of its guarantees."""
+"""The breaker keeps its guarantees in any order of events."""
 
 import random
 
@@ -20,7 +20,7 @@ def request(now):
 
 
 class Promises(RuleBasedStateMachine):
-    """Any order of outcomes, trials, probes and pauses."""
+    """Calls a breaker in any order with outcomes, trials, probes and pauses."""
 
     def __init__(self):
         super().__init__()
@@ -67,7 +67,7 @@ class Promises(RuleBasedStateMachine):
         assert self.now >= self.breaker.trial_at
         attempt = self.attempt()
         self.breaker.begin_trial(attempt)
-        assert not self.breaker.trial_due(self.now)  # one at a time
+        assert not self.breaker.trial_due(self.now)  # at most one trial at a time
         backoff = self.breaker.trial_at - self.breaker.opened_at
         if ends == "good":
             self.breaker.record_success(attempt, self.now)
@@ -120,9 +120,9 @@ class Promises(RuleBasedStateMachine):
         openings = self.breaker.openings
         self.breaker.record_probe(failed, 1.0, self.now)
         if failed is None:
-            assert self.breaker.state is State.CLOSED  # without a slow start
+            assert self.breaker.state is State.CLOSED  # closed, without a slow start
             self.breaker.suspect(Kind.STATUS, self.now + 0.5)
-            assert not self.breaker.is_out  # it is trusted for a while
+            assert not self.breaker.is_out  # the answered probe counts for a while
         else:
             assert self.breaker.state is State.OPEN
         assert self.breaker.openings == openings + (failed is not None)
@@ -139,13 +139,13 @@ class Promises(RuleBasedStateMachine):
         assert 0.0 < self.breaker.answers(self.now) <= 1.0
 
     @invariant()
-    def three_in_a_row_are_out(self):
+    def three_failures_in_a_row_exclude(self):
         if self.failed_in_a_row >= SETTINGS.consecutive_failures and not self.breaker.is_out:
-            # After that, only a trial passed by a full engine lets it in.
+            # Only a trial that met a full engine may close it again.
             assert self.breaker.full_until > 0.0
 
     @invariant()
-    def what_is_out_comes_back_into_question(self):
+    def an_open_breaker_gets_a_trial_in_time(self):
         if self.breaker.state is State.OPEN:
             assert self.breaker.trial_at <= self.now + SETTINGS.longest_trial_s * 1.2 + 1e-6
 

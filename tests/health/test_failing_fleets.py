@@ -1,7 +1,7 @@
-"""Requests lost when an endpoint of a fleet fails, in virtual time and without any retry.
+"""The number of requests lost to failing endpoints, in virtual time and without retries.
 
-A random pick loses a fifth of the requests where one of five endpoints refuses; a picker that does
-not look at outcomes loses four fifths, since an endpoint that refuses has nothing in flight.
+If one of five endpoints refuses, a random pick loses a fifth of the requests. A picker that ignores
+outcomes loses four fifths, since an endpoint that refuses has no requests in flight.
 """
 
 import functools
@@ -56,17 +56,17 @@ def test_one_failing_endpoint_of_five_costs_almost_nothing(behaviour, at_most, s
     seen = fleet.run(REQUESTS)
     assert len(seen.failed) <= at_most
     assert seen.total == REQUESTS
-    # Four endpoints do the work of five.
+    # Slightly slower, as four endpoints do the work of five.
     assert seen.p95() <= 1.2 * sound(seed).p95()
     assert not fleet.table.in_flight.any()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_answer_is_lost_to_errors_inside_answers_once_they_are_known(seed):
-    """Envoy retries none of these, so neither a falling price nor a trial may cost a client."""
+    """Envoy does not retry such answers, so neither the price nor trials may lose requests."""
     fleet = VirtualFleet(behave={0: error_event(since=5.0)}, seed=seed, probes=True, clients=8)
     fleet.run(10**6, until=90.0)
-    assert 0 < len(fleet.seen.failed) <= 6  # in flight when it began
+    assert 0 < len(fleet.seen.failed) <= 6  # those in flight when the errors began
     assert max(fleet.seen.failed) < 7.0
     assert fleet.health.records.endpoints[0].breaker.trials == 0
     assert fleet.probes >= 5
@@ -88,16 +88,16 @@ def test_an_endpoint_that_is_ten_times_slower_hardly_matters(since, seed, sound)
 
 
 def test_no_endpoint_is_excluded_if_all_are_slow():
-    """A fleet that slows down as a whole stays balanced."""
+    """If all endpoints slow down, requests stay spread over them."""
     fleet = VirtualFleet(behave={n: slow(10.0, 5.0) for n in range(5)}, probes=True)
     seen = fleet.run(600)
-    assert len(seen.failed) <= 3  # clients give up after fifteen seconds
+    assert len(seen.failed) <= 3  # some clients give up after fifteen seconds
     assert max(seen.asked.values()) < 2.5 * min(seen.asked.values())
     assert all(fleet.health.records.endpoints[slot].breaker.openings == 0 for slot in range(5))
 
 
 def test_a_500_for_lack_of_memory_excludes_no_endpoint():
-    """Every endpoint refuses the longest prompts: they fail, and everything else continues."""
+    """All endpoints refuse the longest prompts; other requests are not affected."""
     fleet = VirtualFleet(behave={n: no_room(1500) for n in range(5)}, probes=True)
     seen = fleet.run(REQUESTS)
     heavy = sum(seen.statuses[status] for status in (500,))
@@ -113,7 +113,7 @@ def test_an_endpoint_with_less_memory_stays_in_use():
     assert seen.asked[0] > 0.1 * REQUESTS
 
 
-def test_a_healed_endpoint_regains_its_share_within_a_minute_and_its_probes_fail_no_request():
+def test_a_healed_endpoint_regains_its_share_within_a_minute():
     fleet = VirtualFleet(behave={0: refuses(503, since=2.0, until=60.0)}, probes=True, clients=6)
     fleet.call(120.0, fleet.seen.asked.clear)
     fleet.run(10**6, until=160.0)
@@ -143,7 +143,7 @@ def test_if_all_endpoints_fail_all_are_tried():
 
 
 def test_if_four_of_five_endpoints_refuse_the_fifth_does_the_work():
-    """Whatever its price, a refusing endpoint that stays a candidate is idle and gets chosen."""
+    """A refusing endpoint is idle, so it would be chosen at any price if it stayed a candidate."""
     fleet = VirtualFleet(behave={n: refuses(503) for n in range(4)}, probes=True)
     seen = fleet.run(500)
     assert len(seen.failed) <= 25
@@ -164,7 +164,7 @@ def test_denials_from_all_endpoints_are_the_fault_of_clients():
 
 def test_some_clients_with_a_wrong_key_exclude_no_endpoint():
     def wants_key(fleet, job, _now, ordinary):
-        is_denied = job.number < 0 or fleet.rng.random() < 0.3  # the picker has no key at all
+        is_denied = job.number < 0 or fleet.rng.random() < 0.3  # also the picker, which has no key
         return Answer(status=401, head_s=0.001, seconds=0.002) if is_denied else ordinary
 
     fleet = VirtualFleet(behave=dict.fromkeys(range(5), wants_key), probes=True)
@@ -175,7 +175,7 @@ def test_some_clients_with_a_wrong_key_exclude_no_endpoint():
 
 @pytest.mark.parametrize(("is_keyed", "at_most"), [(True, 2), (False, 0)])
 def test_one_client_with_a_wrong_key_does_not_exclude_endpoint_after_endpoint(is_keyed, at_most):
-    """It sends the same prompt repeatedly, so it reaches the same endpoint each time."""
+    """It repeats one prompt, which always goes to the endpoint that has it cached."""
 
     def denies(_fleet, job, _now, ordinary):
         is_denied = job.client == 0 or (is_keyed and job.number < 0)
@@ -193,7 +193,7 @@ def test_one_client_with_a_wrong_key_does_not_exclude_endpoint_after_endpoint(is
 @pytest.mark.parametrize("bad", [1, 4, 12])
 @pytest.mark.parametrize("same", [False, True])
 def test_clients_who_send_only_bad_requests_exclude_no_endpoint(bad, same):
-    """Nor do they cost the others more than a little time, in parallel or not."""
+    """They cost other clients only a little time, whether in parallel or not."""
 
     def rejects(_fleet, job, _now, ordinary):
         is_bad = 0 <= job.client < bad and job.number >= 0
@@ -216,7 +216,7 @@ def test_clients_who_send_only_bad_requests_exclude_no_endpoint(bad, same):
 
 
 def test_a_probe_that_is_rejected_everywhere_proves_nothing():
-    """A base model without a chat template rejects every chat, including the picker's probe."""
+    """A base model without a chat template rejects all chats, for example, and so every probe."""
 
     def rejects(_fleet, job, _now, ordinary):
         is_chat = job.number < 0 or job.client == 0
@@ -276,7 +276,7 @@ def test_a_reused_slot_has_no_record_of_the_previous_endpoint():
 
 
 def test_a_distant_endpoint_does_not_count_as_slow():
-    """Its round trip has its own price, with a deliberately low weight."""
+    """The round trip has its own price, with a deliberately low weight."""
     rtt_s = 0.5
 
     def far(_fleet, job, _now, ordinary):

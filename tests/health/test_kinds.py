@@ -1,4 +1,4 @@
-"""The verdict on an endpoint from its answer."""
+"""The verdict on an endpoint by its answer."""
 
 import pytest
 
@@ -27,7 +27,7 @@ FULL_TEXT = b'{"error":{"message":"The request queue is full","code":503}}'
         (Reply(status=504), Kind.STATUS),
         (Reply(status=200, event=True, text=b'data: {"error":{"code":500}}'), Kind.EVENT),
         (Reply(status=200, event=True, text=b'data: {"error":"boom"}'), Kind.EVENT),
-        (Reply(status=200, event=True), Kind.EVENT),  # not a single byte arrived
+        (Reply(status=200, event=True), Kind.EVENT),  # no byte arrived
         (Reply(status=200, event=True, text=b"data: " + FULL_TEXT), Kind.FULL),
         (Reply(status=200, event=True, text=b'data: {"error":{"code":429}}'), Kind.FULL),
         (Reply(status=200, event=True, text=b'{"error":{"code":400}}'), None),

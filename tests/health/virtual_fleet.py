@@ -1,8 +1,8 @@
-"""A fleet in virtual time behind a real director: what clients see of endpoints that fail.
+"""A fleet with failing endpoints in virtual time, behind a real director.
 
-Each endpoint answers by a behaviour, a function of the request and the time. The director learns
-what the stream machine reports in the native shape: the status when it comes, the body only where
-it asked for it. There are no retries: a request that fails here fails for a client.
+Each endpoint answers by a behaviour, a function of the request and the time. The director gets
+the reports of the stream machine in the native shape: the status when it comes, and the body only
+if it asked for it. There are no retries: a failed request fails for its client.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ class Seen:
 
 
 class VirtualFleet:
-    """Closed loop of clients over endpoints that serve one model.
+    """A closed loop of clients over endpoints that serve one model.
 
     Args:
-        endpoints: how many.
+        endpoints: number of endpoints.
         behave: endpoint index -> function (fleet, job, now, ordinary) -> Answer; others are
             healthy.
-        clients: requests at a time.
-        think_s: between a client's requests.
+        clients: number of clients, each with one request at a time.
+        think_s: pause between a client's requests.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class VirtualFleet:
             return
         self._at(now + answer.head_s, self._reply, job, answer, read)
         if answer.seconds is None:
-            cause = "complete"  # unread answers look complete however they end
+            cause = "complete"  # an answer that is not read looks complete however it ends
             self._at(now + PATIENCE_S, self._end, job, index, answer, cause, False)
         else:
             good = judge(Reply(status=answer.status)) is GOOD and not answer.event
@@ -266,7 +266,7 @@ def error_event(since=0.0):
 
 
 def hangs(since=0.0, until=math.inf, *, head=False):
-    """Send nothing, or nothing after the headers."""
+    """Send no bytes, or none after the headers."""
 
     def behave(_fleet, job, now, ordinary):
         if not since <= now < until:
@@ -289,7 +289,7 @@ def slow(factor, since=0.0):
 
 
 def no_room(tokens):
-    """500 for prompts above a length."""
+    """Answer 500 to prompts above a length."""
 
     def behave(_fleet, job, _now, ordinary):
         if job.tokens > tokens:

@@ -1,4 +1,4 @@
-"""`python -m bench picker`: its load counts correctly, and other pickers can take part."""
+"""`python -m bench picker` counts its load correctly, and can measure other pickers."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ async def test_another_picker_is_measured_next_to_laar() -> None:
 @pytest.mark.envoy
 @pytest.mark.parametrize("service", ["", "inference-extension"])
 @pytest.mark.parametrize("asked", [True, False])
-async def test_another_picker_may_have_its_health_service_on_another_port_or_none(
+async def test_another_picker_may_have_its_health_service_elsewhere_or_none(
     tmp_path: Path, service: str, asked: bool
 ) -> None:
-    """Like llm-d's picker: Envoy must not check its ext_proc port for laar's own service."""
+    """Envoy must not check the ext_proc port of such a picker, like llm-d's, for laar's service."""
     command = f"{sys.executable} -m bench.noop_picker --port {{port}} --endpoint {{endpoints}}"
     health = f"--health-port {'{health_port}' if asked else free_ports(1)[0]} --service '{service}'"
     subject = peer(f"other={command} {health}", service)
@@ -65,7 +65,7 @@ async def test_another_picker_may_have_its_health_service_on_another_port_or_non
         running("full-duplex", subject, tmp_path / "other", ports) as other,
     ):
         load = Load(other.url, bodies(1_000, stream=False), None)
-        await asyncio.sleep(1.0)  # Envoy has checked several times
+        await asyncio.sleep(1.0)  # until Envoy has checked its health several times
         assert len(await load.closed(20, 2)) == 20
         assert load.failed == 0
         load.close()

@@ -1,7 +1,7 @@
-"""Claims: verdicts distinguish effects, and no effect is shown where there is none.
+"""Verdicts on claims show effects where there are some, and none where there are none.
 
-The second half are negative controls: an analysis that shows an effect where there is none, or more
-easily with less data, is of no use, however good its figures look.
+The second half are negative controls: an analysis that finds effects where there are none, or finds
+them more easily with less data, is useless, however good its figures look.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AS_GOOD = replace(SHORTER, bound=1.03, paper="")
 
 
 def times(seed: int, ratio: float, seeds: int = 10, scatter: float = 0.02) -> Seen:
-    """Pairs with a known ratio; seeds differ far more than the two values do."""
+    """Return pairs with a known ratio, which differ far more between seeds than within a pair."""
     rng = random.Random(seed)
     theirs = [math.exp(rng.gauss(0.0, 1.0)) for _ in range(seeds)]
     return Seen([t * ratio * math.exp(rng.gauss(0.0, scatter)) for t in theirs], theirs)
@@ -71,7 +71,7 @@ def test_all_parts_of_a_claim_must_hold_and_the_weakest_is_reported() -> None:
     assert (one.verdict, one.part) == ("reproduced", "good")
 
 
-def test_every_seed_counts_if_nothing_is_random() -> None:
+def test_without_randomness_a_claim_must_hold_on_every_seed() -> None:
     claim = replace(SHORTER, effect="every", bound=5.0, paper="")
     assert verdict(claim, Seen([5.0] * 10)) == "beyond the paper: shown"
     assert verdict(claim, Seen([5.0] * 9 + [5.1])) == "beyond the paper: refuted"
@@ -111,21 +111,21 @@ def test_evidence_must_match_the_declared_claims() -> None:
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 3, 5, 9])
-def test_fewer_seeds_than_declared_show_nothing_however_large_the_effect(seeds: int) -> None:
+def test_fewer_seeds_than_declared_show_no_effect_of_any_size(seeds: int) -> None:
     assert verdict(SHORTER, times(6, 0.1, seeds)) == "no verdict: needs 10 seeds"
     assert verdict(AS_GOOD, times(6, 0.1, seeds)) == "no verdict: needs 10 seeds"
 
 
-def test_a_missing_effect_is_shown_about_as_rarely_as_promised() -> None:
-    """400 planted null effects: at the bound itself, 5 % of the tests may show an effect."""
+def test_an_absent_effect_is_shown_in_at_most_five_percent_of_runs() -> None:
+    """At the bound itself, the test may show an effect in 5 % of 400 runs."""
     shown = sum(
         verdict(SHORTER, times(seed, 0.9, scatter=0.2)) == "reproduced" for seed in range(400)
     )
-    assert shown <= 35  # 20 expected; more has a chance of less than 1 in 1,000
+    assert shown <= 35  # 20 are expected; the probability of more than 35 is below 1 in 1,000
 
 
 def test_more_scatter_or_fewer_seeds_never_help_a_claim_of_no_harm() -> None:
-    """The old checks passed if an interval was wide enough to touch the bound."""
+    """Earlier checks passed if an interval was wide enough to touch the bound."""
     shown = [
         sum(
             verdict(replace(AS_GOOD, seeds=3), times(s, 1.0, seeds, scatter)).endswith(": shown")
@@ -139,7 +139,7 @@ def test_more_scatter_or_fewer_seeds_never_help_a_claim_of_no_harm() -> None:
 
 
 def test_a_policy_compared_with_itself_is_as_good_and_no_better() -> None:
-    """Two runs of one policy on the same seeds are the same run."""
+    """Two runs of one policy on the same seeds are equal."""
     runs = [
         run_one(Run(policy="lmetric", seed=seed, time_scale=2.0, minutes=1.0))["e2e_p95_s"]
         for seed in range(3)
@@ -151,7 +151,7 @@ def test_a_policy_compared_with_itself_is_as_good_and_no_better() -> None:
 
 
 def test_shuffled_labels_show_no_effect() -> None:
-    """Which of a pair is ours is random: an effect of 20 % disappears."""
+    """If it is random which value of a pair is ours, an effect of 20 % disappears."""
     shown = 0
     for seed in range(100):
         real, rng = times(seed, 0.8), random.Random(f"labels {seed}")
@@ -165,7 +165,7 @@ def test_shuffled_labels_show_no_effect() -> None:
 
 
 def test_the_best_of_many_cells_is_corrected() -> None:
-    """Fifteen cells without an effect: that some cell is ahead is shown in at most 5 %."""
+    """Of runs with fifteen cells without an effect, at most 5 % show that a cell is ahead."""
     claim = replace(SHORTER, bound=1.0, parts="any")
     shown = sum(
         verdict(claim, *(times(15 * s + cell, 1.0, scatter=0.2) for cell in range(15)))

@@ -1,4 +1,4 @@
-"""ContextPilot's experiments: their prompts, and the results of small versions."""
+"""ContextPilot's experiments: their prompts, and results at a small size."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_the_production_hook_orders_the_simulated_prompts(hooked):
         sent.append(arrival.prompt)
 
     replay_open(fleet, client.arrivals(fleet, (0.0, 10.0, 20.0)), ended)
-    # The first was in flight when the second was made, and had no answer yet.
+    # The second prompt was made before the first was answered.
     assert shared(sent[0], sent[1]) == (40 + 4 * hooked * DOC_TOKENS) // BLOCK_TOKENS
     found = max(shared(sent[2], prompt) for prompt in sent[:2])
-    documents = 3 if hooked else 0  # 1, 2, 3 of the first
+    documents = 3 if hooked else 0  # documents 1, 2, 3, as in the first prompt
     assert found == (40 + documents * DOC_TOKENS) // BLOCK_TOKENS
-    assert (sent[2].prompt_tokens > sent[0].prompt_tokens) is hooked  # the note
+    assert (sent[2].prompt_tokens > sent[0].prompt_tokens) is hooked  # for the note about the order
 
 
 def test_prefill_is_faster_if_documents_are_shared():
@@ -74,7 +74,7 @@ def test_round_robin_loses_part_of_the_gain_of_reordering():
 
 
 def test_later_turns_send_fewer_tokens_and_repeat_no_document():
-    """De-duplication removes some of what 40 % repeats add; order alone removes nothing."""
+    """40 % of the documents are repeated. De-duplication removes some of them."""
     received, noted = (
         context_turns.run_conversations(way, 6, 1)
         for way in (context_turns.RECEIVED, context_turns.NOTES)

@@ -1,4 +1,4 @@
-"""Every experiment declares beforehand what would show it; no test accepts either verdict."""
+"""Every experiment declares its criteria beforehand, and no test accepts either verdict."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from laar_lab.experiments import all_experiments
 
 TESTS = Path(__file__).parents[1]
 JUDGES_NOTHING = {"suite"}
-"""For choosing a policy; it declares that nothing is claimed."""
+"""Experiments without claims, which only help to choose a policy."""
 
 VERDICTS = {"shown", "in kind", "contrary", "open", "reproduced", "contradicted", "lost", "within"}
 EXITS = {0, 3, 4}
-"""Of `laar lab run`: all shown, not all shown, no verdict."""
+"""Exit statuses of `laar lab run`: all claims shown, not all shown, no verdict."""
 
 
 def test_every_claim_has_a_criterion() -> None:

@@ -1,4 +1,4 @@
-"""A day of operation: traffic follows the hours, and faults are the same for all policies."""
+"""In a day of operation traffic follows the hours, and all policies meet the same faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""laar's decision log, written by the production code, and replayed."""
+"""laar's decision log, as the production code writes it, is replayed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ endpoints:
 
 
 class Known:
-    """`clever` is right about Japanese, `simple` about the rest."""
+    """Assesses `clever` as right about Japanese texts, and `simple` about others."""
 
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
@@ -59,7 +59,7 @@ class Known:
 
 
 class Picker:
-    """A director with the decision memory and log of `laar serve`."""
+    """A director with the decision memory and the log of `laar serve`."""
 
     def __init__(self, path: Path) -> None:
         settings = DirectorSettings()
@@ -81,7 +81,7 @@ class Picker:
         self.director.watch(memory.decided, memory.settled)
 
     async def serve(self, count: int) -> None:
-        """One request per second, in threes of which the first ends last; one file each."""
+        """Send a request per second; of every three, the first ends last. Flush the log then."""
         for first in range(0, count, 3):
             taken = []
             for number in range(first, first + 3):
@@ -125,7 +125,9 @@ async def test_a_log_is_read_in_order_of_decisions_with_their_estimates(log: Pat
     read = list(read_decisions(log, time_scale=2.0))
     assert [r.arrival.at_s for r in read] == pytest.approx([2.0 * n for n in range(9)])
     tokens = [r.arrival.prompt.prompt_tokens for r in read]
-    assert tokens == [1000, 1000, 902, 1000, 1000, 905, 1000, 1000, 908], "the engine's, if known"
+    assert tokens == [1000, 1000, 902, 1000, 1000, 905, 1000, 1000, 908], (
+        "the engine's count, if known"
+    )
     assert {r.arrival.prompt.output_tokens for r in read} == {70}
     assert [r.cell for r in read[:2]] == [("en", 1024, "generic"), ("ja", 1024, "generic")]
     assert read[0].probability == {"clever": 0.1, "simple": 0.9}
@@ -133,7 +135,7 @@ async def test_a_log_is_read_in_order_of_decisions_with_their_estimates(log: Pat
     assert [r.arrival.model for r in read[4:7]] == ["auto", "clever", "auto"]
     assert read[5].probability == {"clever": 0.9}
     blocks = [block for r in read for block in r.arrival.prompt.blocks]
-    assert len(set(blocks)) == len(blocks), "no prompt shares anything with another"
+    assert len(set(blocks)) == len(blocks), "the prompts share no blocks"
 
 
 async def test_policies_with_p_correct_use_the_logged_estimates(log: Path, fleet: Path) -> None:
@@ -231,5 +233,5 @@ async def test_a_long_log_takes_memory_only_for_reordered_lines(
     finally:
         tracemalloc.stop()
     assert len(times) == 201 * 30
-    assert times == sorted(times), "what comes too late to be put in order is sent late"
+    assert times == sorted(times), "a line that comes too late to be sorted is sent late"
     assert peak < 1 << 20, f"{path.stat().st_size} bytes of log took {peak} bytes"

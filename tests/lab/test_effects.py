@@ -1,4 +1,4 @@
-"""Effects of small experiments, on seeds where they are far from their bounds."""
+"""Effects of small experiments, on seeds for which they are far from the asserted bounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORLD = world_from(None)
 SEEDS = (1000, 1001)
 
 
-@pytest.mark.slow  # `laar lab results --check` runs the same
+@pytest.mark.slow  # as `laar lab results --check` runs the same
 def test_with_one_user_laar_is_best_partly_because_of_p_correct() -> None:
     def restricted(step: str) -> float:
         runs = (laar_ladder.run_one(WORLD, step, 1, False, False, seed) for seed in (1002, 1003))
@@ -31,7 +31,7 @@ def test_with_one_user_laar_is_best_partly_because_of_p_correct() -> None:
     ours = restricted("laar: Q by class")
     for rival in ("load-aware", "session-affinity", "least-loaded"):
         assert ours < 0.85 * restricted(f"{rival}, retry rule")
-    assert ours < 0.96 * restricted("and cache")  # the same without P(correct)
+    assert ours < 0.96 * restricted("and cache")  # all of laar except P(correct)
 
 
 @pytest.mark.parametrize("cell", [("en", 4096), ("zh", 8192)])
@@ -43,7 +43,7 @@ def test_without_the_queue_a_correct_answer_takes_far_longer(cell: tuple[str, in
     assert without > 1.4 * ours
 
 
-@pytest.mark.slow  # `laar lab results --check` runs the same
+@pytest.mark.slow  # as `laar lab results --check` runs the same
 def test_reported_outcomes_correct_a_wrong_artifact() -> None:
     right, wrong, learned = (
         laar_ablation.run_arm(arm, "from 2 further on", 2, True, None, 1000)[0]
@@ -63,7 +63,7 @@ def test_a_dishonest_reporter_harms_the_choice_if_reporters_have_no_names(
     assert right["the same, reporters without names"] < true - 0.02
 
 
-@pytest.mark.slow  # `laar lab results --check` runs the same
+@pytest.mark.slow  # as `laar lab results --check` runs the same
 def test_unlabelled_speeds_are_learned() -> None:
     unknown, oracle = mixed_devices._UNKNOWN, mixed_devices._ORACLE
     ours, known, theirs = (
@@ -97,7 +97,7 @@ def test_disaggregation_by_cost_beats_always_and_never() -> None:
     assert ours < 0.8 * min(others)
 
 
-@pytest.mark.slow  # `laar lab results --check` runs the same
+@pytest.mark.slow  # as `laar lab results --check` runs the same
 def test_over_a_day_laar_finds_twice_as_much_cached_as_least_loaded() -> None:
     traffic = day._Traffic(5.0, None)
     ours, theirs = (day._day(traffic, policy, 31_000) for policy in ("laar", "least-loaded"))

@@ -1,7 +1,7 @@
-"""Every experiment at full size, its simulations replaced by invented figures: do claims fit?
+"""Every experiment returns the evidence for its claims at full size.
 
-A claim without evidence, or evidence without a claim, would be found after hours of running. Here
-`sweep` invents what each simulation returns, by its type, and the rest is the experiment's own.
+Otherwise a claim without evidence, or evidence without a claim, would show only after hours. Here
+`sweep` invents the results of simulations by their type; the rest is the experiment's own code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RNG = random.Random(5)
 
 
 class Numbers(dict[str, float]):
-    """Has every number that is requested."""
+    """A dictionary with a number for every key."""
 
     def __missing__(self, name: str) -> float:
         self[name] = 0.5 + RNG.random()
@@ -42,7 +42,7 @@ class Numbers(dict[str, float]):
 
 
 def invented(kind: Any) -> Any:
-    """A value of a type."""
+    """Return a random value of a type."""
     if get_origin(kind) is tuple:
         return tuple(invented(each) for each in get_args(kind))
     if kind in (float, int):
@@ -65,10 +65,10 @@ def invented(kind: Any) -> Any:
 
 
 def sweep(run: Callable[..., Any], cases: Sequence[tuple[Any, ...]], *, label: str) -> list[Any]:
-    """Replaces the real one."""
+    """Return invented results, in place of `laar_lab.sweep`."""
     for case in cases:
         inspect.signature(run).bind(*case)
-        joblib.hash(case)  # stores finished runs
+        joblib.hash(case)  # the real sweep stores runs under this hash
     kind = get_type_hints(run)["return"]
     if run.__name__ in ("tuned", "published_climb"):
         return [{"rtt_weight": 0.3, "queue_weight": 0.2} for _ in cases]
@@ -76,7 +76,7 @@ def sweep(run: Callable[..., Any], cases: Sequence[tuple[Any, ...]], *, label: s
 
 
 SLOW = {"gorgo-rtt", "laar-ladder"}
-"""The first tunes itself, in addition to its sweeps; the second draws many curves."""
+"""Experiments that take long even with invented results."""
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,8 @@ def test_an_experiment_returns_the_evidence_for_its_claims(
     experiment = KNOWN[name]
     scope = experiment.scope(3, quick=False)
     report = experiment.run(scope)
-    assert bool(report.charts) == experiment.has_figure  # `--plot` is refused before the run
+    # Otherwise `--plot` would fail only after a run.
+    assert bool(report.charts) == experiment.has_figure
     judged = experiment.judged(report, scope)
     assert [one.claim for one in judged] == list(experiment.claims)
     shown = Console(file=StringIO(), width=300)

@@ -1,4 +1,4 @@
-"""Intervals, reports, traces, and `laar lab` as a user meets it."""
+"""Intervals, reports, traces, and the command `laar lab`."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_report_prints_its_intervals_and_verdicts() -> None:
         (5.0, ["--quick"], 0, "a smoke test without a verdict"),
     ],
 )
-def test_the_exit_status_is_the_verdict(
+def test_the_exit_status_shows_the_verdict(
     seconds: float,
     told: list[str],
     status: int,
@@ -167,7 +167,7 @@ def test_the_exit_status_is_the_verdict(
 def test_claims_are_not_judged_on_user_selected_policies_or_workloads(
     option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Users who choose the other policies could choose weak ones."""
+    """A user could choose weak policies to compare with."""
     known = Experiment(
         name="e",
         about="c",
@@ -367,7 +367,7 @@ def test_a_sweep_resumes_after_a_stop(tmp_path: Path) -> None:
     assert sorted(path.name.split()[0] for path in notes.iterdir()) == list("01234")
     with placed("loky", 2):
         sweep(_noted, [(0, notes)], label="")
-    assert len(list(notes.iterdir())) == 6, "without a directory nothing is kept"
+    assert len(list(notes.iterdir())) == 6, "without a directory no results are kept"
 
 
 @pytest.mark.slow
@@ -378,7 +378,7 @@ def test_a_sweep_runs_on_a_dask_cluster() -> None:
 
 
 def test_a_sweep_works_with_an_executor_that_returns_all_results_at_once() -> None:
-    """Ray's backend is derived from this one and does so too."""
+    """Ray's backend is derived from this one, and does the same."""
     with joblib.parallel_config(backend="multiprocessing", n_jobs=2):
         assert not joblib.parallel.get_active_backend()[0].supports_return_generator
         assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]
@@ -486,7 +486,7 @@ def test_stored_runs_are_reused_only_for_unchanged_files(
     for old, new in (("rtt_ms: 5}", "rtt_ms: 700}"), ("value: 0.0001", "value: 0.001")):
         text = text.replace(old, new)
     (tmp_path / changed).write_text(text if ".yaml" in changed else lines(20), "utf-8")
-    profile._read.cache_clear()  # as in the next process
+    profile._read.cache_clear()  # as if in a new process
     assert replayed(*kept) == replayed() != before
 
 

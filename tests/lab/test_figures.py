@@ -1,4 +1,4 @@
-"""Figures: no empty panel, no interval from too few runs, no axis stretched by an outlier."""
+"""Figures have no empty panels, no intervals from too few runs, no axis stretched by an outlier."""
 
 from __future__ import annotations
 

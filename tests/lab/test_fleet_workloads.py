@@ -1,4 +1,4 @@
-"""Workloads: each matches the facts it was calibrated to, and look-ups match their text."""
+"""Workloads match the figures that they were calibrated to; look-ups match their text."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def shared_beginnings(arrivals: list[Arrival]) -> float:
 def test_generated_gorgo_chats_resemble_the_replayed_windows() -> None:
     asked = list(chats(GORGO_CHATS, random.Random(1), 1800.0))
     tokens = [arrival.prompt.prompt_tokens for arrival in asked]
-    assert 3.5 <= len(asked) / 1800 <= 5.0  # published 4.0 to 4.8
-    assert 6500 <= mean(tokens) <= 10_000  # 6,877 to 7,148; the prototype's 8.8k
+    assert 3.5 <= len(asked) / 1800 <= 5.0  # published: 4.0 to 4.8
+    assert 6500 <= mean(tokens) <= 10_000  # published: 6,877 to 7,148; in the prototype 8,800
     assert 5500 <= median(tokens) <= 9000
-    assert 19_000 <= np.percentile(tokens, 95) <= 21_500  # 19,886 to 20,974
+    assert 19_000 <= np.percentile(tokens, 95) <= 21_500  # published: 19,886 to 20,974
     assert max(tokens) <= 24_000
-    assert 0.77 <= reuse(asked) <= 0.89  # 77.6 to 87.9 %
+    assert 0.77 <= reuse(asked) <= 0.89  # published: 77.6 to 87.9 %
     assert 0.30 <= shared_beginnings(asked) <= 0.50
     assert max(a.prompt.output_tokens for a in asked) <= 128
     times = [a.at_s for a in asked]
@@ -71,13 +71,14 @@ def test_generated_wildchat_traffic_hardly_repeats_itself() -> None:
     asked = list(chats(WILDCHAT, random.Random(1), 900.0))
     assert len(asked) / 900 == pytest.approx(11.4, rel=0.05)
     assert mean(a.prompt.prompt_tokens for a in asked) == pytest.approx(840, rel=0.1)
-    assert 0.03 <= reuse(asked) <= 0.07  # 4.95 %
+    assert 0.03 <= reuse(asked) <= 0.07  # published: 4.95 %
 
 
 def test_router_sessions_share_a_system_prompt_and_grow_a_little_each_turn() -> None:
     sessions = router_sessions(RouterShape(sessions=24), random.Random(1))
     assert len(sessions) == 24
-    assert len({tuple(s.turns[0].blocks[:192]) for s in sessions}) == 1  # 3,072 tokens
+    # 192 blocks are 3,072 tokens.
+    assert len({tuple(s.turns[0].blocks[:192]) for s in sessions}) == 1
     growth = [
         b.prompt_tokens - a.prompt_tokens
         for s in sessions
@@ -93,7 +94,7 @@ def test_router_sessions_follow_a_script() -> None:
     for session in sessions:
         assert len(session.turns) == len(session.due_s) == 8
         assert all(0.04 * n <= due <= 0.25 + 0.04 * n for n, due in enumerate(session.due_s))
-        assert session.turns[0].output_tokens == 64, "nothing shows yet that replies are short"
+        assert session.turns[0].output_tokens == 64, "the first reply of a session is long"
     later = [turn.output_tokens for session in sessions for turn in session.turns[1:]]
     assert set(later) == {5, 64}
     assert mean(tokens == 64 for tokens in later) == pytest.approx(0.25, abs=0.1)

@@ -1,4 +1,4 @@
-"""GORGO's experiments at a small size: what holds, and what does not."""
+"""GORGO's experiments at a small size, with the claims that fail."""
 
 from dataclasses import replace
 from statistics import mean
@@ -26,7 +26,7 @@ NAMES = (
 
 
 def seen(name, seeds, first_seed=None):
-    """Return the evidence of this number of seeds, at full size."""
+    """Return the evidence of `seeds` seeds at full size."""
     experiment = find_experiment(name)
     return experiment.run(experiment.scope(seeds, quick=False, first_seed=first_seed)).evidence
 
@@ -35,7 +35,7 @@ def test_all_gorgo_experiments_are_registered():
     assert set(NAMES) <= set(all_experiments())
 
 
-@pytest.mark.slow  # `laar lab results --check` runs the same
+@pytest.mark.slow  # as `laar lab results --check` runs the same
 def test_the_default_cost_weighs_the_round_trip_correctly():
     found = seen("gorgo-rtt", 1, first_seed=1002)
     for part in ("physical", "laar"):
@@ -45,8 +45,8 @@ def test_the_default_cost_weighs_the_round_trip_correctly():
 
 
 @pytest.mark.slow
-def test_the_default_cost_weighs_the_round_trip_correctly_except_in_close_decisions():
-    """Nine decisions on each of two seeds; on the second one is close, so not all hold."""
+def test_the_default_cost_weighs_the_round_trip_wrongly_in_close_decisions():
+    """There are nine decisions on each of two seeds; on the second seed, one is close and fails."""
     found = seen("gorgo-rtt", 2, first_seed=1002)
     for part in ("physical", "laar"):
         assert min(found["cold-go-near"][part].ours) >= 0.95
@@ -80,9 +80,9 @@ def test_a_load_weight_of_zero_overloads_endpoints_and_slows_answers():
     assert hacked["e2e_p95_s"] > 2.0 * healthy["e2e_p95_s"]
 
 
-@pytest.mark.slow  # `laar lab results --check` runs the same
+@pytest.mark.slow  # as `laar lab results --check` runs the same
 def test_gorgo_does_not_lose_to_affinity_if_little_is_reused():
-    """It did in the paper. On this seed, the load weight makes the difference."""
+    """In the paper GORGO lost. On this seed, the load weight makes the difference."""
     run = Run(policy="gorgo", seed=1001, time_scale=2.0, minutes=2.0, shape=WILDCHAT)
     ours, unweighted, theirs = (
         run_one(replace(run, policy=policy, gorgo=(("rtt_weight", 2.0), ("queue_weight", weight))))

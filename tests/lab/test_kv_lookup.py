@@ -1,4 +1,4 @@
-"""Key-value look-ups: cut to fit, disjoint, and readable by the solver."""
+"""Key-value look-ups fit the given length, share no keys, and can be read by the solver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_prompt_is_the_longest_that_fits_and_contains_its_answer(
     (query,) = queries(languages=[language], lengths_tokens=[length], per_cell=1, seed=3)
     prompt = query.prompt
     tokens = count_tokens(prompt)
-    pair_tokens = 14  # 80 characters
+    pair_tokens = 14  # a pair has 80 characters
     assert length - pair_tokens <= tokens <= length
     data = orjson.loads(prompt[prompt.index("{") : prompt.rindex("}") + 1])
     assert data[query.key] == query.answer

@@ -1,4 +1,4 @@
-"""The ladder runs on any fleet file, in any language, with the same rule for every step."""
+"""The ladder runs on any fleet file, in any language, with one retry rule for every step."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_fleet_with_other_languages_does_not_beat_the_oracle(tmp_path: Path) -
     ours, oracle = runs["laar: Q by class"], runs["oracle"]
     assert oracle.restricted <= ours.restricted
     assert ours.within(1.0) >= runs["least-loaded"].within(1.0)
-    # Whatever the order, both rules ask every model before they stop.
+    # Both rules ask every model before they stop, in whatever order.
     rule = runs["least-loaded, retry rule"]
     assert np.isfinite(rule.times).sum() == np.isfinite(ours.times).sum()
 

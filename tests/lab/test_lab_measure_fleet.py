@@ -22,7 +22,7 @@ def test_the_committed_artifact_matches_the_generated_one() -> None:
     for name, model in made.models.items():
         theirs = committed.models[name]
         assert theirs.cells == model.cells
-        # Coefficients are rounded; another linear algebra library may differ in the last digit.
+        # Coefficients are rounded; with another linear algebra library the last digit may differ.
         assert theirs.terms == pytest.approx(model.terms, abs=0.01)
         assert theirs.intercept == pytest.approx(model.intercept, abs=0.01)
         assert theirs.speed.model_dump() == pytest.approx(model.speed.model_dump())
@@ -31,7 +31,7 @@ def test_the_committed_artifact_matches_the_generated_one() -> None:
 
 
 def test_the_artifact_covers_the_fleet() -> None:
-    """Fitted probabilities are close to the surface: 50 outcomes per cell, so 3 x 0.07 at most."""
+    """Fitted from 50 outcomes per cell, probabilities are within 3 x 0.07 of the surface."""
     capability = CapabilityModel(parse_artifact(default_artifact(), source="default"))
     models = tuple(SURFACE.models)
     gaps = []

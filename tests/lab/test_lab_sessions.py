@@ -1,4 +1,4 @@
-"""Recorded sessions: the meaning of a file, the closed loop, and the command."""
+"""Recorded sessions: the files, the closed loop, and the command."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write(path: Path, lines: list[dict[str, object]]) -> Path:
 
 @pytest.fixture
 def agents(tmp_path: Path) -> Path:
-    """Six sessions of four turns, in the format of kv-cache-tester."""
+    """Write six sessions of four turns, in the format of kv-cache-tester."""
     lines = [
         line(
             f"s{s}",
@@ -65,7 +65,7 @@ def pauses(path: Path) -> list[tuple[float, float]]:
 def test_pauses_are_derived_from_the_available_fields(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     write(path, [line("a", t_s=0.0, think_s=9.0), line("a", t_s=5.0, think_s=2.0)])
-    assert pauses(path) == [(0.0, 0.0), (2.0, 0.0)], "nobody waits for a first request"
+    assert pauses(path) == [(0.0, 0.0), (2.0, 0.0)], "a first request has no pause"
     write(path, [line("a", t_s=0.0, api_s=4.0), line("a", t_s=5.0)])
     assert pauses(path) == [(0.0, 0.0), (1.0, 0.0)]
     write(path, [line("a", t_s=0.0), line("a", t_s=5.0)])
@@ -86,7 +86,9 @@ def test_ids_are_local_to_a_session_unless_the_file_is_a_trace(
     assert len(one.blocks) == 1100 // 16
     assert not set(one.blocks) & set(two.blocks)
     last = list(read_sessions(agents)[0].turns())[-1].prompt
-    assert last.blocks[: len(one.blocks)] == one.blocks, "a session's prompts grow"
+    assert last.blocks[: len(one.blocks)] == one.blocks, (
+        "each prompt of a session begins with the one before"
+    )
     path = write(tmp_path / "t.jsonl", [line("a", timestamp=0), line("b", timestamp=1)])
     one, two = (next(each.turns()).prompt for each in read_sessions(path))
     assert one.blocks == two.blocks
@@ -203,7 +205,7 @@ def test_a_trace_without_sessions_is_sent_at_its_times(tmp_path: Path) -> None:
     assert "open loop" in remark
 
 
-def test_sessions_may_have_numbers_for_names(tmp_path: Path) -> None:
+def test_session_names_may_be_numbers(tmp_path: Path) -> None:
     lines = [line("", timestamp=100 * i) | {"session": i % 3} for i in range(9)]
     path = write(tmp_path / "t.jsonl", lines)
     assert has_sessions(path)
@@ -243,7 +245,7 @@ def test_sessions_that_cannot_be_replayed_are_reported(
     assert said in text
 
 
-def test_the_open_loop_suggests_the_closed_one_for_recorded_sessions(agents: Path) -> None:
+def test_an_open_loop_on_recorded_sessions_suggests_the_closed_loop(agents: Path) -> None:
     code, text = run(str(agents), "--engine", "parallel", "--policy", "laar")
     assert code == 2
     assert "--closed-loop" in text

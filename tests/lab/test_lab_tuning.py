@@ -1,4 +1,4 @@
-"""`laar tune` in the lab: it climbs on a trace, prints the best, and takes bad input."""
+"""`laar tune` climbs on a trace, prints the best weights, and reports bad input."""
 
 import json
 
@@ -61,7 +61,7 @@ def test_the_trace_is_repeated_until_the_windows_are_full():
     assert len(tuner.export()["windows"]) == 6
     assert len(seen) > 5 * WINDOW
     times = [arrival.at_s for arrival in seen]
-    assert max(times) > 30 * 0.05  # several passes in sequence
+    assert max(times) > 30 * 0.05  # several passes, one after another
 
 
 def test_a_second_pass_shares_no_prefixes_with_the_first():
@@ -71,7 +71,7 @@ def test_a_second_pass_shares_no_prefixes_with_the_first():
         cached.setdefault(arrival.prompt.blocks[0], []).append(exchange.cached_tokens)
 
     climb(trace(30), on_end=ended)
-    assert len(cached) > 5  # five prompts per pass, under other names in the next
+    assert len(cached) > 5  # five prompts per pass, which have other ids in each pass
     assert all(min(tokens) == 0 for tokens in cached.values())
     assert max(max(tokens) for tokens in cached.values()) > 0
 

@@ -1,4 +1,4 @@
-"""Medha's experiments: the published workload, and every part works at a small size."""
+"""Medha's experiments: the workload matches the published one, and each part runs at small size."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_workload_has_the_published_lengths() -> None:
     assert max(job.prompt_tokens for job in shorts) <= 8192
     assert all(LONG_FROM_TOKENS <= job.prompt_tokens <= 1_000_000 for job in longs)
     median, p90 = np.percentile([job.prompt_tokens for job in longs], [50, 90])
-    # Cutting at 1M reduces the published 393K and 839K.
+    # The published 393,000 and 839,000 are lower here, as prompts end at 1M tokens.
     assert median == pytest.approx(384_000, rel=0.03)
     assert p90 == pytest.approx(726_000, rel=0.03)
     assert np.median([job.output_tokens for job in shorts]) == pytest.approx(415, rel=0.05)
@@ -79,7 +79,7 @@ def test_medha_completes_more_long_requests_than_a_reserved_pool() -> None:
 @pytest.mark.parametrize("order", ["medha", "fcfs"])
 def test_an_isolated_request_takes_its_reference_time(order: str) -> None:
     seen = outcome(order, Mix(rate=0.002, duration_s=2500.0, long_share=0.5), 1002)
-    assert 1.0 <= seen["median"] < 3.0  # the last chunk leaves both stages
+    assert 1.0 <= seen["median"] < 3.0  # the last chunk has to pass both stages
     assert seen["within"] == 1.0
 
 
@@ -89,11 +89,11 @@ def test_both_layouts_serve_all_requests() -> None:
         assert all(map(math.isfinite, latencies(layout, "cycle", mix, 1000).values()))
 
 
-@pytest.mark.slow  # `laar lab results --check` runs the same
+@pytest.mark.slow  # as `laar lab results --check` runs the same
 def test_the_queue_of_the_picker_answers_all_requests_and_helps() -> None:
     ours, theirs = (serve(route, 60.0, 1000) for route in ("slack", "arrival"))
     assert (ours["left"], theirs["left"]) == (0, 0)
-    assert theirs["within"] < 0.7  # the load is an overload
+    assert theirs["within"] < 0.7  # confirms that the load is too high
     assert ours["within"] >= 1.25 * theirs["within"]
 
 

@@ -1,4 +1,4 @@
-"""The published cost compared with both papers' formulas, and with brute force."""
+"""The published cost compared with the formulas of both papers, and with brute force."""
 
 import itertools
 import math
@@ -57,7 +57,7 @@ def test_without_round_trip_and_cache_the_cost_is_that_of_the_laar_paper(arrays)
 def test_with_q_and_c_equal_to_one_the_cost_is_that_of_the_gorgo_paper(arrays):
     rtt, _, uncached, queued, _, _ = arrays
     one = np.ones(len(rtt))
-    # Tokens are the unit there: a weight in tokens per millisecond is k_rtt per second / 1000.
+    # The paper's unit is the token: k_rtt is 1,000 times its weight in tokens per millisecond.
     weights = PublishedWeights(k_rtt=276.0, k_queue=0.5, k_delay=0.0, in_flight_tokens=0.0)
     cost = terms(weights, rtt, one, uncached, queued, one, 0 * one).cost_s
     score = gorgo_score(rtt * 1000.0, uncached, queued, 0.276, 0.5)
@@ -74,7 +74,6 @@ def test_the_delay_term_alone_is_uncached_tokens_times_requests(arrays):
 
 
 def test_beyond_the_batch_more_requests_in_flight_add_no_delay():
-    """Beyond the batch that an engine decodes at once, more requests in flight add no delay."""
     two = np.array([40.0, 80.0])
     weights = PublishedWeights(in_flight_tokens=0.0)
     same = np.full(2, 1e4)
@@ -84,7 +83,7 @@ def test_beyond_the_batch_more_requests_in_flight_add_no_delay():
     assert cost.queue_s[0] == cost.queue_s[1]
 
 
-def test_if_all_is_cached_the_endpoint_with_fewer_requests_wins():
+def test_if_all_is_cached_everywhere_the_fewest_requests_win():
     busy = np.array([9.0, 2.0])
     none = np.zeros(2)
     cost = terms(
@@ -103,7 +102,7 @@ def test_terms_add_up_to_the_cost(arrays):
 
 @given(st.lists(st.tuples(st.floats(0.01, 10), st.floats(0.05, 0.95)), min_size=1, max_size=6))
 def test_trying_models_by_ascending_cost_is_the_fastest_order(models):
-    """Expected time to the first success over independent attempts, against all orders."""
+    """Compare the expected time to the first success of independent attempts in all orders."""
 
     def expected(order):
         total, reach = 0.0, 1.0
@@ -131,7 +130,7 @@ def test_a_tried_model_loses_to_any_untried_one_until_only_it_is_left():
 
 
 def test_a_failing_share_and_a_slow_pace_are_priced():
-    """The formula, computed by hand."""
+    """Compare with the formula, computed by hand."""
     ones = np.ones(2)
     terms = expected_time(
         PublishedWeights(k_rtt=1.0, k_queue=0.0, k_delay=0.0, in_flight_tokens=0.0),
@@ -152,7 +151,7 @@ def test_a_failing_share_and_a_slow_pace_are_priced():
 
 
 def test_the_policy_laar_paper_uses_a_static_q_without_decoding_or_caches() -> None:
-    """c(m) * (T + 0.7 R) / Q * 100 ** tries."""
+    """The cost is c(m) * (T + 0.7 R) / Q * 100 ** tries."""
     view = view_of([900, 0, 0], [9, 0, 3], queued=[0.0, 100.0, 0.0], base_s=5.0)
     view.published = np.array([0.5, 0.6, 0.9])
     view.times_tried = np.array([0.0, 1.0, 2.0])

@@ -1,4 +1,4 @@
-"""`laar race`: the same requests for each router, caches emptied, losses shown like gains."""
+"""`laar race` sends each router the same requests, empties caches, and shows losses like gains."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_bodies_of_two_turns_share_nothing() -> None:
 
 
 def turns(ours: list[tuple[float, float]], theirs: list[tuple[float, float]]) -> list[Turn]:
-    """Turns with these mean and median TTFTs by repetition; everything else is equal."""
+    """Return turns with these mean and median TTFTs by repetition; everything else is equal."""
     equal = {
         "ttft_p95_s": 1.0,
         "answer_mean_s": 1.0,
@@ -143,7 +143,7 @@ def made(name: str, most_tokens: int = 4000, **changed: object) -> Traffic:
     return traffic_of(name, **(given | changed))(most_tokens)
 
 
-def test_generated_chats_fit_and_repeat() -> None:
+def test_generated_chats_fit_the_engines_and_depend_on_the_seed() -> None:
     traffic = made("chats")
     assert traffic.arrivals is not None
     one, same, other = (list(traffic.arrivals(seed)) for seed in (1, 1, 2))
@@ -182,7 +182,7 @@ def test_each_repetition_gets_the_next_part_of_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     line = '{{"timestamp": {}, "input_length": {}, "output_length": 4, "hash_ids": [1, 2]}}\n'
     path.write_text("".join(line.format(10_000 * n, 600 + n) for n in range(30)))
-    traffic = made(str(path), speed=2.0)  # 145 s, of which a repetition takes 60
+    traffic = made(str(path), speed=2.0)  # 145 s of traffic; a repetition takes 60 s
     assert traffic.arrivals is not None
     first, second, again = (list(traffic.arrivals(seed)) for seed in (4, 5, 6))
     assert (
@@ -219,7 +219,7 @@ def test_routers_are_found_by_name(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def engine(resets: str, busy: list[int], key: str = "") -> AsyncIterator[str]:
-    """Run a stub; each scrape takes the next value of `busy`, and its API requires `key`."""
+    """Run a stub engine; each scrape shows the next value of `busy`, and the API requires `key`."""
 
     @web.middleware
     async def checks_key(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -295,7 +295,7 @@ def raced(directory: Path, *options: str) -> tuple[str, list[dict], dict]:
 
 @pytest.mark.envoy
 def test_a_race_runs_on_existing_engines(tmp_path: Path) -> None:
-    """laar through a real Envoy, against a router that is one of the engines."""  # noqa: D403
+    """laar, with a real Envoy, races against one of the engines in place of a router."""
 
     async def go() -> tuple[str, list[dict], dict]:
         async with simulated(tmp_path, "parallel", 2, 0.05, "") as engines:
@@ -327,8 +327,8 @@ def test_a_race_runs_on_existing_engines(tmp_path: Path) -> None:
 
 
 @pytest.mark.envoy
-async def test_a_settings_file_races_with_its_own_settings(tmp_path: Path) -> None:
-    """Round-robin splits equal prompts evenly, laar's default does not."""
+async def test_a_race_uses_the_settings_of_a_given_file(tmp_path: Path) -> None:
+    """Round-robin splits equal prompts evenly; laar's default does not."""
     settings = tmp_path / "mine.yaml"
     settings.write_text(
         "endpoints:\n- {address: '127.0.0.1:1', model: theirs}\n"
@@ -398,7 +398,7 @@ def test_a_race_runs_on_simulated_engines(tmp_path: Path) -> None:
         / sum(row["prompt_tokens"] for row in rows if row["router"] == router)
         for router in ("laar", "round-robin")
     }
-    assert cached["laar"] > cached["round-robin"], "laar keeps sessions where they are"
+    assert cached["laar"] > cached["round-robin"], "laar keeps each session at its endpoint"
     assert "laar, compared with round-robin, is better in" in output.replace("\n", " ")
     assert numbers["ratios"]["round-robin"].keys() == {*numbers["ratios"]["round-robin"]}
     assert "<svg" in (tmp_path / "race.svg").read_text()
@@ -418,5 +418,5 @@ def test_all_routers_meet_a_failing_engine(tmp_path: Path) -> None:
         for name in ("laar", "round-robin")
     }
     of = sum(row["router"] == "laar" for row in rows)
-    assert failed["laar"] <= 0.1 * of, "others take what one refuses"
+    assert failed["laar"] <= 0.1 * of, "the other engines answer what the failing one refuses"
     assert len(numbers["turns"]) == 2

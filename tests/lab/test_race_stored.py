@@ -1,4 +1,4 @@
-"""The stored races on real engines: numbers follow from the rows, and pages quote these numbers."""
+"""The stored races on real engines: figures follow from the rows, and pages quote these figures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows_of(stored: Path) -> list[dict[str, Any]]:
 
 
 def turns_of(stored: Path) -> list[Turn]:
-    """The turns, recounted from the rows that clients wrote."""
+    """Return the turns, computed again from the rows that clients wrote."""
     rows = rows_of(stored)
     turns = []
     for (router, repetition), of in groupby(

@@ -1,4 +1,4 @@
-"""The workloads of the design note (4.3), and the required gain of the hook on them (6.4)."""
+"""The RAG workloads of the design note (4.3), and the hook's gain on them (6.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/results: the page reports what the stored numbers show, and why a claim fails."""
+"""docs/results: pages match the stored numbers, and give the reasons for failed claims."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_page_is_generated_from_the_stored_numbers() -> None:
     assert (RESULTS / "index.md").read_text("utf-8") == index_of(KNOWN, STORED)
 
 
-def test_the_page_names_the_experiments_whose_claims_are_not_corrected_together() -> None:
+def test_the_page_names_experiments_whose_claims_are_not_corrected_together() -> None:
     page = (RESULTS / "index.md").read_text("utf-8").replace("\n", " ")
     assert "except those of `agents`, `conversations`, `no-regret`, which" in page
 
@@ -37,28 +37,30 @@ def test_the_page_names_the_experiments_whose_claims_are_not_corrected_together(
 @pytest.mark.parametrize("name", sorted(STORED))
 def test_stored_runs_have_a_known_commit_and_enough_seeds(name: str) -> None:
     run = STORED[name]
-    assert re.fullmatch(r"[0-9a-f]{7,12}", run.commit), "a run of changed code can't be repeated"
+    for commit in (run.commit, *run.reused):
+        assert re.fullmatch(r"[0-9a-f]{7,12}", commit), "uncommitted code can't be run again"
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", run.date)
     assert run.command.startswith(f"laar lab run {name} --seeds ")
     assert not run.picture or (RESULTS / run.picture).is_file()
     for one in verdicts(KNOWN[name], run):
         assert one.outcome != "no verdict"
         if one.outcome in ("contrary", "open") and one.claim.paper:
-            assert one.claim.why, f"{one.claim.name}: {one.verdict}, and nothing says why"
+            assert one.claim.why, f"{one.claim.name}: {one.verdict}, without a `why`"
 
 
-@pytest.mark.slow  # depends on the history, not the code: a checkout may have another one
+@pytest.mark.slow  # a shallow checkout lacks the history
 def test_each_stored_commit_can_be_checked_out() -> None:
     def git(*words: str) -> subprocess.CompletedProcess[str]:
         told = ["git", "-C", str(RESULTS), *words]
         return subprocess.run(told, capture_output=True, text=True, check=False)
 
     if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
-        pytest.skip("no checkout with its whole history")
+        pytest.skip("not a checkout with its full history")
     lost = {
-        run.commit
+        commit
         for run in STORED.values()
-        if git("merge-base", "--is-ancestor", run.commit, "HEAD").returncode
+        for commit in (run.commit, *run.reused)
+        if git("merge-base", "--is-ancestor", commit, "HEAD").returncode
     }
     assert not lost
 
@@ -83,7 +85,7 @@ QUOTED = {
     "docs/guides/prefill-decode.md": ("prefill-decode",),
     "docs/guides/rag.md": ("context-memories", "context-turns"),
 }
-"""Stored runs whose figures a page quotes; the tests here compare them."""
+"""Stored runs whose figures a page quotes, by page; the tests here compare the figures."""
 
 
 @pytest.mark.parametrize(("page", "name"), [(p, name) for p, of in QUOTED.items() for name in of])
@@ -91,7 +93,7 @@ def test_a_figure_that_later_code_does_not_reproduce_names_its_commit(page: str,
     run = STORED[name]
     if run.checked is not None and run.checked.differ:
         text = (RESULTS.parents[1] / page).read_text("utf-8")
-        assert f"`{run.commit}`" in text, "make the run again, or say of which commit it is"
+        assert f"`{run.commit}`" in text, "repeat the run, or name its commit on the page"
 
 
 def test_pages_count_the_workloads_by_their_role() -> None:
@@ -165,10 +167,10 @@ def test_shares_in_the_guide_to_prefill_and_decode_are_stored() -> None:
     assert "p95 TTFT and p95 TPOT are up to {} % and {} % lower".format(*most) in page
     unlike = ("light", "many documents", "all of both")
     slower = [-less("tpot-no-worse", load) for load in unlike]
-    higher = "p95 TPOT is {} % (light), {} % (many documents) and {} % (all of both) higher"
-    assert higher.format(*slower) in page
     sooner = [less("ttft-no-worse", load) for load in unlike]
-    assert "p95 TTFT is {} %, {} % and {} % lower".format(*sooner) in page
+    rows = ("light", "many documents", "all endpoints have both roles")
+    for row, ttft, tpot in zip(rows, sooner, slower, strict=True):
+        assert f"| {row} | {ttft} % lower | {tpot} % higher |" in page
     why = {one.name: one.why for one in KNOWN["prefill-decode"].claims}["tpot-no-worse"]
     said = "TPOT is {}, {} and {} % longer, and TTFT {}, {} and {} % shorter"
     assert said.format(*slower, *sooner) in why
@@ -233,7 +235,7 @@ def test_figures_on_the_pages_about_no_regret_are_stored() -> None:
         assert f"{name} {ratio(lead):.3f} (" in page
 
 
-def test_all_runs_take_at_most_half_a_day_on_two_cores() -> None:
+def test_all_experiments_take_at_most_half_a_day_on_two_cores() -> None:
     assert sum(each.hours(each.seeds) for each in KNOWN.values()) <= 12.0
 
 

@@ -1,4 +1,4 @@
-"""Other routers' policies, each compared with a second implementation of its rule, and examples."""
+"""Other routers' policies, compared with a second implementation of each rule and with examples."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NAMES = sorted(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_policy_of_laar_lab_keeps_the_contract(name: str) -> None:
-    # A hash modulo the number of candidates, and a random choice.
+    # These two use a hash modulo the number of candidates, or a random choice.
     symmetric = name not in {"simple-session-affinity", "p2c"}
     check_all(lambda: build_policies(CostWeights(), {name: {}})[name], symmetric=symmetric)
 
@@ -113,7 +113,7 @@ def test_aibrix_chooses_the_best_match_that_is_not_overloaded(
 
 def test_sglang_switches_to_load_if_unbalanced_or_without_a_match() -> None:
     assert chosen(CacheAware(), view_of([900, 0], [50, 0])) == 0
-    assert chosen(CacheAware(), view_of([900, 0], [65, 0])) == 1, "65 - 0 is over 64"
+    assert chosen(CacheAware(), view_of([900, 0], [65, 0])) == 1, "the difference of 65 is over 64"
     assert chosen(CacheAware(), view_of([900, 0], [300, 210])) == 0, "300 is within 1.5 of 210"
     assert chosen(CacheAware(), view_of([300, 0], [5, 4])) == 1, "300 of 1000 is not above 0.3"
     assert chosen(CacheAware(), view_of([301, 0], [5, 4])) == 0
@@ -134,12 +134,12 @@ def test_vllm_router_prefers_a_known_session_to_a_prefix() -> None:
         return chosen(policy, session_view(session, cached, in_flight, now))
 
     assert sent_to("one", [0, 900], [0, 0], 0.0) == 1
-    assert sent_to("one", [900, 0], [0, 9], 10.0) == 1, "its session is there"
+    assert sent_to("one", [900, 0], [0, 9], 10.0) == 1, "its session is at this endpoint"
     assert sent_to("two", [900, 0], [0, 9], 10.0) == 0
     assert sent_to("", [900, 0], [0, 9], 10.0) == 0
-    assert sent_to("one", [900, 0], [0, 100], 20.0) == 0, "out of balance"
-    assert sent_to("one", [0, 900], [0, 0], 30.0) == 0, "and there it stays"
-    assert sent_to("one", [0, 900], [0, 0], 3700.0) == 1, "after an hour it is forgotten"
+    assert sent_to("one", [900, 0], [0, 100], 20.0) == 0, "the load is out of balance"
+    assert sent_to("one", [0, 900], [0, 0], 30.0) == 0, "the session stays there"
+    assert sent_to("one", [0, 900], [0, 0], 3700.0) == 1, "the session is forgotten after an hour"
 
 
 def test_a_sticky_session_stays_under_any_load() -> None:
@@ -186,12 +186,12 @@ def test_dynamo_chooses_the_least_sum(
 @pytest.mark.parametrize(
     ("cached", "in_flight", "rtt_s", "scored"),
     [
-        ([995, 850, 0], [1, 1, 1], [0, 0, 0], {0}),  # nearly all of the prompt
-        ([900, 850, 0], [1, 1, 1], [0, 0, 0], {0, 1}),  # most of it
-        ([900, 850, 0], [0, 1, 0], [0, 0, 0], {0}),  # the idle one of these
+        ([995, 850, 0], [1, 1, 1], [0, 0, 0], {0}),  # one holds nearly all of the prompt
+        ([900, 850, 0], [1, 1, 1], [0, 0, 0], {0, 1}),  # two hold most of the prompt
+        ([900, 850, 0], [0, 1, 0], [0, 0, 0], {0}),  # two hold most of it; the idle one is chosen
         ([700, 0, 0], [1, 1, 1], [0, 0, 0], {0, 1, 2}),
         ([995, 0, 0], [1, 1, 1], [5, 0, 0], {0}),
-        ([995, 0, 0], [1, 1, 1], [7, 0, 0], {0, 1, 2}),  # it would answer over 5 s later
+        ([995, 0, 0], [1, 1, 1], [7, 0, 0], {0, 1, 2}),  # the first would answer over 5 s later
     ],
 )
 def test_llm_d_stays_with_the_cache_up_to_a_limit(
@@ -264,7 +264,7 @@ def test_least_load_adds_requests_and_tokens() -> None:
     view = view_of(
         [0] * 3, [0] * 3, queued=[500, 0, 400], running=[3, 1, 1], kv_usage=[0.0, 0.06, 0.0]
     )
-    assert chosen(LeastLoad(), view) == 2  # 503, 601, 401
+    assert chosen(LeastLoad(), view) == 2  # the sums are 503, 601 and 401
 
 
 def test_simple_affinity_uses_the_beginning_of_the_prompt_and_ignores_sessions() -> None:
@@ -281,4 +281,4 @@ def test_p2c_chooses_the_better_of_two_and_never_the_worst_of_three() -> None:
     policy = PowerOfTwo()
     taken = Counter(chosen(policy, view_of([0, 0, 0], [1, 5, 9], seed=seed)) for seed in range(600))
     assert taken[2] == 0
-    assert 0.6 < taken[0] / 600 < 0.73, "in two draws of three"
+    assert 0.6 < taken[0] / 600 < 0.73, "the best of three is drawn in two cases of three"

@@ -1,4 +1,4 @@
-"""Stored runs are checked with later code: changes of numbers are detected, texts are ignored."""
+"""Checking stored runs with later code finds changed numbers, and ignores changed texts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _one_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_one_code")
-def test_a_run_whose_first_seed_is_reproduced_holds(tmp_path: Path) -> None:
+def test_a_run_whose_first_seed_is_reproduced_is_up_to_date(tmp_path: Path) -> None:
     run = check(experiment(1.0, 5.0, 5.0), stored(tmp_path, 1.0, 2.0, 3.0), None, "1234567")
     assert run.checked is not None
     assert (run.checked.numbers, run.checked.differ, run.checked.worst) == (1, 0, "")
@@ -134,7 +134,8 @@ def test_data_files_next_to_the_code_are_part_of_its_digest(tmp_path: Path) -> N
     assert digest("engine", "1") != digest("engine", "2")
     assert digest("other", "1") == digest("other", "2")
     (tmp_path / "laar" / "engine" / "data" / "rates.py").touch()
-    assert digest("engine", "1") == digest("engine", "2")  # it declares a module's experiments
+    # Now the file declares the experiments of a module.
+    assert digest("engine", "1") == digest("engine", "2")
 
 
 @pytest.mark.usefixtures("_one_code")
@@ -148,7 +149,7 @@ def test_the_command_stores_its_findings(tmp_path: Path, monkeypatch: pytest.Mon
     checked = load(tmp_path)["e"].checked
     assert checked is not None
     assert checked.differ == 1
-    again = CliRunner().invoke(commands.app, command)  # the same code is not run again
+    again = CliRunner().invoke(commands.app, command)  # does not run the same code again
     assert again.exit_code == 3
     assert "e:" not in again.output
 

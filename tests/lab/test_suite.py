@@ -1,4 +1,4 @@
-"""The suite: workloads match their descriptions, runs repeat, the verdict uses the named tests."""
+"""The suite: workloads match their descriptions, runs are reproducible, the verdict is sound."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_counts_are_split_by_the_role_of_a_workload() -> None:
     level = {"laar": [1.0, 1.0], "a": [1.0, 1.0], "b": [2.0, 2.0]}
     behind = {"laar": [1.2, 1.2], "a": [1.3, 1.3], "b": [1.0, 1.0]}
     numbers = {
-        "router-8": dict.fromkeys(MARGINS, level | {"b": [2.0]}),  # dropped after one seed
+        "router-8": dict.fromkeys(MARGINS, level | {"b": [2.0]}),  # eliminated after one seed
         "router-12": dict.fromkeys(MARGINS, level) | {"ttft_p50_s": behind},
         "agents": dict.fromkeys(MARGINS, level) | {"e2e_p95_s": behind},
     }
@@ -105,7 +105,7 @@ def test_the_page_on_the_verdict_lists_every_workload_in_its_column() -> None:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_workload_is_reproducible(name: str) -> None:
-    """Run a part of it twice: the same figures, every request answered."""
+    """Run a part of the workload twice."""
     first, again = (run_case(BY_NAME[name], "lmetric", 3, share=0.02) for _ in range(2))
     assert first == again
     assert first["requests"] >= 4
@@ -148,7 +148,7 @@ def test_agents_share_a_system_prompt_and_keep_their_history() -> None:
     shape = AgentShape(system_tokens=8192)
     sessions = [list(turns) for _, turns in itertools.islice(agents(shape, random.Random(3)), 20)]
     firsts = {tuple(turns[0].prompt.blocks[:512]) for turns in sessions}
-    assert len(firsts) == 1, "8,192 tokens are 512 blocks"
+    assert len(firsts) == 1, "the first 8,192 tokens, or 512 blocks, are shared"
     assert len({turns[0].prompt.blocks[520] for turns in sessions}) == 20
     for turns in sessions:
         for before, after in itertools.pairwise(turns):
@@ -172,7 +172,7 @@ def test_bursts_keep_the_requests_and_move_their_times() -> None:
 
 
 def test_background_requests_load_engines_and_are_not_counted() -> None:
-    """Without half of the sessions the rest is half as many, but no faster."""
+    """Compare with a run without the background requests."""
     case = BY_NAME["strangers"]
     assert isinstance(case.load, Open)
     shared = run_case(case, "least-loaded", 1, share=0.25)
@@ -195,12 +195,12 @@ def test_every_kind_of_traffic_is_in_the_suite() -> None:
 
 
 def runs_of(values: dict[str, list[float]]) -> dict[str, list[dict[str, float]]]:
-    """Return the same figure for every metric."""
+    """Return runs with the same figure for every metric."""
     return {name: [dict.fromkeys(MARGINS, v) for v in of] for name, of in values.items()}
 
 
 def test_holm_stops_at_the_first_hypothesis_that_is_not_rejected() -> None:
-    assert holm([0.01, 0.04, 0.03]) == [True, False, False], "0.03 is above 0.05 / 2"
+    assert holm([0.01, 0.04, 0.03]) == [True, False, False], "0.03 is over 0.05 / 2"
     assert holm([0.001, 0.02, 0.04]) == [True, True, True]
     assert holm([0.2, 0.001]) == [False, True]
     assert holm([]) == []
@@ -285,7 +285,7 @@ def test_claims_use_the_margins_of_the_table(name: str) -> None:
 def test_screened_runs_keep_the_contenders_on_every_seed() -> None:
     case = replace(BY_NAME["art-x2"], minutes=0.3)
     policies = [OURS, "lmetric", "random"]
-    results = run_screened([case], policies, range(7), "test")[case.name]
+    results = run_screened([case], policies, range(7), "test").results[case.name]
     assert {name: len(runs) for name, runs in results.items()} == {
         OURS: 7,
         "lmetric": 7,
@@ -311,7 +311,7 @@ def test_the_quick_version_judges_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_loss_is_reported_and_a_subset_of_workloads_has_no_verdict() -> None:
-    """Round-robin on conversations with prefixes: worse than any policy that considers them."""
+    """On conversations, round-robin is worse than any policy that considers prefixes."""
     told = ["run", "no-regret", "--jobs", "1", "--seeds", "3", "--workload", "art-x2"]
     told += ["--policy", "round-robin", "--policy", "lmetric"]
     ran = RUN.invoke(commands.app, told)
@@ -342,7 +342,7 @@ def test_workloads_that_cannot_be_run_are_reported(told: list[str], said: str) -
 
 
 def real_traffic(folder: Path) -> Path:
-    """Small files in the formats of the real ones."""
+    """Write small files in the formats of the real traces."""
     rng = random.Random(11)
     with gzip.open(folder / "agent-sessions.jsonl.gz", "wt") as file:
         for session, turn in itertools.product(range(30), range(12)):
@@ -377,7 +377,7 @@ def test_real_traffic_becomes_workloads(tmp_path: Path) -> None:
         one, other = (run_case(case, "lmetric", seed, share=0.05) for seed in (0, 1))
         assert one["requests"] > 5
         assert one["failed"] == 0
-        assert one != other, "a seed is another order, or another window"
+        assert one != other, "each seed has another order or window"
 
 
 @pytest.mark.slow
@@ -390,7 +390,7 @@ def test_the_agents_experiment_runs_on_a_directory(tmp_path: Path) -> None:
 
 
 def sessions_that_begin_with(folder: Path, lengths: list[int]) -> Path:
-    """A file of sessions with one request each."""
+    """Write a file of sessions with one request each; return its folder."""
     with (folder / "agent-sessions.jsonl").open("w") as file:
         for number, tokens in enumerate(lengths):
             line = {
@@ -419,7 +419,7 @@ def test_sessions_that_are_too_long_to_send_are_skipped(tmp_path: Path) -> None:
 
 
 def chats(folder: Path, *requests: tuple[int, int]) -> Path:
-    """A chat trace with these times in ms and prompt lengths in tokens."""
+    """Write a chat trace with these times in ms and prompt lengths in tokens."""
     with (folder / "conversation-trace.jsonl").open("w") as file:
         for at_ms, tokens in requests:
             line = {

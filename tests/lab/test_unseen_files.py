@@ -1,4 +1,4 @@
-"""Fleets, traces and sessions from other sources."""
+"""Fleets, traces and sessions from sources other than the lab's own files."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def test_ablation_and_remarks_refer_to_the_given_fleet(tmp_path: Path) -> None:
         else:
             told = " ".join(report.remarks)
             assert "500 tokens among 2" in told
-            assert "each doubling" not in told  # the fleet has one length
+            assert "each doubling" not in told  # as the fleet has only one length
 
 
 @pytest.mark.parametrize("faster", [1.0, 4.0, 100.0])
-def test_a_model_measured_to_answer_at_once_gets_requests(faster: float) -> None:
-    """Its tenth of a second is an answer's time, not an overhead before an unmeasured answer."""
+def test_a_model_with_very_short_measured_times_gets_requests(faster: float) -> None:
+    """The measured tenth of a second is the time of a complete answer, not its overhead."""
     surface = AccuracySurface.model_validate(FLEET)
     quicker = {
         name: model.model_copy(update={"decode_s_per_token": model.decode_s_per_token / faster})

@@ -1,4 +1,4 @@
-"""Checkers."""
+"""Checks accept and reject answers to questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""laar measure: resumable, paced, interrupted without loss, on truncated files."""
+"""`laar measure` is paced, resumes after interruptions, and repairs truncated files."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_one_outcome_is_written_for_each_model_and_question(
 
 
 async def test_an_outcome_has_the_class_of_the_last_user_text(serve: Any, tmp_path: Path) -> None:
-    """For example, an answer begun for the model, or a document before the question."""
+    """The text may follow a document, or precede the beginning of an answer."""
     parts = [{"type": "text", "text": text} for text in ("Некий документ.", "Translate it.")]
     messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": "翻訳: これ"}]
     fleet = await serve(echo)
@@ -128,7 +128,7 @@ def test_repairing_a_file_keeps_all_readable_lines(tmp_path: Path) -> None:
 async def test_an_unrelated_file_is_rejected_and_unchanged(
     serve: Any, tmp_path: Path, content: bytes
 ) -> None:
-    """This happened when the file of questions was named twice: it lost its last line."""
+    """When a user named the file of questions as output, it once lost its last line."""
     fleet = await serve(echo)
     out = tmp_path / "questions.jsonl"
     out.write_bytes(content)
@@ -224,7 +224,7 @@ async def test_invalid_arguments_are_reported(serve: Any, tmp_path: Path) -> Non
 async def test_an_engine_gets_one_question_at_a_time_and_none_that_are_too_long(
     tmp_path: Path,
 ) -> None:
-    """vLLM, for example, lists a base model and its adapters, which share one queue."""
+    """vLLM, for example, lists a base model and its adapters, which share the engine's queue."""
     card = {"id": "m", "root": "./m", "parent": None, "max_model_len": 1000}
     adapters = [{"id": x, "root": x, "parent": "m", "max_model_len": None} for x in ("l1", "l2")]
     in_flight, most, longest = 0, 0, 0
@@ -276,6 +276,12 @@ async def test_a_list_of_models_in_several_chunks_is_read_completely() -> None:
     assert [target.model for target in found] == ["base", "adapter"]
 
 
+async def test_models_with_unusable_names_are_not_asked(serve: Any, tmp_path: Path) -> None:
+    fleet = await serve(echo, models=("good", "", "x" * 300, "a,b"))
+    summary = await measure(await discover([fleet.url]), [question(1)], tmp_path / "o.jsonl")
+    assert (summary.asked, summary.correct) == (1, 1)
+
+
 async def test_a_rejected_key_is_not_printed() -> None:
     async with TestServer(web.Application()) as server:
         with pytest.raises(SettingError, match="404") as raised:
@@ -310,6 +316,7 @@ def test_an_evaluation_set_is_read(tmp_path: Path) -> None:
         (b'{"messages": [], "check": {"exact": "x"}}', "messages"),
         (b'{"messages": [{}], "check": {}}', "check"),
         (b'{"messages": [{}], "check": {"exact": "x"}, "chek": 1}', "chek"),
+        (b'{"messages": [{}], "check": {"exact": "x"}, "task": "%s"}' % (b"t" * 300), "task"),
     ],
 )
 def test_a_bad_line_of_an_evaluation_set_is_reported(

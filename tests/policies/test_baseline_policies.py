@@ -1,4 +1,4 @@
-"""The policies other than laar's own cost, each compared with its rule and with examples."""
+"""The policies other than laar's own, compared with their rules and with examples."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_llm_d_weighs_queue_kv_and_prefix_two_two_three() -> None:
 
 
 def llm_d_as_one_sum(view: View, *, queue: float, kv: float, prefix: float) -> list[int]:
-    """llm-d's default profile in one piece, as laar had it before its scorers were separate."""
+    """Return llm-d's default profile as a single sum, as laar had it before it was composed."""
     waiting = view.table.waiting[view.slots]
     most = 1.0 if np.isnan(waiting).all() else float(np.nanmax(waiting)) + 1.0
     waiting = np.where(np.isnan(waiting), most, waiting)
@@ -63,7 +63,7 @@ def llm_d_as_one_sum(view: View, *, queue: float, kv: float, prefix: float) -> l
     weights=st.sampled_from([(2.0, 2.0, 3.0), (1.0, 0.0, 4.0), (0.0, 0.0, 0.0)]),
 )
 @settings(max_examples=examples(100), deadline=None)
-def test_llm_d_composed_of_three_scorers_orders_like_a_single_sum_including_ties(
+def test_llm_d_composed_of_three_scorers_orders_like_a_single_sum(
     state: list[tuple[float, float, float]], seed: int, weights: tuple[float, float, float]
 ) -> None:
     waiting, kv_usage, cached = (list(column) for column in zip(*state, strict=True))
@@ -75,7 +75,7 @@ def test_llm_d_composed_of_three_scorers_orders_like_a_single_sum_including_ties
     policy = llm_d(queue_weight=queue, kv_weight=kv, prefix_weight=prefix)
     order = policy.order(policy.score(one), one, ())
     assert order == llm_d_as_one_sum(two, queue=queue, kv=kv, prefix=prefix)
-    assert one.rng.random() == two.rng.random(), "later draws are the same too"
+    assert one.rng.random() == two.rng.random(), "later random draws are the same, too"
 
 
 def test_llm_d_distinguishes_prefixes_up_to_its_cap() -> None:
@@ -86,7 +86,7 @@ def test_llm_d_distinguishes_prefixes_up_to_its_cap() -> None:
 
 
 def test_llm_ds_guide_stays_with_the_prefix_until_it_is_saturated() -> None:
-    """A tenth of the prompt is new: 100 tokens there, 1,000 elsewhere."""
+    """A tenth of the prompt is new at the first endpoint: 100 tokens, and 1,000 elsewhere."""
 
     def sent_to(ahead: list[float], cached: list[float], **given: float) -> int:
         view = view_of(cached, [0.0] * len(cached))
@@ -96,12 +96,12 @@ def test_llm_ds_guide_stays_with_the_prefix_until_it_is_saturated() -> None:
 
     assert sent_to([5000, 0, 0], [900, 0, 0], prefill_tokens_per_s=1000) == 0
     late = 18_001.0
-    assert sent_to([late, 0, 10], [900, 0, 0], prefill_tokens_per_s=1000) == 1, "18 s too late"
-    assert sent_to([late, 0, 10], [900, 0, 0]) == 0, "at 15,928 tokens a second it is one second"
-    assert sent_to([late, 0, 10], [900, 0, 0], prefill_tokens_per_s=0) == 1, "as measured"
+    assert sent_to([late, 0, 10], [900, 0, 0], prefill_tokens_per_s=1000) == 1, "18 s late"
+    assert sent_to([late, 0, 10], [900, 0, 0]) == 0, "at 15,928 tokens per second it takes 1 s"
+    assert sent_to([late, 0, 10], [900, 0, 0], prefill_tokens_per_s=0) == 1, "by the measured speed"
     assert sent_to([late, 0, 10], [900, 0, 0], max_ttft_penalty_ms=0, prefill_tokens_per_s=1) == 0
     assert sent_to([500, 0, 400], [900, 0, 850], prefill_tokens_per_s=1000) == 2, "fewest ahead"
-    assert sent_to([200, 0, 400], [790, 0, 0], prefill_tokens_per_s=1000) == 0, "410 beats 1,000"
+    assert sent_to([200, 0, 400], [790, 0, 0], prefill_tokens_per_s=1000) == 0, "410 against 1,000"
     assert sent_to([900, 0, 400], [790, 0, 0], prefill_tokens_per_s=1000) == 1, "none is sticky"
 
 
@@ -139,8 +139,8 @@ def test_the_picker_of_llm_d_chooses_evenly_among_the_best_only() -> None:
     picker, scores = ShuffledMaxScore(), np.array([0.5, 0.9, 0.9, 0.899])
     views = (view_of([0.0] * 4, [0.0, 5.0, 0.0, 0.0], seed=seed) for seed in range(200))
     spread = Counter(picker.order(scores, view)[0] for view in views)
-    assert spread.keys() == {1, 2}, "a near-tie is none to it"
-    assert 70 < spread[1] < 130, "whatever their load"
+    assert spread.keys() == {1, 2}, "near-ties do not count"
+    assert 70 < spread[1] < 130, "load does not count"
 
 
 @pytest.mark.long

@@ -1,6 +1,6 @@
-"""Every policy of laar's, and every part that settings can compose, keeps what it promises.
+"""All of laar's policies, and all parts that settings can compose, keep the contract.
 
-The suite is public (`laar.testing`). It must detect faults, so broken parts are tested too.
+The checks are public (`laar.testing`). They must detect faults, so broken parts are tested as well.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_the_guide_names_every_filter_scorer_and_picker() -> None:
 
 
 class Scores:
-    """A scorer from a function of the view."""
+    """A scorer made from a function of the view."""
 
     def __init__(self, rule: Callable[[View], Any]) -> None:
         self.rule = rule

@@ -1,4 +1,4 @@
-"""The guards around parts of other packages."""
+"""Views are guarded against changes by plug-ins."""
 
 from dataclasses import fields, replace
 
@@ -7,7 +7,7 @@ import pytest
 
 import laar.testing
 from laar.core.interfaces import BY_CANDIDATE, View
-from laar.policies.guarding import GuardedFilter, GuardedPicker, GuardedScorer
+from laar.policies.guarding import Guarded
 
 _ARRAYS = [each.name for each in fields(View) if "Floats" in each.type or "Slots" in each.type]
 
@@ -41,9 +41,9 @@ def test_every_array_of_a_view_is_listed():
 @pytest.mark.parametrize("name", _ARRAYS)
 def test_writing_to_an_array_of_the_view_raises_an_error(name):
     for part in (
-        lambda view: GuardedFilter(Writes(name), "p").keep(view),
-        lambda view: GuardedScorer(Writes(name), "p").score(view),
-        lambda view: GuardedPicker(Writes(name), "p").order(np.ones(3), view),
+        lambda view: Guarded(Writes(name), "p").keep(view),
+        lambda view: Guarded(Writes(name), "p").score(view),
+        lambda view: Guarded(Writes(name), "p").order(np.ones(3), view),
     ):
         view = full_view()
         before = getattr(view, name).copy()

@@ -1,4 +1,4 @@
-"""The default cost, seen from outside: where requests go."""
+"""Where requests go by the default cost."""
 
 import random
 from itertools import pairwise
@@ -86,7 +86,7 @@ def test_a_popular_prefix_is_copied_to_every_endpoint():
     assert len(seen) == 3
 
 
-def test_what_was_predicted_is_reported_with_the_decision():
+def test_predictions_are_reported_with_the_decision():
     d = fleet("a:1")
     decision = ask(d, DOCUMENT, 0.0)
     seconds = decision.tokens * 1e-4
@@ -104,7 +104,7 @@ def test_a_full_cache_of_returning_conversations_gets_no_new_ones():
         finish(d, decision, latency_s=0.5)
         return decision.address
 
-    room_tokens = len(DOCUMENT)  # four documents
+    room_tokens = len(DOCUMENT)  # room for four documents
     for comes_back, where in ((False, NEAR), (True, FAR)):
         d = fleet(NEAR)
         d.table.round_trip(NEAR, 0.01, 0.0)
@@ -119,7 +119,7 @@ def test_a_full_cache_of_returning_conversations_gets_no_new_ones():
 
 
 class Alternating:
-    """Rates one of two models slightly higher, alternating with each call."""
+    """Rates one of two models slightly higher, alternately."""
 
     def __init__(self, lead):
         self.lead, self.turn = lead, 0

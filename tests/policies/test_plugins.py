@@ -1,4 +1,4 @@
-"""Policy parts from installed packages: found by name, checked, and never fatal to a request."""
+"""Policy parts from installed packages are found by name, checked, and fail no request."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ POINTS = {
 
 @pytest.fixture(autouse=True)
 def packages(tmp_path: Path) -> Iterator[None]:
-    """Two packages: one with everything that the tests need, one with a duplicate name."""
+    """Install two packages: one with all parts that the tests need, one with a duplicate name."""
     site, other = tmp_path / "site", tmp_path / "other"
     install(site, "some-parts", POINTS)
     install(other, "more-parts", {"laar.policies": {"twice": "other_parts:mine"}})
@@ -98,13 +98,13 @@ def packages(tmp_path: Path) -> Iterator[None]:
 
 
 def composed(*scorers: ScorerUse, picker: str = "max-score", **more: Any) -> Any:
-    """A policy with these scorers."""
+    """Return a policy with these scorers."""
     profile = Profile(scorers=scorers, picker=PickerUse(name=picker, **more))
     return build_policies(CostWeights(), profiles={"p": profile})["p"]
 
 
 def checked(directory: Path, **routing: Any) -> str:
-    """The output of `laar check` for these settings, in one line."""
+    """Return the output of `laar check` for these settings on one line."""
     document = {"endpoints": [{"address": "127.0.0.1:1", "model": "m"}], "routing": routing}
     (directory / "laar.yaml").write_text(yaml.safe_dump(document))
     result = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(directory / "laar.yaml")])
@@ -113,7 +113,7 @@ def checked(directory: Path, **routing: Any) -> str:
 
 
 def scorers(name: str, /, **parameters: Any) -> dict[str, Any]:
-    """Settings with a policy of one scorer."""
+    """Return settings with a policy of one scorer."""
     return {"policies": {"p": {"scorers": [{"name": name, "parameters": parameters}]}}}
 
 
@@ -173,7 +173,7 @@ def test_a_plugin_is_used_by_name_in_a_policy_and_on_the_command_line(
     mine = picker.director.policies["mine"]
     assert mine.score(view).tolist() == [0.25] * 3
     assert mine.order(mine.score(view), view, ()) == [2, 1, 0]
-    assert picker.director.policies["p"].score(view).tolist() == [0.625] * 3, "of 1 and 0.25"
+    assert picker.director.policies["p"].score(view).tolist() == [0.625] * 3, "of scores 1 and 0.25"
     assert parse_policy("mine:share=0.5") == ("mine", {"share": 0.5})
 
 
@@ -184,7 +184,7 @@ def test_a_package_cannot_replace_a_name_of_laar() -> None:
 
 
 def director_of(policy: Any) -> tuple[Director, list[str]]:
-    """A director of three endpoints, and what it reports of failing parts."""
+    """Return a director of three endpoints, and the list of its reports on failing parts."""
     table = EndpointTable()
     specs = [EndpointSpec(address=f"10.0.0.{i}:80", models=("m",)) for i in range(3)]
     table.replace("test", specs)
@@ -216,7 +216,7 @@ def test_a_scorer_that_breaks_the_contract_is_skipped_with_a_reason(how: str) ->
     assert faults == ["scorer broken"]
     alone, _ = director_of(composed(broken))
     alone.table.reserve(0, 1.0, 1.0)
-    assert alone.decide(request(), 0.0).address != "10.0.0.0:80", "the fewest in flight decide"
+    assert alone.decide(request(), 0.0).address != "10.0.0.0:80", "the number in flight decides"
 
 
 def test_scores_are_clamped_and_the_reasons_of_a_scorer_are_limited() -> None:
@@ -225,7 +225,7 @@ def test_scores_are_clamped_and_the_reasons_of_a_scorer_are_limited() -> None:
     talker = composed(ScorerUse(name="broken", parameters={"how": "reason"}))
     director, _ = director_of(talker)
     reasons = {director.decide(request(), float(now)).reason for now in range(100)}
-    assert len(reasons) == 17, "16 of its own, and the policy's name"
+    assert len(reasons) == 17, "16 reasons of the scorer, and the policy's name"
 
 
 @pytest.mark.parametrize("how", ["shape", "numbers", "all"])

@@ -1,4 +1,4 @@
-"""The formula of the cost: each price under its own name, computed by hand."""
+"""Each part of the cost's formula, computed by hand under its name."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ NOW = 5.0
 
 
 def each(value):
-    """Two equal candidates."""
+    """Return the values for two equal candidates."""
     return np.full(2, float(value))
 
 
@@ -44,13 +44,12 @@ INPUTS = PricingInputs(
     asked=ASKED,
     rate=0.0,
     mean_work_s=0.0,
-    mean_load=0.0,
 )
 BY_HAND = {
     "base_s": 0.1 + 3.0,
     "read_s": 1.2,
     "ahead_s": 0.7,
-    "queue_s": 1.2 + 0.7 + 0.2,  # two others slow the prompt, one is ahead, both slow the answer
+    "queue_s": 1.2 + 0.7 + 0.2,  # two others slow the prefill, one is ahead, both slow the answer
     "ttft_s": 0.05 + 0.1 + 2.4 + 0.7,
     "latency_s": 3.25 + 3.2,
     "own_s": 2 * (2.5 + 0.75) + 3.2,
@@ -69,7 +68,7 @@ def test_each_field_of_a_price_matches_a_hand_calculation():
 
 
 FULL = replace(ENGINE, slots=each(2))
-"""Room for the two in flight: one answer of 0.1 + 3 + 2 * 0.2 seconds has to end first."""
+"""As many slots as requests in flight, so an answer of 0.1 + 3 + 2 * 0.2 s has to end first."""
 
 
 @pytest.mark.parametrize(

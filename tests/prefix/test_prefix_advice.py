@@ -1,4 +1,4 @@
-"""Advice names what breaks prefixes, for nine kinds of agents and for prompts with documents."""
+"""Advice names the lines that break prefixes, for nine kinds of agents and for documents."""
 
 import json
 import random
@@ -30,7 +30,7 @@ def advice(bodies, template=ARRANGED["after the system prompt"]):
 
 
 def chats(system, question, count=30, **more):
-    """Chats whose parts are derived from their number."""
+    """Return chats whose parts are derived from their number."""
     for n in range(count):
         messages = [
             {"role": "system", "content": system(n)},
@@ -116,9 +116,9 @@ def test_a_prompt_that_changes_once_breaks_nothing():
 @pytest.mark.parametrize(
     ("template", "named"),
     [
-        ("langchain hub", "The user's text precedes"),
-        ("langchain retriever tool", "The user's text precedes"),
-        ("mcp parts", "The user's text precedes"),
+        ("langchain hub", "comes after the user's text"),
+        ("langchain retriever tool", "comes after the user's text"),
+        ("mcp parts", "comes after the user's text"),
         ("langchain stuff", "was seen in another order"),
         ("open webui", "was seen in another order"),
     ],

@@ -1,4 +1,4 @@
-"""Chains: the meaning of equal hashes, and where blocks end."""
+"""Chains have equal hashes exactly for equal prefixes, and blocks end at fixed positions."""
 
 import random
 from itertools import takewhile
@@ -27,7 +27,7 @@ def shared_bytes(a: str, b: str) -> int:
 
 
 def blocks_by_counting(total_bytes: int) -> int:
-    """Whole blocks in a prompt, by walking the tiers in the module's docstring."""
+    """Return the whole blocks in a prompt, by walking the tiers in the module's docstring."""
     end = blocks = 0
     while True:
         end += 64 if end < 4096 else 256 if end < 32768 else 1024

@@ -27,7 +27,7 @@ def share_at(evictions: Evictions, age_s: float) -> float:
 def test_the_share_counts_text_that_returns_before_its_age_doubles() -> None:
     evictions = Evictions()
     uses: list[tuple[float, int]] = []
-    for second in range(200):  # every other prompt returns 40 s after its first use
+    for second in range(200):  # every second prompt returns 40 s after its first use
         uses.append((float(second), second))
         if second >= 40 and second % 2:
             uses.append((float(second), second - 40))
@@ -36,13 +36,14 @@ def test_the_share_counts_text_that_returns_before_its_age_doubles() -> None:
     old = [
         next((later - at for later, other in uses if other == name and later > at), 1e9)
         for at, name in uses
-        if at < 199.0 - 64.0  # the fate of the others in the octave from 32 s is still unknown
+        if at < 199.0 - 64.0  # later uses may still return within the octave from 32 s
     ]
     at_risk = [gap for gap in old if gap >= 32.0]
     share = sum(gap < 64.0 for gap in at_risk) / len(at_risk)
     assert share_at(evictions, 32.0) == pytest.approx(share, abs=0.08)
     assert share_at(evictions, 4.0) == share_at(evictions, 8.0) == share_at(evictions, 64.0) == 0.0
-    assert 0.0 < share_at(evictions, 38.0) < share_at(evictions, 32.0)  # within the octave
+    # In the middle of the octave.
+    assert 0.0 < share_at(evictions, 38.0) < share_at(evictions, 32.0)
     assert share_at(evictions, float("inf")) == 0.0
 
 
@@ -63,7 +64,7 @@ def test_a_few_prompts_are_weak_evidence_and_are_forgotten() -> None:
     for number in range(60):
         evictions.note(chain_of(1), 100.0 + 10.0 * number)
     seen = share_at(evictions, 8.0)
-    for number in range(60):  # prefixes no longer return
+    for number in range(60):  # from now on no prefix returns
         evictions.note(chain_of(1000 + number), 800.0 + 10.0 * number)
     assert share_at(evictions, 8.0) < 0.1 < seen
 

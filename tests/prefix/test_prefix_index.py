@@ -1,4 +1,4 @@
-"""The index compared with a brute-force oracle, and the cases it exists for."""
+"""The prefix index compared with a brute-force oracle, and tested by its main cases."""
 
 import random
 import tracemalloc
@@ -17,7 +17,7 @@ from support.hashing import Hasher
 
 HASHER = Hasher(b"test")
 SLOTS = 3
-# Ends of the letters of a test's prompts; a miss needs 4 KiB to count as one.
+# Bytes at which each letter of a test's prompts ends. A miss counts only from 4 KiB on.
 LETTERS = (0, 1024, 2048, 3072, 4096, 6144, 8192, 10240, 12288, 36864)
 
 
@@ -31,8 +31,8 @@ class Entry:
     """The oracle's record of one block at one slot."""
 
     used: int
-    proof: int  # when a finished request last proved it; 0 if none did
-    claim: int  # when the request that used it last was sent
+    proof: int  # when a finished request last proved the block cached; 0 if none did
+    claim: int  # when the last request that used the block was sent
 
 
 @dataclass
@@ -54,14 +54,12 @@ class Oracle:
 
         return [held(blocks) for blocks in self.slots]
 
-    def claim(
-        self, slot: int, chain: Chain, *, settled: bool, claim: int = 0
-    ) -> tuple[int, int, int]:
+    def claim(self, slot: int, chain: Chain, *, settled: bool, claim: int = 0) -> tuple[int, int]:
         before = self.use(slot, chain, settled=settled, claim=claim)
         self.fit(slot)
         return before
 
-    def use(self, slot: int, chain: Chain, *, settled: bool, claim: int) -> tuple[int, int, int]:
+    def use(self, slot: int, chain: Chain, *, settled: bool, claim: int) -> tuple[int, int]:
         self.clock += 1
         blocks = self.slots[slot]
         matched = self.match(chain)[slot]
@@ -71,7 +69,7 @@ class Oracle:
         for place, hash_ in enumerate(chain.hashes):
             proof_now = self.clock if settled else proof * (place < proven)
             blocks[hash_] = (place, Entry(self.clock, proof_now, claim or self.clock))
-        return matched, proven, proof
+        return proven, proof
 
     def fit(self, slot: int) -> None:
         blocks = self.slots[slot]
@@ -138,7 +136,7 @@ STEPS = st.lists(
 
 
 def blocks_of(letters: list[str]) -> Chain:
-    """A prompt of whole blocks, filled with a few letters."""
+    """Return a prompt of whole blocks, filled with a few letters."""
     sizes = np.diff(LETTERS)
     return HASHER.chain([letter * int(size) for letter, size in zip(letters, sizes, strict=False)])
 
@@ -156,8 +154,8 @@ def test_the_index_agrees_with_a_brute_force_cache_of_each_endpoint(
             chain = blocks_of(argument)  # type: ignore[arg-type]
             receipt = index.insert(number, chain)
             sent = oracle.clock + 1
-            matched, proven, proof = oracle.claim(number, chain, settled=False)
-            assert (receipt.matched, receipt.proven) == (matched, proven)
+            proven, proof = oracle.claim(number, chain, settled=False)
+            assert receipt.proven == proven
             open_.append((number, receipt, proven, proof))
             stamps[id(receipt)] = sent
             oracle.open[number][sent] = chain
@@ -246,7 +244,7 @@ def test_a_failure_keeps_the_beginning_of_a_longer_open_prompt() -> None:
 
 
 def settled(count: int) -> tuple[PrefixIndex, list[Chain]]:
-    """An index with `count` prompts in one cache, the oldest first."""
+    """Return an index with `count` prompts in one cache, and their chains, the oldest first."""
     index, chains = PrefixIndex(1), [HASHER.chain([text(seed, 8192)]) for seed in range(count)]
     for chain in chains:
         index.settle(index.insert(0, chain), 0.0)
@@ -265,7 +263,7 @@ def test_two_reported_misses_forget_older_prompts_and_keep_the_computed_ones() -
 
 def test_one_reported_miss_keeps_what_other_prompts_have_proven() -> None:
     index, chains = settled(6)
-    for _ in range(3):  # repeating the prompt has no new information
+    for _ in range(3):  # the same prompt again is no new information
         index.settle(index.insert(0, chains[-1]), cached_fraction=0.0)
     assert [held(index, chain) for chain in chains] == [[len(chain)] for chain in chains]
 
@@ -297,7 +295,8 @@ def test_a_miss_between_two_requests_in_flight_proves_nothing() -> None:
     old, burst = HASHER.chain([text(1, 8192)]), HASHER.chain([text(2, 8192)])
     index.settle(index.insert(0, old))
     receipts = [index.insert(0, burst), index.insert(0, burst)]
-    for receipt in receipts:  # the second was prefilled in parallel with the first and hit nothing
+    # The second was prefilled in parallel with the first, so it found nothing.
+    for receipt in receipts:
         index.settle(receipt, cached_fraction=0.0)
     assert held(index, old) == [len(old)]
 
@@ -351,7 +350,7 @@ def test_every_slot_is_matched_in_one_walk(slots: int) -> None:
         index.insert(slot, HASHER.chain([prompt[:length], text(slot + 2, 3000)]))
         expected.append(blocks_in(length))
     matched = held(index, HASHER.chain([prompt]))
-    # The unshared ends may match the prompt for a few characters, hardly for a block.
+    # The random ends may match the prompt for a few characters, but hardly for a block.
     assert matched == expected
 
 
@@ -380,8 +379,8 @@ def test_a_memory_limit_below_one_long_prompt_is_rejected_with_a_remedy() -> Non
 
 @pytest.mark.long
 def test_memory_stays_within_its_limit_under_churn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fast version of `python -m bench prefix`: real memory, as Python counts it."""
-    monkeypatch.setattr("laar.prefix.blocks.MAX_KNOWN", 1)  # the index's alone
+    """A fast version of `python -m bench prefix`, with the memory that Python counts."""
+    monkeypatch.setattr("laar.prefix.blocks.MAX_KNOWN", 1)  # so that only the index counts
     rng, limit = random.Random(3), 1 << 20
     system = [text(seed, 2000) for seed in range(5)]
     tracemalloc.start()

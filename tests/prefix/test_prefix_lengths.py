@@ -65,7 +65,7 @@ def japanese(rng: random.Random, chars: int) -> str:
 
 
 def learn(lengths: PromptLengths, texts: list[str], model: str, tokens: int) -> None:
-    """Report a prompt's tokens once."""
+    """Report the tokens of a prompt once."""
     text = "".join(texts).encode()
     chain = HASHER.chain_of(text)
     lengths.estimate(chain, text, [model], np.ones(1))
@@ -75,7 +75,7 @@ def learn(lengths: PromptLengths, texts: list[str], model: str, tokens: int) -> 
 def estimate(
     lengths: PromptLengths, texts: list[str], models: list[str], guess: list[float]
 ) -> list[float]:
-    """Tokens of a prompt by model."""
+    """Return the estimated tokens of a prompt by model."""
     text = "".join(texts).encode()
     found = lengths.estimate(HASHER.chain_of(text), text, models, np.array(guess))
     return [float(tokens) for tokens in found]
@@ -103,10 +103,10 @@ def fleet() -> Director:
 
 @pytest.mark.long
 @pytest.mark.parametrize("reported", [1.0, 7 / 120])
-def test_nine_of_ten_prompts_of_mixed_traffic_are_estimated_within_15_percent(
+def test_nine_of_ten_prompts_in_mixed_traffic_are_estimated_within_15_percent(
     reported: float,
 ) -> None:
-    """Four kinds of conversations, each with its own density; few answers report their tokens."""
+    """There are four kinds of conversations with different densities; few answers report tokens."""
     director, rng, errors = fleet(), random.Random(4), []
     conversations = []
     for number in range(500):
@@ -145,7 +145,7 @@ PIECE = re.compile(r" ?[A-Za-z]{1,7}|\d{1,3}| ?[^\w\s]{1,2}|\s+|[^\x00-\x7f]|_")
 
 @cache
 def page(suffix: str) -> tuple[str, ...]:
-    """Texts of this repository."""
+    """Return the texts of this repository with a suffix."""
     folders = {".md": "docs", ".py": "src/laar", ".json": "docs", ".yaml": "deploy"}
     found = sorted((PAGES / folders[suffix]).rglob(f"*{suffix}"))
     texts = (path.read_text(encoding="utf-8") for path in found)
@@ -159,8 +159,8 @@ def excerpt(rng: random.Random, suffix: str, chars: int) -> str:
 
 
 @pytest.mark.long
-def test_turns_that_mix_prose_code_and_data_are_estimated_within_15_percent() -> None:
-    """Like those of an agent: a page, then a file or a table; one answer in seventeen is read."""
+def test_turns_of_prose_and_code_and_data_are_estimated_within_15_percent() -> None:
+    """Turns like an agent's: a page, then files or tables. One answer in seventeen is read."""
     director, rng, errors = fleet(), random.Random(7), []
     talks: list[list[str]] = []
     for number in range(600):
@@ -198,10 +198,10 @@ def test_a_conversation_is_estimated_from_its_own_reported_tokens() -> None:
     size = len("".join(new))
     for _ in range(50):
         learn(lengths, ["x" * 4000], "m", 1000)
-    learn(lengths, old, "m", len(old[0]))  # one token per byte: four times the others
+    learn(lengths, old, "m", len(old[0]))  # one token per byte, four times as many as the others
     found = estimate(lengths, new, ["m", "n"], [1.0, 7.0])
     assert found[0] == pytest.approx(size, rel=0.05)
-    assert found[1] == pytest.approx(7.0)  # nothing is known of that model
+    assert found[1] == pytest.approx(7.0)  # of that model, nothing is known
 
 
 def test_an_image_is_estimated_from_earlier_images() -> None:
@@ -224,7 +224,7 @@ def test_short_prompts_include_the_tokens_of_the_template() -> None:
     lengths = PromptLengths()
     for number in range(20):
         texts = ["\x1euser\x1f", f"Is {number} a prime?"]
-        learn(lengths, texts, "m", 41)  # 35 of them are the template's
+        learn(lengths, texts, "m", 41)  # 35 of these are the template's
     texts = ["\x1euser\x1f", "Is 977 a prime?"]
     found = estimate(lengths, texts, ["m"], [4.0])[0]
     assert found == pytest.approx(41, rel=0.15)

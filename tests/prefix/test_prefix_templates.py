@@ -1,4 +1,4 @@
-"""Prompts in the order in which their model's chat template renders them."""
+"""Prompts are hashed in the order in which the chat template of their model renders them."""
 
 import asyncio
 import random
@@ -70,7 +70,7 @@ def believed(beliefs, body):
 
 
 def found(template, one, other):
-    """Return the share of a prompt's blocks that another one begins with."""
+    """Return the share of the other rendered prompt's blocks that are in the first."""
     blocks = [
         block_hashes(read_in_engine(ChatBody, body).to_prompt(template).ids(), 16)
         for body in (one, other)
@@ -93,12 +93,12 @@ def test_shared_prefixes_are_those_of_the_rendered_prompts(template, pair):
     one, other = PAIRS[pair]
     beliefs.settle(beliefs.insert(0, believed(beliefs, one).chain, 0.0), None)
     shares = believed(beliefs, other).shares
-    # Instructions around tools, which are not in the body, are rendered too.
+    # A template adds instructions around tools, which are not in the body.
     assert shares[0] == pytest.approx(found(template, one, other), abs=0.08)
 
 
 def test_without_a_tokenizer_cached_tokens_reveal_the_template():
-    """With tools first, the belief about another system prompt is wrong."""
+    """If tools come first, prompts with different system prompts share more than believed."""
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 22)
     for number in range(40):
         body = chat(text(100 + number, 4000), TOOLS, "a")
@@ -108,7 +108,7 @@ def test_without_a_tokenizer_cached_tokens_reveal_the_template():
     assert beliefs.templates.of("alias", ("m",)) == Template(tools_first=True)
 
 
-def test_models_whose_tools_weigh_differently_share_the_template_of_an_alias():
+def test_an_alias_has_a_template_if_its_models_place_tools_alike():
     templates = PrefixBeliefs(key=b"k", max_bytes=1 << 20).templates
     late = {"a": Template(tools_last=True), "b": Template(tools_last=True, tools_weight=0.8)}
     templates.known |= late

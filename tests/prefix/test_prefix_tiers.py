@@ -1,4 +1,4 @@
-"""Prompts with blocks in slower memory: the value of fetching them, and its cost."""
+"""The value and the cost of fetching blocks from slower memory."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from support.exploring import examples
 SIZE = 16
 BLOCKS = 60
 IDS = np.arange(SIZE * BLOCKS, dtype=np.uint32)
-SECONDS_PER_TOKEN = 1e-4  # without measurements
+SECONDS_PER_TOKEN = 1e-4  # of models without measurements
 BASE_S = 0.02
 
 
 @given(kept=st.lists(st.integers(0, BLOCKS), min_size=3, max_size=3))
 @settings(max_examples=examples(60))
 def test_blocks_in_slower_tiers_are_valued_by_tier(kept):
-    """The device has the beginning of a prompt, the host more of it, the disk most."""
+    """The device holds the beginning of a prompt, the host more of it, and the disk the most."""
     device, host, far = sorted(kept)
     blocks, names = TokenBlocks(), list(range(1, BLOCKS + 1))
     blocks.stored(0, "m", Stored(hashes=names, ids=IDS, block_size=SIZE))
@@ -43,7 +43,8 @@ def test_blocks_in_slower_tiers_are_valued_by_tier(kept):
     own = hash_blocks(IDS, SIZE, root("", ""))
     worth = blocks.tiers.fetched(0, own, far)
     assert worth == pytest.approx(0.2 * (host - device) + 0.4 * (far - host))
-    blocks.stored(0, "m", Stored(hashes=names, ids=IDS, block_size=SIZE))  # fetched
+    # The device has fetched them.
+    blocks.stored(0, "m", Stored(hashes=names, ids=IDS, block_size=SIZE))
     assert blocks.tiers.fetched(0, own, BLOCKS) == 0.0
     blocks.lost(0)
     assert not blocks.tiers
@@ -59,12 +60,12 @@ def test_the_time_to_fetch_is_learned_within_bounds():
         tiers.learn(3, ratio, 1.0)
     assert 0.0 < tiers.fetched(3, array("Q", [1]), 1) < 0.02 < most <= 1.0
     tiers.drop(3)
-    tiers.note(3, 1, HOST)  # another endpoint has its slot
+    tiers.note(3, 1, HOST)  # the slot belongs to another endpoint now
     assert tiers.fetched(3, array("Q", [1]), 1) == 0.2
 
 
 class Offloading:
-    """A picker for engines that copy their caches to the host; time is an argument."""
+    """A picker for engines that copy their caches to the host's memory."""
 
     def __init__(self, *names: str, fetch_share: float) -> None:
         table = EndpointTable()
@@ -117,7 +118,7 @@ class Offloading:
         )  # fmt: skip
         self.director.settle(decision, end)
         self.prefixes.stored(decision.slot, "m", Stored(hashes=list(names), tier=HOST))
-        self.prefixes.removed(decision.slot, list(names))  # others need the device
+        self.prefixes.removed(decision.slot, list(names))  # as if others needed the device's memory
         self.held[decision.slot] = list(names)
         return decision, ttft_s
 
@@ -137,7 +138,8 @@ def test_first_tokens_after_fetching_are_predicted_within_30_percent(fetch_share
 
 def test_a_prompt_goes_where_fetching_plus_computing_takes_least():
     fleet = Offloading("a", "b", fetch_share=0.1)
-    assert {fleet.ask(seed)[0].slot for seed in range(10, 16)} == {0, 1}  # blocks have a size
+    # So that the size of a block is known.
+    assert {fleet.ask(seed)[0].slot for seed in range(10, 16)} == {0, 1}
     first, _ = fleet.ask(1)
     again, _ = fleet.ask(1)
     assert again.slot == first.slot

@@ -34,7 +34,7 @@ def ids_of(text: str) -> np.ndarray:
 
 
 class Engine:
-    """An engine's cache, with its own block names and events."""
+    """An engine's cache, with its own names of blocks, and its events."""
 
     def __init__(self, beliefs: PrefixBeliefs, slot: int) -> None:
         self.beliefs, self.slot = beliefs, slot
@@ -44,7 +44,7 @@ class Engine:
         return hash_blocks(ids_of(text), SIZE, root("engine", salt) ^ 0x5555)
 
     def run(self, text: str, salt: str = "", *, past: bool = False, session: str = "") -> None:
-        """Add a prompt to the cache; `past` reports it late, `session` is its request's."""
+        """Add a prompt to the cache; `past` reports it as old, `session` is the request's."""
         names, ids = self.names(text, salt), ids_of(text)
         fresh = next((at for at, name in enumerate(names) if name not in self.held), len(names))
         if fresh < len(names):
@@ -122,7 +122,7 @@ def test_a_request_in_flight_counts_before_its_events_arrive() -> None:
     known(beliefs, text)
     receipt = beliefs.insert(0, beliefs.chain(request(text)), 0.0)
     assert share(beliefs, text) > 0.95
-    beliefs.settle(receipt, None)  # ended, and the engine has not stored it
+    beliefs.settle(receipt, None)  # the request ended, and the engine has not stored its prompt
     assert share(beliefs, text) == 0.0
 
 
@@ -148,7 +148,7 @@ def test_after_lost_events_only_seen_blocks_are_evidence() -> None:
     known(beliefs, new)
     beliefs.lost(0)
     assert share(beliefs, old) == 0.0
-    served(beliefs, old)  # the engine has it without an event: it was cached before
+    served(beliefs, old)  # cached before, so the engine sends no event
     engine.run(new)
     assert share(beliefs, old) > 0.95
     assert share(beliefs, new) > 0.95
@@ -182,7 +182,7 @@ def test_different_salts_and_models_share_nothing() -> None:
 def test_conversations_are_matched_exactly_to_the_block(
     system: int, turns: list[tuple[int, int]]
 ) -> None:
-    """Wherever texts branch off: the estimate is correct within a text block and a token block."""
+    """Wherever texts branch off, the estimate is correct to a block of text and one of tokens."""
     beliefs = beliefs_of(1)
     engine = Engine(beliefs, 0)
     texts = [text_of(0, system)]
@@ -195,7 +195,7 @@ def test_conversations_are_matched_exactly_to_the_block(
         believed = share(beliefs, text)
         slack = (64 + SIZE * 6) / len(text.encode())
         assert believed <= exact + slack + 0.05
-        if number > 1 and parent % len(texts) == len(texts) - 1:  # continues where the last ended
+        if number > 1 and parent % len(texts) == len(texts) - 1:  # continues the last text
             assert believed >= exact - slack - 0.05
         engine.run(text)
         served(beliefs, text)
@@ -221,14 +221,14 @@ def test_blocks_with_a_copy_in_host_memory_stay_until_that_is_gone_too() -> None
     engine.run(text)
     known(beliefs, text)
     names = list(engine.names(text))
-    for _ in range(2):  # reported again, as one copy
+    for _ in range(2):  # the second report adds no copy
         beliefs.stored(0, "m", Stored(hashes=names[:20], tier=HOST))
     beliefs.removed(0, names)
     assert abs(share(beliefs, text) - 0.5) < 0.03
     beliefs.removed(0, names[:10], HOST)
     assert share(beliefs, text) == 0.0
     engine.held = []
-    engine.run(text)  # read or fetched again
+    engine.run(text)  # as if read or fetched again
     beliefs.removed(0, names, HOST)
     beliefs.removed(0, names, HOST)
     assert share(beliefs, text) > 0.95
@@ -259,7 +259,7 @@ def test_a_prompt_with_a_copy_in_host_memory_stays_without_token_ids() -> None:
 
 
 def test_several_engine_names_of_one_block_count_once_until_all_are_gone() -> None:
-    """Two images may have the same token ids, and events may not distinguish them."""
+    """Two images may have the same token ids, and the same events."""
     blocks = TokenBlocks()
     ids = np.arange(SIZE, dtype=np.uint32)
     for name in (7, 8, 9):
@@ -294,11 +294,11 @@ def test_memory_is_bounded_by_blocks_and_by_texts(monkeypatch: pytest.MonkeyPatc
     for slot, words in ((0, 1400), (1, 300)):
         beliefs.emptied(slot, "m")
         Engine(beliefs, slot).run(text_of(slot, words))
-    assert held.blocks == 300 // SIZE  # the fuller one uses the text index
+    assert held.blocks == 300 // SIZE  # the fuller slot falls back to the text index
     for seed in range(50):
         known(beliefs, text_of(seed, 300))
     assert 0 < held.texts <= 300
-    assert share(beliefs, text_of(1, 300), 1) == 0.0  # forgotten, as the oldest
+    assert share(beliefs, text_of(1, 300), 1) == 0.0  # the oldest text is forgotten
     known(beliefs, text_of(1, 300))
     assert share(beliefs, text_of(1, 300), 1) > 0.9
 
@@ -328,11 +328,11 @@ def test_an_evicted_first_block_removes_its_older_prompt() -> None:
     assert beliefs.oldest_at(0) == 5.0
     engine.let_go(list(engine.names(older))[:1])
     assert beliefs.oldest_at(0) == 7.0
-    assert beliefs.oldest_at(9) == -math.inf  # no such endpoint
+    assert beliefs.oldest_at(9) == -math.inf  # an endpoint that does not exist
 
 
-def test_an_evicted_first_block_does_not_remove_prompts_with_a_similar_beginning() -> None:
-    """The engine's block holds more text than our first one, and the prompts differ within it."""
+def test_an_evicted_first_block_keeps_prompts_with_a_similar_beginning() -> None:
+    """The engine's first block holds more text than laar's, and the prompts differ in it."""
     beliefs = beliefs_of(1)
     system = "You are the assistant of a corporation. Answer briefly and in the user's language. "
     texts = [system + f"{n} is the number. " + text_of(n, 600) for n in range(8)]
@@ -347,7 +347,7 @@ def test_an_evicted_first_block_does_not_remove_prompts_with_a_similar_beginning
 
 
 def test_a_waiting_request_counts_once_when_the_first_block_is_removed() -> None:
-    """It came before the first event, and another one with the same beginning overtook it."""
+    """The request came before the first event, and one with the same beginning overtook it."""
     beliefs = beliefs_of(1)
     engine, system = Engine(beliefs, 0), text_of(1, 640)
     waits, runs = [beliefs.chain(request(system + text_of(seed, 600))) for seed in (2, 3)]
@@ -363,9 +363,9 @@ def test_a_waiting_request_counts_once_when_the_first_block_is_removed() -> None
 
 
 def test_a_restart_shown_first_by_the_metrics_page_empties_the_cache() -> None:
-    """The first event of an engine comes with its first request, which was chosen before."""
+    """An engine's first event comes only with its first request, so the page may come first."""
     beliefs = beliefs_of(1)
-    beliefs.emptied(0, "m", at_s=100.0)  # number 0 is heard, and no page is read before the restart
+    beliefs.emptied(0, "m", at_s=100.0)  # the first event is seen, but no page before the restart
     engine, text = Engine(beliefs, 0), text_of(1, 640)
     served(beliefs, text)
     engine.run(text)
@@ -383,7 +383,7 @@ def test_a_restart_shown_first_by_events_keeps_later_blocks() -> None:
     Engine(beliefs, 0).run(exact)
     known(beliefs, exact)
     served(beliefs, text)
-    beliefs.restarted(0, started_s=200.0)  # the page is read a second later
+    beliefs.restarted(0, started_s=200.0)  # the page comes after the first events
     assert share(beliefs, exact) > 0.95
     assert share(beliefs, text) > 0.95
     beliefs.restarted(0)  # a page without a start time
@@ -394,7 +394,7 @@ def test_a_replayed_root_is_not_attributed_to_a_request_in_flight() -> None:
     beliefs = beliefs_of(1)
     engine, old, text = Engine(beliefs, 0), text_of(1, 640), text_of(2, 640)
     receipt = beliefs.insert(0, beliefs.chain(request(text)), 0.0)
-    engine.run(old, past=True)  # before the picker listened
+    engine.run(old, past=True)  # from before the picker listened
     engine.run(text)
     beliefs.settle(receipt, None)
     engine.let_go(list(engine.names(old)))
@@ -408,7 +408,7 @@ def test_a_root_from_another_picker_is_not_attributed_to_a_cached_prompt() -> No
     engine, text, others = Engine(beliefs, 0), text_of(1, 640), text_of(2, 640)
     served(beliefs, text)
     more = beliefs.chain(request(text + "and more of it "))
-    receipt = beliefs.insert(0, more, 0.0)  # its root is in the cache already
+    receipt = beliefs.insert(0, more, 0.0)  # its first block is already cached
     engine.run(others)
     beliefs.settle(receipt, None)
     engine.let_go(list(engine.names(others)))
@@ -424,18 +424,19 @@ def test_a_cache_emptied_in_the_past_holds_what_was_sent_since() -> None:
     beliefs.emptied(0, "m", past=True)
     Engine(beliefs, 0).run(text, past=True)
     assert share(beliefs, text) > 0.95
-    assert share(beliefs, other) == 0.0  # its blocks are known, and no event has them
+    assert share(beliefs, other) == 0.0  # its blocks are known, but no event stored them
 
 
 def asked(
     beliefs: PrefixBeliefs, engine: Engine, prompt: str, answer: str, session: str, *, usage: bool
 ) -> None:
-    """Send a prompt whose blocks the engine's events name by its session."""
+    """Send a prompt; the engine's events name its session."""
     blocks, tokens = beliefs.blocks_held, len(ids_of(prompt))
     chain = beliefs.chain(request(prompt))
     assert blocks.expect(session, engine.slot, chain, 1.1 * tokens)
     engine.run(prompt, session=session)
-    engine.run(prompt + answer, session=session)  # as it is generated
+    # Blocks of the answer are stored while it is generated.
+    engine.run(prompt + answer, session=session)
     blocks.answered(session, "m", tokens if usage else 0)
 
 
@@ -449,12 +450,12 @@ def test_events_that_name_the_session_need_no_tokenizer(
 ) -> None:
     beliefs = beliefs_of(1)
     engine = Engine(beliefs, 0)
-    engine.run(text_of(999, 64))  # the endpoint is known to publish events
+    engine.run(text_of(999, 64))  # so that the endpoint is known to publish events
     prompt = answer = before = ""
     for number, (said, answered) in enumerate(turns):
         prompt += answer + text_of(number, said)
         total = len(ids_of(prompt))
-        if number:  # all but the last answer, which the client may have changed
+        if number:  # all except the last answer, which the client may have changed
             least = (len(ids_of(before)) - SIZE) / total
             most = (len(ids_of(before + answer)) + SIZE) / total
             assert least - 0.05 <= share(beliefs, prompt) <= most + 0.05
@@ -472,10 +473,10 @@ def test_nothing_is_learned_from_foreign_sessions_or_skipped_blocks() -> None:
     first, other = text_of(2, 300), text_of(3, 300)
     engine.run(first, session="a client's own")
     blocks, chain = beliefs.blocks_held, beliefs.chain(request(first + other))
-    assert not blocks.expect("s1", 1, chain, 600.0)  # never published an event
+    assert not blocks.expect("s1", 1, chain, 600.0)  # this slot has never published an event
     assert blocks.expect("s", 0, chain, 600.0)
     engine.let_go(list(engine.names(first)[:2]))
-    engine.held = list(engine.names(first))  # it holds what its events have not shown
+    engine.held = list(engine.names(first))  # as if it had cached blocks without events
     engine.run(first + other, session="s")
     blocks.answered("s", "m", 600)
     blocks.answered("s", "m", 600)
@@ -483,8 +484,8 @@ def test_nothing_is_learned_from_foreign_sessions_or_skipped_blocks() -> None:
 
 
 def test_a_cyclic_chain_of_blocks_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hash is fast, not cryptographic: a client may search for such token ids."""
-    found = iter([1, 2, 3, 2, 5])  # the root, and then the blocks
+    """The hash is not cryptographic, so a client may search for token ids that make a cycle."""
+    found = iter([1, 2, 3, 2, 5])  # the root's hash, and then those of the blocks
     monkeypatch.setattr(tokens, "xxh3_64_intdigest", lambda *_: next(found))
     beliefs = beliefs_of(1)
     blocks = beliefs.blocks_held
@@ -502,11 +503,42 @@ def test_a_cyclic_chain_of_blocks_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not blocks.texts
 
 
+def test_an_engine_cannot_name_more_blocks_for_a_prompt_than_it_can_have() -> None:
+    beliefs = beliefs_of(1)
+    engine = Engine(beliefs, 0)
+    first, short = text_of(1, 40_000), text_of(2, 64)
+    engine.run(first)
+    names = list(engine.names(first))
+    blocks = beliefs.blocks_held
+    assert blocks.expect("s", 0, beliefs.chain(request(short)), 64.0)
+    ids = np.ones(SIZE, np.uint32)
+    blocks.stored(
+        0, "m", Stored(hashes=[7], parent=names[-1], ids=ids, block_size=SIZE, session="s")
+    )
+    blocks.answered("s", "m", 64)
+    assert not blocks.texts
+
+
+def test_the_blocks_of_expected_prompts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    beliefs = beliefs_of(1)
+    engine = Engine(beliefs, 0)
+    engine.run(text_of(9, 64))
+    prompts = [text_of(n, 320) for n in (1, 2)]
+    monkeypatch.setattr(tokens, "MAX_EXPECTED_BLOCKS", 3 * len(list(engine.names(prompts[0]))) // 2)
+    for n, prompt in enumerate(prompts):
+        assert beliefs.blocks_held.expect(f"s{n}", 0, beliefs.chain(request(prompt)), 320.0)
+        engine.run(prompt, session=f"s{n}")
+    for n in range(2):
+        beliefs.blocks_held.answered(f"s{n}", "m", 320)
+        assert bool(beliefs.blocks_held.texts) == bool(n)
+    assert share(beliefs, prompts[1]) == 1.0
+
+
 def test_blocks_cached_before_a_session_are_found_by_their_events() -> None:
     beliefs = beliefs_of(1)
     engine = Engine(beliefs, 0)
     first, other = text_of(2, 320), text_of(3, 320)
-    engine.run(first)  # sent by another picker
+    engine.run(first)  # as if sent by another picker
     asked(beliefs, engine, first + other, "", "s", usage=True)
     assert share(beliefs, first + other) == 1.0
     engine.let_go(list(engine.names(first + other)[20:]))
@@ -527,7 +559,7 @@ def test_blocks_reported_after_the_answer_are_learned_then() -> None:
 
 
 class BruteForce:
-    """vLLM's cache: full blocks by all tokens before them; a prompt's last token is computed."""
+    """vLLM's cache: a block depends on all earlier tokens; a prompt's last token is computed."""
 
     def __init__(self, beliefs: PrefixBeliefs, slot: int, size: int) -> None:
         self.beliefs, self.slot, self.size = beliefs, slot, size
@@ -559,7 +591,7 @@ class BruteForce:
             self.unsent.append(event)
 
     def publish(self) -> None:
-        """Send the events of what was stored since."""
+        """Send the events of the blocks stored since the last call."""
         for event in self.unsent:
             self.beliefs.stored(self.slot, "m", event)
         self.unsent.clear()
@@ -590,7 +622,8 @@ def test_prompts_of_token_ids_are_estimated_within_one_point(
         receipt = beliefs.insert(engine.slot, match.chain, float(number))
         beliefs.blocks_held.expect(session, engine.slot, match.chain, float(len(talk)))
         engine.store(talk, session)
-        engine.store(talk + random.choices(range(5, 250), k=9), session)  # as it is generated
+        # Blocks of the answer are stored while it is generated.
+        engine.store(talk + random.choices(range(5, 250), k=9), session)
         beliefs.blocks_held.answered(session, "m", len(talk))
         beliefs.settle(receipt, found / len(talk), len(talk), "m")
         for engine in engines if number % late == 0 else ():
@@ -602,7 +635,7 @@ def test_prompts_of_token_ids_are_estimated_within_one_point(
 def test_a_text_that_shares_no_block_with_a_known_one_counts_as_uncached(count: int) -> None:
     blocks, hasher = TokenBlocks(), Hasher(b"k")
     blocks.emptied(0, "m")
-    for number, letter in enumerate("ab"):  # both begin alike, by less than a block of tokens
+    for number, letter in enumerate("ab"):  # the texts have less than a block of tokens in common
         ids = np.arange(16 * count, dtype=np.uint32) + 999 * number
         own = hash_blocks(ids, 16, root("", ""))
         blocks.stored(0, "m", Stored(hashes=list(own), ids=ids, block_size=16))

@@ -1,4 +1,4 @@
-"""Objectives and rewrites of several pools, and their effect on a stream."""
+"""The objectives and rewrites of several pools take effect on a stream."""
 
 import random
 
@@ -20,7 +20,7 @@ def rule(target, *models):
 
 
 def asked(rules, model, pool="", **headers):
-    """Return the request that a stream asks about."""
+    """Return the request for which a stream asks for a decision."""
     stream = Stream(Environment(settings=StreamSettings(), new_id=lambda: "id", rules=rules))
     head = {":path": "/v1/completions", ":method": "POST", **headers}
     stream.receive(RequestHeaders(head, False, Shape.GATEWAY, pool=pool), 0.0)
@@ -63,7 +63,7 @@ def test_a_rule_for_any_model_applies_only_if_there_is_a_single_pool(rules):
     assert (rules.rewrite("m"), rules.rewrite("other")) == ("exact", None)
 
 
-def test_a_request_that_a_gateway_sends_to_a_pool_follows_the_rules_of_that_pool(rules):
+def test_a_request_to_a_pool_follows_the_rules_of_that_pool(rules):
     for pool, priority in (("a", 10), ("b", -1)):
         source = f"kubernetes ml/{pool}"
         rules.replace_priorities(source, pool, {"gold": priority})

@@ -1,4 +1,4 @@
-"""Request headers: malformed values count as absent."""
+"""Malformed values of request headers count as absent."""
 
 import pytest
 
@@ -91,7 +91,7 @@ def test_names_used_by_llm_d_take_precedence_over_the_old_ones(given):
     head = read_head(given)
     assert (head.tenant, head.objective, head.rewrite) == ("t", "o", "m")
     assert head.ttft_objective_s == 2.0
-    assert set(head.control) == set(given)  # an endpoint sees none of them
+    assert set(head.control) == set(given)  # Envoy removes all of them
 
 
 def test_the_tenant_header_of_llm_d_is_ignored_if_another_is_configured():

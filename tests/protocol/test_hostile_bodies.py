@@ -1,4 +1,4 @@
-"""Bodies of hostile clients, and of clients that write Python's JSON."""
+"""Bodies of hostile clients, and of clients that write JSON as Python does."""
 
 import json
 import time
@@ -22,7 +22,7 @@ NOT_UTF_8 = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-
 
 
 def padded(before: bytes, after: bytes) -> bytes:
-    """A model that is neither first nor near the end, where no shortcut finds it."""
+    """Return a body with the model in the middle, where no shortcut finds it."""
     return b'{%b"model":"auto",%b,"y":"%b","model_":"model"%b}' % (
         before,
         MESSAGES,
@@ -81,7 +81,7 @@ def test_a_body_with_very_many_messages_is_not_parsed_completely(monkeypatch):
         b",".join([message] * 20_000)
     )
     read = read_body(Api.CHAT, body)
-    assert max(built, default=0) < 5000  # an end of the body, to locate the model
+    assert max(built, default=0) < 5000  # only the end of the body, to find the model
     assert (read.model, read.stream, read.max_tokens, read.salt) == ("auto", True, 9, "s")
     assert (read.spans, read.chars) == ((), len(body))
     monkeypatch.undo()
@@ -92,7 +92,7 @@ def test_a_body_with_very_many_messages_is_not_parsed_completely(monkeypatch):
 @pytest.mark.parametrize("part", [b"{}", b"[]", b'""', b'{"role":"user","content":"x"}', b"1"])
 @pytest.mark.parametrize("key", [b"messages", b"prompt", b"x"])
 def test_no_body_takes_much_longer_than_its_length(key, part):
-    """CPU seconds of the part that holds the GIL, with a margin for slow machines."""
+    """Measured in CPU seconds of the part that holds the GIL, with a margin for slow machines."""
     count = (6 << 20) // (len(part) + 1)
     body = b'{"model":"m","%b":[%b]}' % (key, b",".join([part] * count))
     began = time.process_time()
@@ -145,7 +145,7 @@ def test_a_byte_order_mark_is_kept():
 
 @pytest.mark.parametrize("encoding", NOT_UTF_8)
 def test_other_encodings_are_refused(encoding):
-    """Python's JSON accepts them, although RFC 8259 forbids sending them."""
+    """Python's JSON module accepts other encodings, but RFC 8259 forbids sending them."""
     body = '{"model":"auto","messages":[{"role":"user","content":"a question"}]}'
     for api in (Api.CHAT, Api.OPAQUE):
         with pytest.raises(RequestError, match="not UTF-8") as refused:
@@ -187,7 +187,7 @@ def test_a_huge_token_limit_is_clipped():
 
 def test_too_many_members_are_refused_if_they_cannot_be_parsed():
     members = b",".join(b'"k%d":1' % i for i in range(jsonscan.MAX_MEMBERS + 1))
-    with pytest.raises(RequestError, match="fewer members"):
+    with pytest.raises(RequestError, match="fewer than 10,000 members"):
         read_body(Api.CHAT, b'{"x":%b,%b}' % (DEEP, members))
 
 

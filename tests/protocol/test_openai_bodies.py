@@ -1,4 +1,4 @@
-"""Request bodies: fields that are read, refusals, and the splice of the model's name."""
+"""Reading request bodies, refusing invalid ones, and splicing in the model's name."""
 
 import base64
 import json
@@ -31,7 +31,8 @@ JSON = st.recursive(
     ("body", "is_there"),
     [
         (b' {"model": "m", "prompt": "a"}', True),
-        (b'\xef\xbb\xbf{"model": "m", "prompt": "a"}', False),  # positions in it would differ
+        # Positions in the bytes would differ.
+        (b'\xef\xbb\xbf{"model": "m", "prompt": "a"}', False),
         (b'{"model": "m", "prompt": "\\ud800"}', False),
         (b'{"model": "m", "prompt": "a", "temperature": NaN}', False),
     ],
@@ -109,7 +110,7 @@ def test_a_chat_body_yields_model_texts_question_and_limits():
         ),
     ],
 )
-def test_every_format_yields_the_question_of_the_user(api, document, question):
+def test_the_users_question_is_found_in_every_format(api, document, question):
     assert read_body(api, orjson.dumps({"model": "m", **document})).question == question
 
 
@@ -202,7 +203,7 @@ def test_an_image_inside_an_item_does_not_count_as_text(item):
         text = orjson.dumps({"model": "m", "input": [item]}).decode().replace(DATA, data)
         return read_body(Api.RESPONSES, text.encode())
 
-    assert read(DATA).chars < 3000  # some hundred tokens
+    assert read(DATA).chars < 3000  # counts as some hundred tokens
     assert read(DATA).spans == read(DATA).spans != read(DATA + "A").spans
 
 
@@ -281,7 +282,7 @@ def test_reading_an_opaque_body_never_fails():
 def test_the_splice_changes_the_top_level_model_and_no_other_byte(
     members, at, indent, ascii_only, padding
 ):
-    """Against the standard library: parse, replace, compare; only the name changes the length."""
+    """Compare with a replacement by the standard library; only the name changes the length."""
     unique = dict(members)
     items = list(unique.items())
     items.insert(at, ("model", "old"))
@@ -292,7 +293,7 @@ def test_the_splice_changes_the_top_level_model_and_no_other_byte(
     try:
         orjson.loads(body)
     except orjson.JSONDecodeError:
-        return  # lone surrogates: never reaches the splice
+        return  # a body with lone surrogates is never spliced
     spliced = splice_model(body, "new-name")
     assert json.loads(spliced) == {**json.loads(body), "model": "new-name"}
     assert len(spliced) - len(body) == len("new-name") - len("old")

@@ -1,4 +1,4 @@
-"""Operator paths, plain and disguised, are denied."""
+"""Operator paths are denied, also if they are disguised."""
 
 import orjson
 import pytest
@@ -37,7 +37,7 @@ DENIED = DeniedPaths(DENIED_PATHS)
 )
 def test_an_operator_path_is_recognized_in_any_spelling(path):
     if path == "/sleep%3Fx":
-        assert path not in DENIED  # the engine looks for `sleep?x`, which does not exist
+        assert path not in DENIED  # for the engine this is the path `sleep?x`, which does not exist
     else:
         assert path in DENIED
 
@@ -77,7 +77,7 @@ PATH = "/v1/tune/chat/completions?level=2"
             for shape in Shape
             for method in ("GET", "POST")
         ),
-        WholeRequest({":path": PATH}, "", b"no JSON"),  # its headers stay with Envoy
+        WholeRequest({":path": PATH}, "", b"no JSON"),  # sent if Envoy keeps the headers
     ],
 )
 def test_an_operator_path_is_refused_in_the_format_of_openai_even_in_shadow(first, share):

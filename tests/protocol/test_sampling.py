@@ -1,4 +1,4 @@
-"""The sample of answers that are read: a share, one after a while, and a limit on chunks."""
+"""Which answers are read: a share of them, one after each pause, within a limit on chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The session of a request, by what agents and APIs send."""
+"""The session of a request is recognized by the headers and fields that agents send."""
 
 from itertools import takewhile
 
@@ -20,7 +20,7 @@ def test_each_session_header_names_the_session(header):
     assert read_head({header: " abc "}).session == "abc"
 
 
-def test_the_laar_header_takes_precedence_and_a_sub_agent_is_a_separate_session():
+def test_the_laar_header_takes_precedence_and_separates_sub_agents():
     main = {"x-claude-code-session-id": "s"}
     sub = {**main, "x-claude-code-agent-id": "a"}
     assert read_head(main).session == "s"
@@ -37,7 +37,7 @@ def test_a_codex_sub_agent_is_a_separate_session():
     assert read_head({**root, "thread-id": "t"}).session == "t"
 
 
-def test_session_headers_of_agents_reach_the_picker_as_attributes_and_are_forwarded():
+def test_session_headers_of_agents_are_attributes_and_are_forwarded():
     attributes = attributes_read()
     for header in SESSION_HEADERS:
         assert f"request.headers['{header}']" in attributes
@@ -69,7 +69,7 @@ def test_session_headers_of_agents_reach_the_picker_as_attributes_and_are_forwar
         ({}, ""),
     ],
 )
-def test_bodies_name_sessions_too(fields, session):
+def test_a_field_of_the_body_may_name_the_session(fields, session):
     body = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields})
     assert read_body(Api.MESSAGES, body).session == session
 
@@ -99,7 +99,7 @@ TOOLS = [
 
 
 def agents_turn(turn, *, attribution_block):
-    """The body of one turn of a coding agent, as sent by Claude Code."""
+    """Return the body of one turn of a coding agent, as Claude Code sends it."""
     line = f"x-anthropic-billing-header: cc_version=2.1.100.7b4; cc_entrypoint=cli; cch={turn:05x};"
     rules = "You are a coding agent. " + "Rules stand here. " * 900
     system = (
@@ -118,7 +118,7 @@ def agents_turn(turn, *, attribution_block):
             {"role": "assistant", "content": [call]},
             {"role": "user", "content": [result]},
         ]
-    for message in messages[-2:]:  # marks that move with each turn
+    for message in messages[-2:]:  # cache marks move to the end in each turn
         message["content"][-1]["cache_control"] = {"type": "ephemeral"}
     document = {"model": "m", "max_tokens": 99, "system": system, "tools": TOOLS}
     return orjson.dumps({**document, "messages": messages})

@@ -1,4 +1,4 @@
-"""Whether an answer is useful, in every API and in any split."""
+"""The judgement whether an answer is useful, in every API and for any split into pieces."""
 
 import orjson
 import pytest

@@ -127,7 +127,7 @@ async def window(session):
     """Open a window of a running browser, as empty as a new browser's; close it afterwards."""
     async with aiohttp.ClientSession() as http:
         browser = Browser(http, session)
-        await browser.errors()  # those of earlier windows
+        await browser.errors()  # clear the errors of earlier windows
         before = await browser._call("GET", "/window")
         opened = await browser._call("POST", "/window/new", {"type": "window"})
         await browser._call("POST", "/window", {"handle": opened["handle"]})

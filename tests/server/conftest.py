@@ -107,7 +107,7 @@ class Gateway:
             await running
 
     def url(self, name, path):
-        """URL on one of the picker's ports."""
+        """Return the URL of a path on one of the picker's ports."""
         return f"http://{getattr(self.settings.listen, name)}{path}"
 
     async def envoy(
@@ -120,7 +120,7 @@ class Gateway:
     ):
         """Start Envoy; `change` may alter its bootstrap.
 
-        On a busy machine one that is not `patient` may give up on the picker and decide alone.
+        On a busy machine, Envoy may give up on the picker and decide alone unless it is `patient`.
         """
         bootstrap = rendered(
             shape,
@@ -145,8 +145,8 @@ class Gateway:
 
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory):
-    """The session of a browser whose windows tests share one after another."""
-    from browser import browsing  # another package's tests use these fixtures without a browser
+    """Yield a browser's session, in which each test opens a window."""
+    from browser import browsing  # here, as tests outside this directory lack `browser`
 
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         running = browsing(tmp_path_factory.mktemp("browser") / "profile")
@@ -156,6 +156,6 @@ def chromium(tmp_path_factory):
 
 @pytest.fixture
 async def gateway(tmp_path, envoy_binary):
-    """The gateway that a test builds; everything is stopped after it."""
+    """Yield a gateway for a test; stop all of its parts after the test."""
     async with AsyncExitStack() as stack:
         yield Gateway(tmp_path, stack)

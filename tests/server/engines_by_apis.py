@@ -1,4 +1,4 @@
-"""How laar handles each API of each kind of engine, through a real Envoy; and its page."""
+"""How laar handles each API of each kind of engine, through a real Envoy; and the page on it."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def frame(kind, flags=0, stream=0, payload=b"", length=None):
 
 
 class Peer:
-    """A raw connection; `h2` is a client's side of the library that a test may use or not."""
+    """A raw connection; `h2` is the client side of the library, which a test may use."""
 
     def __init__(self, reader, writer):
         self.reader, self.writer = reader, writer
@@ -121,7 +121,7 @@ class Peer:
             self.writer.write(data)
             await self.writer.drain()
         except ConnectionError:
-            pass  # the server has closed, which the test sees by reading
+            pass  # the server has closed the connection; the test notices when it reads
 
     def call(self, number, *, headers=HEADERS, end=False):
         self.h2.send_headers(number, headers, end_stream=end)

@@ -1,4 +1,4 @@
-"""Adapters and other names of engines that list them, behind a real picker and a real Envoy."""
+"""Adapters and other model names that engines list, with a real picker and a real Envoy."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ pytestmark = pytest.mark.envoy
 
 
 class Engine(ServedEngine):
-    """Serves a model under several names, and adapters of it, as vLLM does.
+    """Serves a model under several names, and adapters of the model, as vLLM does.
 
-    Names in `refused` get that status, or a 200 with an error; requests with `wrong` get 400.
-    Clients' requests with the key `bad` get 401, as from an engine that checks keys it is given.
+    `refused` maps a name to the status of its answers; `event` means a 200 with an error.
+    Requests with the key `wrong` get 400.
+    Requests with the API key `bad` get 401, as from an engine that checks keys.
     """
 
     def __init__(self, *names, adapters=()):
@@ -55,7 +56,7 @@ class Engine(ServedEngine):
             status = 404
         if status != 200:
             return web.json_response({"error": {"message": "no"}}, status=status)
-        await asyncio.sleep(0.02)  # a refusal takes less
+        await asyncio.sleep(0.02)  # slower than a refusal
         message = {"role": "assistant", "content": self.names[0]}
         return web.json_response(
             {"model": name, "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
@@ -126,7 +127,7 @@ def state(runner, engine):
 async def test_requests_for_a_model_that_one_endpoint_refuses_go_elsewhere(
     gateway, http, shape, refused, status
 ):
-    """Its other models stay in use there, and it is probed again until it answers."""
+    """The endpoint keeps serving its other models, and is probed until it serves this one again."""
     bad, *good = [await gateway.enter(Engine("m", "other", adapters=("lora",))) for _ in range(3)]
     runner = await fleet_of(gateway, bad, *good, routing={"policy": "least-loaded"})
     envoy = await gateway.envoy(shape)
@@ -176,7 +177,7 @@ async def test_bad_requests_for_an_adapter_exclude_nothing(gateway, http):
 
 
 @pytest.mark.parametrize("status", [400, 401])
-async def test_a_model_that_all_endpoints_refuse_is_refused_by_them(gateway, http, status):
+async def test_a_model_that_all_endpoints_refuse_gets_their_error(gateway, http, status):
     engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
     for engine in engines:
         engine.refused["lora"] = status
@@ -253,7 +254,7 @@ async def test_without_probes_no_model_is_withheld(gateway, http):
     envoy = await gateway.envoy()
     while bad.asked["lora"] < 20:
         await burst(http, envoy, *["lora"] * 6)
-    await asyncio.sleep(1.0)  # four times as long as until a probe
+    await asyncio.sleep(1.0)  # four probe intervals
     assert not sum((engine.probed for engine in (bad, *good)), Counter())
     assert runner.picker.problems.counts["endpoint"] == 0
 
@@ -272,5 +273,5 @@ async def test_no_problem_remains_if_a_refused_adapter_is_unloaded(gateway, http
     await eventually(is_out, what="the problem")
     bad.adapters = ()
     runner.picker.doubt_names("")
-    await eventually(lambda: source not in problems, what="its end")
+    await eventually(lambda: source not in problems, what="the end of the problem")
     assert await burst(http, envoy, *["lora", "m"] * 6) == {200: 12}

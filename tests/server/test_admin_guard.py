@@ -1,4 +1,4 @@
-"""What foreign pages, guessers and other machines get from the admin port."""
+"""Answers of the admin port to foreign pages, clients that guess tokens, and other machines."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ TOKEN = "a-token-of-some-length"
 OPEN = ["/metrics", "/healthz", "/readyz"]
 PAGES = ["/", "/decisions", "/config", "/fleet", "/models", "/tuner", "/explain", "/outcomes"]
 LARGE = 16 << 20
-"""Bytes of an answer that exceed any socket buffers."""
+"""Bytes of an answer that does not fit in socket buffers."""
 JSON = {"content-type": "application/json"}
 
 
@@ -132,7 +132,7 @@ def test_a_client_that_repeats_wrong_tokens_has_to_wait():
     for guess in range(Attempts.MOST - 1):
         headers = {"authorization": f"Bearer wrong-{guess}"}
         assert there.get("/fleet", headers=headers).status_code == 401
-    assert there.get("/fleet", headers=right).status_code == 200  # and the count starts again
+    assert there.get("/fleet", headers=right).status_code == 200  # resets the count
     for guess in range(Attempts.MOST):
         answer = there.post("/login", data={"token": f"wrong-{guess}"})
         assert answer.status_code == 401
@@ -249,7 +249,7 @@ def ipv6():
 
 
 @pytest.mark.skipif(not ipv6(), reason="no IPv6 here: `[::]` can't be tried")
-async def test_a_port_on_every_address_takes_clients_of_both_families():
+async def test_a_port_on_all_addresses_accepts_ipv4_and_ipv6():
     async def shown(_request):
         return PlainTextResponse("shown")
 
@@ -278,7 +278,7 @@ async def test_silent_connections_are_closed_and_others_are_served(served, caplo
     for _, writer in silent:
         writer.write(b"GET / HTTP/1.1\r\nhost:")
     with contextlib.suppress(ConnectionError):
-        assert await asked(served) == b""  # one too many
+        assert await asked(served) == b""  # one connection more than allowed
     for reader, writer in silent:
         async with asyncio.timeout(10):
             assert await reader.read() == b""
@@ -308,7 +308,7 @@ async def test_a_first_request_does_not_keep_a_connection_open_forever(served):
             return (await asked(served)).startswith(b"HTTP/1.1 200")
         return False
 
-    await eventually(is_served, what="room for another")
+    await eventually(is_served, what="a free connection")
     for writer in stalled:
         writer.close()
 
@@ -317,7 +317,7 @@ async def test_a_slow_reader_gets_the_complete_answer(served):
     reader, writer = await asyncio.open_connection(*served, limit=1024)
     writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
     loop, read = asyncio.get_running_loop(), 0
-    until = loop.time() + 2.0  # some checks of the connection
+    until = loop.time() + 2.0  # long enough for several checks of the connection
     while piece := await reader.read(LARGE // 100):
         read += len(piece)
         if loop.time() < until:

@@ -1,4 +1,4 @@
-"""Failures that are a request's fault, and load refusals, with a real picker and a real Envoy."""
+"""Failures caused by the request, and refusals under load, with a real picker and Envoy."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def post(http, envoy, body, **headers):
 
 
 async def apart(count, every_s, one):
-    """Run `one(n)` for each n, `every_s` apart whatever they take; return their results."""
+    """Start `one(n)` for each n every `every_s`, however long each takes; return their results."""
     start, tasks = time.monotonic(), []
     for n in range(count):
         await asyncio.sleep(start + n * every_s - time.monotonic())
@@ -133,7 +133,7 @@ async def test_requests_that_break_every_engine_are_blamed_instead_of_the_engine
     assert engines[0].asked["good"] <= 4
     health, dead = runner.picker.health, runner.picker.table.slot(engines[0].address)
     await eventually(
-        lambda: health.records.endpoints[dead].breaker.is_out, what="an answer to its question"
+        lambda: health.records.endpoints[dead].breaker.is_out, what="an answer to its probe"
     )
     for slot, endpoint in health.records.endpoints.items():
         assert slot == dead or endpoint.breaker.openings == 0
@@ -142,20 +142,20 @@ async def test_requests_that_break_every_engine_are_blamed_instead_of_the_engine
     fails = asyncio.create_task(apart(300, 0.02, one))
     await eventually(
         lambda: all(e.breaker.is_out for _, e in health.records.endpoints.items()),
-        what="a fleet that fails",
+        what="all endpoints to fail",
     )
     fails.cancel()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_an_engine_that_refused_a_burst_regains_its_share(gateway, http, shape):
-    # Answers this slow pile up on any machine, so the small engine has to refuse.
+    # Answers this slow pile up even on a fast machine, so the small engine has to refuse.
     small = await gateway.enter(Engine(most=4, took_s=0.5))
     large = await gateway.enter(Engine(took_s=0.5))
     gateway.members((small.address, "m"), (large.address, "m"))
     runner = await gateway.picker()
     envoy = await gateway.envoy(shape)
-    # Refusals are those counted since the first page, which is read before the second is asked for.
+    # The first metrics page is the baseline for refusals; at the second, the first has been read.
     await eventually(lambda: small.pages >= 2, what="a page from before the bursts")
     for _ in range(3):
         burst = await asyncio.gather(*(post(http, envoy, chat(f"b{n}")) for n in range(30)))
@@ -164,7 +164,7 @@ async def test_an_engine_that_refused_a_burst_regains_its_share(gateway, http, s
     health, slot = runner.picker.health, runner.picker.table.slot(small.address)
     await eventually(
         lambda: states(runner) == {State.CLOSED} and health.answers(slot, time.monotonic()) > 0.99,
-        what="all of the refusals explained",
+        what="the reading of all refusals",
     )
     small.asked.clear()
     small.most = 8
@@ -173,7 +173,7 @@ async def test_an_engine_that_refused_a_burst_regains_its_share(gateway, http, s
     async def client(name):
         return [(await post(http, envoy, chat(f"{name} {n}")))[0] for n in range(15)]
 
-    # As many at a time as it accepts: requests in flight decide where the others go, so small
+    # With eight requests at a time, the numbers in flight decide where the next one goes, so small
     # differences in what was learned about the two engines, or a slow machine, hardly matter.
     ended = await asyncio.gather(*(client(name) for name in "abcdefgh"))
     assert Counter(status for one in ended for status in one) == {200: 8 * 15}

@@ -1,4 +1,4 @@
-"""The events that an engine publishes about its cache are trusted."""
+"""What the picker believes about caches follows the events that engines publish."""
 
 from contextlib import asynccontextmanager
 
@@ -24,7 +24,7 @@ DONE = Completion(status=200, cause="complete", latency_s=1.0)
 
 @asynccontextmanager
 async def publishing_engine(gateway):
-    """The director of a picker whose endpoint publishes events, and the publisher."""
+    """Yield the director of a picker whose endpoint publishes events, and a function to publish."""
     with zmq.asyncio.Context() as context, context.socket(zmq.PUB) as engine:
         port = engine.bind_to_random_port("tcp://127.0.0.1")
         entry = {
@@ -80,7 +80,7 @@ async def test_the_request_after_a_reset_counts_although_the_event_arrives_with_
 
 
 async def test_events_from_before_an_endpoint_left_do_not_count_when_it_returns(gateway):
-    """Its requests in flight keep its slot; the picker misses what its cache did meanwhile."""
+    """A request in flight keeps the endpoint's slot, but no events arrive while it is away."""
     async with publishing_engine(gateway) as (director, publish):
         text, ids = "a prompt that the engine let go " * 100, list(range(160))
         beliefs, (spec,) = director.prefixes, director.table.specs()
@@ -99,10 +99,10 @@ async def test_events_from_before_an_endpoint_left_do_not_count_when_it_returns(
         held = director.decide(request("another one"), 0.0)
         endpoints = yaml.safe_load(gateway.endpoints_file.read_text())
         gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": []}))
-        await eventually(lambda: not len(director.table), what="its leaving")
+        await eventually(lambda: not len(director.table), what="the endpoint to leave")
         await publish({"type": "BlockRemoved", "block_hashes": names})
         gateway.endpoints_file.write_text(yaml.safe_dump(endpoints))
-        await eventually(lambda: len(director.table) == 1, what="its return")
+        await eventually(lambda: len(director.table) == 1, what="the endpoint to return")
         assert director.table.slot(spec.address) == held.slot
         assert believed(director, text) == 0.0
 
@@ -119,12 +119,12 @@ async def test_events_that_cannot_be_read_are_a_problem_while_an_endpoint_publis
     assert "127.0.0.1:8" in problems["kv-events"]
     assert "pip install '.[kv-events]'" in problems["kv-events"]
     gateway.members(("127.0.0.1:9", "m"))
-    await eventually(lambda: "kv-events" not in problems, what="its end")
+    await eventually(lambda: "kv-events" not in problems, what="the end of the problem")
     assert problems.counts["kv-events"] == 1
 
 
 def test_a_restart_counts_if_no_event_has_arrived_since():
-    """Engines report both times by one clock: in the first batch of events, and on the page."""
+    """The first batch of events and the metrics page have their times from the engine's clock."""
     picker = Picker(SETTINGS)
     fleet, beliefs = FleetState(picker), picker.prefixes
     beliefs.make_room(1)
@@ -159,7 +159,7 @@ def test_the_cache_of_an_engine_is_forgotten_when_it_falls_asleep():
     beliefs.settle(beliefs.insert(0, chain, 0.0), None)
     assert share_after(Reading()) > 0.9
     assert share_after(Reading(asleep=1.0)) == 0.0
-    beliefs.settle(beliefs.insert(0, chain, 0.0), None)  # when it was awake again
+    beliefs.settle(beliefs.insert(0, chain, 0.0), None)  # cached after the engine woke up
     assert share_after(Reading(asleep=1.0)) > 0.9
     assert share_after(Reading()) > 0.9
     assert emptied == [ADDRESS]

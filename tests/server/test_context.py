@@ -44,7 +44,7 @@ def text(ids, question="What is it?"):
 
 
 def raw(value, api="chat"):
-    """A body with spacing, escapes and numbers that a JSON writer would not reproduce."""
+    """Return a body with spacing, escapes and numbers that a JSON writer would not reproduce."""
     content = orjson.dumps(value)
     given = {
         "chat": b'"messages" : [ {"role":"system","content":"Be\\u0020brief."},'
@@ -116,7 +116,7 @@ async def test_documents_arrive_in_the_earlier_order_and_all_else_byte_for_byte(
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_tool_results_of_every_size_are_reordered_as_a_whole(place, shape):
-    """Beyond 62,000 bytes the gateway shape sends the changed body in pieces."""
+    """In the gateway shape, a changed body over 62,000 bytes is sent in pieces."""
     there = await place(shape, {**ON, "roles": ["tool"]})
 
     def call(ids):
@@ -142,11 +142,11 @@ def prose(i):
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_documents_without_tags_arrive_in_the_earlier_order(place, shape):
-    """They are recognized once they have occurred between different neighbours."""
+    """Such documents are recognized once they have occurred between different neighbours."""
     there = await place(shape, ON)
 
     def body(ids, question, note=""):
-        """As sent by Anthropic's clients."""
+        """Return a body in the format of Anthropic's clients."""
         listed = "\n\n".join(map(prose, ids))
         content = f"Use these pieces of context.\n\n{listed}{note}\n\nQuestion: {question}"
         message = {"role": "user", "content": [{"type": "text", "text": content}]}
@@ -167,7 +167,7 @@ async def test_documents_without_tags_arrive_in_the_earlier_order(place, shape):
 
 
 def sources(ids):
-    """Open WebUI's, numbered by position."""
+    """Return Open WebUI's format of sources, numbered by position."""
     listed = "\n".join(
         f'<source id="{n}" name="{i}.pdf">{prose(i)}</source>' for n, i in enumerate(ids, 1)
     )
@@ -287,7 +287,7 @@ async def test_ambiguous_documents_are_unchanged_and_counted(place):
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_nothing_is_learned_from_a_refused_request(place, shape):
-    """Orders count once an endpoint accepted them."""
+    """An order counts only once an endpoint has accepted a request with it."""
     there = await place(shape, ON)
     there.upstream.script(Answer(status=422), Answer())
     await post(there.http, there.envoy, raw(text([2, 1, 4])))
@@ -319,7 +319,7 @@ async def test_tenants_share_no_order(place, shape):
 async def test_every_turn_begins_with_the_text_of_the_previous_turn_as_sent(place, shape):
     there = await place(shape, ON)
     rng = random.Random(3)
-    for _ in range(4):  # others, for the conversation to align with
+    for _ in range(4):  # other prompts, whose order the conversation can follow
         await there.send(raw(text(rng.sample(range(12), 6))))
     messages, before, moved = [{"role": "system", "content": "Be brief."}], [], 0
     for turn in range(6):
@@ -377,7 +377,7 @@ async def test_observe_mode_reports_the_potential_gain(place):
     (route,) = shown["routes"]
     expected = route["expected"]
     assert (expected["eligible"], route["guard"]["state"]) == (4, "disabled")
-    # Three requests would find all their documents cached; as received, one finds its first.
+    # Reordered, three requests would find all three documents cached; as received, one finds one.
     assert expected["hit_share"] == pytest.approx(9 / 12, abs=0.01)
     assert expected["hit_share_as_received"] == pytest.approx(1 / 12, abs=0.01)
 
@@ -389,7 +389,7 @@ def usage(cached):
 
 GUARDED = {**ON, "holdout_share": 0.5, "sample_answers": 1.0}
 REQUESTS = 8
-"""Conversations on which the guard of these tests judges."""
+"""Conversations after which the guard judges in these tests."""
 
 
 @pytest.fixture(autouse=True)
@@ -447,7 +447,7 @@ async def test_the_hook_stays_on_if_engines_find_more_cached(place):
         given = raw(text(ids))
 
         async def answer(given=given):
-            """An engine that finds more cached if the hook changed the prompt."""
+            """Answer like an engine that finds more cached if the hook changed the prompt."""
             changed = there.upstream.asked[-1].body != given
             yield usage(80 if changed else 20).body
 
@@ -457,7 +457,7 @@ async def test_the_hook_stays_on_if_engines_find_more_cached(place):
     async def guard():
         return (await there.shown())[1]["routes"][0]["guard"]
 
-    async def seen_enough():  # an answer's usage is known a moment after the client has it
+    async def seen_enough():  # the picker reads the usage slightly after the client has the answer
         return (await guard())["requests_seen"] >= REQUESTS
 
     await eventually(seen_enough, what="a judgement of the guard")
@@ -528,7 +528,7 @@ async def test_reported_outcomes_reach_the_guard(place):
     assert (guard["harm"], guard["dedup"]) == (False, "trial")
 
 
-def test_an_order_is_learned_after_its_messages_are_sent_and_before_the_next_body():
+def test_an_order_is_learned_after_sending_and_before_the_next_body():
     settings = Settings.model_validate({"context": {"routes": [ON]}, "endpoints_file": "e.yaml"})
     hooks = Picker(settings, seed=1, clock=lambda: 0.0).context
     due = []
@@ -550,7 +550,7 @@ def test_an_order_is_learned_after_its_messages_are_sent_and_before_the_next_bod
 
 
 def test_decisions_that_wait_for_an_outcome_keep_no_documents(monkeypatch):
-    """The last 20,000 decisions wait, whether outcomes are reported or not."""
+    """The picker keeps the last 20,000 decisions, whether their outcomes are reported or not."""
     hook = {"capacity_docs": 1}
     monkeypatch.setattr("laar.context.memo.MAX_ENTRIES", 1)
     monkeypatch.setattr("laar.context.sequences.MAX_DOCUMENTS", 1)

@@ -1,4 +1,4 @@
-"""The context hook learns about the engines' caches: no order follows an evicted one."""
+"""The context hook follows the engines' caches: it forgets orders that were evicted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Fleet:
         return metric(page, 'laar_context_requests_total{reason="reordered",route="rag"}')
 
     async def learned(self):
-        async def follows():  # what arrived before the events began is forgotten too
+        async def follows():  # orders from before the first event are forgotten
             for ids in ([1, 2, 3, 4], [4, 3, 2, 1]):
                 if not self.reordered():
                     await self.ask(ids)
@@ -52,7 +52,7 @@ class Fleet:
         assert (await self.memory())["index_orders"] == 1
 
     async def forgot(self):
-        """Now the received order is as good as any other."""
+        """Return True after a request that was not reordered."""
         before = self.reordered()
         await self.ask([2, 4, 1, 3])
         assert self.reordered() == before
@@ -61,7 +61,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet(gateway, http, monkeypatch):
-    monkeypatch.setattr("laar.context.hook.MAX_ADDED_MS", 5e3)  # the machine may be busy
+    monkeypatch.setattr("laar.context.hook.MAX_ADDED_MS", 5e3)  # even on a busy machine
 
     async def start(*entries, **readings):
         gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": list(entries)}))
@@ -102,22 +102,22 @@ async def test_events_show_that_an_engine_lost_its_cache(fleet, engine, http):
         except aiohttp.ClientError:
             return False
 
-    await prefill()  # an engine's first batch is a start too
-    # No metrics page is read again, so that nothing else can show the restart.
+    await prefill()  # the engine's first batch of events counts as a start, too
+    # The metrics page is not read again, so only the events can show the restart.
     there = await fleet(
         {"address": address, "model": "m", "labels": labels}, scrape_interval_s=60.0
     )
     await there.learned()
 
     async def lost():
-        """Batches are received, and the first one after the crash starts over."""
-        for _ in range(2):  # the earlier crash may still be in progress
+        """Crash the engine; its first batch of events after the crash has number 0 again."""
+        for _ in range(2):  # the previous crash may not be over yet
             await eventually(prefill, what="the engine")
         await prefill(**{"x-sim-fault": "oom:0.01"})
         await eventually(prefill, what="the engine's return")
         return (await there.memory())["index_orders"] == 0
 
-    await eventually(lost, what="orders forgotten")
+    await eventually(lost, what="the orders to be forgotten")
     assert await there.forgot()
 
 
@@ -130,12 +130,12 @@ async def test_the_orders_of_an_endpoint_are_forgotten_when_it_leaves(fleet, gat
     async def gone():
         return (await there.memory())["index_orders"] == 0
 
-    await eventually(gone, what="orders forgotten")
+    await eventually(gone, what="the orders to be forgotten")
     assert metric(gateway.runner, 'laar_context_evicted_total{cause="told",route="rag"}') == 1
 
 
 async def test_the_index_is_no_larger_than_the_engines_caches(fleet, engine):
-    """128 blocks of 16 tokens, some 8 KB of prompts: about 20 documents of 0.4 KB."""
+    """The cache has 128 blocks of 16 tokens: 8 KB of prompts, or 20 documents of 0.4 KB."""
     address = engine.url.removeprefix("http://")
     there = await fleet({"address": address, "model": "m"})
 
@@ -151,7 +151,7 @@ async def test_the_index_is_no_larger_than_the_engines_caches(fleet, engine):
 
 
 async def test_orders_are_forgotten_when_other_prompts_fill_the_cache(fleet, engine):
-    """Of the 8 KB that it holds, the prompt with the order takes 2."""
+    """The cache holds 8 KB of prompts; the prompt with the order takes 2 KB."""
     there = await fleet({"address": engine.url.removeprefix("http://"), "model": "m"})
     await there.learned()
     numbers = iter(range(10_000))
@@ -163,6 +163,6 @@ async def test_orders_are_forgotten_when_other_prompts_fill_the_cache(fleet, eng
             assert answer.status == 200
         return (await there.memory())["index_orders"] == 0
 
-    await eventually(gone, what="orders forgotten")
+    await eventually(gone, what="the orders to be forgotten")
     assert metric(there.gateway.runner, 'laar_context_evicted_total{cause="told",route="rag"}') == 1
     assert await there.forgot()

@@ -70,7 +70,7 @@ async def seen_by(gateway, http, engines, shape):
 
 @pytest.fixture
 async def http():
-    """A client with its own key."""
+    """Return a client that sends its own API key."""
     headers = {"authorization": "Bearer the-clients-own"}
     async with aiohttp.ClientSession(headers=headers) as session:
         yield session
@@ -100,8 +100,8 @@ async def test_the_page_on_engines_matches_the_behaviour_of_laar(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["sidecar", "gateway", "full-duplex"])
-async def test_the_behaviour_is_the_same_in_every_shape(gateway, http, engines, shape):
-    """Except for the usage of scores, which only a picker that sees every answer reads."""
+async def test_engines_are_treated_the_same_in_every_shape(gateway, http, engines, shape):
+    """The only difference: a picker that sees every answer also reads the usage of reranking."""
     seen = await seen_by(gateway, http, engines, shape)
     usage = {"gateway": "tokens", "full-duplex": "tokens"}.get(shape, "")
     for key, one in seen.items():

@@ -23,7 +23,7 @@ def eds(tmp_path):
 
 
 def listed(eds):
-    """The addresses in the file."""
+    """Return the addresses in the file."""
     (group,) = json.loads(eds.read_bytes())["resources"][0]["endpoints"]
     found = [entry["endpoint"]["address"]["socket_address"] for entry in group["lb_endpoints"]]
     return [f"{one['address']}:{one['port_value']}" for one in found]
@@ -35,7 +35,7 @@ def spec(address):
 
 @contextlib.asynccontextmanager
 async def running(eds):
-    """A fleet that publishes its changes; yields it and its table."""
+    """Run a fleet that publishes its changes; yield the fleet and its endpoint table."""
     listed = {"endpoints": [{"address": "10.0.0.9:8000", "model": "m"}]}
     picker = Picker(Settings.model_validate({**listed, "envoy": {"eds_file": str(eds)}}))
     fleet = FleetState(picker)
@@ -94,11 +94,11 @@ async def test_an_endpoint_that_leaves_before_envoy_knows_it_is_removed(eds):
         fleet.replace("a", [spec("10.0.0.1:8000"), spec("10.0.0.2:8000")])
         await eventually(lambda: len(listed(eds)) == 2, what="the newcomer in the file")
         fleet.replace("a", [spec("10.0.0.1:8000")])
-        await eventually(lambda: listed(eds) == ["10.0.0.1:8000"], what="its end")
+        await eventually(lambda: listed(eds) == ["10.0.0.1:8000"], what="its removal")
     assert [one.address for one in table.specs()] == ["10.0.0.1:8000"]
 
 
-async def test_an_endpoint_that_leaves_is_listed_while_requests_are_on_their_way_to_it(eds):
+async def test_an_endpoint_that_leaves_is_listed_until_its_last_requests_arrive(eds):
     one, two, three = (f"10.0.0.{n}:8000" for n in (1, 2, 3))
     async with running(eds) as (fleet, table):
         fleet.replace("a", [spec(one), spec(two)])
@@ -107,12 +107,10 @@ async def test_an_endpoint_that_leaves_is_listed_while_requests_are_on_their_way
         assert [each.address for each in table.specs()] == [one]
         await eventually(lambda: three in listed(eds), what="the change in the file")
         assert set(listed(eds)) == {one, two, three}
-        await eventually(lambda: set(listed(eds)) == {one, three}, what="its end")
+        await eventually(lambda: set(listed(eds)) == {one, three}, what="its removal")
 
 
-async def test_endpoints_that_left_are_removed_from_the_file_despite_constant_changes(
-    eds, monkeypatch
-):
+async def test_endpoints_that_left_leave_the_file_despite_constant_changes(eds, monkeypatch):
     monkeypatch.setattr("laar.server.envoy_file.ENVOY_LEARNS_S", 0.0)
     file = EnvoyFile(eds, Problems())
     for number in range(1, 21):
@@ -123,7 +121,7 @@ async def test_endpoints_that_left_are_removed_from_the_file_despite_constant_ch
 
 
 async def test_an_endpoint_that_returns_before_envoy_forgets_it_counts_as_new(eds):
-    """Once it was used immediately; Envoy had just forgotten it and chose any other endpoint."""
+    """If it were used at once, Envoy might just have forgotten it, and would choose another."""
     one, two, three = (f"10.0.0.{n}:8000" for n in (1, 2, 3))
     async with running(eds) as (fleet, table):
 

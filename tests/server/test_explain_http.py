@@ -99,7 +99,7 @@ async def test_a_request_that_would_be_refused_gets_the_refusal(
 async def test_explain_reads_every_header_that_the_data_path_reads(
     tmp_path, http, header, monkeypatch
 ):
-    """Like Codex, whose session headers lack `x-`."""
+    """Codex, for example, sends session headers without `x-`."""
     sections = {"routing": {"policy": "session-affinity"}, "flow": {"tenant_header": "tenant"}}
     async with watched_picker(tmp_path, **sections) as (runner, url):
         director, read = runner.picker.director, []
@@ -131,7 +131,7 @@ async def test_decisions_are_listed_and_found_by_id_with_their_end_and_outcome(t
 @pytest.mark.parametrize(
     "query", ["limit=0", "limit=x", "limit=999", "limit=-1", "limit=" + "9" * 99]
 )
-async def test_a_bad_limit_is_a_400(tmp_path, http, query):
+async def test_a_bad_limit_gets_a_400(tmp_path, http, query):
     async with watched_picker(tmp_path) as (_, url):
         status, answer = await get(http, f"{url}/decisions?{query}")
         assert (status, answer["error"]["reason"]) == (400, "bad-limit")
@@ -152,7 +152,7 @@ async def test_requests_are_served_while_a_long_list_of_decisions_is_built(tmp_p
         assert len(set(made_in)) > 50, "in turns with the requests"
 
 
-async def test_an_unknown_id_is_a_404_with_advice(tmp_path, http):
+async def test_an_unknown_id_gets_a_404_with_advice(tmp_path, http):
     async with watched_picker(tmp_path) as (_, url):
         for unknown in ("nothing", "%00", "a" * 2000, "..%2f..%2fetc"):
             async with http.get(f"{url}/decisions/{unknown}") as answer:
@@ -186,7 +186,7 @@ async def test_the_log_agrees_with_headers_page_and_metrics(tmp_path, http):
     log = tmp_path / "decisions.jsonl"
     async with watched_picker(tmp_path, decisions={"log": "decisions.jsonl"}) as (runner, url):
         for _ in range(3):
-            ask(runner)  # still in flight: not in the log
+            ask(runner)  # still in flight, so not in the log
         first = ask(runner)
         settle(runner, first)
         await eventually(lambda: log.exists() and first.id in log.read_text(), what="a line")
@@ -246,7 +246,7 @@ async def test_with_a_token_only_health_and_metrics_are_open(tmp_path, http, mon
 
 
 async def test_a_reporter_that_guesses_tokens_blocks_no_viewer(tmp_path, http):
-    """Both may have the same address, as behind an ingress."""
+    """Both may come from one address, for example behind an ingress."""
     files = {name: tmp_path / name for name in ("viewers", "outcomes")}
     for name, file in files.items():
         file.write_text(f"{name}-of-today")
@@ -277,7 +277,7 @@ async def test_an_open_feed_ends_when_its_token_is_replaced(tmp_path, http, monk
                 await answer.read()
         today = {"authorization": "Bearer token-of-today"}
         async with http.get(f"{url}/events", headers=today, timeout=None) as answer:
-            assert [await answer.content.readline() for _ in range(3)][2]  # one that continues
+            assert [await answer.content.readline() for _ in range(3)][2]  # a feed that continues
 
 
 async def test_only_active_readers_of_the_feed_occupy_a_place(tmp_path, http):
@@ -313,10 +313,10 @@ async def test_a_token_that_is_replaced_in_its_file_is_replaced_in_the_picker(
                 return fleet.status, report.status
 
         assert await asked("that-leaked") == (200, 200)
-        files["viewers"].unlink()  # as while a volume is being mounted
+        files["viewers"].unlink()  # as happens while a volume is being mounted
         await eventually(lambda: "token files" in problems, what="the problem")
         assert await asked("that-leaked") == (200, 200)
-        for name in ("outcomes", "viewers"):  # the missing one last: it ends the problem
+        for name in ("outcomes", "viewers"):  # the missing file last, as it ends the problem
             files[name].write_text(f"{name}-anew")
         await eventually(lambda: "token files" not in problems, what="the new tokens")
         assert await asked("anew") == (200, 200)

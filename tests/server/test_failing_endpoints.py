@@ -1,4 +1,4 @@
-"""Endpoints that fail, with a real picker and a real Envoy: the next one, or a clear error."""
+"""If an endpoint fails, a real Envoy tries the next one, or the client gets a clear error."""
 
 from __future__ import annotations
 
@@ -56,15 +56,17 @@ class Resetting:
     async def _cut(self, reader, writer):
         try:
             head = await reader.readuntil(b"\r\n\r\n")
-            if head.startswith(b"GET"):  # probes and scrapes find no fault
+            if head.startswith(b"GET"):  # probes and scrapes succeed
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
                 await writer.drain()
                 writer.close()
             elif head.startswith(b"POST"):
-                self.requests += b"/tokenize" not in head  # the picker asks for templates
+                # The picker's own request for the template does not count.
+                self.requests += b"/tokenize" not in head
                 writer.write(self._begins)
                 await writer.drain()
-                await asyncio.sleep(0.1 if self._begins else 0)  # written data may arrive
+                # Let the written data arrive before the reset.
+                await asyncio.sleep(0.1 if self._begins else 0)
         except asyncio.IncompleteReadError:
             pass
         finally:
@@ -83,7 +85,7 @@ async def test_clients_do_not_notice_one_endpoint_that_refuses(gateway, http, sh
     assert Counter(answer.status for answer, _ in answers) == {200: 60}
     assert bad.asked, "the test would show nothing otherwise"
     of_clients = [r for r in bad.asked if r.headers["user-agent"] != "laar-trial"]
-    # On a busy machine Envoy may not wait for the picker.
+    # On a busy machine Envoy may give up on the picker and decide alone.
     without = sum(names.DECISION_ID not in answer.headers for answer, _ in answers)
     failed = metric(runner, "laar_failed_attempts_total")
     assert len(of_clients) - without <= failed <= len(of_clients)
@@ -146,7 +148,7 @@ async def test_an_endpoint_that_redirects_to_a_login_page_does_not_attract_reque
 async def test_an_endpoint_that_rejects_everything_is_excluded_after_a_few_requests(
     gateway, http, status
 ):
-    """It answers faster than any engine; Envoy passes its answers on, as those to bad requests."""
+    """It answers faster than any engine. Envoy retries none of its errors: requests may be bad."""
     bad, *good = [await gateway.upstream() for _ in range(3)]
     bad.chat_answer = Answer(status=status, body=b"no")
     message = {"role": "assistant", "content": "four"}
@@ -193,7 +195,7 @@ async def test_bad_requests_exclude_no_endpoint(gateway, http):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_model_without_a_reachable_endpoint_is_a_503_with_its_name(gateway, http, shape):
+async def test_a_model_without_a_reachable_endpoint_gets_a_503_with_its_name(gateway, http, shape):
     other = await gateway.upstream()
     other.default_answer = Answer(status=404, body=b"no such model here")
     gateway.members((f"127.0.0.1:{free_port()}", "gone", "auto"), (other.address, "other"))
@@ -301,7 +303,7 @@ async def test_a_request_whose_answer_does_not_begin_is_hedged(gateway, http, sh
 async def test_a_slow_answer_is_used_if_it_begins_before_the_hedged_one(
     gateway, http, shape, monkeypatch
 ):
-    """The request that it had begun to work on is not lost, and it did not fail."""
+    """The slow endpoint's work is not lost, and does not count as a failure."""
     monkeypatch.setattr(names, "BEGINS_S", {1: 60})
     for constant in ("_BEGIN_S", "_BEGIN", "_SLOW_TOKEN_S"):
         monkeypatch.setattr(contract_headers, constant, 0.0)
@@ -309,7 +311,8 @@ async def test_a_slow_answer_is_used_if_it_begins_before_the_hedged_one(
     slow.chat_answer = Answer(body=b'{"slow": true}', wait_s=2.5)
     gateway.members((slow.address, "m"), ("{}:{}".format(*hung.getsockname()), "m"))
     runner = await gateway.picker()
-    envoy = await gateway.envoy(shape, idle_timeout_s=1234.0)  # not rendered by an earlier test
+    # A timeout of its own, so that no cached bootstrap is used.
+    envoy = await gateway.envoy(shape, idle_timeout_s=1234.0)
     with hung:
         answers = await asyncio.gather(*(post(http, envoy, chat(stream=True)) for _ in range(6)))
     assert {(answer.status, body) for answer, body in answers} == {(200, b'{"slow": true}')}
@@ -320,7 +323,7 @@ async def test_a_slow_answer_is_used_if_it_begins_before_the_hedged_one(
 
 
 def _patient_policies(bootstrap):
-    """For the routes that a decision names: they bound how long an endpoint may be silent."""
+    """Return the retry policies of the routes chosen by decisions, which limit silence."""
     listener = bootstrap["static_resources"]["listeners"][0]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     routes = manager["route_config"]["virtual_hosts"][0]["routes"]

@@ -86,7 +86,7 @@ async def test_open_pages_continue_after_a_frame_that_failed():
     task = await running(feed)
     viewer = Viewer(feed)
     await eventually(task.done, what="the fault")
-    task = await running(feed)  # as the picker does
+    task = await running(feed)  # as the picker restarts it
     await eventually(lambda: len(viewer.frames) >= 3, what="frames for the same viewer")
     viewer.task.cancel()
     task.cancel()
@@ -129,7 +129,7 @@ async def test_a_viewer_that_stops_reading_does_not_fill_the_memory(http, monkey
     tasks = [await running(feed), asyncio.create_task(server.run_until_stopped())]
     stalled = socket.create_connection(("127.0.0.1", server.port))
     stalled.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-    await eventually(lambda: feed.viewers == 1, what="the one that does not read")
+    await eventually(lambda: feed.viewers == 1, what="the stalled viewer")
     held = 0
     async with http.get(f"http://127.0.0.1:{server.port}/") as quick:
         read = 0
@@ -137,7 +137,7 @@ async def test_a_viewer_that_stops_reading_does_not_fill_the_memory(http, monkey
             read += len(await quick.content.readany())
             connections = server.server_state.connections
             held = max(held, sum(c.transport.get_write_buffer_size() for c in connections))
-    assert held > 0  # a viewer did not read
+    assert held > 0  # because one viewer did not read
     assert held < 3 * len(frame)
     stalled.close()
     server.should_exit = True

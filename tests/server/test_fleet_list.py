@@ -1,4 +1,4 @@
-"""GET /v1/models through a real Envoy: one list, whichever endpoint is near."""
+"""GET /v1/models through a real Envoy lists the models of all endpoints."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ OWN = Answer(body=b'{"object":"list","data":[{"id":"own","object":"model"}]}')
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_client_sees_the_whole_fleet_and_its_aliases(gateway, http, shape):
-    import openai  # a second, only in this test
+    import openai  # takes a second, so only in this test
 
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "small"), (b.address, "large"))
@@ -74,7 +74,9 @@ async def test_an_adapter_that_an_engine_loads_is_listed_and_reached(gateway, ht
     await eventually(lambda: is_listed(wanted), what="the adapter")
     assert [await ask() for _ in range(5)] == [(200, b.address)] * 5
     b.models = [base]
-    await eventually(lambda: is_listed({"m": None, "auto": None}), what="its end")
+    await eventually(
+        lambda: is_listed({"m": None, "auto": None}), what="the adapter to leave the list"
+    )
     assert (await ask())[0] == 404
 
 
@@ -93,7 +95,7 @@ async def test_unknown_and_rejected_names_cause_an_early_lookup(gateway, http, m
     def are_looked_at():
         return all(any(r.path == "/v1/models" for r in each.requests) for each in (a, b))
 
-    await eventually(are_looked_at, what="the first looks")
+    await eventually(are_looked_at, what="the first model lists")
 
     async def ask():
         body = {"model": "lora", "prompt": "hello"}
@@ -114,6 +116,9 @@ async def test_unknown_and_rejected_names_cause_an_early_lookup(gateway, http, m
     a.models, b.models = [base], [base, lora]
     a.default_answer = Answer(status=404)
     assert (await ask())[0] == 404
-    await eventually(lambda: is_listed_at(b), what="a look at the other endpoint")
-    await eventually(lambda: is_answered_by(b.address), what="the endpoint that has it now")
+    await eventually(lambda: is_listed_at(b), what="the other endpoint's model list")
+    await eventually(
+        lambda: is_answered_by(b.address),
+        what="answers by the endpoint that serves the adapter now",
+    )
     assert [await ask() for _ in range(3)] == [(200, b.address)] * 3

@@ -1,4 +1,4 @@
-"""Flow control with a real Envoy: waiting, order, refusals, drain, and nothing left behind."""
+"""Flow control with a real Envoy: waiting, order, refusals, drain, cleaning up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support import Answer, eventually, metric
 pytestmark = pytest.mark.envoy
 
 SHAPES = ["standalone", "full-duplex"]
-# One request fills an endpoint; no probe or scrape in between.
+# One request fills an endpoint.
 ONE_AT_A_TIME = {"enabled": True, "max_requests": 1, "min_hold_s": 50}
 
 
@@ -84,7 +84,7 @@ class Busy:
         gateway.members((self.upstream.address, "m"))
         self.runner = await gateway.picker(flow={**ONE_AT_A_TIME, **self.flow}, **self.sections)
         options = {}
-        if "tenant_header" in self.flow:  # set by a gateway in front
+        if "tenant_header" in self.flow:  # as if a gateway in front had set it
             options = {
                 "tenant_header": self.flow["tenant_header"],
                 "trust_gateway_headers": True,
@@ -134,7 +134,7 @@ async def test_waiting_requests_are_ordered_by_slack_and_not_by_arrival(gateway,
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_full_queue_is_a_429_and_an_expired_wait_a_503(gateway, http, shape):
+async def test_a_full_queue_gives_a_429_and_an_expired_wait_a_503(gateway, http, shape):
     async with Busy(gateway, http, shape, max_waiting=1, min_hold_s=3, patience=0) as busy:
         held = await busy.hold("held")
         full = await busy.ask("full")
@@ -160,7 +160,7 @@ async def test_a_prefill_does_not_last_as_long_as_its_answer(gateway, http, shap
             yield b"}"
 
         busy.upstream.script(Answer(chunks=answer()))
-        decoding = asyncio.create_task(busy.ask("x" * 40_000))  # a second of prefill
+        decoding = asyncio.create_task(busy.ask("x" * 40_000))  # takes a second to prefill
         await eventually(lambda: len(asked(busy.upstream)) == 2, what="the long prompt")
         assert (await busy.ask("last")).status == 200
         assert not decoding.done()
@@ -198,7 +198,7 @@ async def test_hundreds_of_clients_that_leave_at_once_leave_nothing_behind(gatew
     connector = aiohttp.TCPConnector(limit=0)
     async with Busy(gateway, http, shape) as busy, aiohttp.ClientSession(connector=connector) as s:
         held = [asyncio.create_task(post(s, busy.envoy, chat(f"{i}"))) for i in range(300)]
-        await eventually(waiting(busy.runner, 300), what="all to wait", timeout_s=60)
+        await eventually(waiting(busy.runner, 300), what="all requests to wait", timeout_s=60)
         for task in held:
             task.cancel()
         await eventually(waiting(busy.runner, 0), what="the queue to forget them", timeout_s=60)
@@ -214,7 +214,9 @@ async def test_a_shutdown_sends_waiting_requests(gateway, http, shape):
     async with Busy(gateway, http, shape) as busy:
         held = await busy.hold("held")
         stopping = asyncio.create_task(gateway.stop_picker())
-        await eventually(lambda: asked(busy.upstream) == ["first", "held"], what="it to be sent")
+        await eventually(
+            lambda: asked(busy.upstream) == ["first", "held"], what="the held request to be sent"
+        )
         busy.done.set()
         assert (await held).status == 200
         assert (await busy.first).status == 200
@@ -257,7 +259,7 @@ async def test_no_waiting_request_hangs_if_all_endpoints_die(gateway, http, shap
         held = [await busy.hold(f"{i}") for i in range(5)]
         await busy.upstream.__aexit__(None, None, None)
         answers = await asyncio.gather(*held)
-        assert [a.status for a in answers] == [503] * 5  # Envoy's own: it found no endpoint there
+        assert [a.status for a in answers] == [503] * 5  # from Envoy, which reached no endpoint
         await nothing_left(busy.runner)
         again = await gateway.upstream(port=busy.upstream.port)
         await eventually(served_by(busy), what="an answer of the endpoint that came back")
@@ -313,14 +315,14 @@ async def test_engines_that_accept_a_priority_get_the_time_when_slack_ends(gatew
     for name, objective in (("patient", "40000"), ("urgent", "3000")):
         send = post(http, envoy, chat(name), **{"x-slo-ttft-ms": objective})
         held.append(asyncio.create_task(send))
-        await eventually(waiting(runner, len(held)), what="it to wait")
+        await eventually(waiting(runner, len(held)), what="the request to wait")
     done.set()
     await asyncio.gather(first, *held)
     sent = {
         orjson.loads(r.body)["messages"][0]["content"]: int(r.headers["x-vllm-priority"])
         for r in upstream.asked
     }
-    assert sent["first"] < sent["urgent"]  # only the client sent -99
+    assert sent["first"] < sent["urgent"]  # the client's -99 is ignored
     assert 20_000 < sent["patient"] - sent["urgent"] < 37_001
 
 
@@ -329,7 +331,7 @@ async def test_engines_that_accept_a_priority_get_the_time_when_slack_ends(gatew
 async def test_only_the_picker_sets_the_priority_and_it_changes_no_body(
     gateway, http, shape, takes
 ):
-    """VLLM's header overrides its body's field, and a body may be signed."""
+    """It is sent in vLLM's header, which overrides the body's field: a body may be signed."""
     upstream = await gateway.upstream()
     document = {"address": upstream.address, "models": ["m"], "priority_field": takes}
     gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": [document]}))

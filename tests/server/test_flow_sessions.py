@@ -1,4 +1,4 @@
-"""Sessions beyond the caches' room, with a real Envoy: held, admitted, explained, forgotten."""
+"""Sessions that fit in no cache, with a real Envoy: held, admitted, explained, forgotten."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CACHE = (
     b'vllm:cache_config_info{num_gpu_blocks="640",block_size="16"} 1\n'
     b"vllm:prompt_tokens_total 5000\n"
 )
-"""10,240 tokens: the context of one of these sessions."""
+"""A cache of 10,240 tokens, which fits the context of one session."""
 
 WAITING = 'laar_flow_sessions{state="waiting"}'
 
@@ -56,7 +56,9 @@ class Full:
         answers = chain([Answer(chunks=answer())], repeat(Answer()))
         self.upstream.chat_answer = lambda: next(answers)
         self.first = asyncio.create_task(self.ask("one"))
-        await eventually(lambda: bool(table.in_flight.sum() == 1), what="the first to be in")
+        await eventually(
+            lambda: bool(table.in_flight.sum() == 1), what="the first turn to be in flight"
+        )
         return self
 
     async def __aexit__(self, *_failure):
@@ -99,7 +101,10 @@ async def test_the_turn_of_a_client_that_leaves_passes_to_the_next_one(gateway, 
     async with Full(gateway, http, shape) as full:
         two, three = await full.hold("two"), await full.hold("three")
         two.cancel()
-        await eventually(lambda: metric(full.runner, WAITING) == 1, what="two to be forgotten")
+        await eventually(
+            lambda: metric(full.runner, WAITING) == 1,
+            what="the turn of session `two` to be forgotten",
+        )
         full.first.cancel()
         assert await three == 200
 
@@ -127,11 +132,11 @@ async def test_a_turn_waits_for_a_session_that_another_picker_serves(
         assert {await full.first, await two} == {200}
 
 
-async def test_a_new_picker_knows_no_places_and_admits_all(gateway, http):
+async def test_a_new_picker_knows_no_sessions_and_admits_all(gateway, http):
     async with Full(gateway, http, "standalone") as full:
         ports = {"ext_proc": gateway.settings.listen.ext_proc}
         full.runner = await gateway.picker(listen=ports)
-        assert await full.ask("two") == 200  # while the turn of the first continues
+        assert await full.ask("two") == 200  # while the turn of session `one` continues
         assert not full.first.done()
 
 
@@ -153,7 +158,7 @@ async def test_a_stopping_picker_admits_waiting_requests(gateway, http):
 
 
 @pytest.mark.parametrize("flow", [{"max_waiting": 0}, {"max_held_bytes": 0}, {"max_hold_s": 0}])
-async def test_a_turn_that_may_not_wait_goes_at_once(gateway, http, flow):
+async def test_a_turn_that_may_not_wait_is_sent_at_once(gateway, http, flow):
     async with Full(gateway, http, "standalone", **flow) as full:
         assert await full.ask("two") == 200
 
@@ -170,7 +175,7 @@ async def test_an_explanation_shows_the_price_of_room_and_who_waits(gateway, htt
         sessions = shown["sessions"]
         assert [each["session"] for each in sessions["inside"]] == ["one"]
         assert [each["session"] for each in sessions["waiting"]] == ["two"]
-        assert sessions["price_s"] is None  # one is in flight
+        assert sessions["price_s"] is None  # as a turn is in flight
         assert not sessions["has_place"]
         async with http.get(gateway.url("admin", "/sessions")) as answer:
             card = await answer.json()

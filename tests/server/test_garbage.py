@@ -27,7 +27,7 @@ def no_collection() -> Iterator[None]:
 async def test_a_request_leaves_no_reference_cycle() -> None:
     picker = processor(5)
     exchanges = [messages(2_000, number) for number in range(20)]
-    for each in exchanges:  # created once
+    for each in exchanges:  # fills the caches that stay
         await time_answer(picker, each)
     gc.collect()
     for _ in range(5):
@@ -58,7 +58,7 @@ async def _asked(http, upstream, url, number) -> None:
     upstream.chat_answer = Answer.sse(chunks())
     answer = await http.post(f"{url}/v1/chat/completions", json={**chat, "stream": True})
     await answer.content.readany()
-    answer.close()  # halfway
+    answer.close()  # in the middle of the answer
     gone.set()
     upstream.chat_answer = None
 
@@ -70,7 +70,7 @@ def no_connection() -> bool:
 @pytest.mark.envoy
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_a_stream_leaves_no_reference_cycle(gateway, http, shape) -> None:
-    """However it or its connection ends: only a full collection frees what cycles hold."""
+    """However the stream or its connection ends. Only a full collection would free a cycle."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker(flow={"enabled": True}, bodies={"sample_answers": 0.5})
@@ -115,7 +115,7 @@ async def test_full_collections_run_only_while_idle(monkeypatch: pytest.MonkeyPa
 
     collecting = asyncio.create_task(memory.collect_at_rest(is_at_rest))
     gone = weakref.ref(Cycle())
-    await eventually(lambda: looked[0] > 5, what="looks")
+    await eventually(lambda: looked[0] > 5, what="some checks for rest")
     assert gone() is not None
     at_rest[0] = True
     await eventually(lambda: gone() is None, what="a collection")
@@ -138,7 +138,7 @@ async def test_cycles_do_not_pile_up_under_load() -> None:
     collecting = asyncio.create_task(memory.collect_at_rest(lambda: False))
     await asyncio.sleep(0)
     cycle = Cycle()
-    cycle.more = b"x" * (3 * memory._GROWN_BYTES)  # zeros would not be resident
+    cycle.more = b"x" * (3 * memory._GROWN_BYTES)  # pages of zeros would not be resident
     gone = weakref.ref(cycle)
     del cycle
     await eventually(lambda: gone() is None, what="a collection")

@@ -1,4 +1,4 @@
-"""The gate: futures that always end, and nothing kept for clients that are gone."""
+"""The gate completes every future, and keeps nothing for clients that have left."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ async def test_ten_thousand_clients_that_leave_at_once_leave_nothing_behind():
     door = Door(clock=lambda: 0.0, min_hold_s=100.0, max_hold_s=100.0)
     first, _ = await door.ask(0)
     tasks = [door.ask(number) for number in range(1, 10_001)]
-    await eventually(lambda: door.admission.queue.waiting == 10_000, what="all to wait")
+    await eventually(lambda: door.admission.queue.waiting == 10_000, what="all requests to wait")
     for task in tasks:
         task.cancel()
-    door.end(first)  # at the same moment: a decision is made for a client that has left
+    door.end(first)  # at the same moment, so a decision is made for a client that has left
     done = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in done)
     assert door.left() == (0, 0, 0, 0)
@@ -78,7 +78,7 @@ async def test_a_decision_for_a_client_that_has_just_left_is_released():
     door = Door()
     first, _ = await door.ask(0)
     held = door.ask(1)
-    await eventually(lambda: door.admission.queue.waiting == 1, what="it to wait")
+    await eventually(lambda: door.admission.queue.waiting == 1, what="the request to wait")
     door.end(first)
     while not door.outcomes:  # noqa: ASYNC110 (decided, and not yet awake: one turn of the loop)
         await asyncio.sleep(0)
@@ -92,8 +92,9 @@ async def test_a_client_that_leaves_while_another_is_admitted_costs_no_answer():
     door = Door(max_waiting=3, min_hold_s=100.0, max_hold_s=100.0)
     first, _ = await door.ask(0)
     stays, dropped, leaves = (door.ask(number, "loud") for number in (1, 2, 3))
-    await eventually(lambda: door.admission.queue.waiting == 3, what="all to wait")
-    quiet, calm = door.ask(4, "quiet"), door.ask(5, "calm")  # for the newest of the loudest tenant
+    await eventually(lambda: door.admission.queue.waiting == 3, what="all requests to wait")
+    # Each displaces the newest request of the loudest tenant.
+    quiet, calm = door.ask(4, "quiet"), door.ask(5, "calm")
     leaves.cancel()  # at the same moment
     with pytest.raises(asyncio.CancelledError):
         await leaves
@@ -119,7 +120,7 @@ async def test_a_constantly_changing_fleet_does_not_delay_requests_it_can_serve(
     for number in range(2):
         door.gate.endpoints_changed(known=False)
         held = door.ask(number)
-        await eventually(lambda: door.admission.queue.waiting == 1, what="it to wait")
+        await eventually(lambda: door.admission.queue.waiting == 1, what="the request to wait")
         changing = asyncio.create_task(change())
         decision, _ = await asyncio.wait_for(held, 5)
         changing.cancel()
@@ -141,7 +142,7 @@ async def test_a_request_that_cannot_be_decided_blocks_no_other(monkeypatch):
 
     monkeypatch.setattr(door.director, "decide", failing)
     door.end(first)
-    with pytest.raises(ZeroDivisionError):  # its stream continues without the picker
+    with pytest.raises(ZeroDivisionError):  # the request is then sent without a decision
         await asyncio.wait_for(poison, 5)
     decision, _ = await asyncio.wait_for(other, 5)
     door.end(decision)
@@ -161,7 +162,7 @@ async def test_a_drain_lets_all_requests_go_however_many_wait():
     door = Door()
     await door.ask(0)
     held = [door.ask(1 + at) for at in range(200)]
-    await eventually(lambda: door.admission.queue.waiting == 200, what="them to wait")
+    await eventually(lambda: door.admission.queue.waiting == 200, what="all requests to wait")
     door.gate.drain()
     for task in (*held, door.ask(201)):
         decision, _waited_s = await task
@@ -174,12 +175,12 @@ async def test_a_clock_that_jumps_ahead_leaves_no_request_hanging():
     door = Door(clock=lambda: time() + skew_s, min_hold_s=0.3, max_hold_s=0.3)
     first, _ = await door.ask(0)
     held = door.ask(1)
-    await eventually(lambda: door.admission.queue.waiting == 1, what="it to wait")
-    skew_s = 1e6  # a monotonic clock never goes back
+    await eventually(lambda: door.admission.queue.waiting == 1, what="the request to wait")
+    skew_s = 1e6  # forwards only, as monotonic clocks never go back
     with pytest.raises(RequestError) as shed:
         await held
     assert (shed.value.status, shed.value.reason) == (503, "rejected-ttl-expired")
     door.end(first)
-    decision, _ = await door.ask("next")  # a later request does not have to wait
+    decision, _ = await door.ask("next")  # a later request is decided at once
     door.end(decision)
     assert door.left() == (0, 0, 0, 0)

@@ -66,7 +66,7 @@ async def test_the_picked_endpoint_is_reached_with_only_the_model_changed(gatewa
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
-    import openai  # a second, only in this test
+    import openai  # takes a second, so only in this test
 
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
@@ -80,7 +80,8 @@ async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
             b'"choices":[{"index":0,"delta":{"content":"%d"}}]}\n\n'
         )
         yield piece % 1
-        await asyncio.wait_for(seen_by_client.wait(), 10)  # the second only once the first arrived
+        # The second chunk is sent only after the first has arrived.
+        await asyncio.wait_for(seen_by_client.wait(), 10)
         yield piece % 2
         yield b"data: [DONE]\n\n"
 
@@ -93,7 +94,7 @@ async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
         async for chunk in stream:
             contents.append((chunk.choices[0].delta.content, chunk.model))
             seen_by_client.set()
-    # Names are restored if the answer passes through the picker anyway.
+    # Where answers pass through the picker, it restores the client's name for the model.
     name = "m" if shape == "standalone" else "auto"
     assert contents == [("1", name), ("2", name)]
     table = gateway.runner.picker.table
@@ -190,7 +191,7 @@ async def test_traffic_follows_the_endpoints_file_and_an_invalid_one_changes_not
     await eventually(reaches_b, what="traffic to the new endpoint")
     gateway.endpoints_file.write_text("endpoints: [{address: nonsense}]")
     problems = gateway.runner.picker.problems
-    await eventually(lambda: any("nonsense" in p for p in problems.values()), what="a complaint")
+    await eventually(lambda: any("nonsense" in p for p in problems.values()), what="the problem")
     assert await reaches_b()
 
 
@@ -275,7 +276,7 @@ async def test_unusual_but_valid_requests_pass(gateway, http):
         b"]" * 100,
     )
     assert (await post(http, envoy.url(), nested)).status == 200
-    for count in (70, 85, 88):  # up to Envoy's limit of 100, including its own and laar's
+    for count in (70, 85, 88):  # Envoy's limit of 100 includes headers of its own and laar's
         many = {f"x-header-{i}": "v" for i in range(count)}
         answer = await post(http, envoy.url(), chat(), **many)
         assert answer.status == 200
@@ -320,7 +321,7 @@ async def test_a_client_that_leaves_during_its_answer_leaves_nothing_reserved(ga
 
 
 async def test_thousands_of_clients_that_leave_during_uploads_break_no_answer(gateway, http):
-    """In the gateway shape each of them is a stream that the picker has not answered yet."""
+    """In the gateway shape, each leaves a stream that the picker has not answered yet."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker()
@@ -390,7 +391,7 @@ async def test_a_long_body_may_wait_to_be_read_behind_others(gateway, http, shap
 
 
 async def slow_way(to_port):
-    """A server that forwards bytes to a port, at a megabyte a second."""
+    """Run a server that forwards bytes to a port at 1 MB/s."""
 
     async def passed(reader, writer, wait_s):
         with contextlib.suppress(ConnectionError):
@@ -433,12 +434,12 @@ async def test_an_envoy_under_load_drains_and_answers_all_forwarded_requests(gat
     answers = []
 
     async def client():
-        with contextlib.suppress(aiohttp.ClientError):  # nothing listens any longer
+        with contextlib.suppress(aiohttp.ClientError):  # Envoy no longer listens
             while True:
                 answers.append(await post(http, envoy.url(), chat("m")))
 
     clients = [asyncio.create_task(client()) for _ in range(20)]
-    await eventually(lambda: len(answers) > 20, what="load")
+    await eventually(lambda: len(answers) > 20, what="some answers")
     await asyncio.wait_for(envoy.drain(600), 20)
     await envoy.stop()
     await asyncio.gather(*clients)
@@ -452,7 +453,7 @@ async def test_garbage_and_endless_metrics_pages_do_no_harm(gateway, http):
     await gateway.picker()
     envoy = await gateway.envoy()
     problems = gateway.runner.picker.problems
-    await eventually(lambda: any(k.startswith("scrape") for k in problems), what="a complaint")
+    await eventually(lambda: any(k.startswith("scrape") for k in problems), what="the problem")
     assert (await post(http, envoy.url(), chat("m"))).status == 200
 
 

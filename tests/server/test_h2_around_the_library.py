@@ -22,7 +22,7 @@ from support.exploring import examples
 
 DATA, HEADER, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END, WHOLE, PADDED, PRIORITY = 0x1, 0x4, 0x8, 0x20
-DRAIN = b"drain"  # stands for a server that stops
+DRAIN = b"drain"  # not sent: drains the server
 
 
 async def _play(reads, by_library, max_streams):
@@ -43,7 +43,7 @@ async def _play(reads, by_library, max_streams):
         else:
             connection.data_received(read)
     h2 = connection.h2
-    # The credit for two reads may be returned in two parts.
+    # Both ways may return credit at different times, so count what is still owed, too.
     owed = Counter({call.stream_id: call._owed_bytes for call in served.calls})
     owed[0] = connection._owed_bytes
     written, granted = split(socket.data)
@@ -66,14 +66,14 @@ async def _play(reads, by_library, max_streams):
 
 
 def known_of(stream):
-    """Return the library's state of a stream besides its windows."""
+    """Return the library's state of a stream except its windows."""
     return vars(stream.state_machine) | {"length": stream._expected_content_length}
 
 
 def split(data):
-    """What was written to each stream, and the windows it was given.
+    """Return what was written to each stream, and the window credit given to each.
 
-    However its DATA was cut, and its headers were compressed.
+    The result does not depend on how DATA was cut and headers were compressed.
     """
     written, granted, at = {}, Counter(), 0
     decoder = Decoder()
@@ -101,7 +101,7 @@ def play(reads, *, by_library, max_streams=5):
 
 
 def opened(number, *more, flags=0x4):
-    block = Encoder().encode([*HEADERS, *more])  # refers to nothing that was sent before
+    block = Encoder().encode([*HEADERS, *more])  # a new encoder: refers to no earlier headers
     return frame(HEADER, flags, number, bytes(block))
 
 
@@ -140,7 +140,7 @@ some = st.one_of(
 
 
 def assert_the_same(frames, cuts=()):
-    """Frame by frame through the library, and in any split around it."""
+    """Assert that frames have the same effects through the library and, split, around it."""
     pieces = []
     for one in frames:
         if one is DRAIN:
@@ -153,12 +153,13 @@ def assert_the_same(frames, cuts=()):
     return expected
 
 
-@pytest.mark.filterwarnings("default:Generating overly large repr")  # of a counter-example
-@settings(max_examples=examples(40))  # the fuzz target does this at length
+# A report of a counter-example has a large repr.
+@pytest.mark.filterwarnings("default:Generating overly large repr")
+@settings(max_examples=examples(40))  # the fuzz target tries many more
 @given(st.lists(some, max_size=12), st.lists(st.integers(0, 1 << 18), max_size=4))
 @example([frame(DATA, 0, 1, payload) for payload in PAYLOADS[:9]], [5, 11, 100])
-@example([frame(DATA, 0, 1, PAYLOADS[1] + PAYLOADS[10])], [17])  # a message, then a fault
-@example([frame(DATA, 0, 1, PAYLOADS[5] + PAYLOADS[1])], [19])  # and vice versa
+@example([frame(DATA, 0, 1, PAYLOADS[1] + PAYLOADS[10])], [17])  # a message, then an invalid one
+@example([frame(DATA, 0, 1, PAYLOADS[5] + PAYLOADS[1])], [19])  # an invalid one, then a message
 def test_any_frames_have_the_same_effect_as_through_the_library(frames, cuts):
     assert_the_same([opened(1), opened(3), opened(5), *frames], cuts)
 
@@ -172,10 +173,10 @@ GOOD_HEADERS = (
     HEADERS[:4],
     [*HEADERS, ("content-length", "8")],
     [*HEADERS, ("x-long", "x" * 3000)],
-    [*HEADERS, *[("x-long", "x" * 3000)] * 6],  # beyond the limit of a call
+    [*HEADERS, *[("x-long", "x" * 3000)] * 6],  # over a call's limit
 )
 ODD_HEADERS = (
-    [*HEADERS, *[("x-long", "x" * 3000)] * 30],  # beyond the limit of a connection
+    [*HEADERS, *[("x-long", "x" * 3000)] * 30],  # over a connection's limit
     [*HEADERS, ("content-length", "eight")],
     [*HEADERS, ("Upper", "x")],
     [*HEADERS, (":status", "100")],
@@ -183,12 +184,12 @@ ODD_HEADERS = (
 )
 TRAILERS = [("x-trailer", "1")]
 BLOCKS = (
-    b"\x80",  # no such entry
+    b"\x80",  # index 0, which does not exist
     b"\xff\xff\xff\xff\xff\xff",
     b"\xff\x80\x80",
-    b"\x20",  # an empty table
-    b"\x3f\xe1\x1f",  # and one of 4,096 bytes
-    b"\x3f\xff\xff\xff\x07",  # and one above the limit
+    b"\x20",  # sets the table size to 0
+    b"\x3f\xe1\x1f",  # sets the table size to 4,096 bytes
+    b"\x3f\xff\xff\xff\x07",  # sets a table size above the limit
     b"\x40\x7f",
     b"\x82\x20",
     b"",
@@ -198,7 +199,7 @@ ago = st.integers(0, 4)
 
 
 def step(make, before, flags, given):
-    """A frame of the stream this many places before the last one; -1 is the next stream."""
+    """Generate a frame of the stream that is `before` places before the last; -1 is the next."""
     before = before if before is ago else st.sampled_from(before)
     return st.tuples(st.just(make), before, st.sampled_from(flags), st.sampled_from(given))
 
@@ -246,16 +247,17 @@ unusual = st.one_of(
 
 
 def spoken(steps):
-    """Frames with headers that refer to those before them, as from a peer's encoder."""
+    """Return frames whose headers refer to earlier ones, as a peer's encoder writes them."""
     encoder, frames, last = Encoder(), [opened(1)], 1
     encoder.header_table_size = 0
-    encoder.header_table_size = 4096  # what the first headers left in the peer's table is forgotten
+    encoder.header_table_size = 4096  # clears what the first headers left in the server's table
     for one in steps:
         if isinstance(one, bytes):
             frames.append(one)
             continue
         make, before, flags, given = one
-        number = max(last - 2 * before, 1) if before >= -1 else last - before  # -2 is odd, -3 even
+        # -2 gives an odd number, -3 an even one.
+        number = max(last - 2 * before, 1) if before >= -1 else last - before
         frames.append(make(number, flags, given, encoder))
         if make is headed and number % 2:
             last = max(last, number)
@@ -270,7 +272,7 @@ def spoken(steps):
     st.lists(st.integers(0, 1 << 18), max_size=4),
 )
 def test_streams_behave_the_same_as_through_the_library(before, odd, after, cuts):
-    """They open, end, are reset, and return; budgets and streams are soon used up."""
+    """Streams open, end, are reset and reused, with low limits on their number and on resets."""
     frames = spoken([*before, *odd, *after])
     assert_the_same(frames, cuts)
     if DRAIN in frames:
@@ -279,8 +281,9 @@ def test_streams_behave_the_same_as_through_the_library(before, odd, after, cuts
     reads = [b"".join(frames[a:b]) for a, b in itertools.pairwise(marks)]
     around, through = (play(reads, by_library=by, max_streams=99) for by in (False, True))
     assert around["closed"] is through["closed"]
-    if not through["closed"]:  # what the library has read before an error is lost
-        del around["budgets"], through["budgets"]  # it reads everything before a message counts
+    if not through["closed"]:  # after an error the library loses what it had read
+        # The library reads all frames before it counts messages.
+        del around["budgets"], through["budgets"]
         assert around == through
 
 
@@ -308,7 +311,7 @@ headers = st.lists(
 @settings(max_examples=examples(60))
 @given(headers, headers, st.booleans())
 def test_cached_headers_are_judged_as_by_the_library(more, trailers, whole):
-    """Headers and trailers have different rules; faults are detected every time."""
+    """Headers and trailers have different rules; an invalid block is rejected each time."""
     block = bytes(Encoder().encode(trailers))
     start = opened(1, *more) if whole else frame(HEADER, 0x4, 1, bytes(Encoder().encode(more)))
     for _ in range(2):
@@ -318,7 +321,7 @@ def test_cached_headers_are_judged_as_by_the_library(more, trailers, whole):
 
 @pytest.mark.parametrize("sizes", [(), (4096,), (65536,), (0,), (100, 4096), (0, 0)])
 def test_answers_can_be_decoded_after_any_change_of_the_header_table(sizes):
-    """The decoder enforces what RFC 7541, 4.2, requires of the sender."""
+    """The decoder raises an error if the sender violates RFC 7541, section 4.2."""
     say = frame(DATA, 0, 1, framed(b"abc"))
     told = [settled(size) for size in sizes]
     reads = [opened(1), say, *told]
@@ -329,7 +332,8 @@ def test_answers_can_be_decoded_after_any_change_of_the_header_table(sizes):
     while at < len(data):
         end = at + 9 + int.from_bytes(data[at : at + 3], "big")
         kind, flags = data[at + 3 : at + 5]
-        if kind == SETTINGS and flags and answers:  # it takes the new size
+        # An acknowledged change: the new size applies from here.
+        if kind == SETTINGS and flags and answers:
             size = told.pop(0)
             decoder.max_allowed_table_size = size
         elif kind == HEADER:
@@ -359,11 +363,11 @@ LONG = frame(DATA, 0, 1, framed(b"x" * ((1 << 18) - 5)))
 @pytest.mark.parametrize(
     ("frames", "code"),
     [
-        ([*HELD, *[LONG] * 4], 3),  # beyond the stream's window
-        ([opened(1), frame(DATA, 0, 3, b"x")], 1),  # never opened
+        ([*HELD, *[LONG] * 4], 3),  # over the stream's window
+        ([opened(1), frame(DATA, 0, 3, b"x")], 1),  # a stream never opened
         ([opened(1), frame(DATA, END, 1), opened(3), frame(DATA, 0, 1, b"x")], None),
         ([opened(1), frame(RST, 0, 1, b"\0\0\0\0"), frame(DATA, 0, 1, b"x")], None),
-        ([opened(1, flags=0), frame(DATA, 0, 1, b"x")], 1),  # within a block of headers
+        ([opened(1, flags=0), frame(DATA, 0, 1, b"x")], 1),  # in the middle of a header block
         ([opened(1), opened(3, flags=0), frame(DATA, 0, 1, b"x")], 1),
         ([opened(1, ("content-length", "5")), frame(DATA, 0, 1, framed(b"abc"))], 1),
         ([opened(1), frame(DATA, PADDED, 1, b"\x09abc")], 1),
@@ -371,7 +375,8 @@ LONG = frame(DATA, 0, 1, framed(b"x" * ((1 << 18) - 5)))
         ([opened(1), opened(3), opened(2)], 1),
         ([opened(1), opened(5), opened(3)], 1),
         ([opened(1), opened(3), opened(3)], 1),  # trailers that do not end the stream
-        ([opened(1), opened(3), opened(3, flags=0x5)], 1),  # with fields only for requests
+        # Trailers with fields that only requests may have.
+        ([opened(1), opened(3), opened(3, flags=0x5)], 1),
         ([opened(1), opened(3, flags=0x5), opened(3, flags=0x5)], 5),
         ([opened(1), opened(3), frame(RST, 0, 3, b"\0\0\0\7"), opened(3)], None),
         ([opened(1), frame(HEADER, 0x4, 3, b"\x80")], 1),
@@ -382,7 +387,7 @@ LONG = frame(DATA, 0, 1, framed(b"x" * ((1 << 18) - 5)))
         ([opened(1), frame(RST, 0, 0, b"\0\0\0\7")], 1),
         ([opened(1), opened(3, flags=0), frame(RST, 0, 1, b"\0\0\0\7")], 1),
         ([opened(1), *[frame(RST, 0, 1, b"\0\0\0\7")] * 2], None),
-        ([opened(1), frame(RST, 0, 3, b"\0\0\0\7")], None),  # which the library accepts
+        ([opened(1), frame(RST, 0, 3, b"\0\0\0\7")], None),  # the library accepts this
     ],
 )
 def test_errors_are_the_same_as_from_the_library(frames, code):

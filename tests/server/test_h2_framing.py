@@ -1,4 +1,4 @@
-"""gRPC's bytes in any split, and limits on frames for any reads."""
+"""gRPC messages split anywhere, and limits on frames however the reads fall."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from h2_peers import PREFACE, frame, framed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.server.h2.framing import CallError, Code, Unframer, status_headers, timeout_s
+from laar.server.h2.framing import CallError, Code, Unframer, timeout_s
 from laar.server.h2.guard import MAX_FRAME_BYTES, FloodError, Guard
 from laar.server.h2.library import head_of
 
@@ -18,7 +18,7 @@ messages = st.lists(st.binary(max_size=300), max_size=8)
 
 
 def cut(data, cuts):
-    """The data in pieces."""
+    """Return the data in pieces."""
     marks = sorted({0, len(data), *(c % (len(data) + 1) for c in cuts)})
     return [data[a:b] for a, b in itertools.pairwise(marks)]
 
@@ -79,14 +79,6 @@ def test_timeouts_are_parsed(value, seconds):
 def test_an_invalid_timeout_is_refused(value):
     with pytest.raises(CallError):
         timeout_s(value)
-
-
-@pytest.mark.parametrize(
-    ("text", "written"),
-    [("plain text", b"plain text"), ("100% \n", b"100%25 %0A"), ("\u00e9\x7f", b"%C3%A9%7F")],
-)
-def test_a_status_is_percent_encoded(text, written):
-    assert status_headers(Code.INTERNAL, text)[1] == (b"grpc-message", written)
 
 
 # -- the guard ---------------------------------------------------------------------------------

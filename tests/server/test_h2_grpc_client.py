@@ -1,4 +1,4 @@
-"""A real gRPC client with a transport that is not gRPC's."""
+"""A real gRPC client against laar's own HTTP/2 server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_a_message_of_any_length_comes_back_whole(served, channel, size):
     await eventually(lambda: served.count("closed") == 1, what="the call's end")
 
 
-async def test_hundreds_of_streams_at_once_each_get_their_own(served, channel):
+async def test_hundreds_of_concurrent_streams_get_their_own_messages(served, channel):
     async def one(number):
         call = echo(channel)
         for turn in range(5):
@@ -83,7 +83,7 @@ async def test_a_deadline_ends_the_call_on_both_sides(served, channel):
     await eventually(lambda: served.count("closed") == 1, what="the call's end")
 
 
-async def test_metadata_arrives_as_with_grpc(served, channel):
+async def test_metadata_arrives_as_from_a_grpc_server(served, channel):
     call = echo(channel, metadata=(("traceparent", "00-a"),))
     await call.write(b"a")
     await call.read()

@@ -1,4 +1,4 @@
-"""Hostile peers: each costs at most its own connection, and leaves nothing behind."""
+"""Hostile peers lose at most their own connection, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def served():
 
 
 async def is_well(served):
-    """Another peer is served as if nothing had happened."""
+    """Assert that another peer is served."""
     async with Peer.to(served) as peer:
         peer.call(1)
         peer.message(1, b"well?", end=True)
@@ -69,7 +69,7 @@ async def ends(served, *data, greet=True):
     "data",
     [
         b"GET / HTTP/1.1\r\nhost: a\r\n\r\n",
-        b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + b"x" * 500,  # a TLS hello
+        b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + b"x" * 500,  # a TLS ClientHello
         PREFACE[:-1] + b"X",
         PREFACE + frame(DATA, 0, 1, b"x"),
         PREFACE + frame(SETTINGS, 0, 0, b"x" * 5),
@@ -93,17 +93,18 @@ async def test_the_connection_of_a_silent_peer_is_closed(monkeypatch, caplog):
     "data",
     [
         frame(DATA, 0, 1, length=(1 << 24) - 1),
-        frame(HEADER, 0x4, 1, b"\xff\xff\xff\xff\xff\xff\xff\xff"),  # no HPACK
-        frame(HEADER, 0x4, 1, b"\x80"),  # index 0 and an even stream number
-        frame(HEADER, 0x4, 2, b"\x82"),  # a server's number
+        frame(HEADER, 0x4, 1, b"\xff\xff\xff\xff\xff\xff\xff\xff"),  # not HPACK
+        frame(HEADER, 0x4, 1, b"\x80"),  # index 0 does not exist
+        frame(HEADER, 0x4, 2, b"\x82"),  # an even stream number, which only servers use
         frame(CONTINUATION, 0x4, 1, b"\x82"),
-        frame(HEADER, 0, 1, b"\x82") + frame(PING, 0, 0, b"12345678"),  # within a header block
+        # A frame in the middle of a header block.
+        frame(HEADER, 0, 1, b"\x82") + frame(PING, 0, 0, b"12345678"),
         frame(WINDOW, 0, 0, b"\0\0\0\0"),
-        frame(WINDOW, 0, 0, b"\x7f\xff\xff\xff") * 2,  # beyond a window
-        frame(5, 0x4, 1, b"\0\0\0\2"),  # clients may not push; a stream never opened
-        frame(RST, 0, 7, b"\0\0\0\0"),  # never opened
+        frame(WINDOW, 0, 0, b"\x7f\xff\xff\xff") * 2,  # overflows the window
+        frame(5, 0x4, 1, b"\0\0\0\2"),  # clients may not push
+        frame(RST, 0, 7, b"\0\0\0\0"),  # a stream never opened
         frame(PING, 0, 0, b"short"),
-        frame(DATA, 0x8, 1, b"\xff"),  # more padding than frame
+        frame(DATA, 0x8, 1, b"\xff"),  # more padding than the frame is long
     ],
 )
 async def test_broken_frames_end_their_connection(served, data):
@@ -131,7 +132,7 @@ async def test_endless_header_blocks_are_cut_off(served):
 
 async def test_metadata_that_expands_too_much_is_refused(served):
     """One long value in the table, referenced repeatedly (HPACK bomb)."""
-    literal = b"\x40\x01a\x7f\x81\x1e" + b"v" * 4000  # into the table
+    literal = b"\x40\x01a\x7f\x81\x1e" + b"v" * 4000  # entered in the table
     await ends(served, frame(HEADER, 0x4, 1, literal + b"\xbe" * 12_000))
     first = frame(HEADER, 0x4, 1, bytes(Encoder().encode(HEADERS)))
     await ends(served, first, frame(HEADER, 0x4, 3, literal + b"\xbe" * 12_000))
@@ -154,7 +155,7 @@ async def test_rapid_resets_end_their_connection(served, pad_bytes):
     async with Peer.to(served) as peer:
         for number in range(1, 4001, 2):
             peer.call(number)
-            if pad_bytes is not None:  # which is not a message
+            if pad_bytes is not None:  # padding is not a message
                 peer.h2.send_data(number, b"", pad_length=pad_bytes)
             peer.h2.reset_stream(number)
         await peer.flush()
@@ -241,7 +242,7 @@ async def test_a_closed_window_holds_the_answers_until_it_opens(served):
 
 
 async def test_messages_of_a_peer_that_reads_no_answers_are_not_handled(served):
-    """The messages that wait for one stream are bounded, and another stream continues."""
+    """The number of waiting messages is bounded, and another stream continues."""
     async with Peer.to(served, window=0) as peer:
         peer.call(1)
         sent = 0
@@ -281,7 +282,9 @@ async def test_a_peer_that_pings_and_never_reads_is_cut_off(served):
         await peer.flush()
         (held,) = served.server.connections
         await peer.send(frame(PING, 0, 0, b"12345678") * 60_000)
-        await eventually(lambda: held not in served.server.connections, what="the cut")
+        await eventually(
+            lambda: held not in served.server.connections, what="the connection to be cut"
+        )
         await is_well(served)
 
 
@@ -293,7 +296,7 @@ async def test_a_silent_peer_is_pinged_and_then_aborted(monkeypatch, caplog):
             silent.call(1)
             await silent.flush()
             reading = asyncio.create_task(answering.until(lambda _e: False))
-            await eventually(lambda: served.count("closed") == 1, what="the silent one's end")
+            await eventually(lambda: served.count("closed") == 1, what="the silent peer's end")
             assert len(served.server.connections) == 1
             assert not reading.done()
         await reading
@@ -313,7 +316,7 @@ async def test_a_goaway_lets_open_calls_finish(served):
 
 
 async def test_a_drained_connection_stays_open_until_the_peer_has_read_it(served, monkeypatch):
-    # If it did not, a peer that resets ended calls, as Envoy does, would lose unread answers.
+    # Otherwise a peer that resets ended calls, as Envoy does, would lose unread answers.
     monkeypatch.setattr(connection, "LINGER_S", 20.0)
     async with Peer.to(served) as peer:
         peer.call(1)
@@ -358,13 +361,13 @@ async def test_unfinished_messages_of_all_streams_share_a_limit(served):
         numbers = range(1, 41, 2)
         for number in numbers:
             peer.call(number)
-            peer.h2.send_data(number, b"\0\0\0\x20\0" + b"x" * 3000)  # of 8192
+            peer.h2.send_data(number, b"\0\0\0\x20\0" + b"x" * 3000)  # of 8,192 bytes
         await peer.flush()
         await eventually(lambda: served.count("open") == 20, what="the calls")
         (held,) = served.server.connections
-        await eventually(lambda: held._held_bytes >= 60_000, what="their beginnings")
+        await eventually(lambda: held._held_bytes >= 60_000, what="the unfinished messages")
         for number in numbers:
-            with contextlib.suppress(ProtocolError):  # it was reset meanwhile
+            with contextlib.suppress(ProtocolError):  # the server may have reset the stream
                 peer.h2.send_data(number, b"x" * 3000)
                 await peer.flush()
         refused = await peer.until(
@@ -377,7 +380,7 @@ async def test_unfinished_messages_of_all_streams_share_a_limit(served):
 
 
 def spoken():
-    """The bytes that a well-behaved peer sends in a while."""
+    """Return the bytes that a well-behaved peer sends."""
     h2 = H2Connection(H2Configuration(client_side=True))
     h2.initiate_connection()
     for number in (1, 3, 5):
@@ -434,14 +437,14 @@ async def test_a_port_is_shared_only_if_both_processes_allow_it():
             H2Server(longest_bytes=1).bind(f"127.0.0.1:{served.port}")
 
 
-async def test_a_new_peer_has_room_next_to_peers_at_their_limits(served):
+async def test_a_new_peer_is_served_next_to_peers_at_their_limits(served):
     served.server.held_bytes, served.server.open_calls = Share(100_000), Share(100)
     async with AsyncExitStack() as stack:
         for _ in range(3):
             peer = await stack.enter_async_context(Peer.to(served))
             for number in range(1, 201, 2):
                 peer.call(number)
-                peer.h2.send_data(number, b"\0\0\0\x20\0" + b"x" * 600)  # of 8192
+                peer.h2.send_data(number, b"\0\0\0\x20\0" + b"x" * 600)  # of 8,192 bytes
             await peer.flush()
             await peer.until(lambda e: isinstance(e, events.StreamReset))
         await is_well(served)

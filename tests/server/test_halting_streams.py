@@ -13,7 +13,7 @@ from support.served import ServedEngine
 
 pytestmark = [pytest.mark.envoy, pytest.mark.slow]
 
-PATIENCE_S = 15.0  # longer than the load: no client gives up and reveals the fault
+PATIENCE_S = 15.0  # longer than the test, so that no client's timeout reveals the fault
 WHOLE = {"model": "m", "choices": [{"message": {"content": "one two three"}}]}
 
 
@@ -23,7 +23,7 @@ def event(text, **fields):
 
 
 class Engine(ServedEngine):
-    """Streams three tokens; a dead one sends comments instead of the last two."""
+    """Streams three tokens; after it dies, it sends comments instead of the last two."""
 
     def __init__(self):
         self.dead = False

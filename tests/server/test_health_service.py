@@ -1,4 +1,4 @@
-"""A failing endpoint behind a real Envoy: clients hardly notice, and everything reports it."""
+"""A failing endpoint behind a real Envoy: clients hardly notice, and operators can see it."""
 
 import asyncio
 from collections import Counter
@@ -77,7 +77,7 @@ async def fleet_row(http, gateway, address):
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_one_refusing_endpoint_of_three_gets_no_requests_and_is_shown(gateway, http, shape):
-    # By load alone: with laar's own policy its price keeps clients away before the breaker opens.
+    # laar's own policy would avoid the failing endpoint before the breaker opens.
     routing = {"policy": "least-loaded"}
     upstreams, _, envoy = await fleet(
         gateway, shape, Answer(status=503, body=b"no"), routing=routing
@@ -99,7 +99,7 @@ async def test_one_refusing_endpoint_of_three_gets_no_requests_and_is_shown(gate
         shown = orjson.loads(await answer.read())
     why = {row["endpoint"]: row["why"] for row in shown["filtered"]}
     assert "failing (answers 502, 503 or 504)" in why[bad]
-    # It recovers: a probe by the picker, then a request, and it serves again.
+    # The endpoint recovers: a probe by the picker, then a request, and it serves again.
     upstreams[0].chat_answer = None
     before = len(upstreams[0].asked)
 
@@ -143,7 +143,7 @@ async def test_an_endpoint_with_useless_answers_gets_almost_no_requests(gateway,
     bad = upstreams[0]
     labels = {"endpoint": bad.address, "kind": kind}
 
-    async def is_found():  # one answer per quarter of a second is read
+    async def is_found():  # the picker reads one answer per quarter of a second
         await load(http, envoy.url(), 10)
         return await metric(http, gateway, "laar_endpoint_failures_total", **labels) is not None
 
@@ -157,7 +157,7 @@ async def test_an_endpoint_with_useless_answers_gets_almost_no_requests(gateway,
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_full_queue_is_not_a_fault(gateway, http, shape):
-    """The meaning of a 503 is in its body, which is read although the request was not sampled."""
+    """Only the body tells what a 503 means, so the picker reads it even if it does not sample."""
     upstreams, _, envoy = await fleet(gateway, shape, Answer(status=503, body=FULL))
     ends = await load(http, envoy.url(), 100)
     assert ends["503 with an error"] <= 10

@@ -1,4 +1,4 @@
-"""An engine whose host keeps evicted blocks, with a real picker and a real Envoy."""
+"""An engine that keeps evicted blocks in host memory, with a real picker and a real Envoy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CACHE_TOKENS = 4_000
 
 
 class SGLang(ServedEngine):
-    """Has a cache of `CACHE_TOKENS` tokens, and `host_tokens` behind it."""
+    """Has a cache of `CACHE_TOKENS` tokens, and host memory for `host_tokens` more."""
 
     def __init__(self, host_tokens):
         self.host_tokens = host_tokens

@@ -1,4 +1,4 @@
-"""Direct peers of the ext_proc port other than Envoy."""
+"""Peers other than Envoy on the ext_proc port."""
 
 import time
 

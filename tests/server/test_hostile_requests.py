@@ -1,4 +1,4 @@
-"""Unusual requests, answers and timings, through a real Envoy: the picker loses none."""
+"""No unusual request, answer or timing makes the picker lose a request, with a real Envoy."""
 
 import asyncio
 import contextlib
@@ -74,10 +74,10 @@ async def test_after_an_internal_error_the_complete_request_is_forwarded(
     for _ in range(3):
         status, headers, _ = await post(http, envoy, body)
         assert status == 200
-        assert "x-laar-model" not in headers  # it was not laar's choice
+        assert "x-laar-model" not in headers  # laar did not choose the model
     assert bodies(upstream) == [body] * 3
     assert gateway.runner.picker.metrics.stream_faults == 3
-    assert len(caplog.records) == 1  # many equal ones are logged once
+    assert len(caplog.records) == 1  # equal errors are logged once
     await eventually(lambda: not gateway.runner.picker.table.in_flight.any(), what="the release")
 
 
@@ -85,7 +85,7 @@ async def test_after_an_internal_error_the_complete_request_is_forwarded(
 async def test_no_body_makes_a_request_leave_the_pool_of_its_route(
     gateway, http, shape, monkeypatch
 ):
-    """A body too deep for recursion, and then a picker that fails completely."""
+    """Try a body too deep for recursion, and then a picker that fails on every request."""
     own, foreign = await gateway.upstream(), await gateway.upstream()
     gateway.members((own.address, "m-a"), (foreign.address, "m-b"))
     listed = [
@@ -139,7 +139,7 @@ async def test_a_prompt_nested_too_deeply_to_write_is_left_to_the_engine(served,
 
 
 async def test_other_requests_are_served_while_a_body_of_many_parts_is_read(gateway, http):
-    """In a thread, whose longest turn is bounded in test_hostile_bodies."""
+    """A thread reads it. `test_hostile_bodies` bounds how long the thread holds the interpreter."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker()
@@ -239,7 +239,9 @@ async def test_answers_without_a_body_end_their_requests(served, http):
         assert (got, headers["x-laar-model"]) == (status, "m")
     async with http.head(f"{envoy.url()}/v1/models") as answer:
         assert answer.status == 200
-    await eventually(lambda: gateway.runner.picker.metrics.streams_open == 0, what="both ends")
+    await eventually(
+        lambda: gateway.runner.picker.metrics.streams_open == 0, what="the ends of both streams"
+    )
     assert not gateway.runner.picker.table.in_flight.any()
 
 
@@ -286,7 +288,7 @@ async def test_a_client_that_leaves_during_its_upload_leaves_nothing_behind(gate
     async with connected(envoy) as (_, writer):
         writer.write(HEAD + b"content-length: 100000\r\n\r\n" + chat("m"))
         await eventually(lambda: metrics.streams_open == 1, what="a stream")
-    await eventually(lambda: metrics.streams_open == 0, what="its end")
+    await eventually(lambda: metrics.streams_open == 0, what="the stream's end")
     assert bodies(upstream) == []
 
 
@@ -326,7 +328,7 @@ async def test_no_request_is_misrouted_while_envoy_learns_of_a_new_endpoint(gate
         return bool(bodies(newcomer))
 
     await eventually(served_by_newcomer, what="the newcomer's first request")
-    assert set(statuses[:-1]) <= {404}  # no endpoint serves it yet
+    assert set(statuses[:-1]) <= {404}  # no endpoint serves the model yet
     assert statuses[-1] == 200
     assert len(bodies(old)) == 1
 
@@ -361,7 +363,7 @@ async def test_invalid_numbers_on_a_page_do_not_stop_scrapes(gateway):
 
 @pytest.mark.parametrize("shape", [*SHAPES, "sidecar"])
 async def test_operator_paths_reach_no_endpoint_with_or_without_a_picker(gateway, http, shape):
-    """In the sidecar shape Envoy does not normalize paths: only the picker does."""
+    """In the sidecar shape only the picker normalizes paths, not Envoy."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
@@ -382,7 +384,7 @@ async def test_operator_paths_reach_no_endpoint_with_or_without_a_picker(gateway
 
 @pytest.mark.parametrize("shape", ["gateway", "standalone", "sidecar"])
 async def test_a_post_that_claims_an_upgrade_reaches_no_endpoint_unread(gateway, shape):
-    """Some engines answer as if the header were missing, and for Envoy its body never ends."""
+    """Some engines ignore the header, and for Envoy the body of an upgraded request never ends."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()

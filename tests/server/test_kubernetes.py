@@ -1,4 +1,4 @@
-"""The picker inside a cluster: a real picker and Envoy, an API server that behaves like one."""
+"""The picker in a cluster, with a real Envoy and a stand-in for the Kubernetes API server."""
 
 import asyncio
 import contextlib
@@ -53,13 +53,13 @@ async def other_cluster():
 
 
 def selector(cluster, port, app="vllm", **more):
-    """A source: pods by label."""
+    """Return a source that selects pods by label."""
     source = {"selector": {"app": app}, "ports": [port], "namespace": "ml"}
     return source | {"api_server": cluster.url} | more
 
 
 def inference_pool(cluster, name="fleet"):
-    """A source: an InferencePool."""
+    """Return a source that is an InferencePool."""
     return {"pool": name, "namespace": "ml", "api_server": cluster.url}
 
 
@@ -68,7 +68,7 @@ async def picker(gateway, *sources, **sections):
 
 
 async def pods(gateway, cluster, count, **metadata):
-    """Endpoints on separate addresses and one port, each the pod with its number."""
+    """Start numbered pods, with one endpoint each; their addresses differ, the port is the same."""
     port = free_port()
     found = [await gateway.upstream(f"127.0.0.{n}", port) for n in range(2, count + 2)]
     for number, upstream in enumerate(found):
@@ -98,7 +98,7 @@ async def readiness(gateway):
 
 
 async def quiet(upstream):
-    """Wait until nothing but scrapes and probes has arrived for a while."""
+    """Wait until only scrapes and probes have arrived for 0.3 s."""
 
     def asked():
         return sum(request.path.startswith("/v1/") for request in upstream.requests)
@@ -111,9 +111,9 @@ async def quiet(upstream):
 
 
 async def knows(gateway, *upstreams):
-    """Wait until the picker has listed exactly these for Envoy, and send requests to them.
+    """Wait until the picker has listed exactly these endpoints for Envoy, and picks them.
 
-    An Envoy that starts before that decides alone until it asks for the picker's health again.
+    An Envoy that starts earlier decides alone until its next health check of the picker.
     """
 
     def told():
@@ -138,7 +138,7 @@ async def test_an_endpoint_is_used_and_avoided_within_a_second(gateway, http, cl
         return {await served_by(http, envoy, **turn) for _ in range(4)}
 
     took_s = []
-    for ready in (False, True) * 3:  # the best of three: others use this machine too
+    for ready in (False, True) * 3:  # three tries, as the machine may be busy
         await cluster.put("pods", pod("p1", b.host, ready=ready))
         wanted, start = {a.address, b.address} if ready else {a.address}, time.monotonic()
         while await seen() != wanted:
@@ -173,7 +173,7 @@ async def test_a_new_version_rolls_out_without_a_failed_request(gateway, http, c
             await eventually(lambda up=coming: up.address in used, what="traffic to the new pod")
             gone = pod(old, leaving.host, deletionTimestamp="2026-01-02T00:00:00Z")
             await cluster.put("pods", gone)
-            await quiet(leaving)  # what the engine's preStop pause is for
+            await quiet(leaving)  # as the engine's preStop hook does
             await leaving.__aexit__(None, None, None)
             await cluster.delete("pods", old)
         await knows(gateway, c, d)
@@ -225,7 +225,7 @@ async def test_a_fleet_scaled_to_zero_is_reported_and_the_first_new_pod_serves(
     async def not_ready():
         return await readiness(gateway) == NOT_SERVING
 
-    await eventually(not_ready, what="a readiness that says no")
+    await eventually(not_ready, what="the picker to be unready")
     async with ask(http, envoy) as answer:
         assert answer.status == 503
         assert answer.headers["x-laar-reason"] == "no-endpoints"
@@ -292,7 +292,7 @@ async def test_a_pool_deleted_under_load_is_not_ready_until_it_returns(gateway, 
             clients.create_task(client())
         await eventually(lambda: outcomes == {(200, "laar")}, what="traffic")
         await cluster.delete("inferencepools", "fleet")
-        await eventually(lambda: is_ready(NOT_SERVING), what="a readiness that says no")
+        await eventually(lambda: is_ready(NOT_SERVING), what="the picker to be unready")
         await eventually(lambda: (503, "no-endpoints") in outcomes, what="refusals")
         await cluster.put("inferencepools", pool(ports=(port,)))
         await eventually(lambda: is_ready(SERVING), what="readiness")
@@ -335,7 +335,7 @@ async def test_two_servers_in_one_pod_can_have_separate_sources(gateway, cluster
     await eventually(lambda: len(table) == 2, what="both servers")
     assert {spec.models[0] for spec in table.specs()} == {"chat", "embed"}
     await cluster.delete("pods", "p0")
-    await eventually(lambda: len(table) == 0, what="their end")
+    await eventually(lambda: len(table) == 0, what="the endpoints to leave")
 
 
 @pytest.mark.envoy
@@ -377,7 +377,7 @@ async def test_a_model_rewrite_takes_precedence_over_the_header_of_the_gateway(
     [*_, last] = a.asked
     assert orjson.loads(last.body)["model"] == "org/tiny"
     async with ask(http, envoy, "anything", **header) as answer:
-        assert answer.status == 404  # no rule for this name: the header applies
+        assert answer.status == 404  # no rule for this name, so the header applies
 
 
 @pytest.mark.envoy
@@ -437,7 +437,7 @@ def lists(*names, **adapters):
 
 
 async def llm_d_pool(gateway, cluster, *models):
-    """A pool as llm-d left it: pods without laar's labels, each with its list of models."""
+    """Create a pool as llm-d does: pods without laar's labels, which list their own models."""
     found, port = await pods(gateway, cluster, len(models), labels=LLM_D, annotations={})
     for upstream, names in zip(found, models, strict=True):
         upstream.models = names
@@ -446,11 +446,11 @@ async def llm_d_pool(gateway, cluster, *models):
 
 
 async def picks(http, envoy):
-    """Wait until Envoy calls the picker: one that started without endpoints was not ready."""
+    """Wait until Envoy calls the picker, which was not ready while it had no endpoints."""
 
     async def asked():
         async with ask(http, envoy) as answer:
-            # Envoy gives a reason too while it knows no endpoint.
+            # While it knows no endpoint, Envoy also gives a reason, with a 503.
             return answer.status != 503 and "x-laar-reason" in answer.headers
 
     await eventually(asked, what="a decision of the picker")
@@ -553,9 +553,9 @@ async def test_a_pod_that_was_away_serves_before_it_lists_its_models_again(gatew
     a.models = []
     away = pod("p0", a.host, labels=LLM_D, annotations={}, ready=False)
     await cluster.put("pods", away)
-    await eventually(lambda: len(table) == 0, what="its leave")
+    await eventually(lambda: len(table) == 0, what="the endpoint to leave")
     await cluster.put("pods", pod("p0", a.host, labels=LLM_D, annotations={}))
-    await eventually(lambda: len(table) == 1, what="its return")
+    await eventually(lambda: len(table) == 1, what="the endpoint to return")
     assert await served_by(http, envoy) == a.address
 
 
@@ -572,8 +572,8 @@ async def test_an_engine_that_comes_back_with_another_model_serves_that(
     await picks(http, envoy)
     a.models = lists("other", "org/tiny")
     asked = len(a.requests)
-    await eventually(lambda: len(a.requests) > asked + 5, what="more looks")
-    assert table.models == ["org/tiny"]  # the order of a list has no meaning
+    await eventually(lambda: len(a.requests) > asked + 5, what="more polls of its models")
+    assert table.models == ["org/tiny"]  # the order of a model list has no meaning
     a.models = lists("org/large")
     await eventually(lambda: table.models == ["org/large"], what="the other model")
     assert await served_by(http, envoy, model="org/large") == a.address
@@ -603,7 +603,7 @@ async def test_an_api_server_that_is_down_at_startup_is_awaited(gateway, cluster
     cluster.down = True
     runner = await picker(gateway, selector(cluster, 8000))
     assert await readiness(gateway) == NOT_SERVING
-    await eventually(lambda: bool(runner.picker.problems), what="a complaint")
+    await eventually(lambda: bool(runner.picker.problems), what="the problem")
     cluster.down = False
 
     async def ready():
@@ -661,9 +661,9 @@ async def test_the_example_of_llm_d_is_converted_and_serves_its_pool(
     envoy = await gateway.envoy("full-duplex")
     deciding = {}
     prompt = " ".join(f"word{n}" for n in range(4000))
-    for policy in ("laar", "profile-default"):  # the cost decides; theirs is for comparison
+    for policy in ("laar", "profile-default"):  # laar's cost, and llm-d's profile for comparison
         served = set()
-        for _ in range(3):  # earlier prompts have their prefixes where they were sent
+        for _ in range(3):  # the first request's endpoint holds the prefix of the next
             async with http.post(
                 f"{envoy.url()}/v1/chat/completions",
                 json={"model": "org/tiny", "messages": [{"role": "user", "content": prompt}]},

@@ -1,4 +1,4 @@
-"""The climb on live traffic: a real Envoy, endpoints at three distances, conversations."""
+"""The tuner climbs on live traffic: conversations, a real Envoy, endpoints in three regions."""
 
 import asyncio
 import itertools
@@ -25,7 +25,7 @@ DEADLINE_S = 40.0
 
 @asynccontextmanager
 async def regions():
-    """The endpoints by region; only the near one can be made slow."""
+    """Start endpoints; yield their addresses by region. Only the near one can be made slow."""
     endpoints = {
         region: SimulatedEndpoint(
             EndpointSettings(
@@ -48,12 +48,12 @@ async def regions():
 
 
 class People:
-    """Users that take turns in growing conversations until they have to stop."""
+    """Users in growing conversations, who ask until they are stopped."""
 
     def __init__(self, http, url):
         self._http, self._url = http, f"{url}/v1/chat/completions"
         self.headers = {}
-        self.answered = {}  # times by decision id
+        self.answered = {}  # seconds by decision id
         self.failed = []
         self._talking = []
         self._numbers = itertools.count()
@@ -93,7 +93,7 @@ async def get(http, gateway, path):
 
 
 async def decisions(http, gateway):
-    """The last decisions, newest first, as many as the API allows."""
+    """Return the last decisions, newest first, as many as the API allows."""
     return (await get(http, gateway, "/decisions?limit=200"))["decisions"]
 
 
@@ -125,16 +125,16 @@ async def laar_tune(gateway, *options):
 
 
 async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp_path, monkeypatch):
-    # A busy machine is no reason to skip one.
+    # Failures due to a busy machine must not exclude an endpoint.
     monkeypatch.setattr("laar.core.filters.MAX_FAILURES", 1000)
     windows = tmp_path / "windows.json"
-    # The same after a restart: Envoy knows the picker by it.
+    # Envoy knows the picker by these ports, so they stay after a restart.
     listen = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
     settings = {
         "listen": listen,
         "tuner": {"enabled": True, "window": WINDOW},
         "bodies": {"sample_answers": 1.0},
-        "health": {"enabled": False},  # a slow endpoint must be noticeable
+        "health": {"enabled": False},  # which would hide a slow endpoint from the tuner
     }
     async with regions() as addresses, aiohttp.ClientSession() as http:
         gateway.endpoints_file.write_text(
@@ -143,7 +143,7 @@ async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp
         await gateway.picker(**settings)
         envoy = await gateway.envoy()
         async with People(http, envoy.url()) as people:
-            # The climb runs: the incumbent is measured, candidates are tried and judged.
+            # First the climb measures the incumbent, then it tries and judges candidates.
             shown = await tuner_says(
                 http,
                 gateway,
@@ -165,7 +165,7 @@ async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp
             rtts = {c["region"]: c["rtt_s"] for c in records[0]["candidates"]}
             assert rtts["near"] < rtts["middle"] < rtts["far"]
 
-            # An endpoint gets slow while a candidate serves: the incumbent returns.
+            # If an endpoint becomes slow while a candidate serves, the incumbent returns.
             shown = await tuner_says(
                 http,
                 gateway,
@@ -198,14 +198,14 @@ async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp
             assert slow.count(addresses["near"]) >= 3
             people.headers = {}
 
-            # After a restart it begins again.
+            # After a restart the climb begins again.
             await gateway.stop_picker()
             await gateway.picker(**settings)
             shown = await tuner_says(http, gateway, lambda shown: shown["windows"], "a window")
             assert shown["windows"][0]["role"] == "incumbent"
             assert not people.failed
 
-            # The operator ends it.
+            # The operator ends the climb.
             ran = await laar_tune(gateway, "--freeze", "--json", windows)
             assert ran.exit_code == 0, ran.output
             shown = await get(http, gateway, "/tuner")
@@ -218,7 +218,7 @@ async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp
             ]
             assert all(w["cost_s"] for w in ended(exported, "measured"))
 
-            # And serves what was found, frozen.
+            # A picker with the printed settings serves the weights that were found.
             printed = yaml.safe_load(ran.stdout.partition("# for laar.yaml\n")[2])
             await gateway.picker(listen=listen, **printed)
             assert (await get(http, gateway, "/tuner")) == {"enabled": False}
@@ -235,12 +235,12 @@ async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp
 
 
 def assert_only_its_own(shown, records, people):
-    """A window's figures cover exactly the decisions with its number."""
+    """Assert that each window's figures cover exactly the decisions with its number."""
     checked = 0
     for window in shown["windows"]:
         own = [r for r in records if r.get("tuner", {}).get("window") == window["version"]]
         if len(own) < WINDOW:
-            continue  # it was stopped, or is older than the decisions shown
+            continue  # the window was stopped, or is older than the decisions shown
         assert len(own) == WINDOW
         assert all(r["tuner"]["weights"] == window["weights"] for r in own)
         times = [record["completion"]["latency_s"] for record in own]

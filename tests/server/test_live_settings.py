@@ -84,7 +84,7 @@ async def test_a_change_takes_effect_under_traffic_without_a_failed_request(gate
         await eventually(lambda: metric(runner, CHANGES) == 1, what="the change")
         assert (await post(http, envoy.url(), model="fast")).status == 200
         now = traffic.answers
-        await eventually(lambda: traffic.answers > now + 30, what="traffic after it")
+        await eventually(lambda: traffic.answers > now + 30, what="traffic after the change")
 
         latest = list(runner.picker.observability.memory.latest(20))
         assert {record.decision.policy for record in latest} == {"round-robin"}
@@ -137,7 +137,7 @@ async def test_a_missing_file_changes_nothing(gateway):
 
 
 async def test_an_inaccessible_path_is_reported_as_a_fault(gateway, caplog):
-    """As in a directory that this user may not enter."""
+    """A directory that this user may not enter has the same effect as this long name."""
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker()
     gateway.change(accuracy={"capability": "x" * 300})
@@ -177,7 +177,7 @@ async def test_a_change_that_needs_a_restart_is_reported_until_it_is_reverted(ga
 
 @pytest.mark.envoy
 async def test_settings_that_envoy_depends_on_wait_for_a_restart(gateway, http):
-    """The tenant would be unknown, and Envoy would wait for no held request, until it restarts."""
+    """A running Envoy would not send the new tenant header, nor wait for the longer hold."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker(flow={"enabled": True})
@@ -189,10 +189,10 @@ async def test_settings_that_envoy_depends_on_wait_for_a_restart(gateway, http):
     body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
     async with http.post(url, json=body, headers=headers) as answer:
         assert answer.headers["x-laar-model"] == "m"
-        assert "x-laar-endpoint" not in answer.headers  # since it names a tenant
+        assert "x-laar-endpoint" not in answer.headers  # withheld from requests that name a tenant
 
 
-async def test_a_mixture_that_would_not_start_waits_as_a_whole(gateway):
+async def test_changes_that_are_valid_only_together_wait_together(gateway):
     gateway.members(("127.0.0.1:1", "m"))
     endpoint = {"address": "127.0.0.1:2", "model": "m", "metrics_url": ""}
     runner = await gateway.picker(endpoints=[endpoint], endpoints_file=None)
@@ -220,7 +220,7 @@ async def test_endpoints_in_the_settings_can_be_added_and_removed(gateway):
 
 
 def artifact(mean):
-    """The lab's artifact, with all of one model's cells at a mean."""
+    """Return the lab's artifact with one mean for all cells of one model."""
     known = orjson.loads(
         (files("laar_lab.sim") / "data" / "laar-fleet.capability.json").read_bytes()
     )
@@ -279,8 +279,8 @@ async def test_weights_and_artifact_are_reloaded_and_learned_outcomes_are_kept(g
     assert shown["phi3-mini"]["reported"]["outcomes"] > 0
 
 
-async def test_a_missing_file_in_the_settings_is_found_on_request(gateway):
-    """SIGHUP makes the request, since no known file has changed since the refusal."""
+async def test_sighup_finds_a_file_that_was_missing(gateway):
+    """SIGHUP triggers the search; no watched file has changed since the refusal."""
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker()
     later = gateway.directory / "later.json"
@@ -355,7 +355,7 @@ async def test_a_picker_can_stop_while_reading_a_file_blocks(tmp_path):
     writing = []
 
     def reads():
-        with contextlib.suppress(OSError):  # nobody reads it yet
+        with contextlib.suppress(OSError):  # the picker does not read the pipe yet
             writing.append(os.open(tmp_path / "pipe", os.O_WRONLY | os.O_NONBLOCK))
         return bool(writing)
 
@@ -387,7 +387,8 @@ async def test_a_reload_does_not_end_a_starting_picker(tmp_path):
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        with await asyncio.to_thread(path.open, "wb") as reading:  # the picker has it open, too
+        # Opens once the picker has opened it, too.
+        with await asyncio.to_thread(path.open, "wb") as reading:
             picker.send_signal(signal.SIGHUP)
             reading.write(whole.read_bytes())
             whole.replace(path)
@@ -404,7 +405,7 @@ async def test_a_reload_does_not_end_a_starting_picker(tmp_path):
 
 
 async def test_a_config_map_swap_is_applied_without_a_restart(tmp_path):
-    """Like a kubelet mount: links to a directory that is swapped, and the old one deleted."""
+    """Like a kubelet, swap a link from one directory to the next, and delete the old one."""
     document = {
         "endpoints_file": "endpoints.yaml",
         "accuracy": {"capability": "capability.json"},
@@ -436,7 +437,8 @@ async def test_a_config_map_swap_is_applied_without_a_restart(tmp_path):
         old.rmdir()
         online = runner.picker.learning.online
         await eventually(
-            lambda: online.capability.mean("phi3-mini") == 0.25, what="the new artifact"
+            lambda: online.capability.measured_models["phi3-mini"].mean == 0.25,
+            what="the new artifact",
         )
         assert runner.picker.director.settings.policy == "random"
         assert metric(runner, PENDING) == metric(runner, REFUSED) == 0
@@ -446,7 +448,7 @@ async def test_a_config_map_swap_is_applied_without_a_restart(tmp_path):
             await following
 
 
-async def test_the_changed_key_of_an_endpoint_in_the_settings_is_used_without_a_restart(tmp_path):
+async def test_an_endpoints_changed_key_file_is_read_without_a_restart(tmp_path):
     (tmp_path / "key").write_text("first")
     document = {
         "endpoints": [{"address": "127.0.0.1:1", "model": "m", "key_file": str(tmp_path / "key")}],
@@ -505,7 +507,7 @@ LIVE = [path for path, applies in leaves(Settings) if applies is Applies.AT_ONCE
 
 
 def in_force(runner):
-    """The settings in use by the parts of a picker."""
+    """Return the settings that the parts of a picker use."""
     picker, processor = runner.picker, runner.processor
     watched, candidates = picker.observability, picker.director.candidates
     declared = runner.collectors.resolver._declared
@@ -533,7 +535,7 @@ def in_force(runner):
 
 
 def picker(path, paths):
-    """A picker built from a file with some other settings, and not run."""
+    """Build a picker from a file in which the settings at `paths` differ; do not run it."""
     made = document({"flow.enabled", "decisions.log", "otlp.traces", *paths})
     path.write_text(yaml.safe_dump(made))
     runner = Runner(load(path), seed=1)
@@ -550,4 +552,4 @@ async def test_a_reloaded_setting_has_the_same_effect_as_a_restart(tmp_path, set
     fresh = picker(path, {setting})
     await changed.reloader._reload(path, changed.apply)
     assert in_force(changed) == in_force(fresh)
-    assert in_force(changed) != before, "declared as live, and nothing goes by it"
+    assert in_force(changed) != before, "declared as live, but no part uses it"

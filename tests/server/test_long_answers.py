@@ -1,4 +1,4 @@
-"""The middle of a long answer passes without events of the state machine; nothing else differs."""
+"""The middle of a long answer bypasses the state machine, with the same results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class Call:
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
-        self.reassure = None
 
     def send(self, message: bytes) -> None:
         self.sent.append(message)
@@ -106,7 +105,7 @@ def passed(shape: str, pieces: list[bytes], gap_s: float, end: str) -> tuple[obj
     return call.sent, picker.ended, picker.sampler._paid_at
 
 
-@example("gateway", [0, 2], [101], 0.01, "client leaves")  # an error in two pieces, the last ones
+@example("gateway", [0, 2], [101], 0.01, "client leaves")  # an error split over the last two pieces
 @given(
     st.sampled_from(sorted(SHAPES)),
     st.lists(st.integers(0, 12), max_size=40),
@@ -114,7 +113,9 @@ def passed(shape: str, pieces: list[bytes], gap_s: float, end: str) -> tuple[obj
     st.sampled_from([0.001, 0.01, 0.2]),
     st.sampled_from(ENDS),
 )
-def test_a_passed_piece_equals_the_one_from_the_state_machine(shape, kinds, cuts, gap_s, end):
+def test_passing_a_piece_directly_has_the_effect_of_the_state_machine(
+    shape, kinds, cuts, gap_s, end
+):
     text = DELTA + b"".join(OTHERS[kind] if kind < len(OTHERS) else DELTA for kind in kinds) + DONE
     ends = [at for at in range(1, len(text) + 1) if text[at - 2 : at] == b"\n\n"]
     marks = sorted({0, len(text), *ends[: 2 * len(ends) // 3], *(cut % len(text) for cut in cuts)})

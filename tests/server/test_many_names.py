@@ -1,4 +1,4 @@
-"""The names that the endpoints of a large fleet report at startup."""
+"""The model names that the endpoints of a large fleet report at startup."""
 
 from laar.core.membership import Served
 from support import eventually
@@ -13,7 +13,8 @@ async def test_the_names_of_many_endpoints_cause_only_a_few_changes_of_the_fleet
     version = table.version
     lora = Served(weights={"m": "org/m"}, adapters={"lora": "m"})
     runner.fleet.served(addresses[0], lora)
-    assert table.serving("lora").tolist() == [table.slot(addresses[0])]  # the first at once
+    # The first endpoint's names apply at once.
+    assert table.serving("lora").tolist() == [table.slot(addresses[0])]
     for address in addresses[1:]:
         runner.fleet.served(address, lora)
     await eventually(lambda: len(table.serving("lora")) == len(addresses), what="all names")

@@ -25,6 +25,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
 def test_memory_pages_are_not_faulted_in_again_for_each_request() -> None:
-    """Without it each of the hundred takes some 900 page faults."""
+    """Otherwise each of the hundred requests would take some 900 page faults."""
     faults = subprocess.check_output([sys.executable, "-c", COPIES])
     assert int(faults) < 1000

@@ -112,7 +112,7 @@ class Exchange:
 
     async def headers(self, *, end=True, subset=None, **headers):
         message = pb.ProcessingRequest(request_headers=pb.HttpHeaders(end_of_stream=end))
-        message.protocol_config.request_body_mode = 4  # FULL_DUPLEX_STREAMED
+        message.protocol_config.request_body_mode = 4  # ProcessingMode.FULL_DUPLEX_STREAMED
         for name, value in {":path": "/v1/files/7", ":method": "GET", **headers}.items():
             message.request_headers.headers.headers.append(
                 pb.HeaderValue(key=name, raw_value=value.encode())
@@ -175,7 +175,7 @@ async def test_a_subset_hint_of_another_type_is_ignored(gateway):
             exchange.call.cancel()
 
 
-async def test_an_empty_subset_is_a_503(gateway):
+async def test_an_empty_subset_gets_a_503(gateway):
     gateway.members(("10.9.0.1:80", "m"))
     await gateway.picker()
     async with grpc.aio.insecure_channel(gateway.settings.listen.ext_proc) as channel:
@@ -210,9 +210,9 @@ async def test_draining_reports_not_ready_first_and_lets_open_streams_finish(gat
         async def not_ready():
             return await health(listen.health, "readiness") == NOT_SERVING
 
-        await eventually(not_ready, what="a readiness that says no")
+        await eventually(not_ready, what="readiness to end")
         assert await health(listen.health, "liveness") == SERVING
-        new = Exchange(channel)  # still served while draining
+        new = Exchange(channel)  # served although the picker drains
         await new.headers()
         assert destination(await new.answer())
         await new.call.done_writing()

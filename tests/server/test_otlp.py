@@ -1,4 +1,4 @@
-"""Spans to a real OTLP receiver; a collector that is down, slow, or refuses."""
+"""Spans sent to a real OTLP receiver, also if it is down, slow, or refuses them."""
 
 import asyncio
 import json
@@ -34,18 +34,18 @@ async def collector():
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """The records waiting at the end are sent however busy this machine is."""
+    """Give the last records time to be sent on a busy machine."""
     monkeypatch.setattr(tracing, "LAST_S", 10.0)
 
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Batches follow each other quickly."""
+    """Send a batch every 20 ms."""
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
 
 
 def asked(runner, count):
-    """Some traced requests, from beginning to end."""
+    """Decide and settle some traced requests; return the decisions."""
     makes = runner.picker.observability.spans
     traces = [makes.join((), SAMPLED, "") if makes else None for _ in range(count)]
     decisions = [ask(runner, trace=trace) for trace in traces]
@@ -77,8 +77,8 @@ async def test_a_sampled_request_is_a_span_of_the_trace_of_its_client(
     url = gateway.url("admin", f"/decisions/{decision_id}")
     async with http.get(url) as found:
         shown = await found.json()
-    await gateway.stop_picker()  # which sends waiting spans
-    await envoy.stop()  # which flushes its log
+    await gateway.stop_picker()  # sends the waiting spans
+    await envoy.stop()  # flushes its log
 
     [span] = collector.spans
     assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
@@ -225,7 +225,7 @@ async def test_a_full_queue_drops_the_oldest_spans(tmp_path, collector, monkeypa
         await eventually(lambda: collector.requests == 1, what="an attempt")
         last = asked(runner, 20)[-5:]
         collector.hangs = False
-        await eventually(lambda: len(collector.spans) == 10, what="what was kept")
+        await eventually(lambda: len(collector.spans) == 10, what="the remaining spans")
         found = [attributes(span)["laar.decision.id"] for span in collector.spans]
         assert found == [decision.id for decision in first + last]
 
@@ -251,7 +251,7 @@ async def test_a_slow_collector_is_abandoned_and_retried(
     collector.hangs = True
     async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
         asked(runner, 3)
-        await eventually(lambda: bool(logged(caplog)), what="giving up")
+        await eventually(lambda: bool(logged(caplog)), what="the export to be abandoned")
         collector.hangs = False
 
         async def taken():
@@ -352,7 +352,7 @@ def test_without_the_extra_the_start_reports_what_to_install(tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, "laar.telemetry.tracing", None)
     with pytest.raises(SettingError, match=r"pip install '\.\[otel\]'"):
         starting(tmp_path, traces="http://h/v1/traces")
-    starting(tmp_path)  # it is not needed
+    starting(tmp_path)  # without traces the extra is not needed
 
 
 def test_opentelemetry_is_imported_only_if_enabled(tmp_path):

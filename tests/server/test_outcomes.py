@@ -1,4 +1,4 @@
-"""Outcomes over HTTP and gRPC to a running picker, and its state across restarts."""
+"""Outcomes reported to a running picker over HTTP and gRPC, and its state across restarts."""
 
 import math
 import time
@@ -53,12 +53,13 @@ def artifact(path, probabilities, *, spread=0.0):
 
 
 async def picker(gateway, models=("a", "b"), *, probabilities=None, accuracy=None, **sections):
-    """A picker with endpoints that get no requests; decisions are made on its director."""
+    """Start a picker whose endpoints do not exist; the tests call its director directly."""
     gateway.members(*((f"127.0.0.1:{at}", model) for at, model in enumerate(models, start=1)))
     capability = artifact(
         gateway.directory / "capability.json", probabilities or {"a": 0.9, "b": 0.8}
     )
-    slow = {"scrape_interval_s": 60, "probe_interval_s": 600}  # nothing listens there
+    # Rare readings, as nothing listens at these addresses.
+    slow = {"scrape_interval_s": 60, "probe_interval_s": 600}
     still = {"k_rtt": 0}  # round trips of a busy test machine would affect the cost
     runner = await gateway.picker(
         accuracy={"capability": capability, **(accuracy or {})},
@@ -71,7 +72,7 @@ async def picker(gateway, models=("a", "b"), *, probabilities=None, accuracy=Non
 
 
 async def all_refused(runner):
-    """Wait until no endpoint is better than another because it has not been probed yet."""
+    """Wait until every endpoint has refused a probe, so that none seems better than another."""
     table = runner.picker.table
     await eventually(lambda: bool((table.failures[table.active] == math.inf).all()))
 
@@ -119,7 +120,7 @@ async def get(gateway, http, path):
 
 
 def believed(decision, model):
-    """P(correct) of a model at a decision."""
+    """Return P(correct) of a model as seen by a decision."""
     view = decision.view
     specs = [view.table.spec(int(slot)) for slot in view.slots]
     return float(view.probability[[spec.models[0] for spec in specs].index(model)])
@@ -159,7 +160,7 @@ async def test_an_invalid_file_of_reporters_is_refused(gateway, text):
 
 @pytest.fixture
 def doubtful(monkeypatch):
-    """The artifact's probabilities weigh few outcomes, so that a few reports show."""
+    """Give the artifact's probabilities the weight of 2.5 outcomes, so that few reports suffice."""
     monkeypatch.setattr("laar.accuracy.online.KAPPA", 2.5)
 
 
@@ -169,7 +170,8 @@ async def test_posted_failures_move_the_choice_to_the_other_model(gateway, http,
     assert (first.model, believed(first, "a")) == ("a", pytest.approx(0.9))
     for made in range(1, 9):
         decision = ask(runner, f"question {made}", model="a")
-        ask(runner, f"question {made}", model="b")  # so that both are known to be equally fast
+        # So that both models are known to be equally fast.
+        ask(runner, f"question {made}", model="b")
         status, answer = await post(gateway, http, {"decision_id": decision.id, "correct": False})
         assert (status, answer["accepted"], answer["verdicts"]) == (200, 1, ["taken"])
         last = ask(runner)
@@ -184,7 +186,7 @@ async def test_the_decision_log_is_usable_for_a_fit_and_as_a_trace(gateway, http
     runner = await picker(gateway, decisions={"log": str(log)})
     for number in range(12):
         first = ask(runner, f"question {number}", model="auto" if number % 2 else "b")
-        if number % 3 == 0:  # it was wrong, and the client reports only the retry
+        if number % 3 == 0:  # the first answer was wrong, and the client reports only the retry
             retry = ask(runner, f"question {number}", tried=first.model)
         if number % 4 < 2:
             told = {"decision_id": (first if number % 3 else retry).id, "correct": True}
@@ -217,7 +219,8 @@ async def test_the_decision_log_is_usable_for_a_fit_and_as_a_trace(gateway, http
         ({"status": 200, "error": True}, "unanswered"),
         ({"status": None, "cause": "error"}, "unanswered"),  # Envoy reached no endpoint
         ({"status": 200, "cause": "reset"}, "taken"),
-        ({"status": None, "cause": "disconnect"}, "taken"),  # the answer passes elsewhere
+        # The answer does not pass through the picker.
+        ({"status": None, "cause": "disconnect"}, "taken"),
     ],
 )
 async def test_a_refusal_cannot_be_reported_as_a_wrong_answer(gateway, http, end, verdict):
@@ -285,7 +288,7 @@ async def test_a_flood_of_false_reports_moves_a_cell_by_no_more_than_its_cap(gat
     runner = await picker(gateway, ("a",), accuracy={"cap_per_hour": 20})
     lies = [{"decision_id": ask(runner, f"{n}").id, "correct": False} for n in range(500)]
     _, answer = await post(gateway, http, {"outcomes": lies})
-    assert answer["verdicts"].count("taken") == 10  # the bucket holds half an hour's share
+    assert answer["verdicts"].count("taken") == 10  # at most the allowance of half an hour at once
     assert answer["verdicts"].count("limited") == 490
     assert believed(ask(runner), "a") > 0.9 * 50 / (50 + 20)
 
@@ -350,7 +353,7 @@ async def test_decision_ids_come_from_the_system_and_not_from_the_seed(gateway):
     for _ in range(2):
         runner = await picker(gateway)
         made |= {ask(runner, f"question {n}").id for n in range(20)}
-    assert len(made) == 40  # the fixture's pickers share one seed
+    assert len(made) == 40  # although the pickers of this fixture have the same seed
 
 
 async def test_without_a_token_only_this_machine_can_report(gateway, http):
@@ -382,14 +385,15 @@ async def test_one_report_for_the_last_attempt_settles_the_whole_chain(gateway, 
     first = ask(runner, "q")
     second = ask(runner, "q", tried=",".join(first.tried))
     assert (first.model, second.model) == ("a", "b")
-    assert believed(ask(runner, "other"), "a") == pytest.approx(0.9)  # a retry alone shows nothing
+    # A retry alone teaches nothing.
+    assert believed(ask(runner, "other"), "a") == pytest.approx(0.9)
     await post(gateway, http, {"decision_id": second.id, "correct": True})
     after = ask(runner, "other")
     assert believed(after, "a") == pytest.approx(10 * 0.9 / 11, rel=1e-3)
     assert believed(after, "b") == pytest.approx((10 * 0.8 + 1) / 11, rel=1e-3)
     assert 'laar_retry_outcomes_total{verdict="taken"} 1.0' in await get(gateway, http, "/metrics")
     _, late = await post(gateway, http, {"decision_id": first.id, "correct": False})
-    assert late["verdicts"] == ["repeated"]  # the retry has reported it already
+    assert late["verdicts"] == ["repeated"]  # the report on the retry included it
 
 
 async def test_a_client_that_reports_each_attempt_is_not_counted_twice(gateway, http, doubtful):
@@ -405,7 +409,7 @@ async def test_a_client_that_reports_each_attempt_is_not_counted_twice(gateway, 
     "end", [{"status": 503}, {"status": None, "cause": "disconnect"}, {"cause": "reset"}]
 )
 async def test_a_retry_after_a_truncated_answer_does_not_show_a_wrong_one(gateway, http, end):
-    """This is what an engine that crashes in the middle of its stream leaves."""
+    """An engine that crashes in the middle of its stream leaves such an answer."""
     runner = await picker(gateway)
     first = ask(runner, "q", **end)
     second = ask(runner, "q", tried=",".join(first.tried))
@@ -441,7 +445,7 @@ async def test_learned_state_survives_a_restart(gateway, http):
     lies = [{"decision_id": ask(runner, f"{n}").id, "correct": False} for n in range(20)]
     await post(gateway, http, {"outcomes": lies})
     text = "x1 " * 1333  # 4,000 characters
-    for _ in range(200):  # 2 characters a token instead of the artifact's 4
+    for _ in range(200):  # 2 characters per token, where the artifact says 4
         ask(runner, text, model="a", prompt_tokens=2000)
     before = ask(runner, text, model="a")
     runner = await picker(gateway, accuracy=accuracy)
@@ -488,7 +492,7 @@ async def test_the_state_is_saved_regularly_and_a_full_disk_is_reported(gateway,
     blocked.mkdir()
     (blocked / "in the way").touch()
     runner = await picker(gateway, accuracy={"state_file": str(blocked)})
-    await eventually(lambda: "accuracy.state_file" in runner.picker.problems, what="a complaint")
+    await eventually(lambda: "accuracy.state_file" in runner.picker.problems, what="the problem")
     assert str(blocked) in runner.picker.problems["accuracy.state_file"]
     assert ask(runner).model == "a"
 
@@ -498,7 +502,7 @@ async def test_a_state_file_in_a_missing_directory_is_refused(gateway):
         await picker(gateway, accuracy={"state_file": str(gateway.directory / "no" / "state")})
 
 
-# What is shown of the models.
+# What the picker shows about models.
 
 
 async def test_the_speed_of_a_model_that_became_slower_is_learned_and_shown(gateway, http):
@@ -580,7 +584,7 @@ async def test_an_outcome_counts_for_the_model_that_answered_after_a_retry_by_en
         accuracy={"capability": capability}, readings=slow, routing={"k_rtt": 0}
     )
     envoy = await gateway.envoy()
-    # Otherwise the first probe or reading may find the engine down, and Envoy has nothing to retry.
+    # A first probe or reading after the stop would exclude the engine, so Envoy would not retry.
     table, problems = runner.picker.table, runner.picker.problems
     await eventually(
         lambda: (
@@ -657,7 +661,7 @@ async def test_nothing_about_a_model_is_learned_from_a_refusal(gateway, http):
 
 
 async def test_an_artifact_for_other_models_is_reported(gateway, http):
-    """Like one measured under the names of a hub, for engines that serve shorter ones."""
+    """For example, its names are those of a model hub, and the engines serve shorter names."""
     runner = await picker(
         gateway, ("llama", "phi"), probabilities={"org/llama": 0.9, "org/phi": 0.8}
     )
@@ -685,7 +689,7 @@ async def test_outcomes_alone_make_a_picker_calibrated(gateway, http):
     assert runner.picker.learning.calibrated(runner.picker.table.models)
 
 
-# Weak outcomes.
+# Signs and repetitions as weak outcomes.
 
 
 @pytest.mark.parametrize("counts", [True, False])

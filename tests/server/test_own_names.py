@@ -1,4 +1,4 @@
-"""Pods whose models no setting names, and their own lists."""
+"""Pods whose models come from their own lists, not from settings."""
 
 import pytest
 

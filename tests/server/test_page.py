@@ -22,7 +22,7 @@ TAB, ENTER = "\ue004", "\ue007"
 
 @pytest.fixture
 async def page(tmp_path, chromium):
-    """A browser and a picker that has decided something."""
+    """Yield a browser and a picker that has made some decisions."""
     endpoints = (
         ("10.9.0.1:8000", "small", "eu-west"),
         ("10.9.0.2:8000", "large", HOSTILE),
@@ -64,7 +64,8 @@ async def test_the_page_follows_the_picker_and_every_part_has_content(page):
     await shows(page, "#figures", "of the last 2, 1 of them 401 of ")
     await shows(page, "#retries", "2")
     assert await page.run("return document.querySelectorAll('#fleet tbody tr').length") == 3
-    assert "not read" not in await page.text("#fleet")  # its probes are all that is visible
+    # Endpoints without a metrics page are only probed.
+    assert "not read" not in await page.text("#fleet")
     assert await page.run("return document.querySelectorAll('#list summary rect').length") >= 10
     assert await page.run("return document.querySelectorAll('#scatter circle').length") == 1
     assert not await page.run("return document.querySelector('#problems').checkVisibility()")
@@ -168,7 +169,7 @@ async def test_weights_and_settings_are_shown_without_secrets(page):
         await shows(page, "#settings", text)
 
 
-async def test_names_are_shown_as_text_and_prompts_never(page):
+async def test_names_are_shown_as_plain_text_and_prompts_are_never_shown(page):
     ask(page.runner, id=HOSTILE)
     await page.open(page.url)
     await shows(page, "#fleet", HOSTILE)
@@ -265,7 +266,7 @@ async def test_a_url_opens_the_page_at_a_decision_or_at_a_time(page):
     async def both():
         return set(await page.run(shown)) == {first.id, later.id}
 
-    await eventually(both, what="the decisions of now")
+    await eventually(both, what="the current decisions")
     until = f"{page.url}/decisions?until=soon"
     async with aiohttp.ClientSession() as http, http.get(until) as answer:
         assert answer.status == 400
@@ -451,7 +452,7 @@ async def test_the_token_is_asked_for_in_a_form(tmp_path, chromium):
 async def test_an_open_page_asks_for_the_token_after_it_was_replaced(
     tmp_path, chromium, monkeypatch
 ):
-    """It retried the old one repeatedly, and its address, shared with others, was locked out."""
+    """Retries with the old token once locked out the page's address, which others shared."""
     monkeypatch.setattr("laar.server.admin.server.TOKENS_S", 0.05)
     token = tmp_path / "token"
     token.write_text("let-me-look-please")

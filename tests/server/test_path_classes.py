@@ -1,4 +1,4 @@
-"""Every kind of request through Envoy: with the model's name spliced or not, read or not."""
+"""Every class of path through Envoy, whether the picker reads or changes its bodies or not."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ async def test_each_path_reaches_an_endpoint_under_a_name_that_it_knows(
             )
             assert "x-laar-reason" in answer.headers, (path, model, in_chunks)
         sent = orjson.loads(upstream.asked[-1].body)
-        spliced = path != "/v1/files"  # whose bodies are never read
+        spliced = path != "/v1/files"  # its bodies are never read
         assert sent["model"] == ("m" if spliced else model), (path, model, in_chunks)
         assert sent | {"model": ""} == PROMPT | {"model": ""}
 
 
 async def ask_all(http, url, asked):
-    """Send each request several times; all are answered."""
+    """Send each request several times; assert that all are answered."""
     for _, (method, path, body) in itertools.product(range(6), asked):
         data = body() if callable(body) else body
         async with http.request(method, url + path, data=data) as answer:
@@ -219,7 +219,7 @@ async def test_bodies_around_the_limit_reach_their_model_or_get_413(gateway, htt
 
 
 def form_behind(parts, heading_bytes=0):
-    """Return a form with its model after so many files, the first with a heading of some length."""
+    """Return a form with `parts` files before the model; the first has a heading of some length."""
     opening = f"--{BOUNDARY}\r\n".encode()
     file = b'content-disposition: form-data; name="file"; filename="a.wav"\r\n\r\nx\r\n'
     long = opening + b"x-long: " + b"x" * heading_bytes + b"\r\n" + file

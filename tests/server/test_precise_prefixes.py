@@ -1,4 +1,4 @@
-"""Engines that publish their cache events are tracked exactly, through a real Envoy."""
+"""The caches of engines that publish events are tracked exactly, through a real Envoy."""
 
 import itertools
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -36,7 +36,7 @@ async def post(http, url, body, **headers):
 
 @asynccontextmanager
 async def followed_engine(gateway, http):
-    """Yield the URLs of Envoy and of an engine whose events are seen, and the beliefs."""
+    """Yield the URLs of Envoy and of an engine that publishes events, and the believed share."""
     async with AsyncExitStack() as stack:
         events = KvEventSettings(endpoint="tcp://127.0.0.1:*", replay_endpoint="tcp://127.0.0.1:*")
         engine = SimulatedEndpoint(
@@ -68,7 +68,7 @@ async def followed_engine(gateway, http):
         fresh = itertools.count(100)
 
         async def followed():
-            """Events from before the picker listens are not seen, nor sent again."""
+            """Ask until events arrive: those from before the picker listens are lost."""
             await post(http, url, chat(story(next(fresh), 30)))
             return runner.picker.prefixes.blocks_held.size("m")
 
@@ -84,8 +84,8 @@ async def test_a_cache_is_estimated_from_its_events(gateway, http):
         assert all(believed(body) > 0.9 for body in bodies)
 
         before = believed(bodies[0])
-        await post(http, direct, chat(story(10, 700)))  # past the picker: it evicts a part
-        await eventually(lambda: believed(bodies[0]) < before, what="an eviction that was seen")
+        await post(http, direct, chat(story(10, 700)))  # bypasses the picker, and evicts a part
+        await eventually(lambda: believed(bodies[0]) < before, what="the eviction to be noticed")
         share = believed(bodies[0])
         found, _ = await post(http, direct, bodies[0])
         assert 0.1 < share < 0.9
@@ -95,12 +95,12 @@ async def test_a_cache_is_estimated_from_its_events(gateway, http):
 
 
 async def test_a_client_cannot_claim_blocks_of_another_prompt(gateway, http):
-    """The session in a body takes precedence in vLLM; a client knows the ids of its decisions."""
+    """A client could name a decision of its own as its session, to claim that decision's blocks."""
     async with followed_engine(gateway, http) as (url, direct, believed):
         shared, other = chat(story(1, 1200)), chat(story(2, 1200))
         await post(http, url, shared)
-        _, answered = await post(http, url, shared)  # cached: its events name no blocks
+        _, answered = await post(http, url, shared)  # cached, so its events name no blocks
         claimed = {"x-session-id": answered["x-laar-decision-id"]}
         await post(http, direct, other, **claimed)
         await post(http, direct, chat(story(3, 1200)))  # evicts the shared prompt
-        await eventually(lambda: believed(shared) < 0.9, what="an eviction that was seen")
+        await eventually(lambda: believed(shared) < 0.9, what="the eviction to be noticed")

@@ -1,4 +1,4 @@
-"""Disaggregated prefill with a real Envoy: the header that an endpoint's sidecar gets."""
+"""Disaggregated prefill with a real Envoy: the sidecar's header names the prefiller."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -21,7 +21,7 @@ def chat(text):
 
 
 def write(gateway, **roles):
-    """Write the endpoints file: an upstream for each role."""
+    """Write the endpoints file; `roles` maps an address to its role."""
     document = {
         "endpoints": [
             {"address": address, "models": ["m"], "labels": {ROLE_LABEL: role}}
@@ -39,9 +39,7 @@ async def ask(http, url, body, path="/v1/chat/completions", **headers):
 
 
 @pytest.mark.parametrize("shape", ["sidecar", "standalone", "full-duplex"])
-async def test_the_sidecar_gets_the_prefiller_from_the_picker_and_never_from_a_client(
-    gateway, http, shape
-):
+async def test_the_sidecar_gets_the_pickers_prefiller_and_never_a_clients(gateway, http, shape):
     p, d = await gateway.upstream(), await gateway.upstream()
     write(gateway, **{p.address: "prefill", d.address: "decode"})
     await gateway.picker(routing={"apart": "threshold", "apart_tokens": 100})
@@ -67,7 +65,7 @@ async def test_a_clients_prefiller_header_is_removed_without_roles(gateway, http
 
 
 def let_clients_name_prefillers(bootstrap):
-    """Like a third-party gateway, which does not remove the header."""
+    """Change the bootstrap to pass the header on, as a third-party gateway does."""
     listener = bootstrap["static_resources"]["listeners"][0]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     del manager["early_header_mutation_extensions"]
@@ -89,20 +87,21 @@ async def test_a_retry_by_envoy_names_the_same_prefiller(gateway, http, shape):
 
 
 class Sidecar(RecordingUpstream):
-    """A sidecar that passes on the error of a prefiller, like many releases of llm-d's."""
+    """A sidecar that passes on its prefiller's error, like many releases of llm-d's sidecar."""
 
     async def _handle(self, request):
         self.default_answer = Answer(status=502 if PREFILLER in request.headers else 200)
         return await super()._handle(request)
 
 
-async def test_a_prefiller_that_fails_costs_no_client_a_trial(gateway, http, monkeypatch):
+async def test_no_client_is_used_to_try_a_failed_prefiller_again(gateway, http, monkeypatch):
     d, e = [await gateway.enter(Sidecar()) for _ in range(2)]
     p = await gateway.upstream()
     p.default_answer = Answer(status=503)
     write(gateway, **{p.address: "prefill", d.address: "decode", e.address: "decode"})
     monkeypatch.setattr("laar.health.breaker.FIRST_TRIAL_S", 0.2)
-    readings = {"scrape_interval_s": 0.1, "probe_interval_s": 60}  # the probes would end it, too
+    # Probes are rare, as one would also end the trial.
+    readings = {"scrape_interval_s": 0.1, "probe_interval_s": 60}
     await gateway.picker(routing={"apart": "always"}, readings=readings)
     url = (await gateway.envoy()).url()
     statuses = []
@@ -162,7 +161,7 @@ ENCODERS = "x-encoder-hosts-ports"
 
 
 def with_media(text, *seen):
-    """A chat with an image for each name in `seen`, or with sound for a name in capitals."""
+    """Return a chat with an image for each name in `seen`, or with sound for a name in capitals."""
     parts = [{"type": "text", "text": text}]
     for name in seen:
         if name.isupper():
@@ -190,7 +189,9 @@ async def test_the_sidecar_gets_an_encoder_for_each_image_and_none_for_text(gate
     none, three, one = [request.headers.getall(ENCODERS, []) for request in d.asked]
     assert none == []
     (three,), (one,) = three, one
-    assert set(three.split(",")) == {e.address for e in encoders}, "one each, while all are idle"
+    assert set(three.split(",")) == {e.address for e in encoders}, (
+        "an encoder each, as all are idle"
+    )
     assert one in three.split(",")
     assert [orjson.loads(request.body) for request in d.asked] == bodies
     assert not any(e.asked for e in encoders)

@@ -1,4 +1,4 @@
-"""Prompt lengths in tokens are learned from answers, through a real Envoy."""
+"""The picker learns prompt lengths in tokens from answers, with a real Envoy."""
 
 import random
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.envoy
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_prompts_of_mixed_scripts_are_estimated_from_reported_lengths(gateway, http, shape):
-    """The simulated engine counts a token for six ASCII characters, and one for any other."""
+    """The simulated engine counts six ASCII characters, or any one other character, as a token."""
     endpoint = SimulatedEndpoint(EndpointSettings(model="m", time_scale=0.001))
     await endpoint.start()
     try:

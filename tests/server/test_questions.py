@@ -7,9 +7,7 @@ from support import Answer, eventually
 from support.pickers import request
 
 
-async def test_an_endpoint_that_leaves_during_its_probe_gets_requests_after_it_returns(
-    gateway, monkeypatch
-):
+async def test_an_endpoint_that_left_during_its_probe_is_used_once_it_returns(gateway, monkeypatch):
     monkeypatch.setattr("laar.health.breaker.FIRST_TRIAL_S", 0.1)
     sound, bad = await gateway.upstream(), await gateway.upstream()
     asked, answer = asyncio.Event(), asyncio.Event()
@@ -33,16 +31,20 @@ async def test_an_endpoint_that_leaves_during_its_probe_gets_requests_after_it_r
     slot = director.table.slot(bad.address)
     while sum(decision.slot == slot for decision in held) < 4:
         held.append(decided())
-    for decision in [each for each in held if each.slot == slot][:-1]:  # one stays in flight
+    # The last one stays in flight.
+    for decision in [each for each in held if each.slot == slot][:-1]:
         director.replied(decision, Reply(status=503), clock())
     await asyncio.wait_for(asked.wait(), 10.0)
     gateway.members(both[0])
-    await eventually(lambda: len(director.table) == 1, what="its leaving")
+    await eventually(lambda: len(director.table) == 1, what="the endpoint to leave")
     bad.chat_answer = Answer(body=b'{"choices": []}')
     answer.set()
     await eventually(
-        lambda: not director.health.records.endpoints[slot].breaker.probing, what="its answer"
+        lambda: not director.health.records.endpoints[slot].breaker.probing,
+        what="the answer to the probe",
     )
     gateway.members(*both)
-    await eventually(lambda: director.table.slot(bad.address) == slot, what="its return")
-    await eventually(lambda: decided().slot == slot, what="a request there")
+    await eventually(
+        lambda: director.table.slot(bad.address) == slot, what="the endpoint to return"
+    )
+    await eventually(lambda: decided().slot == slot, what="a request at the endpoint")

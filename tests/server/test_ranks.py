@@ -31,7 +31,7 @@ PAGES = {
 
 
 class RankedEngine(ServedEngine):
-    """An engine with data-parallel ranks: a metrics page with a line for each, one port."""
+    """An engine with data-parallel ranks on one port; its metrics page has a line for each."""
 
     def __init__(self, ranks=2, *, kind="vllm", elsewhere=0):
         self.ranks = ranks
@@ -93,7 +93,7 @@ async def test_a_conversation_stays_at_its_rank_and_both_are_used(gateway, http,
     for rank, prompts in engine.prompts.items():
         for prompt in prompts:
             ranks_of[prompt.partition(b"talk ")[2][:1]].add(rank)
-    # By chance it would be one of the eight.
+    # By chance about one of the eight conversations would stay at its rank.
     assert sum(len(ranks) == 1 for ranks in ranks_of.values()) >= 5
     assert len(engine.prompts["0"]) + len(engine.prompts["1"]) == 32
 

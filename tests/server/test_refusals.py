@@ -1,4 +1,4 @@
-"""The counter of answers by laar itself: each once, whichever part refused."""
+"""laar counts its own answers exactly once, whichever part of it refuses a request."""
 
 from dataclasses import replace
 
@@ -58,11 +58,11 @@ async def test_answers_by_laar_itself_are_counted_once_by_reason(processor):
     begin(opened(processor), "/v1/models", "GET", end=True)
     shadow = opened(processor, enforced=False)
     begin(shadow, CHAT)
-    send(shadow, b'{"model": "unknown"}')  # passes
+    send(shadow, b'{"model": "unknown"}')  # is not refused in shadow
     broken = opened(processor)
     begin(broken, CHAT, pool="p")
     processor.ask = None
-    send(broken, b'{"model": "m"}')  # must not pass: any endpoint of any pool would get it
+    send(broken, b'{"model": "m"}')  # must be refused: Envoy would choose from all pools
     assert broken._call.answers
     assert dict(processor.metrics.refusals) == {
         ("403", "denied-path"): 1,

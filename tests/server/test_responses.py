@@ -1,4 +1,4 @@
-"""Conversations that engines store, through a real Envoy and simulated endpoints."""
+"""Conversations stored by engines, with a real Envoy and simulated endpoints."""
 
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -26,7 +26,7 @@ async def asked(http, url, text, **fields):
 
 @asynccontextmanager
 async def three_engines(gateway, shape, **settings):
-    """Three endpoints behind a picker and an Envoy, and the URL of the latter."""
+    """Start three endpoints behind a picker and an Envoy; yield Envoy's URL."""
     async with AsyncExitStack() as stack:
         addresses = []
         for _ in range(3):
@@ -80,4 +80,4 @@ async def test_posts_below_responses_do_not_continue_an_answer(gateway, http):
             body = {"model": "m", "input": "hi"}
             async with http.post(f"{url}/v1/responses/{name}", json=body) as answer:
                 assert answer.headers["x-laar-endpoint"]
-                assert answer.status == 405  # a simulated one has no such route
+                assert answer.status == 405  # from the simulated endpoint, which lacks this path

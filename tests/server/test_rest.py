@@ -31,12 +31,12 @@ async def test_visits_are_rare_while_nothing_is_in_flight(runner: Runner) -> Non
 
     decision = picker.director.decide(Request(id="1", model="m", api=Api.CHAT), now[0])
     picker.director.settle(decision, Completion(status=200, cause="complete", latency_s=1.0))
-    assert interval_s(1.0, 60.0) == 1.0, "it has just decided"
+    assert interval_s(1.0, 60.0) == 1.0, "a request has just been decided"
     now[0] += 11.0
     assert interval_s(1.0, 60.0) == 5.0
 
     picker.metrics.streams_open = 1
-    assert interval_s(1.0, 60.0) == 1.0, "a request is held, or its answer goes on"
+    assert interval_s(1.0, 60.0) == 1.0, "a request is held, or its answer continues"
 
 
 async def test_no_reading_becomes_stale_because_of_longer_idle_intervals(runner: Runner) -> None:

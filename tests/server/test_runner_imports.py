@@ -1,4 +1,4 @@
-"""A serving picker loads nothing that only fitting, planning or the lab needs."""
+"""A serving picker does not load modules that only fitting, planning or the lab need."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The answers that are read if one picker serves Envoys of both shapes."""
+"""Which answers a picker reads if it serves Envoys of both shapes."""
 
 import grpc
 import orjson

@@ -1,4 +1,4 @@
-"""`mode: shadow` with a real Envoy: its own balancing takes effect, and the picker follows."""
+"""`mode: shadow` with a real Envoy: Envoy balances, and the picker only compares."""
 
 import asyncio
 from io import BytesIO
@@ -50,7 +50,7 @@ async def test_in_shadow_envoy_chooses_and_the_picker_compares(gateway, http, sh
     records = [memory.get(id_) for id_ in served]
     assert {record.decision.id: record.served for record in records} == served
     agreed = sum(record.served == record.decision.address for record in records)
-    assert 0 < agreed < 24  # least request and random ties agree now and then
+    assert 0 < agreed < 24  # Envoy and the picker agree by chance on some
     assert not runner.picker.table.in_flight.any()
     page = metrics_page(runner.picker).decode()
     assert f'laar_shadow_decisions_total{{agreed="yes"}} {agreed:.1f}' in page

@@ -1,4 +1,4 @@
-"""TLS to a real store, which presents a certificate and requires one."""
+"""TLS to a real store that requires a client certificate."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from support.stores import SERVERS, StoreProcess, binary_of
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """A handshake may take long on a busy machine."""
+    """Allow 30 s for a handshake, as the machine may be busy."""
     monkeypatch.setattr(store, "_TIMEOUT_S", 30.0)
     for method in (Store._ask, Store._trip):
         monkeypatch.setitem(method.__kwdefaults__, "within_s", 30.0)
@@ -55,7 +55,7 @@ async def secured(request, tmp_path, authority):
 
 
 async def talk(url, **files):
-    """Send a batch and read it back at another picker."""
+    """Send a batch, and assert that another picker reads it."""
     share = Share(url=url, **files)
     settings = part(SharingSettings, share)
     one, other = [Store(share, settings, origin=f"{n}/1", secret=None) for n in range(2)]
@@ -97,7 +97,7 @@ async def test_a_store_with_another_authority_or_name_is_refused(secured, author
     with pytest.raises(StoreError, match=r"(?i)certificate"):
         await talk(url, ca_file=authority.path, cert_file=cert, key_file=key)
     with pytest.raises(StoreError, match=r"(?i)certificate"):
-        await talk(url, cert_file=cert, key_file=key)  # by the system's authorities
+        await talk(url, cert_file=cert, key_file=key)  # checks it against the system's authorities
     other = Authority(tmp_path, "other")
     with pytest.raises(StoreError, match=r"(?i)certificate"):
         await talk(url, ca_file=other.path, cert_file=cert, key_file=key)

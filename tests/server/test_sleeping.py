@@ -1,4 +1,4 @@
-"""Engines that sleep until they are woken, with a real picker and a real Envoy."""
+"""Sleeping engines that laar wakes, with a real picker and a real Envoy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEY = "a-secret"
 
 
 class Sleeper(ServedEngine):
-    """Holds requests while it sleeps, like vLLM, until it is woken."""
+    """An engine that holds requests while it sleeps, like vLLM."""
 
     def __init__(self, state="weights_offloaded", *, wake=200, took_s=0.2, wakes=True):
         self.state, self.wake, self.took_s = state, wake, took_s
@@ -120,7 +120,7 @@ async def test_an_engine_stays_asleep_while_another_one_answers(gateway, http):
 
 
 @pytest.mark.parametrize("policy", ["laar", "least-loaded"])
-async def test_an_engine_is_woken_once_the_others_are_busy_for_longer_than_waking_it(
+async def test_an_engine_is_woken_once_others_are_busy_for_longer_than_waking_it(
     gateway, http, policy
 ):
     awake, asleep = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
@@ -134,8 +134,10 @@ async def test_an_engine_is_woken_once_the_others_are_busy_for_longer_than_wakin
     asked = [asyncio.create_task(post(http, envoy, prompt)) for prompt in prompts]
     if policy == "laar":
         await eventually(lambda: asleep.answered > 0, what="an answer of the woken engine")
-    else:  # a policy that computes no times
-        await eventually(lambda: int(runner.picker.table.in_flight.sum()) == 30, what="all there")
+    else:  # least-loaded computes no times, so it wakes none
+        await eventually(
+            lambda: int(runner.picker.table.in_flight.sum()) == 30, what="all requests to be sent"
+        )
     awake.busy.set()
     assert [status for status, _ in await asyncio.gather(*asked)] == [200] * 30
     assert asleep.woken == (policy == "laar")
@@ -190,7 +192,7 @@ async def test_an_engine_without_a_wake_up_path_gets_no_more_requests(gateway, h
     assert (await waiting)[0] == 200
     await eventually(lambda: source not in problems, what="the end of the problem")
     assert (await post(http, envoy, chat("a prompt")))[0] == 200
-    asleep.wake, asleep.wakes = 200, True  # it was restarted with a way to wake it
+    asleep.wake, asleep.wakes = 200, True  # restarted with a path to wake it
     asleep.awake.clear()
     await eventually(lambda: bool(runner.picker.table.asleep[0] > 0.0), what="its page")
     assert (await post(http, envoy, chat("a prompt")))[0] == 200
@@ -210,7 +212,9 @@ async def test_an_engine_that_falsely_reports_waking_gets_no_more_requests(gatew
     assert "wakes nothing" in problems[source]
     hang = int(runner.picker.table.in_flight[0])
     later = [asyncio.create_task(post(http, envoy, prompt)) for prompt in prompts[30:]]
-    await eventually(lambda: int(runner.picker.table.in_flight.sum()) == 90, what="all there")
+    await eventually(
+        lambda: int(runner.picker.table.in_flight.sum()) == 90, what="all requests to be sent"
+    )
     awake.busy.set()
     assert [(await task)[0] for task in later] == [200] * 60
     assert runner.picker.table.in_flight[0] == hang
@@ -230,10 +234,10 @@ async def test_an_engine_that_failed_while_falling_asleep_counts_as_asleep(gatew
     await eventually(lambda: engine.asked + other.asked == 6 and engine.asked > 0)
     engine.awake.clear()
     await eventually(lambda: bool(table.asleep[0] > 0.0))
-    engine.status = 500  # it aborts what it was answering
+    engine.status = 500  # the engine aborts the requests it was answering
     engine.busy.set()
-    assert [(await task)[0] for task in asked] == [200] * 6  # by the other
-    await asyncio.sleep(1.0)  # four times as long as until a probe
+    assert [(await task)[0] for task in asked] == [200] * 6  # retried at the other engine
+    await asyncio.sleep(1.0)  # four probe intervals
     assert engine.probes == 0
     assert f"endpoint {engine.address}" not in problems
     engine.status = 200
@@ -248,7 +252,7 @@ async def test_an_engine_that_failed_while_falling_asleep_counts_as_asleep(gatew
     await eventually(is_used, what="an answer of the woken engine")
 
 
-async def test_an_engine_is_woken_once_its_certificate_authorities_are_readable_again(tmp_path):
+async def test_an_engine_is_woken_once_its_authorities_are_readable_again(tmp_path):
     missing = Way(tls=True, ca_file=str(tmp_path / "ca.pem"))
     spec = EndpointSpec(address="127.0.0.1:9", models=("m",), way=missing)
     async with new_session() as session:

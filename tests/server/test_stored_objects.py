@@ -1,7 +1,7 @@
 """Files, batches and conversations that engines store, through a real Envoy.
 
-The stand-in below answers as OpenAI documents its Files, Batches and Conversations APIs; what it
-does not store gets 404.
+The stand-in below answers as OpenAI documents its Files, Batches and Conversations APIs; requests
+for other objects get 404.
 """
 
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -161,7 +161,7 @@ async def test_files_and_batches_of_a_tenant_are_stored_at_one_engine(gateway, h
             files = [await uploaded(http, url, **of) for _ in range(3)]
             [homes[tenant]] = {home for _, home in files}
             name = files[-1][0]
-            # the id is enough: not everyone who has it names the tenant
+            # the id is enough, without the tenant's name
             for path in (name, f"{name}/content"):
                 got = await found(http, "GET", f"{url}/v1/files/{path}")
                 assert got[:2] == (200, homes[tenant])

@@ -15,10 +15,10 @@ pytestmark = pytest.mark.slow
 
 STREAMS = 300
 WARM_UP, HALF = 5, 4
-"""Rounds to warm up: HTTP/2 remembers a thousand streams that ended. And to compare with as many
-later ones."""
+"""Rounds to warm up, as HTTP/2 remembers a thousand ended streams, and rounds in each of the two
+halves that are compared."""
 MOST_BYTES = 40
-"""Per stream: half of the smallest object that gRPC could leave behind, an operation."""
+"""Limit per stream: half the size of the smallest object that gRPC could leave behind."""
 
 CLIENT = """
 import asyncio, sys
@@ -60,7 +60,7 @@ class Mallinfo2(ctypes.Structure):
 
 
 def allocated_bytes():
-    """The bytes that malloc has given out in this process, without Python's small objects."""
+    """Return the bytes allocated by malloc in this process, without Python's small objects."""
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallinfo2"):
         pytest.skip("needs glibc 2.33")

@@ -30,7 +30,7 @@ async def test_a_failed_task_is_restarted(monkeypatch):
 
 
 async def test_a_cancellation_while_waiting_for_other_tasks_is_propagated():
-    """The sharing task was at this point when its picker stopped, and continued forever."""
+    """The sharing task once swallowed a cancellation at this point, and then ran forever."""
     ending, may_end = asyncio.Event(), asyncio.Event()
 
     async def slow_to_end():

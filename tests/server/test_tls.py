@@ -1,4 +1,4 @@
-"""TLS on the ext_proc port, with gRPC, with Python's own TLS and with a real Envoy."""
+"""TLS on the ext_proc port, tested with gRPC, Python's TLS and a real Envoy."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 def make_pair(directory, name, *, days=1, begins_s=-1e6, weak=False):
-    """A certificate for 127.0.0.1 that is its own authority; return its paths by setting."""
+    """Make a self-signed certificate for 127.0.0.1; return its paths by setting."""
     key = rsa.generate_private_key(65537, 1024) if weak else ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -58,7 +58,7 @@ def make_pair(directory, name, *, days=1, begins_s=-1e6, weak=False):
 
 
 def put(directory, pair):
-    """Put a pair where the picker looks, like a renewal: one file after the other."""
+    """Copy a pair to the picker's paths, one file after the other, as a renewal does."""
     settings = {"certificate": directory / "tls.crt", "key": directory / "tls.key"}
     for path, source in zip(settings.values(), pair, strict=True):
         path.with_suffix(".new").write_bytes(source.read_bytes())
@@ -101,7 +101,8 @@ async def test_a_self_signed_certificate_encrypts_and_health_stays_plain(gateway
     certificate = x509.load_pem_x509_certificate(await shown(gateway))
     assert certificate.not_valid_after_utc > datetime.now(UTC) + timedelta(days=3000)
     with pytest.raises(grpc.aio.AioRpcError):
-        await is_healthy(gateway, grpc.ssl_channel_credentials())  # nobody certifies it
+        # Signed by no authority of the system.
+        await is_healthy(gateway, grpc.ssl_channel_credentials())
     async with grpc.aio.insecure_channel(gateway.settings.listen.health) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         assert (await stub.Check(health_pb2.HealthCheckRequest())).status == SERVING
@@ -122,7 +123,8 @@ async def test_a_renewed_certificate_is_used_and_open_streams_are_kept(gateway, 
             response_deserializer=pb.ProcessingResponse.FromString,
         )()
         headers = pb.ProcessingRequest(request_headers=pb.HttpHeaders(end_of_stream=False))
-        headers.protocol_config.request_body_mode = 2  # BUFFERED: the headers get an answer
+        # ProcessingMode.BUFFERED, so that the headers get an answer.
+        headers.protocol_config.request_body_mode = 2
         await call.write(headers)
         assert (await call.read()).HasField("request_headers")
         put(tmp_path, new)
@@ -143,19 +145,21 @@ async def test_an_expired_certificate_never_replaces_a_valid_one(gateway, tmp_pa
     expired = make_pair(tmp_path, "expired", days=-1)
     runner = await picker(gateway, **put(tmp_path, valid))
     put(tmp_path, expired)
-    await eventually(lambda: "tls" in runner.picker.problems, what="a complaint")
-    await eventually(lambda: "expired on" in runner.picker.problems.get("tls", ""), what="why")
+    await eventually(lambda: "tls" in runner.picker.problems, what="the problem")
+    await eventually(
+        lambda: "expired on" in runner.picker.problems.get("tls", ""), what="the reason"
+    )
     assert "renew it" in runner.picker.problems["tls"]
     assert await shown(gateway) == valid[0].read_bytes()
 
 
 async def test_a_certificate_replaces_a_valid_one_once_it_is_valid_itself(gateway, tmp_path):
-    """Its authority's clock may be ahead; callers that verify it would refuse the picker."""
+    """If an authority's clock is ahead, clients would refuse its new certificate at first."""
     valid = make_pair(tmp_path, "valid")
     runner = await picker(gateway, **put(tmp_path, valid))
     put(tmp_path, make_pair(tmp_path, "later", begins_s=3600))
     await eventually(
-        lambda: "is not valid before" in runner.picker.problems.get("tls", ""), what="a complaint"
+        lambda: "is not valid before" in runner.picker.problems.get("tls", ""), what="the problem"
     )
     assert await shown(gateway) == valid[0].read_bytes()
     soon = make_pair(tmp_path, "soon", begins_s=3)
@@ -166,16 +170,16 @@ async def test_a_certificate_replaces_a_valid_one_once_it_is_valid_itself(gatewa
 
     await eventually(taken, what="the new certificate")
     assert await is_healthy(gateway, grpc.ssl_channel_credentials(soon[0].read_bytes()))
-    await eventually(lambda: "tls" not in runner.picker.problems, what="the end of it")
+    await eventually(lambda: "tls" not in runner.picker.problems, what="the end of the problem")
 
 
 async def test_a_picker_with_an_expired_certificate_serves_and_reports_it(gateway, tmp_path):
     expired, valid = make_pair(tmp_path, "expired", days=-1), make_pair(tmp_path, "valid")
     runner = await picker(gateway, **put(tmp_path, expired))
-    await eventually(lambda: "tls" in runner.picker.problems, what="a complaint")
+    await eventually(lambda: "tls" in runner.picker.problems, what="the problem")
     assert await shown(gateway) == expired[0].read_bytes()
     put(tmp_path, valid)
-    await eventually(lambda: "tls" not in runner.picker.problems, what="the end of it")
+    await eventually(lambda: "tls" not in runner.picker.problems, what="the end of the problem")
     assert await is_healthy(gateway, grpc.ssl_channel_credentials(valid[0].read_bytes()))
 
 
@@ -183,7 +187,7 @@ async def test_files_that_become_invalid_leave_the_certificate_in_use(gateway, t
     pair = make_pair(tmp_path, "good")
     runner = await picker(gateway, **put(tmp_path, pair))
     (tmp_path / "tls.key").write_text("half a k")
-    await eventually(lambda: "tls" in runner.picker.problems, what="a complaint")
+    await eventually(lambda: "tls" in runner.picker.problems, what="the problem")
     assert "stays in use" in runner.picker.problems["tls"]
     (tmp_path / "tls.key").unlink()
     await eventually(lambda: "can't read" in runner.picker.problems["tls"], what="the new fault")
@@ -199,11 +203,11 @@ async def test_a_pair_that_openssl_rejects_leaves_the_certificate_in_use(gateway
     runner = await picker(gateway, **put(tmp_path, good))
     put(tmp_path, weak)
     await eventually(
-        lambda: "OpenSSL refuses" in runner.picker.problems.get("tls", ""), what="a complaint"
+        lambda: "OpenSSL refuses" in runner.picker.problems.get("tls", ""), what="the problem"
     )
     assert await shown(gateway) == good[0].read_bytes()
     put(tmp_path, renewed)
-    await eventually(lambda: "tls" not in runner.picker.problems, what="the end of it")
+    await eventually(lambda: "tls" not in runner.picker.problems, what="the end of the problem")
     assert await shown(gateway) == renewed[0].read_bytes()
 
 
@@ -231,7 +235,7 @@ async def test_with_a_client_authority_callers_without_a_certificate_are_refused
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await is_healthy(gateway, refused)
         assert error.value.code() is grpc.StatusCode.UNAVAILABLE
-    client[0].write_bytes(other[0].read_bytes())  # the authority is reloaded as well
+    client[0].write_bytes(other[0].read_bytes())  # the authority file is reloaded, too
 
     async def accepted():
         try:
@@ -274,7 +278,7 @@ async def test_the_reason_why_a_caller_was_refused_is_logged(
 
 
 async def test_laar_serve_supports_certificates_on_both_sides(tmp_path):
-    """A separate process, whose event loop is uvloop's; the other tests use Python's."""
+    """Run a separate process with uvloop's event loop; the other tests use Python's."""
     own, client, renewed = (make_pair(tmp_path, name) for name in ("own", "client", "renewed"))
     ports = {name: free_port() for name in ("ext_proc", "health", "admin")}
     document = {
@@ -303,7 +307,7 @@ async def test_laar_serve_supports_certificates_on_both_sides(tmp_path):
         await eventually(lambda: accepts(own, client), what="the start", timeout_s=60)
         assert not await accepts(own, own)
         put(tmp_path, renewed)
-        await eventually(lambda: accepts(renewed, client), what="the new one", timeout_s=60)
+        await eventually(lambda: accepts(renewed, client), what="the new certificate", timeout_s=60)
 
 
 @pytest.mark.envoy

@@ -1,4 +1,4 @@
-"""The tuner of a running picker, shown and frozen; and the file of learned state."""
+"""Show and freeze the tuner of a running picker; save and load its state."""
 
 import asyncio
 import errno
@@ -39,7 +39,7 @@ def learning(state):
 
 
 def serve_windows(tuner, count, seconds):
-    """Let `count` windows pass; `seconds` of an answer is a function of the weights."""
+    """Serve `count` windows; `seconds` maps the weights to an answer's seconds."""
     done = 0
     while done < count and not tuner.frozen:
         weights = tuner.weights(0.0)
@@ -71,7 +71,7 @@ def test_freezing_serves_the_best_weights_and_ends_the_climb():
 
 
 def test_an_unreadable_state_causes_a_warning_and_the_picker_starts(tmp_path, monkeypatch, caplog):
-    def refused(path, *_, **__):  # as in another user's directory; root may read there
+    def refused(path, *_, **__):  # a file mode would not stop root
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     made = learning(tmp_path / "state.json")
@@ -101,7 +101,7 @@ async def test_a_state_that_does_not_fit_leaves_no_partial_file(tmp_path, monkey
     assert file.read_bytes() == b"old"
 
 
-async def test_laar_tune_follows_and_freezes_a_live_climb_or_reports_that_there_is_none():
+async def test_laar_tune_follows_and_freezes_a_live_climb():
     kept = tuner(window=20)
     serve_windows(kept, 2, lambda weights: 1.0 + weights["k_rtt"])
     for keeping, found in ((kept, True), (None, False)):
@@ -137,7 +137,7 @@ async def test_waiting_for_the_end_of_a_climb_survives_a_restart_of_the_picker(m
             follower = follow(f"http://127.0.0.1:{port}", None, wait=True, on_window=told.append)
             waiting = asyncio.create_task(follower)
         seen = len(told)
-        await eventually(lambda seen=seen: len(told) > seen, what="news")
+        await eventually(lambda seen=seen: len(told) > seen, what="the follower to report a window")
         if life is lives[-1]:
             life.freeze()
             assert (await waiting)["frozen"] is True
@@ -183,7 +183,7 @@ def test_the_picker_uses_the_weights_of_an_enabled_tuner(tmp_path, enabled):
 
 
 async def test_pickers_with_equal_process_ids_may_save_one_file_at_the_same_time(tmp_path):
-    """In containers each picker is process 1; a volume may be mounted in two."""
+    """In containers each picker is process 1, and two of them may mount one volume."""
     file, problems = tmp_path / "state.json", Problems()
 
     def while_another_saves():
@@ -197,11 +197,11 @@ async def test_pickers_with_equal_process_ids_may_save_one_file_at_the_same_time
 
 
 async def test_workers_may_save_one_file_at_the_same_time(tmp_path):
-    """All of them have the same interval, and are stopped together."""
+    """Workers save at the same interval, and are stopped together."""
     file, problems = tmp_path / "state.json", Problems()
 
     def saved(what, *, meanwhile=""):
-        """A save; another process saves and ends in the middle of it, if requested."""
+        """Save a file; in the middle of it, another process runs `meanwhile`, if given."""
 
         def content():
             if meanwhile:

@@ -1,4 +1,4 @@
-"""A peer of the ext_proc port that uses as much as the limits allow, next to an Envoy."""
+"""An Envoy is served next to a peer of the ext_proc port that uses all that the limits allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A picker with several sources of endpoints that starts from its snapshot."""
+"""A picker with several sources of endpoints starts from its snapshot."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -55,13 +55,13 @@ async def test_a_source_that_is_known_slightly_later_starts_warm_as_well(tmp_pat
             director.served_by(decision, at, now)
             end = Completion(status=200, cause="complete", latency_s=0.1)
             director.settle(decision, end)
-        await runner.picker.sharer.warmed()  # from here on its stop saves a snapshot
+        await runner.picker.sharer.warmed()  # only a stop after this saves a snapshot
     async with serving(tmp_path / "snapshot", kept_by) as runner:
         sharer, table = runner.picker.sharer, runner.picker.table
         (first, a), (second, b) = SOURCES.items()
         runner.fleet.replace(first, a)
         await eventually(lambda: table.slot(ONE) >= 0, what="the endpoint of the first")
-        await asyncio.sleep(0.1)  # the second cluster answers later
+        await asyncio.sleep(0.1)  # as if the second cluster answered later
         runner.fleet.replace(second, b)
         await eventually(lambda: sharer.restored > 0, what="the snapshot")
         await eventually(lambda: table.slot(TWO) >= 0, what="the endpoint of the second")

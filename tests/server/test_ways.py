@@ -1,4 +1,4 @@
-"""Engines anywhere: https, a base path and their own key, through a real Envoy."""
+"""Engines reached by https, below a base path or with their own key, through a real Envoy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPES = ("sidecar", "standalone", "gateway", "full-duplex")
 
 
 class Engine:
-    """Serves below its base path, for clients with its key; everything is recorded."""
+    """Serves below a base path to clients with its key, and records all requests."""
 
     def __init__(self, base="/v1", *, key="", tls=None):
         self.base, self.key, self.tls = base, key, tls
@@ -68,7 +68,7 @@ class Engine:
 
     @property
     def asked(self):
-        """Return their paths, with queries."""
+        """Return the paths of these requests, with queries."""
         return [each.path_qs for each in self.sent]
 
 
@@ -113,7 +113,7 @@ async def test_an_engine_with_tls_and_a_base_path_and_a_key_answers_in_every_sha
     async with httpx.AsyncClient(base_url=running.url(), headers=client, timeout=20) as http:
         answer = await http.post("/v1/chat/completions?x=1", json=CHAT)
         assert (answer.status_code, answer.headers["x-laar-model"]) == (200, "m"), answer.text
-        # Decided at its headers, by another message to the picker.
+        # A GET is decided at its headers, by another kind of message to the picker.
         read = await http.get("/v1/anything?y=2")
         assert read.status_code == 200
     assert engine.asked == ["/openai/v1/chat/completions?x=1"]
@@ -121,7 +121,7 @@ async def test_an_engine_with_tls_and_a_base_path_and_a_key_answers_in_every_sha
     assert request.headers["host"] == "engine.example"
     assert "client" not in str(request.headers)
     assert any(each.path_qs == "/openai/v1/anything?y=2" for each in engine.seen)
-    # The picker's own visits use the same settings.
+    # The picker's own requests to the engine use the same settings.
     slot = runner.picker.table.slot_counted(engine.address)
 
     async def is_read():
@@ -141,9 +141,9 @@ async def test_an_engine_certified_by_another_authority_gets_no_requests(
     engine = await gateway.enter(Engine(tls=authority.issue("engine", host="engine.example")))
     entry = {"address": f"https://{engine.address}", "ca_file": str(authority.path)}
     wrong = [
-        ({**entry, "sni": "other.example"}, (str(authority.path),)),  # not its name
+        ({**entry, "sni": "other.example"}, (str(authority.path),)),  # not the engine's name
         ({**entry, "sni": "engine.example"}, (str(Authority(tmp_path, "other").path),)),
-        ({**entry, "sni": "engine.example"}, ()),  # a bootstrap that knows no authority
+        ({**entry, "sni": "engine.example"}, ()),  # the bootstrap lacks the authority
     ]
     for entry, cas in wrong:
         members(gateway, entry)
@@ -170,7 +170,8 @@ async def test_a_key_is_sent_only_to_its_own_engine(gateway, tmp_path):
     await gateway.picker(routing={"policy": "round-robin"})
     running = await gateway.envoy("sidecar")
     headers = {"authorization": "Bearer client"}
-    one.status = other.status = 503  # an attempt elsewhere would carry the key of the first
+    # So that Envoy retries, which must not carry the first engine's key elsewhere.
+    one.status = other.status = 503
     async with httpx.AsyncClient(base_url=running.url(), headers=headers, timeout=20) as http:
         for _ in range(9):
             await http.post("/v1/chat/completions", json=CHAT)
@@ -178,7 +179,8 @@ async def test_a_key_is_sent_only_to_its_own_engine(gateway, tmp_path):
     await eventually(lambda: all(any(s.path == "/health" for s in e.seen) for e in engines))
     for engine, key in ((one, "key-one"), (other, "key-other"), (open_to_all, "client")):
         assert {each.headers["authorization"] for each in engine.sent} == {f"Bearer {key}"}
-        probes = [each for each in engine.seen if each.path == "/health"]  # LiteLLM's calls models
+        # Sent without the key: LiteLLM's /health calls models.
+        probes = [each for each in engine.seen if each.path == "/health"]
         assert probes
         assert not any("authorization" in each.headers for each in probes)
 
@@ -202,7 +204,7 @@ async def test_a_changed_key_is_used_without_a_restart(gateway, tmp_path):
 
 
 async def test_the_documented_addresses_get_answers(gateway, authority, tmp_path):
-    """The five rows of a new user's first attempt."""
+    """Try five forms in which users write an engine's address."""
     pair = authority.issue("ip")
     secure = await gateway.enter(Engine(tls=pair))
     below = await gateway.enter(Engine("/openai/v1"))

@@ -1,4 +1,4 @@
-"""laar's messages match Envoy's on the wire: names and numbers from Envoy's own definitions."""
+"""laar's messages match Envoy's on the wire: same names and numbers as in Envoy's definitions."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_header_that_is_not_text_counts_as_absent() -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_tenants_in_latin_1_are_distinguished(kept: bool) -> None:
-    """Many systems send it; when its bytes were replaced, such tenants shared one turn."""
+    """Many systems send Latin-1. When its bytes were replaced, these tenants counted as one."""
     found = []
     for raw in ("Müller".encode(), "Müller".encode("latin-1"), "Möller".encode("latin-1")):
         message = ours.ProcessingRequest()

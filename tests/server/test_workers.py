@@ -1,4 +1,4 @@
-"""`laar serve --workers`: processes on one port with a real Envoy, which share through a store."""
+"""`laar serve --workers`: processes that share a port and a store, with a real Envoy."""
 
 import asyncio
 import errno
@@ -34,7 +34,7 @@ from support.waiting import consecutive_ports
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(240)]
 
 BURST = 192
-"""Three times the streams that a connection to a worker should have."""
+"""Requests at once: three times the streams that a connection to a worker should have."""
 
 
 class Machine:
@@ -90,7 +90,7 @@ class Machine:
         return sum(map(float, found)) if found else None
 
     async def taken(self, index):
-        """Return prompts that a worker has received from the others."""
+        """Return the number of prompts that a worker has received from the others."""
         url = f"http://127.0.0.1:{self.admin + index}/metrics"
         async with self.http.get(url) as answer:
             pattern = r'^laar_share_records_total\{kind="entered",way="taken"\} (\S+)$'
@@ -115,7 +115,7 @@ class Machine:
             return answer.status, answer.headers.get("x-laar-reason")
 
     async def picked(self):
-        """Return whether none of some requests bypasses the picker."""
+        """Return whether the picker decides all of some requests."""
         answers = [await self.ask() for _ in range(10)]
         assert {status for status, _ in answers} == {200}
         return all(reason is not None for _, reason in answers)
@@ -130,7 +130,7 @@ class Machine:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def machine(tmp_path_factory, envoy_binary):
-    """Shared by the first tests: the first needs it new, and the last one stops it."""
+    """Start the machine of the first tests; the first needs it new, and the last stops it."""
     async with AsyncExitStack() as stack:
         yield await Machine().start(tmp_path_factory.mktemp("machine"), stack)
 
@@ -140,7 +140,7 @@ on_the_machine = pytest.mark.asyncio(loop_scope="module")
 
 @on_the_machine
 async def test_a_burst_at_a_new_envoy_reaches_every_worker(machine):
-    """It arrives before Envoy knows how many streams a connection to a worker should have."""
+    """The burst arrives before Envoy knows how many streams a worker's connection allows."""
     asked = [machine.ask(f"the question {number}") for number in range(BURST)]
     answers = await asyncio.gather(*asked)
     assert {status for status, _ in answers} == {200}
@@ -162,7 +162,7 @@ async def test_an_outcome_may_be_reported_to_any_worker(machine):
         cells = [await machine.metric(index, "laar_outcome_cells") for index in (0, 1)]
         return cells == [1.0, 1.0]
 
-    await eventually(counted, what="what was learned at both")
+    await eventually(counted, what="the outcome at both workers")
     async with machine.http.get(f"http://127.0.0.1:{machine.admin}/fleet") as answer:
         shown = (await answer.json())["about"]["sharing"]
     assert (shown["connected"], shown["pickers"]) == (True, 1)
@@ -170,13 +170,13 @@ async def test_an_outcome_may_be_reported_to_any_worker(machine):
 
 @on_the_machine
 async def test_a_worker_that_hangs_is_restarted(machine):
-    """An Envoy whose health check reached it avoided all workers for as long as it hung."""
+    """Envoy avoids all workers while its health check reaches one that hangs."""
     victim = machine.workers()[0]
     victim.send_signal(signal.SIGSTOP)
-    gone = "the end of the one that hangs"
+    gone = "the end of the hanging worker"
     await eventually(lambda: not victim.is_running(), what=gone, timeout_s=60.0)
     await eventually(machine.together, what="a new worker", timeout_s=90.0)
-    await eventually(machine.picked, what="no request passed by", timeout_s=30.0)
+    await eventually(machine.picked, what="the picker to decide all requests", timeout_s=30.0)
 
 
 @on_the_machine
@@ -200,8 +200,8 @@ async def test_workers_share_state_and_a_killed_one_is_restarted_and_a_stop_ends
     assert victim.pid not in [worker.pid for worker in machine.workers()]
     restored = [await machine.metric(index, "laar_share_restored_prompts") for index in (0, 1)]
     heard = [await machine.taken(index) for index in (0, 1)]
-    assert sum(restored) + sum(heard) > 0, "the new one knows what was before"
-    # And a planned stop ends all of them.
+    assert sum(restored) + sum(heard) > 0, "the new worker knows earlier prompts"
+    # A planned stop ends all workers.
     workers = machine.workers()
     statuses = [(await machine.ask())[0] for _ in range(5)]
     os.kill(machine.process.pid, signal.SIGTERM)
@@ -213,7 +213,7 @@ async def test_workers_share_state_and_a_killed_one_is_restarted_and_a_stop_ends
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux ends them")
 async def test_workers_end_when_their_parent_is_killed(tmp_path, envoy_binary):
-    """While draining, they would share the port with the next ones, and answer health checks."""
+    """If they drained instead, they would share the port with the next workers."""
     async with AsyncExitStack() as stack:
         machine = await Machine().start(tmp_path, stack, drain_s=600)
         workers = machine.workers()
@@ -222,12 +222,12 @@ async def test_workers_end_when_their_parent_is_killed(tmp_path, envoy_binary):
             lambda: not any(worker.is_running() for worker in workers), what="the workers' end"
         )
         await machine.serve(tmp_path / "next.log", stack)
-        await eventually(machine.picked, what="no request passed by", timeout_s=30.0)
+        await eventually(machine.picked, what="the picker to decide all requests", timeout_s=30.0)
         machine.process.kill()
 
 
 def settings_of(tmp_path, share=None, **ports):
-    """The settings of two workers that cannot start with these ports."""
+    """Write settings for two workers with these ports; return the path."""
     settings = tmp_path / "laar.yaml"
     ports = {"ext_proc": free_port(), "health": free_port(), **ports}
     listen = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
@@ -238,7 +238,7 @@ def settings_of(tmp_path, share=None, **ports):
 
 
 def refused(settings):
-    """Return the error before any worker starts."""
+    """Return the error that `serve` prints before any worker starts."""
     with pytest.raises(SettingError) as error:
         _serve_together(load(settings), settings, 2, with_envoy=False, verbose=False)
     return str(error.value)
@@ -269,10 +269,8 @@ def test_a_port_that_a_worker_needs_for_itself_is_reported_before_any_starts(tmp
 
 
 @pytest.mark.parametrize("name", ["ext_proc", "health"])
-def test_a_port_that_the_workers_of_another_fleet_share_is_reported_before_any_starts(
-    tmp_path, name
-):
-    """The kernel would let them join, and give each fleet a part of the other's requests."""
+def test_a_port_of_another_fleets_workers_is_reported_before_any_starts(tmp_path, name):
+    """The kernel would let both fleets share the port, and mix up their requests."""
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         taken.bind(("127.0.0.1", 0))
@@ -326,7 +324,7 @@ workers.run_workers(load(home / "laar.yaml"), 1, command)
 """
 
 
-async def test_the_parent_waits_for_as_long_as_the_changed_settings_let_workers_finish(tmp_path):
+async def test_the_parent_waits_as_long_as_changed_settings_let_workers_drain(tmp_path):
     def write(grace_s):
         document = {
             "endpoints": [{"address": "127.0.0.1:1", "models": ["m"]}],
@@ -387,7 +385,7 @@ sys.exit(1)
 
 
 def clean_up(directory):
-    """Remove files older than ten days, which pass quickly here."""
+    """Remove files older than 0.15 s, like a clean-up of temporary files after ten days."""
     for path in directory.iterdir():
         if path.is_file() and time.time() - path.stat().st_mtime > 0.15:
             path.unlink()
@@ -403,7 +401,7 @@ async def test_a_worker_is_restarted_even_if_temporary_files_were_deleted(tmp_pa
         await asyncio.sleep(0.2)
         clean_up(Path((tmp_path / "home").read_text()))
         (tmp_path / "die").touch()
-        await eventually(lambda: starts.read_text() == "xx", what="the next one", timeout_s=60.0)
+        await eventually(lambda: starts.read_text() == "xx", what="the next worker", timeout_s=60.0)
     finally:
         parent.kill()
         await parent.wait()
@@ -428,7 +426,9 @@ async def test_a_machine_that_cannot_start_a_process_ends_no_other_worker(tmp_pa
     try:
         await eventually((tmp_path / "starts").exists, what="the worker", timeout_s=60.0)
         (tmp_path / "die").touch()
-        await eventually(lambda: len(made) == 3 or running.done(), what="more", timeout_s=60.0)
+        await eventually(
+            lambda: len(made) == 3 or running.done(), what="the parent to try again", timeout_s=60.0
+        )
         assert not running.done()
     finally:
         running.cancel()

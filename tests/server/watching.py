@@ -1,4 +1,4 @@
-"""A picker in this process without Envoy, whose director tests drive by hand."""
+"""A picker in this process without Envoy; tests call its director directly."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def watched_picker(directory, endpoints=ENDPOINTS, **sections):
 
 
 def ask(runner, *, model="auto", id="r-1", after_s=0.0, **fields):  # noqa: A002 - the header's name
-    """Decide on a request like a stream would, some seconds from now."""
+    """Decide on a request as a stream does, `after_s` from now."""
     text = fields.pop("text", PROMPT * 400)
     request = Request(
         id=id,

@@ -1,4 +1,4 @@
-"""An EndpointPickerConfig is converted to laar's settings, and what has no equivalent is listed."""
+"""An EndpointPickerConfig is converted to laar's settings; parts without equivalent are listed."""
 
 import json
 

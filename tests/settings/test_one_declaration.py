@@ -11,8 +11,6 @@ from laar.core.decision import DirectorSettings
 from laar.core.shadow import Enforcement
 from laar.declaring import hints_of
 from laar.errors import SettingError
-from laar.flow.item import Limits
-from laar.flow.saturation import Saturation
 from laar.flow.settings import FlowSettings
 from laar.health import HealthSettings
 from laar.protocol.stream import StreamSettings
@@ -24,7 +22,7 @@ from support.other_settings import BASE, OTHER, document
 
 
 def parts(settings):
-    """The settings of each feature."""
+    """Return the settings of each feature."""
     return {
         "streams": settings.stream,
         "flow": settings.flow.admission,
@@ -84,8 +82,8 @@ NO_KEY = {
 
 
 def test_every_setting_of_a_feature_can_be_set_in_the_file():
-    """In any section of the file, and at any depth in the code."""
-    chosen = set(OTHER) - {"routing.policy"}  # only `laar` is tuned
+    """Change all settings in the file; each field in the code must differ from its default."""
+    chosen = set(OTHER) - {"routing.policy"}  # the tuner supports only `laar`
     before, after = (parts(Settings.model_validate(document(paths))) for paths in ((), chosen))
     for name, part in before.items():
         changed = dict(values(after[name]))
@@ -101,7 +99,7 @@ def test_a_list_of_dataclasses_reaches_the_feature():
 
 
 @pytest.mark.parametrize("mode", ["on", "off", "observe"])
-def test_a_mode_needs_no_quotes(tmp_path, mode):
+def test_modes_like_off_need_no_quotes(tmp_path, mode):
     (tmp_path / "laar.yaml").write_text(
         "endpoints: [{address: a:1, model: m}]\n"
         f"context: {{routes: [{{name: a, mode: {mode}, dedup: off}}]}}\n"
@@ -111,7 +109,7 @@ def test_a_mode_needs_no_quotes(tmp_path, mode):
 
 
 @pytest.mark.parametrize("word", ["yes", "on", "true"])
-def test_no_word_for_true_or_false_is_a_number(tmp_path, word):
+def test_words_for_true_and_false_are_not_accepted_as_numbers(tmp_path, word):
     (tmp_path / "laar.yaml").write_text(
         f"endpoints: [{{address: a:1, model: m, max_model_len: {word}}}]\n"
         f"flow: {{enabled: {word}, max_hold_s: {word}, objectives_s: {{gold: {word}}}}}\n"
@@ -128,8 +126,6 @@ def test_no_word_for_true_or_false_is_a_number(tmp_path, word):
 
 
 CHECKED = (
-    Limits(),
-    Saturation(),
     HealthSettings(),
     ContextSettings(),
     TunerSettings(bounds={"k_rtt": (0.1, 1.0)}),

@@ -1,4 +1,4 @@
-"""Changes of a settings file that apply at once, changes that wait, and the values' origins."""
+"""Changes of a settings file apply at once or wait, and the origin of each value is known."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def differing(one, other):
 def test_every_setting_declares_when_a_change_applies():
     silent = [path for path, applies in leaves(Settings) if applies is None]
     assert silent == []
-    assert set(OTHER) == {path for path, _ in leaves(Settings)}, "give OTHER a value for it"
+    assert set(OTHER) == {path for path, _ in leaves(Settings)}, "add a value for it to OTHER"
 
 
 chosen = st.sets(st.sampled_from(sorted(set(OTHER) - {"tuner.enabled"})))
@@ -52,7 +52,7 @@ def test_live_settings_change_together_and_others_wait(before, after):
 @given(chosen)
 @settings(max_examples=examples(100))
 def test_settings_after_any_change_are_valid(paths):
-    """For any change, whether the tuner was on or off before."""
+    """Try any change, with the tuner on or off before."""
     paths -= {"routing.policy"}
     for running_paths in (set(), {"tuner.enabled"}):
         running = Settings.model_validate(document(running_paths))
@@ -90,8 +90,8 @@ def write(path, made):
 @pytest.mark.long
 @given(chosen)
 @settings(max_examples=examples(60))
-def test_what_check_prints_loads_as_the_same_settings(tmp_path_factory, paths):
-    """And each line shows where its value came from."""
+def test_the_output_of_check_loads_as_the_same_settings(tmp_path_factory, paths):
+    """Each printed line also shows the origin of its value."""
     directory = tmp_path_factory.mktemp("settings")
     (directory / "capability.json").touch()
     made = document(paths)
@@ -124,7 +124,7 @@ def test_a_value_from_an_anchor_does_not_count_as_a_default(tmp_path):
 
 
 def test_relative_paths_are_resolved_without_following_the_link_of_the_file(tmp_path):
-    """A ConfigMap's directory has another name after each update."""
+    """The directory behind a ConfigMap's link has a new name after each update."""
     behind = tmp_path / "..2026_01"
     behind.mkdir()
     write(behind / "laar.yaml", {**BASE, "endpoints_file": "endpoints.yaml"})
@@ -132,7 +132,7 @@ def test_relative_paths_are_resolved_without_following_the_link_of_the_file(tmp_
     assert load(tmp_path / "laar.yaml").settings.endpoints_file == tmp_path / "endpoints.yaml"
 
 
-def test_files_of_endpoints_are_sought_next_to_the_file_that_names_them(tmp_path):
+def test_files_of_endpoints_are_relative_to_the_file_that_names_them(tmp_path):
     address = "https://10.0.0.1:443"
     endpoint = {"address": address, "model": "m", "ca_file": "ca.pem", "key_file": "keys/one"}
     (tmp_path / "keys").mkdir()

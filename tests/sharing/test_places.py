@@ -71,10 +71,10 @@ def test_a_turn_waits_for_a_session_that_another_picker_serves(pickers, network)
     one, two = pickers
     first = one.ask(0.0, "x")
     network.exchange(0.1)
-    assert not isinstance(two.ask(0.2, "y"), Decision)  # the cache has room for one of them
+    assert not isinstance(two.ask(0.2, "y"), Decision)  # the cache has room for only one session
     one.end(first, 1.0)
     network.exchange(1.1)
-    assert two.dispatch(1.5) == []  # x may return at any moment
+    assert two.dispatch(1.5) == []  # session x may return at any moment
     (second,) = two.dispatch(6.0)
     assert second.request.session == "y"
 
@@ -111,7 +111,7 @@ def test_a_lost_end_is_inferred_from_the_next_batch(pickers, network):
     network.exchange(0.1)
     assert not isinstance(two.ask(0.2, "y"), Decision)
     one.end(first, 1.0)
-    one.sharing.batches(1.1)  # never delivered
+    one.sharing.batches(1.1)  # lost before delivery
     one.ask(1.2, "", tokens=100)
     network.exchange(1.3)
     (second,) = two.dispatch(8.0)

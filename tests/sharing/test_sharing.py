@@ -1,4 +1,4 @@
-"""Several pickers: what one learns the others know, and lost records are corrected."""
+"""Pickers share what they learn, and correct lost records."""
 
 import base64
 import struct
@@ -86,7 +86,7 @@ def test_a_lost_load_is_corrected_by_the_next_full_one():
     net.exchange(1.01)
     p.director.settle(decision, OK)
     net.flush(p, 1.02)
-    net.channels["p/1", "q/1"].clear()  # the end is lost, and only the number shows it
+    net.channels["p/1", "q/1"].clear()  # the end is lost; only the batch number shows this
     for step in range(8):
         net.exchange(1.1 + step)
     assert not any(counted(q).values())
@@ -172,7 +172,7 @@ def test_a_starting_picker_gets_complete_chains():
 
 
 def test_a_miss_is_evidence_for_all_pickers():
-    """Two misses of proven prompts clear the belief here; the others agree."""
+    """Two misses of proven prompts clear a picker's beliefs, and those of the others."""
     p, q, net = pair(A)
     texts = ["gamma " * 1200, "alpha " * 1200, "beta " * 1200]
     for at, text in enumerate([*texts, *texts[1:]]):
@@ -195,7 +195,7 @@ def test_a_restart_seen_by_both_pickers_clears_the_cache_once():
     p.director.prefixes.restarted(0)
     net.exchange(1.0)
     q.director.settle(q.director.decide(request("new words " * 100), 1.1), OK)
-    q.director.prefixes.restarted(0)  # its own scraper is a second later
+    q.director.prefixes.restarted(0)  # as if its own scraper came a second later
     chain = q.director.prefixes.chain(request("new words " * 100))
     assert q.director.prefixes.match(chain, q.director.table.capacity)[0][0] > 0.9
 
@@ -252,7 +252,7 @@ def test_failures_at_all_pickers_add_up_and_one_trial_is_enough():
 
 def test_a_picker_that_was_cut_off_takes_no_endpoint_from_the_others():
     p, q, net = pair()
-    for at in range(6):  # it reaches neither the others nor any endpoint
+    for at in range(6):  # it reaches neither the other pickers nor the endpoints
         decision = p.director.decide(request(), 2.0 + at)
         p.director.replied(decision, Reply(status=503), 2.1 + at)
         p.director.settle(decision, Completion(status=503, cause="complete", latency_s=0.1))
@@ -261,7 +261,7 @@ def test_a_picker_that_was_cut_off_takes_no_endpoint_from_the_others():
     table, health = q.director.table, q.director.health
     states = [health.records.know(table.slot(each), "m", 30.0).breaker.state for each in (A, B)]
     assert states == [State.CLOSED, State.CLOSED]
-    assert q.taken["entered"] == 6  # the rest is new
+    assert q.taken["entered"] == 6  # other records from the outage still count
 
 
 def test_an_emptied_cache_is_not_reported_after_an_outage():
@@ -337,6 +337,20 @@ def test_a_backlog_is_bounded_and_its_loads_are_not_lost(monkeypatch):
     assert not any(counted(q).values())
 
 
+def test_a_picker_that_invents_endpoints_takes_a_limited_amount_of_memory():
+    p, q, _ = pair()
+    p.director.decide(request(), 1.0)
+    batch = orjson.loads(all_batches(p, 1.01)[0]) | {"full": False}
+    (load,) = batch["loads"].values()
+    for number in range(1, 6):
+        loads = {f"10.{number}.{n}:80": load for n in range(19_000)}
+        q.take(orjson.dumps(batch | {"seq": batch["seq"] + number, "loads": loads}), 1.02)
+    assert sum(len(peer.loads) for peer in q.peers.known()) <= 20_000
+    assert q.refused["record"] >= 4 * 19_000 - 1000
+    q.take(orjson.dumps(batch | {"seq": batch["seq"] + 6, "full": True}), 1.03)
+    assert counted(q)["in_flight"] == 1
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -375,7 +389,7 @@ def test_prompts_in_a_long_backlog_still_count_as_cached():
     decisions = [p.director.decide(request(each), 1.0 + n / 1e3) for n, each in enumerate(prompts)]
     for decision in decisions:
         p.director.settle(decision, OK)
-    net.exchange(30.0)  # their ends come in other batches
+    net.exchange(30.0)  # the ends of the requests come in other batches
 
     def believed(picker):
         table, prefixes = picker.director.table, picker.director.prefixes
@@ -393,8 +407,8 @@ def test_a_long_backlog_is_sent_in_small_pieces():
         news = []
         p.outbox.on_news = lambda _soon, news=news: news.append(1)
         sent = p.batches(1.0)
-        assert max(map(len, sent)) < 100_000  # each is read without a pause
-        assert sum(map(len, sent)) < 500_000  # a slow link carries them in time
+        assert max(map(len, sent)) < 100_000  # so that each can be read without blocking
+        assert sum(map(len, sent)) < 500_000  # so that a slow connection transfers them in time
         assert bool(news) == bool(p.outbox.waiting_bytes)
 
 
@@ -407,11 +421,11 @@ def test_a_picker_signals_once_that_there_is_something_to_send():
     p.director.answering(decision, 1.01)
     assert news == [True]
     net.exchange(1.02)
-    assert p.batches(1.03) == []  # that was everything
+    assert p.batches(1.03) == []  # nothing more to send
     p.director.settle(decision, OK)
-    assert news == [True, False], "an end is less urgent"
-    short = p.director.decide(request("hi"), 1.04)  # almost no shared prefix
-    assert news == [True, False, True], "and goes out with a decision"
+    assert news == [True, False], "the end of a request is less urgent"
+    short = p.director.decide(request("hi"), 1.04)  # has almost no prefix to share
+    assert news == [True, False, True], "a decision is urgent"
     assert p.batches(1.05)
     p.director.settle(short, OK)
     assert news == [True, False, True, False]
@@ -516,7 +530,7 @@ def test_invalid_records_are_skipped_individually():
         ["w", {"w": "x"}, 1.0],
     ]
     p.take(batch(key_id=p.key_id, loads={A: [1.0] * 9}, records=records), 1.0)
-    assert p.refused["record"] == len(records) - 1  # one builds on an unknown prefix
+    assert p.refused["record"] == len(records) - 1  # the valid one builds on an unknown prefix
     assert counted(p)["in_flight"] == 1
     assert p.prefixes.beliefs.index._segments.blocks == 0
     p.director.decide(request(), 1.1)
@@ -536,7 +550,7 @@ def test_a_prompt_whose_length_does_not_match_its_blocks_is_rejected(total_bytes
 @pytest.mark.parametrize("took_s", [5e-324, 1e-9, 1.0, 9e11])
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("weight", [5e-324, 1.0, 9e11])
-@np.errstate(all="ignore")  # as in service, where an overflow is no error
+@np.errstate(all="ignore")  # in production, too, an overflow is not an error
 def test_no_sample_from_another_picker_breaks_the_prices(took_s, first, weight):
     p, _, _ = pair()
     features = [1.0] * 5 if first else [1.0]
@@ -580,18 +594,18 @@ def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
     one, other = (x.prefixes.beliefs.index for x in (p, fresh))
     assert (one.uses, one._segments.blocks) == (other.uses, other._segments.blocks)
     assert one._segments.by_first.keys() == other._segments.by_first.keys()
-    fresh.prefixes.beliefs.index.drop(0)  # nothing is left of what was applied
+    fresh.prefixes.beliefs.index.drop(0)  # removes all restored blocks
     fresh.prefixes.beliefs.index.drop(1)
     assert fresh.prefixes.beliefs.index._segments.blocks == 0
 
 
 def with_orders(picker):
-    """Let a picker keep orders of conversations, like one with the context hook."""
+    """Let a picker keep the orders of conversations, as with the context hook."""
     picker.orders = Memo(lambda: picker.key, lambda *told: picker.outbox.add(Moved(*told)))
     return picker
 
 
-def test_orders_of_conversations_reach_other_and_starting_pickers_with_the_same_key():
+def test_orders_of_conversations_reach_pickers_with_the_same_key():
     made = {name: with_orders(sharing_picker(f"{name}/1", (A, B))) for name in ("p", "q", "late")}
     other = with_orders(sharing_picker("other/1", (A, B), key=b"another key"))
     p, q, late = made.values()
@@ -614,13 +628,13 @@ def test_orders_of_conversations_reach_other_and_starting_pickers_with_the_same_
     assert q.taken["moved"] == 1
 
 
-def test_a_large_cache_is_restored_whole_before_its_size_is_known():
+def test_a_large_cache_is_restored_completely_before_its_size_is_known():
     p, _, _ = pair(A)
     p.prefixes.beliefs.make_room(1)
     p.prefixes.beliefs.settle(
         p.prefixes.beliefs.insert(0, p.prefixes.beliefs.chain(request("long " * 20_000)), 1.0),
         None,
-        20_000,  # tokens, of five bytes
+        20_000,  # tokens, of five bytes each
     )
     p.prefixes.beliefs.set_capacity(0, 1e6)
     texts = [f"{number} of many " * 3000 for number in range(125)]
@@ -633,7 +647,7 @@ def test_a_large_cache_is_restored_whole_before_its_size_is_known():
     restore(fresh, told, 1.0)
     slot, index = fresh.director.table.slot(A), fresh.prefixes.beliefs.index
     assert index.held_bytes[slot] == before.held_bytes[0]
-    fresh.prefixes.beliefs.set_capacity(slot, 1e6)  # as the engine reports
+    fresh.prefixes.beliefs.set_capacity(slot, 1e6)  # the size that the engine reports
     assert index.held_bytes[slot] == before.held_bytes[0]
 
 
@@ -667,7 +681,7 @@ def test_reported_outcomes_of_a_snapshot_fade_while_no_picker_runs(at_s, kept):
     ("file_age_s", "correct"), [(HALF_LIFE_S, 40.0), (25.0, 40.0), (1.0, 40.0), (-120.0, 0.0)]
 )
 def test_the_newer_of_a_state_file_and_a_snapshot_counts(file_age_s, correct):
-    """A slightly newer one does not count: what came since arrives from the others as well."""
+    """A slightly newer file does not count, as the other pickers send what came since."""
     p, _, _ = pair()
     for _ in range(40):
         p.online.observe("m", Features("en", 1024, "qa"), True, 1.0)
@@ -709,7 +723,7 @@ def test_outcomes_in_a_snapshot_do_not_count_again_when_their_messages_arrive():
             told = read_snapshot(snapshot(p, 2.0, with_key=False)(), "laar")
     late = sharing_picker("late/1", (A, B))
     restore(late, told, 5.0)
-    for batch in sent:  # those since the hub has asked for the snapshot
+    for batch in sent:  # batches from after the request for the snapshot
         late.take(batch, 5.0)
     assert late.online.by_model(5.0)["m"].outcomes == pytest.approx(8.0, abs=0.1)
 
@@ -756,8 +770,9 @@ def test_each_endpoint_is_owned_by_one_picker():
     net.exchange(0.2)
     unseen = np.array([each.director.table.unseen[: len(addresses)] for each in pickers])
     assert ((unseen > 0.0).sum(axis=0) == 3).all()
-    assert ((unseen == 0.0).sum(axis=1) > 60).all()  # a quarter is a hundred
-    assert (unseen.max(axis=1) > 0.5).all()  # some 27 requests a second, of three pickers of four
+    assert ((unseen == 0.0).sum(axis=1) > 60).all()  # each owns about a quarter, a hundred
+    # Some 27 requests per second by the three other pickers.
+    assert (unseen.max(axis=1) > 0.5).all()
 
 
 def test_an_endpoint_owned_by_another_picker_is_chosen_only_if_clearly_cheaper():

@@ -1,4 +1,4 @@
-"""For all events between pickers: counts end at zero, and beliefs agree."""
+"""For any events between pickers, counts end at zero, and beliefs agree."""
 
 import numpy as np
 import orjson
@@ -109,7 +109,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.lossy and len(self.pickers) > 2)
     @rule(number=pickers)
     def kill(self, number):
-        """Its requests are answered all the same, and no picker counts them any longer."""
+        """Kill a picker: its requests are still answered, but no picker counts them any longer."""
         picker = self.pickers.pop(number % len(self.pickers))
         self.open.pop(picker.origin)
 
@@ -125,8 +125,8 @@ class Life(RuleBasedStateMachine):
             [{"namespace": "other"}, {"schema": 2}, {"schema": True}, {"seq": -1}, {"records": 7}]
         ),
     )
-    def stranger(self, number, change):
-        """A batch of another deployment or version changes nothing."""
+    def foreign_batch(self, number, change):
+        """Receive a batch of another deployment or version, which changes nothing."""
         picker = self.alive(number)
         before = counted(picker)
         batch = {"schema": 3, "namespace": "laar", "origin": "x/1", "seq": 1, "key_id": ""}
@@ -136,7 +136,7 @@ class Life(RuleBasedStateMachine):
         assert counted(picker) == before
 
     @invariant()
-    def adds_up(self):
+    def counts_match(self):
         for picker in getattr(self, "pickers", ()):
             table = picker.director.table
             own = table.own(np.arange(table.capacity))[0].sum()
@@ -156,13 +156,13 @@ class Life(RuleBasedStateMachine):
             self.now += 0.3
             self.net.exchange(self.now)
         for picker in self.pickers:
-            assert not any(counted(picker)), "something is still reserved"
+            assert not any(counted(picker)), "a request is still reserved"
             assert not picker.director.engines.traffic.ahead_s.any()
             assert not any(peer.entries and peer.entries._open for peer in picker.peers.known())
         self.agree()
 
     def agree(self):
-        """With all records, beliefs are equal; with some lost, none is unfounded."""
+        """Assert that beliefs are equal with all records, and not unfounded if some are lost."""
         for address in ADDRESSES:
             for prompt in PROMPTS:
                 held = [self.held(picker, address, prompt) for picker in self.pickers]
@@ -179,13 +179,13 @@ class Life(RuleBasedStateMachine):
 
 
 class Orderly(Life):
-    """The same with one lossless stream, which each reads at its own pace."""
+    """The same with a lossless stream, which each picker reads at its own pace."""
 
     lossy = False
 
 
 def longest(sent, address, prompt):
-    """Return the blocks of a prompt that some prompt sent to an address shares."""
+    """Return the longest prefix, in blocks, that a prompt shares with any sent to an address."""
     return max(
         (common(prompt, other) // 64 for where, other in sent if where == address), default=0
     )

@@ -1,4 +1,4 @@
-"""Starts simulated endpoints in a test's own event loop."""
+"""Start simulated endpoints in a test's own event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import orjson
 
 from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 
-FAST = 0.001  # a thousand times faster than the imitated engine
+FAST = 0.001  # a thousand times faster than the simulated engine
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Running:
 
     @cached_property
     def openai(self) -> openai.AsyncOpenAI:
-        """The official client; slow to create, so only on request."""
+        """Return OpenAI's own client; it is slow to create."""
         url = self.endpoint.url + "/v1"
         return openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=20)
 
@@ -55,6 +55,6 @@ async def running(**settings: Any) -> AsyncIterator[Running]:
 
 
 def events(body: str) -> list[Any]:
-    """Return the data of a stream's events, in order; the last line `[DONE]` as that text."""
+    """Return the data of a stream's events, in order; the last one stays the text `[DONE]`."""
     data = [line.removeprefix("data: ") for line in body.splitlines() if line.startswith("data: ")]
     return [item if item == "[DONE]" else orjson.loads(item) for item in data]

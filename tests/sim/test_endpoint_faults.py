@@ -1,4 +1,4 @@
-"""Faults: their notation, and what a client sees of each."""
+"""The notation of injected faults, and their effects on clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def ask(sim: Running, fault: str, body: dict[str, object]) -> httpx.Respon
     return await sim.http.post("/v1/completions", json=body, headers={"x-sim-fault": fault})
 
 
-# Notation.
+# The notation.
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_flapping_begins_with_a_good_period() -> None:
     assert not FaultBook([parse_fault("hang")], random.Random(1)).unhealthy(15)
 
 
-# What a client sees.
+# The effects on clients.
 
 
 async def test_statuses_come_with_and_without_retry_after() -> None:
@@ -122,7 +122,7 @@ async def test_the_header_is_ignored_unless_the_endpoint_allows_it() -> None:
         assert (await ask(sim, "503", PROMPT)).status_code == 200
 
 
-async def test_a_full_queue_is_a_503_but_a_200_on_a_stream() -> None:
+async def test_a_full_queue_gives_a_503_but_a_200_on_a_stream() -> None:
     async with running() as sim:
         plain = await ask(sim, "full", PROMPT)
         assert plain.status_code == 503
@@ -135,8 +135,8 @@ async def test_a_full_queue_is_a_503_but_a_200_on_a_stream() -> None:
         assert await sim.metric("vllm:admission_rejections_total") == 2
 
 
-async def test_a_queue_that_really_is_full_gives_the_same_answer() -> None:
-    # The first runs for minutes, however late the others are.
+async def test_a_full_queue_gives_the_same_answer_without_a_fault() -> None:
+    # The first request runs for minutes, so it still runs when the others arrive.
     async with running(time_scale=100.0, max_waiting=1, num_blocks=64) as sim:
         body = {"prompt": "a" * 5000, "max_tokens": 150}
         async with asyncio.TaskGroup() as group:
@@ -150,7 +150,7 @@ async def test_a_queue_that_really_is_full_gives_the_same_answer() -> None:
             assert plain.status_code == 503
             assert stream.status_code == 200
             assert events(stream.text)[0]["error"]["code"] == 503
-            # Let the two end: their answers are not the subject here.
+            # End the two requests; this test does not check their answers.
             await sim.endpoint.stop()
 
 
@@ -214,7 +214,7 @@ async def test_a_slow_endpoint_reports_longer_times() -> None:
             for _ in range(5):
                 await sim.http.post("/v1/completions", json=PROMPT)
                 sums_s.append(await sim.metric("vllm:e2e_request_latency_seconds_sum"))
-        # A busy machine makes some of them longer, and none shorter.
+        # A busy machine makes some times longer, but none shorter.
         times_s.append(min(after - before for before, after in pairwise(sums_s)))
     assert times_s[1] / times_s[0] == pytest.approx(8, rel=0.4)
 
@@ -246,7 +246,7 @@ async def test_a_wrong_answer_looks_like_any_other() -> None:
 async def test_useless_answers_come_at_once_with_status_200(stream: bool) -> None:
     body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9, "stream": stream}
     kind = "text/event-stream" if stream else "application/json"
-    async with running(time_scale=100.0, echo=True) as sim:  # an engine would take minutes
+    async with running(time_scale=100.0, echo=True) as sim:  # a normal answer would take minutes
         for fault, media_type, in_body, not_in_body in (
             ("html", "text/html", "<!doctype html>", '"choices"'),
             ("empty", kind, '"content":""', "sim<"),

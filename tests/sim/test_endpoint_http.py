@@ -87,7 +87,7 @@ async def test_continuous_usage_counts_up_without_details(sim: Running) -> None:
 
 
 async def test_the_headers_of_a_stream_arrive_long_before_its_first_token() -> None:
-    """At real speed this prompt takes ten seconds to prefill; the headers do not wait for it."""
+    """At real speed this prompt takes ten seconds to prefill."""
     async with running(fleet_model="phi3-medium", time_scale=1.0) as slow:
         body = {**CHAT, "messages": [{"role": "user", "content": "x" * 240_000}], "stream": True}
         async with slow.http.stream("POST", "/v1/chat/completions", json=body) as stream:
@@ -105,8 +105,8 @@ async def test_the_request_id_is_in_the_body_id(sim: Running) -> None:
     assert other.json()["id"] not in ("cmpl-", "cmpl-abc-1")
 
 
-async def test_one_request_id_twice_at_once_is_two_requests(sim: Running) -> None:
-    """Retries and hedges of a proxy have the same id."""
+async def test_two_concurrent_requests_may_have_the_same_id(sim: Running) -> None:
+    """A proxy gives its retries and hedged requests the same id."""
     headers = {"x-request-id": "same"}
     both = await asyncio.gather(
         *(sim.http.post("/v1/completions", json={"prompt": "a"}, headers=headers) for _ in "ab")
@@ -114,7 +114,7 @@ async def test_one_request_id_twice_at_once_is_two_requests(sim: Running) -> Non
     assert [answer.status_code for answer in both] == [200, 200]
 
 
-# The other generation routes.
+# The other routes that generate text.
 
 
 async def test_completions_accept_text_or_ids_and_default_to_sixteen_tokens(sim: Running) -> None:
@@ -136,7 +136,7 @@ async def test_a_text_and_its_ids_share_the_prefix_cache(sim: Running) -> None:
     again = await sim.openai.completions.create(model="sim", prompt=tokens["tokens"])
     assert again.usage is not None
     assert again.usage.prompt_tokens_details is not None
-    # 167 tokens are ten full blocks of 16.
+    # 167 tokens fill ten blocks of 16.
     assert again.usage.prompt_tokens_details.cached_tokens == 160
 
 
@@ -195,7 +195,7 @@ async def test_embeddings_are_unit_vectors_determined_by_the_text(sim: Running) 
 # Refusals.
 
 
-async def test_an_unknown_model_is_a_404_in_the_error_format(sim: Running) -> None:
+async def test_an_unknown_model_gets_a_404_in_the_error_format(sim: Running) -> None:
     with pytest.raises(openai.NotFoundError) as refused:
         await sim.openai.chat.completions.create(**{**CHAT, "model": "nope"})
     assert refused.value.response.json()["error"] == {
@@ -227,7 +227,7 @@ async def test_a_request_without_a_model_is_accepted(sim: Running) -> None:
         ([], None),
     ],
 )
-async def test_bad_requests_are_400s_before_a_stream_begins(
+async def test_bad_requests_get_a_400_before_a_stream_begins(
     sim: Running, body: object, param: str | None
 ) -> None:
     if isinstance(body, dict):
@@ -239,7 +239,7 @@ async def test_bad_requests_are_400s_before_a_stream_begins(
     assert (error["param"] or "").split(".")[0] == (param or "")
 
 
-async def test_a_body_that_is_not_json_is_a_400(sim: Running) -> None:
+async def test_a_body_that_is_not_json_gets_a_400(sim: Running) -> None:
     answer = await sim.http.post("/v1/chat/completions", content=b'{"messages": [')
     assert answer.status_code == 400
 
@@ -251,7 +251,7 @@ async def test_an_error_does_not_repeat_the_prompt(sim: Running) -> None:
     assert "words" not in answer.text
 
 
-# Cache, priority, look-ups.
+# Cache and priority.
 
 
 async def test_a_repeated_prompt_is_cached_up_to_its_last_full_block(sim: Running) -> None:
@@ -301,7 +301,7 @@ async def test_tools_are_part_of_the_prompt(sim: Running) -> None:
 async def test_priority_is_used_only_with_the_priority_scheduler(
     scheduler: str, urgent_first: bool, by_header: bool
 ) -> None:
-    """The first fills the engine; of the two that wait, the later one is more urgent."""
+    """The first request fills the engine; of the two that wait, the later one is more urgent."""
     async with running(scheduler=scheduler, num_blocks=64, time_scale=1.0) as sim:
         order: list[str] = []
 
@@ -309,7 +309,7 @@ async def test_priority_is_used_only_with_the_priority_scheduler(
             limit = 60 if name == "a" else 2
             body = {"prompt": name * 5000, "max_tokens": limit, "priority": priority}
             headers = {}
-            if by_header:  # it overrides the body's
+            if by_header:  # the header overrides the body's field
                 body["priority"], headers["X-Vllm-Priority"] = -priority, str(priority)
             answer = await sim.http.post("/v1/completions", json=body, headers=headers)
             assert answer.status_code == 200
@@ -342,7 +342,7 @@ async def test_a_fleet_model_is_right_and_wrong_according_to_its_surface() -> No
             assert answer.usage.completion_tokens == surface.answer_tokens
 
 
-# The small routes.
+# The other routes.
 
 
 async def test_models_lists_every_name_with_the_root(sim: Running) -> None:

@@ -1,4 +1,4 @@
-"""KV events arrive over ZMQ as a subscriber of a real vLLM would get them."""
+"""KV events arrive over ZMQ as from a real vLLM."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ async def publishing(**settings: Any) -> AsyncIterator[tuple[Running, dict[str, 
 
 @asynccontextmanager
 async def subscribed(sim: Running, source: dict[str, Any]) -> AsyncIterator[zmq.asyncio.Socket]:
-    """A subscriber whose subscription is known to have arrived: it has got the latest batch.
+    """Yield a subscriber that has received the latest batch, so its subscription has arrived.
 
-    PUB does not report its subscribers, so prompts are sent until an event of theirs comes through.
+    A PUB socket does not report its subscribers, so send prompts until one of their events arrives.
     """
     with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as subscriber:
         subscriber.subscribe(TOPIC)
@@ -76,7 +76,7 @@ async def test_stored_blocks_have_hashes_parents_and_tokens() -> None:
         assert first["token_ids"] == ids[:48]
         assert (first["block_size"], first["medium"]) == (16, "GPU")
         assert first["extra_keys"] == [None] * 3
-        assert await complete(sim, ids[:50]) == 48  # and no event
+        assert await complete(sim, ids[:50]) == 48  # sends no event
         await complete(sim, ids)
         following, (second,) = await batch(subscriber)
         assert following == number + 1
@@ -95,7 +95,7 @@ async def test_a_salt_changes_the_hashes_and_is_part_of_the_first_block() -> Non
 
 
 async def test_a_reader_that_follows_all_events_knows_the_cache() -> None:
-    """With room for 20 blocks, blocks come and go; the remaining ones decide the next hits."""
+    """In a cache of 20 blocks, blocks come and go; those that remain are the next hits."""
     async with publishing(num_blocks=20) as (sim, source), subscribed(sim, source) as subscriber:
         held: set[int] = set()
         removed = 0
@@ -111,7 +111,7 @@ async def test_a_reader_that_follows_all_events_knows_the_cache() -> None:
                     held -= set(event["block_hashes"])
             assert len(held) <= 20
         assert removed > 0
-        for round_ in (5, 0):  # the newest is kept, the oldest is gone
+        for round_ in (5, 0):  # the newest prompt is cached, the oldest is not
             ids = list(range(1000 * round_, 1000 * round_ + 100))
             hashes = block_hashes(np.array(ids, np.uint32), 16)
             known = next((i for i, key in enumerate(hashes) if key not in held), len(hashes))
@@ -125,7 +125,7 @@ async def test_a_replay_repeats_the_kept_batches_and_marks_the_end() -> None:
             await complete(sim, list(range(start, start + 40)))
         with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as dealer:
             dealer.connect(source["replay_endpoint"])
-            await dealer.send_multipart([b"nonsense"])  # ignored
+            await dealer.send_multipart([b"nonsense"])  # invalid, so it is ignored
             await dealer.send_multipart([b"", (1).to_bytes(8, "big")])
             got = []
             while True:
@@ -150,7 +150,7 @@ async def test_a_crash_restarts_the_batch_numbers() -> None:
 
 
 async def test_an_answer_is_cached_too_and_its_blocks_have_tokens() -> None:
-    """The last of them become known one iteration after the job has left."""
+    """The last blocks are reported one iteration after the end of the job."""
     async with publishing() as (sim, source), subscribed(sim, source) as subscriber:
         body = {"prompt": "p" * 96, "max_tokens": 593}
         await sim.http.post("/v1/completions", json=body)
@@ -159,6 +159,6 @@ async def test_an_answer_is_cached_too_and_its_blocks_have_tokens() -> None:
         while not any(event["token_ids"][0] == 0 for event in stored):
             stored += (await batch(subscriber))[1]
         blocks = [event for event in stored if event["token_ids"][0] != 0]
-        # The last of 16 + 593 tokens is never computed, the one before it fills the last block.
+        # Of the 16 + 593 tokens the last is never computed; the one before fills the last block.
         assert sum(len(event["block_hashes"]) for event in blocks) == 608 // 16
         assert all(len(e["token_ids"]) == 16 * len(e["block_hashes"]) for e in blocks)

@@ -1,4 +1,4 @@
-"""Start, shutdown and crash of a simulated endpoint, and how its clock runs."""
+"""Start, shutdown, crash and clock of a simulated endpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def read_all(sim: Running, body: dict[str, object]) -> str:
 
 
 async def streaming(sim: Running, body: dict[str, object]) -> asyncio.Task[str]:
-    """A stream in flight; the task's result is all of it."""
+    """Start a stream; return a task whose result is the complete stream."""
     task = asyncio.create_task(read_all(sim, body))
     await eventually(lambda: sim.endpoint.serving.driver.engine.load().running == 1)
     return task
@@ -118,7 +118,7 @@ async def test_a_shutdown_during_an_outage_ends_it() -> None:
 
 
 async def test_an_internal_error_of_the_engine_ends_the_endpoint() -> None:
-    """Better than an endpoint that looks healthy and never answers."""
+    """Otherwise the endpoint would look healthy and never answer."""
 
     class Broken(SimulatedEngine):
         def step(self, now: float, until: float | None = None) -> Step | None:
@@ -192,7 +192,7 @@ def job(name: str, tokens: int = 50, **fields: float) -> Job:
 
 
 async def test_a_fast_run_takes_the_same_engine_time_as_a_stepwise_one() -> None:
-    """Timer error must not accumulate: the reference steps the same engine without any clock."""
+    """Errors of timers must not accumulate. The reference steps the same engine without a clock."""
     reference, now, times = engine(), 0.0, []
     reference.submit(job("a"))
     while (step := reference.step(now)) is not None:
@@ -234,7 +234,8 @@ async def test_an_aborted_job_gets_no_more_tokens_and_others_continue() -> None:
         await kept.more(kept.tokens)
     task.cancel()
     assert gone.tokens == tokens < 500
-    assert driver.engine.load().running <= 1  # the last iteration of `kept` may not be settled
+    # The engine may not have finished the last iteration of `kept`.
+    assert driver.engine.load().running <= 1
 
 
 async def test_lost_or_refused_jobs_are_reported() -> None:

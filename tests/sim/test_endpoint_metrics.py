@@ -83,13 +83,13 @@ def test_buckets_are_cumulative_and_end_at_the_count() -> None:
         assert counts == sorted(counts)
         total = next(v for (n, _), v in read.items() if n == f"{name}_count")
         assert counts[-1] == total
-    # 0.6 s to the first token: above the bucket of 0.5 s, within that of 0.75 s.
+    # The first token took 0.6 s: over the bucket of 0.5 s, within that of 0.75 s.
     ttft = dict(buckets["vllm:time_to_first_token_seconds"])
     assert (ttft[0.5], ttft[0.75]) == (0, 1)
 
 
 def test_a_histogram_includes_values_after_the_last_scrape() -> None:
-    """Its text is cached between scrapes, so an observation must invalidate it."""
+    """The text of a histogram is cached between scrapes; an observation must invalidate it."""
     metrics = filled()
     first = metrics.page(LOAD)
     metrics.next_tokens(5, 0.03)

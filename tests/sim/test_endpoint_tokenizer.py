@@ -1,4 +1,4 @@
-"""Token ids match the lab's token counts, and blocks a simple computation of their chain."""
+"""Token ids match the lab's token counts, and block hashes match a simple computation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_appending_changes_at_most_the_last_token(text: str, more: str) -> None:
 
 
 def test_a_shared_beginning_has_the_same_ids_in_ascii_and_mixed_text() -> None:
-    """Two code paths, one tokenization."""
+    """ASCII and other text take different code paths."""
     assert token_ids("sixsixtwelve")[:2].tolist() == token_ids("sixsixtwelve値")[:2].tolist()
 
 

@@ -44,7 +44,7 @@ class NaivePool:
 
 
 def chain(branch: int, length: int) -> list[int]:
-    """Hashes of a prompt: all branches share their first two blocks."""
+    """Return the hashes of a prompt; all branches share their first two blocks."""
     return [1, 2, *(100 * branch + i for i in range(2, length))][:length]
 
 

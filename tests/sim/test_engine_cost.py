@@ -1,4 +1,4 @@
-"""Cost models compared with closed forms: the roofline's limits, and brute force over a batch."""
+"""Cost models compared with closed forms: the limits of the roofline, and sums over a batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def decodes(count: int, context: int) -> Work:
 
 
 def test_large_chunks_are_compute_bound() -> None:
-    """Seconds for each token tend to 2 * parameters / FLOP/s while attention is negligible."""
+    """Without attention, the seconds per token tend to 2 * parameters / FLOP/s."""
     tokens = 20_000
     cost = RooflineCost(H100, LLAMA)
     roof_s = 2 * LLAMA.parameters * tokens / (H100.bf16_flops * H100.linear_efficiency)
@@ -47,7 +47,7 @@ def test_a_single_decode_is_memory_bound() -> None:
 
 
 def test_attention_counts_each_query_and_key_pair() -> None:
-    """A deep, compute-bound chunk takes 4 * layers * width operations a pair, pair by pair."""
+    """A compute-bound chunk takes 4 * layers * width operations for each pair."""
     pairs = sum(position + 0.5 for position in range(5000, 5600))
     flops = 4 * LLAMA.layers * LLAMA.heads * LLAMA.head_dim * pairs
     expected = flops / (H100.bf16_flops * H100.attention_efficiency)
@@ -55,7 +55,7 @@ def test_attention_counts_each_query_and_key_pair() -> None:
 
 
 def test_the_costs_of_chunks_add_up_to_the_whole_prompt() -> None:
-    """However a prompt is split, its pairs are the same."""
+    """The number of query and key pairs does not depend on how a prompt is split."""
     whole = chunk(1000, 0).pairs
     cuts = [0, 16, 400, 999, 1000]
     assert sum(chunk(b - a, a).pairs for a, b in pairwise(cuts)) == pytest.approx(whole)
@@ -84,7 +84,7 @@ def test_the_linear_decode_cost_matches_the_cost_of_decodes(
 
 
 def test_the_linear_cost_equals_that_of_laar() -> None:
-    """c(m) seconds for each uncached token, one constant for each decoding iteration."""
+    """Each uncached token takes c(m) seconds, and each decoding iteration a constant."""
     cost = LinearCost(seconds_per_token=1.3e-4, decode_s_per_token=0.019)
     assert cost.stage_s(chunk(4096, 0)) == pytest.approx(4096 * 1.3e-4)
     assert cost.stage_s(decodes(5, 4096)) == pytest.approx(0.019)

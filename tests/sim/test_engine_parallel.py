@@ -1,4 +1,4 @@
-"""The parallel engine: closed forms of its law, invariants under random loads."""
+"""The parallel engine compared with closed forms, and invariants under random loads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def job(name: str, arrival_s: float, prompt: int, output: int = 1, **given: obje
 
 
 def alone_s(prompt: int, output: int) -> tuple[float, float]:
-    """First token and end of a lone request."""
+    """Return the times of the first token and the end of a lone request."""
     first_s = BASE_S + PREFILL_S * prompt
     return first_s, first_s + (output - 1) * TOKEN_S
 
@@ -99,7 +99,7 @@ def test_caches_evict_the_least_recently_used() -> None:
     cached = [timings[f"{name}{i}"].cached_tokens for i, name in enumerate(order)]
     assert cached[2] > 0
     assert cached[4] > 0
-    assert cached[5] < cached[2], "c pushed out part of b, which was used before a"
+    assert cached[5] < cached[2], "c evicted part of b, which was used before a"
 
 
 loads = st.lists(
@@ -181,7 +181,8 @@ def test_a_job_that_can_never_run_is_refused() -> None:
 def test_a_prompt_without_room_is_refused_if_configured() -> None:
     full = engine(num_blocks=100, refuses_full=True)
     full.submit(job("first", 0.0, 900))
-    with pytest.raises(RequestError) as refusal:  # before the first has begun, and after it
+    # Refused before the first has begun as well as after.
+    with pytest.raises(RequestError) as refusal:
         full.submit(job("second", 0.0, 900))
     assert refusal.value.status == 500
     full.step(0.0)

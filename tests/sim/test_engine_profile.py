@@ -1,4 +1,4 @@
-"""Profiles: all that come with laar load, and faults are reported."""
+"""All profiles that come with laar load, and faults in profiles are reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILES = ("engine-hardware.yaml", "engine-models.yaml", "engine-profiles.yaml")
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A copy of the data files to corrupt."""
+    """Return a directory with a copy of the data files to corrupt."""
     for name in FILES:
         (tmp_path / name).write_bytes((DATA / name).read_bytes())
     return tmp_path

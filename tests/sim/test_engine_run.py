@@ -1,4 +1,4 @@
-"""The simulated engine: closed forms, invariants under random loads, vLLM's behaviour."""
+"""The simulated engine compared with closed forms and vLLM, and invariants under random loads."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run_out(target: SimulatedEngine, now: float = 0.0) -> list[tuple[float, Step
 
 
 def poisson(count: int, load: float) -> list[Job]:
-    """Poisson arrivals, exponential prompts of mean 1,000 tokens (0.1 s), one output token."""
+    """Return Poisson arrivals of prompts of exponential length, on average 1,000 tokens (0.1 s)."""
     rng = random.Random(4)
     now, jobs = 0.0, []
     for index in range(count):
@@ -64,7 +64,7 @@ def poisson(count: int, load: float) -> list[Job]:
 
 
 def test_waits_for_one_slot_follow_the_recursion_of_lindley() -> None:
-    """With one slot each wait follows from the one before: W' = max(0, W + S - A)."""
+    """With one slot, each wait follows from the one before: W' = max(0, W + S - A)."""
     jobs = poisson(2000, 0.8)
     timings = drive(engine(max_num_seqs=1, max_num_batched_tokens=100_000), jobs)
     wait_s, before = 0.0, jobs[0].arrival_s
@@ -76,7 +76,7 @@ def test_waits_for_one_slot_follow_the_recursion_of_lindley() -> None:
 
 
 def test_waits_for_one_slot_match_an_mg1_queue() -> None:
-    """Mean wait is lambda E[S^2] / 2(1 - rho) (Pollaczek-Khinchine); 6 % is 2 standard errors."""
+    """The mean is lambda E[S^2] / 2(1 - rho) (Pollaczek-Khinchine); 6 % is 2 standard errors."""
     jobs = poisson(40_000, 0.5)
     timings = drive(engine(max_num_seqs=1, max_num_batched_tokens=100_000), jobs)
     service_s = [PREFILL_S * each.prompt_tokens for each in jobs]
@@ -106,10 +106,10 @@ def test_a_long_prompt_runs_in_chunks_of_the_budget() -> None:
 
 @pytest.mark.parametrize(("stages", "chunks"), [(1, 7), (2, 7), (4, 20), (8, 3)])
 def test_a_stream_pipeline_takes_n_plus_p_minus_1_stage_times(stages: int, chunks: int) -> None:
-    """And plain micro-batched pipelining takes n * p of them."""
+    """Plain micro-batched pipelining takes n * p stage times."""
 
     class Even(LinearCost):
-        """The linear cost, the same in each of several stages."""
+        """A linear cost with several equal stages."""
 
         __slots__ = ()
 
@@ -141,7 +141,7 @@ COSTS: Sequence[CostModel] = (
 
 @st.composite
 def loads(draw: st.DrawFn) -> tuple[int, list[Job]]:
-    """A seed for the cost and settings, and jobs that may share prefixes and outgrow the memory."""
+    """Draw a seed for the cost and settings, and jobs, some of which share prefixes."""
     rng = random.Random(draw(st.integers(0, 10_000)))
     now, jobs = 0.0, []
     for index in range(draw(st.integers(1, 25))):
@@ -174,7 +174,7 @@ SCHEDULERS = ("fcfs", "priority", "prefill-first", "non-preemptive", "slack")
 @settings(max_examples=25)
 @given(loads())
 def test_merging_steps_changes_no_result(scheduler: str, load: tuple[int, list[Job]]) -> None:
-    """Merged stretches with cuts give every job the times of single iterations."""
+    """With merged and cut stretches, every job has the same times as with single iterations."""
     seed, jobs = load
     single = drive(random_engine(seed, scheduler), jobs, merge=False)
     merged = drive(random_engine(seed, scheduler), jobs)
@@ -191,7 +191,7 @@ def test_merging_steps_changes_no_result(scheduler: str, load: tuple[int, list[J
 def test_no_job_is_lost_and_no_memory_left_behind(
     scheduler: str, load: tuple[int, list[Job]], dropped: set[int]
 ) -> None:
-    """Each job gets exactly its tokens, none after an abort, and all memory is released."""
+    """Each job gets all its tokens, but none after an abort, and all memory is released."""
     seed, jobs = load
     target = random_engine(seed, scheduler)
     for each in jobs:
@@ -227,7 +227,7 @@ def test_no_job_is_lost_and_no_memory_left_behind(
 
 
 def test_the_next_turn_finds_prompt_and_answer_cached() -> None:
-    """Full blocks only, and never the last token of the prompt."""
+    """Only full blocks are cached, and the last token of a prompt is always computed."""
     chat = tuple(range(20))
     jobs = [
         job("first", 0.0, 160, 32, blocks=chat),
@@ -247,7 +247,7 @@ def test_the_next_turn_finds_prompt_and_answer_cached() -> None:
 
 
 def test_replaying_all_events_yields_the_cache() -> None:
-    """A reader of the events knows what a prompt will find cached."""
+    """A reader of the events can predict how much of a prompt is cached."""
     rng = random.Random(1)
     target = engine(num_blocks=64, kv_events=True)
     known: set[int] = set()
@@ -271,7 +271,7 @@ def test_replaying_all_events_yields_the_cache() -> None:
 
 
 def test_stored_events_come_chunk_by_chunk() -> None:
-    """A router can follow a long prefill: one batch of events for each step (vllm.md section 5)."""
+    """Each step has a batch of events, so routers can follow a long prefill (vllm.md section 5)."""
     target = engine(max_num_batched_tokens=256, kv_events=True)
     target.submit(job("a", 0.0, 700, blocks=tuple(range(43))))
     stored = [step.events[0] for _, step in run_out(target)]
@@ -284,7 +284,7 @@ def test_stored_events_come_chunk_by_chunk() -> None:
 
 
 def test_the_newest_request_is_preempted_and_recomputes_its_tokens() -> None:
-    """11 blocks hold two prompts of 64; at 88 tokens each the second must go."""
+    """11 blocks hold two prompts of 64 tokens, but not two sequences of more than 80 tokens."""
     target = engine(num_blocks=11)
     for name in ("old", "new"):
         target.submit(job(name, 0.0, 64, 60))
@@ -294,7 +294,7 @@ def test_the_newest_request_is_preempted_and_recomputes_its_tokens() -> None:
         now += step.duration_s
         ends |= {gain.job_id: now for gain in step.progress if gain.finished}
     assert target.load().preemptions == 1
-    # Both are at 80 tokens when blocks run out: 16 outputs more than the first, and their block.
+    # Blocks run out when both have 80 tokens, 16 after the first output token.
     together = 128 * PREFILL_S + 59 * DECODE_S
     assert ends["old"] == pytest.approx(together)
     made = 1 + 16
@@ -304,7 +304,7 @@ def test_the_newest_request_is_preempted_and_recomputes_its_tokens() -> None:
 
 
 def test_priority_orders_the_queue_but_not_a_running_prefill() -> None:
-    """The blocker keeps the budget; then B (-3), C (0), D (1), A (5): vllm.md section 4."""
+    """The blocker keeps the budget; B (-3), C (0), D (1), A (5) follow: vllm.md section 4."""
     target = engine(scheduler="priority", max_num_batched_tokens=256)
     target.submit(job("blocker", 0.0, 7000))
     assert target.step(0.0) is not None
@@ -324,7 +324,7 @@ def test_the_least_important_request_is_preempted() -> None:
 
 
 def test_prefill_first_scheduling_starves_decodes() -> None:
-    """SGLang's order gives new requests their first token before running ones their next."""
+    """SGLang's order prefills new requests before running ones get their next token."""
     gaps = {}
     for scheduler in ("fcfs", "prefill-first"):
         target = engine(scheduler=scheduler, max_num_batched_tokens=512)
@@ -367,7 +367,8 @@ def test_cutting_a_stretch_ends_it_with_the_current_iteration() -> None:
     assert shorter is not None
     assert shorter.progress[0].tokens == 3
     assert shorter.duration_s == pytest.approx(0.5 * DECODE_S)
-    assert target.cut(start + 2.6 * DECODE_S) is None  # only what cannot change is left
+    # Only the current iteration is left, which cannot be cut.
+    assert target.cut(start + 2.6 * DECODE_S) is None
 
 
 def test_the_argument_until_bounds_a_stretch() -> None:

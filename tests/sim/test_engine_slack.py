@@ -1,4 +1,4 @@
-"""Medha's scheduler inside the engine: order, adaptive chunks, space sharing."""
+"""Medha's scheduler in the simulated engine: order, adaptive chunks, shared iterations."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def job(
 
 @pytest.mark.parametrize("multi", [True, False])
 def test_the_example_of_three_requests_in_the_paper_is_reproduced(multi: bool) -> None:
-    """Work of 10 s at 0 and twice 0.5 s at 5: LARS meets all objectives, FCFS the long one's.
+    """One prompt of 10 s, then two of 0.5 s: LARS meets all objectives, FCFS only the long one's.
 
-    The long one has 26 s here. With the paper's 16 its relative slack of 0.6 lets the shorts begin
-    when 0.3 s of slack are left, and the two need 0.5 s of it to wait for each other.
+    The long prompt's objective is 26 s here. With the paper's 16 s, its relative slack of 0.6 would
+    let the short prompts begin with 0.3 s of slack, but one has to wait 0.5 s for the other.
     """
     jobs = [
         job("long", 0.0, 100_000, objective_s=26.0),
@@ -76,7 +76,7 @@ def test_the_example_of_three_requests_in_the_paper_is_reproduced(multi: bool) -
 
 
 def gaps(target: SimulatedEngine, prompt: int) -> tuple[list[float], list[int]]:
-    """Times between a decoding job's tokens next to a long prefill, and that prefill's chunks."""
+    """Return the gaps between a job's tokens next to a long prefill, and the prefill's chunks."""
     target.submit(job("decoding", 0.0, 16, 5000))
     step = target.step(0.0)
     assert step is not None
@@ -98,19 +98,19 @@ def gaps(target: SimulatedEngine, prompt: int) -> tuple[list[float], list[int]]:
 
 @pytest.mark.parametrize("stages", [1, 2])
 def test_iterations_meet_the_target_for_any_context(stages: int) -> None:
-    """A 300k-token prefill next to a decode: p99 of the gaps within 1.2 targets; chunks shrink."""
+    """Next to a prefill of 300,000 tokens, p99 of the gaps is within 1.2 targets; chunks shrink."""
     cost = RooflineCost(A100.hardware, A100.model, tensor=8, stages=stages)
     waits, chunks = gaps(engine(cost), 300_000)
     assert sorted(waits)[int(0.99 * len(waits))] <= 1.2 * TARGET_S
-    assert max(waits) <= 1.5 * TARGET_S  # once, after chunks that had the pipeline to themselves
+    assert max(waits) <= 1.5 * TARGET_S  # reached once, after chunks without decodes
     assert sum(waits) / len(waits) >= 0.5 * TARGET_S
-    if stages == 1:  # with two, every other chunk runs without a decode and may be larger
+    if stages == 1:  # with two stages, every other chunk runs without a decode and may be larger
         assert sorted(chunks[:-1], reverse=True) == chunks[:-1]
     assert chunks[0] > 4 * chunks[-2]
 
 
 def test_static_chunks_exceed_the_target() -> None:
-    """The negative control: vLLM's fixed chunk of 2,048 tokens delays decodes ever longer."""
+    """As a negative control, vLLM's fixed chunk of 2,048 tokens delays decodes more and more."""
     settings = EngineSettings(num_blocks=100_000, max_num_batched_tokens=2048)
     cost = RooflineCost(A100.hardware, A100.model, tensor=8)
     waits, chunks = gaps(SimulatedEngine(cost, settings, random.Random(0)), 300_000)
@@ -119,7 +119,7 @@ def test_static_chunks_exceed_the_target() -> None:
 
 
 def test_one_long_prefill_and_several_short_ones_share_an_iteration() -> None:
-    """At most one prompt over `long_tokens` advances in an iteration; shorts join it."""
+    """At most one prompt over `long_tokens` advances in an iteration; short ones join it."""
     target = engine(A100)
     for index in range(3):
         target.submit(job(f"long{index}", 0.0, 50_000, objective_s=1000.0))
@@ -160,7 +160,7 @@ def test_a_blocked_urgent_prompt_is_not_overtaken_forever() -> None:
 
 
 def test_a_cached_prefix_counts_as_done() -> None:
-    """Cached tokens are neither computed nor waited for."""
+    """Cached tokens cost no time."""
     chat = tuple(range(600))
     target = engine(A100)
     first = Job(id="a", arrival_s=0.0, prompt_tokens=9600, output_tokens=1, blocks=chat)

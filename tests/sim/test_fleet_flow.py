@@ -1,4 +1,4 @@
-"""Flow control in front of the virtual fleet: requests that wait, refusals, and leftovers."""
+"""Flow control in front of the virtual fleet: waiting, refusals, cleaning up."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SAME = Prompt(prompt_tokens=1600, output_tokens=2, blocks=spread(1, 100))
 def serve(
     prompts: list[Prompt], flow: FlowSettings | None
 ) -> tuple[VirtualFleet, list[Exchange], list[RequestError]]:
-    """All prompts at once."""
+    """Send all prompts at once."""
     fleet = VirtualFleet([SITE], FleetSettings(), seed=1, flow=flow)
     ended: list[Exchange] = []
     refused: list[RequestError] = []
@@ -105,7 +105,7 @@ def test_each_of_several_pickers_has_its_own_queue(share_delay_s: float | None) 
     assert [flow.left for flow in fleet.flows] == [0, 0]
 
 
-def test_a_turn_that_moves_after_a_refusal_has_its_place_where_it_was_served() -> None:
+def test_a_turn_moved_by_a_refusal_counts_where_it_was_served() -> None:
     settings = replace(ENGINE.settings, scheduler="parallel", num_blocks=600, refuses_full=True)
     site = replace(SITE, engine=replace(ENGINE, settings=settings))
     fleet = VirtualFleet(
@@ -126,4 +126,4 @@ def test_a_turn_that_moves_after_a_refusal_has_its_place_where_it_was_served() -
     moved, second = ended
     assert (moved.failed, moved.address, refused) == (("e:80",), "f:80", [])
     assert second.decision.address == "e:80"
-    assert fleet.flows[0].left == 1, "the third waits, as both caches hold a session's context"
+    assert fleet.flows[0].left == 1, "the third waits, as both caches are taken"

@@ -1,4 +1,4 @@
-"""A virtual fleet with faults: endpoints that crash, leave, join and restart with empty caches."""
+"""A virtual fleet whose endpoints crash, leave, join and restart with empty caches."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ask(fleet: VirtualFleet, number: int, ended: list[Exchange], start: int = 1)
     return fleet.send(request, prompt, ended.append)
 
 
-def test_in_the_native_shape_the_picker_sees_the_first_tokens_of_the_answers_it_reads() -> None:
+def test_in_the_native_shape_first_tokens_are_seen_only_in_answers_read() -> None:
     settings = FleetSettings(first_tokens="sampled", sample_answers=0.5, sample_every_s=3600.0)
     fleet, ended = fleet_of(settings), list[Exchange]()
     for number in range(40):
@@ -54,7 +54,7 @@ def test_in_the_native_shape_the_picker_sees_the_first_tokens_of_the_answers_it_
     assert [each.decision.flight.answering for each in ended] == shown
 
 
-def test_a_request_whose_engine_crashes_before_its_answer_is_served_by_a_fallback() -> None:
+def test_a_fallback_serves_the_request_of_an_engine_that_crashes() -> None:
     fleet, ended = fleet_of(), list[Exchange]()
     sent = ask(fleet, 1, ended)
     fleet.clock.at(0.5, fleet.host(sent.decision.address).stop)
@@ -76,7 +76,8 @@ def test_a_request_whose_engine_crashes_before_its_answer_is_served_by_a_fallbac
 def test_a_truncated_answer_counts_as_failed(fallbacks: int) -> None:
     fleet, ended = fleet_of(FleetSettings(fallbacks=fallbacks)), list[Exchange]()
     sent = ask(fleet, 1, ended)
-    fleet.clock.at(1.2, fleet.host(sent.decision.address).stop)  # 1 s of prefill, 0.5 s of answer
+    # After 1 s of prefill, in the middle of 0.5 s of answer.
+    fleet.clock.at(1.2, fleet.host(sent.decision.address).stop)
     fleet.clock.run()
     assert [each.status for each in ended] == [503]
     assert not sent.failed
@@ -124,7 +125,7 @@ def test_a_deployment_replaces_every_endpoint_without_losing_a_request() -> None
     assert operation.listed_s == pytest.approx(2 * fleet.clock.now)
 
 
-def test_a_fleet_that_shrinks_sends_nothing_to_those_that_left() -> None:
+def test_endpoints_that_left_the_fleet_get_no_requests() -> None:
     fleet, ended = fleet_of(), list[Exchange]()
     operation = Operation(fleet, NAMES, 1, random.Random(1))
     operation.scale(10.0, 3, 5.0)

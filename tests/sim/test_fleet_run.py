@@ -1,4 +1,4 @@
-"""The virtual fleet: closed forms, aging readings, and bounded memory."""
+"""The virtual fleet compared with closed forms, the age of its readings, and bounded memory."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_all_reservations_are_released() -> None:
 
 @pytest.mark.parametrize("at_s", [0.01, 0.2, 0.3, 1.13, 1.3])
 def test_a_cancelled_request_frees_its_engine_and_its_reservation(at_s: float) -> None:
-    """In transit, queued, while it is prefilled and while it is decoded."""
+    """It is cancelled in transit, queued, in its prefill and while it decodes."""
     fleet = VirtualFleet(sites(1), FleetSettings(), seed=0)
     ended: list[Exchange] = []
     first = fleet.send(
@@ -109,7 +109,7 @@ def test_a_cancelled_request_frees_its_engine_and_its_reservation(at_s: float) -
         assert not column.any()
 
 
-def test_a_request_refused_by_the_engine_ends_with_its_status_and_no_cache_entry() -> None:
+def test_a_refused_request_ends_with_its_status_and_no_cache_entry() -> None:
     fleet = VirtualFleet(sites(1), FleetSettings(), seed=0)
     ended = collected(fleet, [Arrival(at_s=0.0, prompt=prompt(tokens=20_000))])
     assert [exchange.status for exchange in ended] == [400]
@@ -127,7 +127,7 @@ def test_a_scrape_is_as_old_as_its_way_back() -> None:
         original(name, reading, now),
     )[1]  # type: ignore[method-assign]
     collected(fleet, [Arrival(at_s=0.0, prompt=prompt(tokens=5000, output=2))])
-    # The engine holds the request from 0.2 s to 5.21 s.
+    # The request is in the engine from 0.2 s to 5.21 s.
     for now, running in reads:
         made = now - 0.2
         assert running == (1 if 0.2 <= made < 5.2 else 0), (now, running)
@@ -160,7 +160,7 @@ def test_beyond_the_cap_requests_wait_and_the_schedule_is_not_read_further() -> 
 
     replay_open(fleet, schedule(), ended, max_in_flight=4)
     assert len(ahead) == 50
-    assert max(ahead) <= 5, "four in flight and the one that waits"
+    assert max(ahead) <= 5, "four in flight, and one that waits"
     assert late[0] == 0.0
     assert late[-1] > 1.0
 
@@ -173,7 +173,7 @@ def test_a_schedule_of_any_length_takes_no_more_memory_once_caches_are_full() ->
         for number in range(2_000):
             if number in (500, 1_999):
                 held.append(tracemalloc.get_traced_memory()[0])
-            blocks = spread(number << 20, 93)  # no prompt is sent twice
+            blocks = spread(number << 20, 93)  # all prompts differ
             yield Arrival(
                 at_s=0.2 * number,
                 prompt=Prompt(prompt_tokens=1500, output_tokens=20, blocks=blocks),
@@ -195,8 +195,8 @@ def test_a_schedule_of_any_length_takes_no_more_memory_once_caches_are_full() ->
     finally:
         tracemalloc.stop()
     assert tally.numbers()["success"] == 1.0
-    # Some 200 bytes for each prompt, up to 65,536 of them: its age, should it return.
-    assert held[1] - held[0] < 512 << 10, "bytes that 1,500 more requests left behind"
+    # The age of each of the last 65,536 prompts is kept, some 200 bytes each.
+    assert held[1] - held[0] < 512 << 10, "1,500 more requests left too many bytes behind"
 
 
 def test_a_turn_is_sent_once_it_is_due_and_the_previous_one_is_answered() -> None:
@@ -227,7 +227,7 @@ def test_a_run_is_determined_by_its_seed() -> None:
 def test_policies_get_the_same_network_conditions() -> None:
     def trips(policy: str) -> list[float]:
         fleet = VirtualFleet(sites(2, jitter=0.3), FleetSettings(policy=policy), seed=5)
-        ended = collected(fleet, arrivals(20, 30.0))  # so far apart that nothing queues
+        ended = collected(fleet, arrivals(20, 30.0))  # far enough apart that none waits
         return [exchange.first_s - exchange.sent_s for exchange in ended]
 
     assert trips("random") == pytest.approx(trips("least-loaded"))
@@ -286,7 +286,7 @@ def test_slow_spells_take_their_share_of_the_time() -> None:
 def test_the_index_treats_ids_like_the_text_they_represent(
     shared: int, more: int, other: int
 ) -> None:
-    """By the definition of the grid: whole blocks of 64, 256 and 1,024 bytes, four to a token."""
+    """The index uses whole blocks of 64, 256 and 1,024 bytes, four bytes to a token."""
     head = spread(7, shared)
     first = array("Q", [*head, *spread(10**6, more)])
     second = array("Q", [*head, *spread(2 * 10**6, other)])
@@ -324,4 +324,4 @@ def test_the_gorgo_fleet_is_readable() -> None:
     described = read_fleet(path)
     assert [round(site.link.rtt_s * 1e3) for site in described.sites()] == [37, 279, 456]
     tokens = {site.engine.settings.num_blocks * 128 for site in described.sites()}
-    assert tokens == {599_936}, "600k tokens, as set M says"
+    assert tokens == {599_936}, "600,000 tokens, as in the paper's set M"

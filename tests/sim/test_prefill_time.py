@@ -1,4 +1,4 @@
-"""The prefill table compared with closed forms and with simulating each length separately."""
+"""The prefill table compared with closed forms and with a simulation of each length."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from support.exploring import examples
 
 
 def cost(chunk_tokens: int, context_tokens: int) -> float:
-    """Overhead, a linear part, and attention over the existing context."""
+    """Return an overhead, a linear part, and the attention over the existing context."""
     return (
         0.004 + 1.2e-5 * chunk_tokens + 6e-11 * chunk_tokens * (context_tokens + chunk_tokens / 2)
     )
 
 
 def simulate(length: int, target_s: float = 0.02, step: int = 32) -> float:
-    """Algorithm 3 word by word for one length; chunks are found by trying all sizes."""
+    """Simulate one length by the paper's Algorithm 3, trying all sizes for each chunk."""
     done, total = 0, 0.0
     while done < length:
         sizes = range(8192, 0, -step)
@@ -53,7 +53,7 @@ def test_the_remaining_time_excludes_a_cached_prefix():
     )
     assert TABLE.remaining_s(50_000, 50_000) == 0.0
     assert TABLE.remaining_s(10, 20) == 0.0
-    # The second half of a prompt costs more than the first: its chunks look back further.
+    # The second half of a prompt costs more than the first, as its chunks attend to more tokens.
     assert TABLE.remaining_s(100_000, 50_000) > TABLE.total_s(50_000)
 
 
@@ -66,7 +66,7 @@ def test_a_million_tokens_take_one_simulation_instead_of_a_thousand():
         return cost(chunk_tokens, context_tokens)
 
     table = PrefillTable.build(counted)
-    assert calls < 500_000  # 0.15 us each in plain Python: the build stays well under a second
+    assert calls < 500_000  # a call takes 0.15 us, so the build takes well under a second
     assert table.total_s(1_000_000) > 100 * table.total_s(8192)
 
 
@@ -107,7 +107,7 @@ def test_the_largest_chunk_equals_an_exhaustive_search(slope, limit_s, cap, step
     step=st.integers(1, 40),
 )
 def test_the_largest_chunk_of_any_increasing_function_is_found_in_few_calls(rises, limit_s, step):
-    """Flat parts, jumps and infinities too; never more calls than three binary searches."""
+    """The function may have flat parts, jumps and infinities; three binary searches suffice."""
     curve = list(accumulate(rises))
     calls = []
 

@@ -1,4 +1,4 @@
-"""Disaggregated prefill in simulation: where time goes, and where prompts stay cached."""
+"""Disaggregated prefill in simulation: the times, and which caches hold the prompts."""
 
 import pytest
 from sim_endpoint import running
@@ -107,7 +107,8 @@ async def test_an_endpoint_lets_the_one_named_in_the_header_prefill_the_prompt()
         assert await p.metric("vllm:prompt_tokens_total") > 6000
         assert await p.metric("vllm:generation_tokens_total") == 2
         assert await d.metric("vllm:generation_tokens_total") == 10
-        assert await d.metric("vllm:prefix_cache_hits_total") > 2000  # the second's, from the first
+        # The second prompt's, from the first.
+        assert await d.metric("vllm:prefix_cache_hits_total") > 2000
 
 
 async def test_if_the_other_endpoint_fails_the_prompt_is_prefilled_locally():

@@ -1,4 +1,4 @@
-"""Bootstraps for the Envoys of tests, rendered once for all that differ only in addresses."""
+"""Bootstraps for the Envoys of tests; those that differ only in addresses are rendered once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATIENCE = "30s"
 
 
 def be_patient(part: Any) -> None:
-    """Give a picker and endpoints more time on a busy machine: their silence is not a failure."""
+    """Give the picker and endpoints more time, as a busy machine may delay their answers."""
     if isinstance(part, dict):
         for name, value in part.items():
             if name in ("message_timeout", "connect_timeout"):
@@ -35,7 +35,7 @@ def be_patient(part: Any) -> None:
 
 
 def rendered(shape: AnyShape, options: BootstrapOptions) -> dict[str, Any]:
-    """Like `laar_lab.live.bootstraps.render`, at a tenth of its CPU: many tests start an Envoy."""
+    """Do as `laar_lab.live.bootstraps.render` in a tenth of its CPU time, as many tests need it."""
     host, _, port = options.picker.rpartition(":")
     eds = Path(options.eds_path)
     common = replace(options, picker=f"{host}:{_PORT}", eds_path=f"{_DIRECTORY}/{eds.name}")

@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector in the test's own process: OTLP/HTTP, protobuf, parsed."""
+"""An OpenTelemetry collector in the test's own process, for OTLP/HTTP with protobuf."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 
 class Collector:
-    """Keeps its input; answers `status` after the `refusals`, and nothing while it `hangs`."""
+    """Keeps received spans; answers `status` after the `refusals`, or nothing while it `hangs`."""
 
     def __init__(self, port: int = 0) -> None:
         self.port = port
@@ -24,7 +24,7 @@ class Collector:
         self.requests = 0
 
     def url(self, signal: str) -> str:
-        """URL for a signal."""
+        """Return the URL of a signal."""
         return f"http://127.0.0.1:{self.port}/v1/{signal}"
 
     def of(self, service: str) -> list[Any]:

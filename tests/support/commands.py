@@ -1,4 +1,4 @@
-"""`laar` as a user runs it, in the test's own process: an interpreter takes a second to start."""
+"""Run `laar` in the test's own process, as starting an interpreter takes a second."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def run(*arguments: object, **variables: str) -> Ran:
 
 
 async def run_in_thread(*arguments: object, **variables: str) -> Ran:
-    """Run `laar` to its end in a thread, while this loop serves what it connects to."""
+    """Run `laar` to its end in a thread, so that this event loop can serve it."""
     return await asyncio.to_thread(run, *arguments, **variables)

@@ -1,8 +1,8 @@
-"""How many examples a property test tries.
+"""The number of examples that a property test tries.
 
-`make test` tries the same ones each time (`pytest_configure` in tests/conftest.py): a quarter of
-the number, since the other three quarters seldom find a fault that the first does not.
-`make test-all` looks for new ones, and tries the whole number.
+`make test` tries the same examples each time (`pytest_configure` in tests/conftest.py), and only a
+quarter of the number, since the other three quarters seldom find another fault. `make test-all`
+looks for new examples, and tries all.
 """
 
 from __future__ import annotations

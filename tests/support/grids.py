@@ -9,7 +9,7 @@ import pytest
 
 
 def crossed(shapes: Sequence[str], cases: Sequence[Any]) -> list[Any]:
-    """Return the parameters of a test for each shape and case; a tuple is several of them.
+    """Return the parameters of a test for each shape and case; a case may be a tuple of several.
 
     Every case is tried in the first shape, and the first case in every shape. The other
     combinations run in the slow suites, since the same code reads a case in each shape.

@@ -1,8 +1,8 @@
-"""A small API server with real list and watch semantics, and faults on request.
+"""A small Kubernetes API server with real semantics of list and watch, and faults on request.
 
-Versions grow with every write; lists come in pages of one snapshot; a watch replays what happened
-after its version and then follows; a version that was compacted away is 410, as an answer or as an
-ERROR event; an object that stops matching a watch's labels is DELETED for that watch.
+Each write increases the version. The pages of a list show one snapshot. A watch replays the events
+since its version, and then follows; if they were compacted, it gets 410, as a status or as an ERROR
+event. An object that no longer matches a watch's labels is DELETED for that watch.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from aiohttp import web
 
 
 class KubeApiServer:
-    """The state, the faults, and the requests received."""
+    """The objects, the faults, and the received requests."""
 
     def __init__(self) -> None:
         self.version = 100
         self.compacted = 0
-        self.objects: dict[tuple[str, str], dict[str, Any]] = {}  # (plural, name)
+        self.objects: dict[tuple[str, str], dict[str, Any]] = {}  # by (plural, name)
         self.history: list[tuple[int, str, dict[str, Any], dict[str, Any] | None]] = []
         self.news = asyncio.Condition()
         self.watches: set[web.StreamResponse] = set()
-        self.asked: set[tuple[str, str, str, str]] = set()  # verb, group, plural, namespace
+        self.asked: set[tuple[str, str, str, str]] = set()  # of (verb, group, plural, namespace)
         self.lists = 0
         self.absent: set[str] = set()
-        self.denied: dict[str, str] = {}  # plural -> verb
+        self.denied: dict[str, str] = {}  # denied verb by plural
         self.token = ""
         self.down = False
         self.gone_as_status = False
@@ -56,7 +56,7 @@ class KubeApiServer:
             self.news.notify_all()
 
     async def bookmark(self) -> None:
-        """Send a bookmark to all watches, after all events that they have not received yet."""
+        """Send a bookmark to all watches, after the events that they have not received yet."""
         self.version += 1
         await self._tell("bookmark", None, None)
 
@@ -87,7 +87,7 @@ class KubeApiServer:
         namespace, plural = parts[-2], parts[-1]
         verb = "watch" if "watch" in request.query else "list"
         self.asked.add((verb, group, plural, namespace))
-        if group == "llm-d.ai":  # the same kinds in another group, in two versions there
+        if group == "llm-d.ai":  # a group with the same kinds, in two versions
             plural = f"{plural}.v1.{group}" if parts[2] == "v1" else f"{plural}.{group}"
         if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
             return status(401, "Unauthorized")
@@ -192,7 +192,7 @@ def pod(name: str, ip: str = "10.0.0.1", *, ready: bool = True, **metadata: Any)
 def pool(
     name: str = "fleet", app: str = "vllm", ports: tuple[int, ...] = (8000,)
 ) -> dict[str, Any]:
-    """An InferencePool."""
+    """Return an InferencePool."""
     return {
         "metadata": {"name": name, "namespace": "ml", "creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {

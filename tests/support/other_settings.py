@@ -97,7 +97,7 @@ OTHER: dict[str, Any] = {
     "shutdown.drain_s": 7,
     "shutdown.grace_s": 7,
 }
-"""By path; a test fails if one is missing."""
+"""Another value by path of the setting; a test fails if one is missing."""
 
 
 def document(paths: Iterable[str]) -> dict[str, Any]:

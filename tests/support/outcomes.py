@@ -1,4 +1,4 @@
-"""Outcomes of questions, for figures derived from them."""
+"""Outcomes of questions, for tests of figures derived from them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from laar.client import Attempt, Outcome
 
 
 def outcome(*latencies_s: float, correct: bool, waited_s: float = 0.1) -> Outcome:
-    """Attempts with these latencies, the last one right if `correct`; all but the first waited."""
+    """Return attempts with these latencies; the last is right if `correct`, later ones waited."""
     last = len(latencies_s) - 1
     attempts = tuple(
         Attempt(

@@ -39,7 +39,7 @@ def specs(*addresses):
 def sharing_picker(
     name, addresses, *, settings=SETTINGS, seed=1, key=KEY, wall_clock=lambda: 0.0, **options
 ):
-    """A director with prefixes, health and outcomes, and its sharing."""
+    """Return the sharing of a director with prefixes, health and outcomes."""
     table = EndpointTable()
     table.replace("test", specs(*addresses))
     rng = random.Random(seed)
@@ -62,7 +62,7 @@ def sharing_picker(
 
 
 def all_batches(sender, now):
-    """Return a whole backlog, which takes several calls."""
+    """Return a complete backlog, which takes several calls."""
     made = sender.batches(now)
     while sender.outbox.waiting_bytes:
         made += sender.batches(now)
@@ -70,7 +70,7 @@ def all_batches(sender, now):
 
 
 class Network:
-    """A channel from each picker to each other one; nothing arrives by itself."""
+    """A channel from each picker to each other one; batches arrive only when delivered."""
 
     def __init__(self, pickers):
         self.pickers = pickers
@@ -101,7 +101,7 @@ class Network:
 
 
 class Log:
-    """One stream that all pickers read at their own pace, like that of a store or a hub."""
+    """A stream that each picker reads at its own pace, as from a store or a hub."""
 
     def __init__(self, pickers):
         self.pickers = pickers

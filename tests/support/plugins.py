@@ -1,4 +1,4 @@
-"""Packages with entry points, installed for Python's look-up by their dist-info."""
+"""Install packages with entry points by writing their dist-info."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def install(site: Path, package: str, points: Mapping[str, Mapping[str, str]]) -
     Args:
         site: a folder on the path, now or later.
         package: its name.
-        points: values by name by group.
+        points: the entry points: values by name by group.
     """
     info = site / f"{package.replace('-', '_')}-1.0.dist-info"
     info.mkdir(parents=True)

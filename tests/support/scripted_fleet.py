@@ -1,4 +1,4 @@
-"""A scripted chat endpoint behind real HTTP on loopback."""
+"""A scripted chat endpoint that serves real HTTP on loopback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiohttp import web
 
 @dataclass
 class ScriptedFleet:
-    """Answers by a function of the request's number; records received requests."""
+    """Answers by a function of the request's number, and records requests."""
 
     script: Callable[[int, dict[str, Any]], web.StreamResponse | str]
     url: str = ""
@@ -76,7 +76,7 @@ async def streamed(request: web.Request, whole: web.Response) -> web.StreamRespo
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Callable[..., Any]]:
-    """Start scripted fleets; all stop with the test."""
+    """Return a function that starts scripted fleets, which stop after the test."""
     runners: list[web.AppRunner] = []
 
     async def start(script: Callable[[int, dict[str, Any]], Any], **given: Any) -> ScriptedFleet:

@@ -1,4 +1,4 @@
-"""A fake engine: a handler behind a port on loopback."""
+"""A fake engine, which serves a handler on a loopback port."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aiohttp import web
 
 
 class ServedEngine:
-    """Serves every path with the method `_handle` for the duration of an ``async with`` block."""
+    """Serves every path by the method `_handle` within an ``async with`` block."""
 
     address: str
     """``host:port``, once started."""

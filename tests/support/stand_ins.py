@@ -1,8 +1,8 @@
-"""Stand-ins for eight kinds of engine: the routes, answers and pages that each documents.
+"""Stand-ins for eight kinds of engine, with the routes, answers and pages that each documents.
 
-They serve one model each and say no more than their documentation does: which paths there are,
-whether usage names cached tokens, what the metrics page is called. What an engine does not document
-answers 404, as FastAPI, llama.cpp's and Ollama's servers do.
+Each serves one model, and only what its documentation describes: the paths, cached tokens in usage,
+the metrics page. Paths that an engine does not document get 404, as from FastAPI and the servers of
+llama.cpp and Ollama.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Self
 from aiohttp import web
 
 PROMPT_TOKENS, ANSWER_TOKENS, CACHED_TOKENS = 1234, 7, 1000
-"""The answer of a stand-in to every prompt."""
+"""The usage in a stand-in's answer to every prompt."""
 
 _TEXT = "The answer is four."
 
@@ -27,7 +27,7 @@ class Kind:
     """A kind of engine.
 
     Args:
-        name: for a reader.
+        name: as on the reference page.
         docs: where its API is documented.
         serves: the paths by the form of their answers (`_FORMS`).
         details: the forms whose usage names cached tokens.

@@ -11,7 +11,7 @@ SERVERS = ("redis-server", "valkey-server")
 
 
 class StoreProcess:
-    """One server; its data is gone when it stops."""
+    """A server that loses its data when it stops."""
 
     def __init__(self, binary, directory, *options):
         self.socket = directory / "store"
@@ -60,7 +60,7 @@ def _begin(command):
 
 
 def binary_of(name):
-    """The server's path; without it the test is skipped with the reason."""
+    """Return the server's path; skip the test if it is not installed."""
     pytest.importorskip("redis", reason="needs the client of Redis: pip install '.[share]'")
     found = shutil.which(name)
     if found is None:

@@ -22,16 +22,16 @@ class RecordedRequest:
     """One request as it arrived."""
 
     method: str
-    path: str  # with the query
+    path: str  # including the query
     headers: CIMultiDictProxy[str]
     body: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One answer: ``chunks``, written one by one as the iterator yields them, or else ``body``.
+    """An answer: ``chunks``, each written when the iterator yields it, or else ``body``.
 
-    Its head comes after `wait_s`.
+    The head comes after `wait_s`.
     """
 
     status: int = 200
@@ -42,7 +42,7 @@ class Answer:
 
     @classmethod
     def sse(cls, chunks: AsyncIterator[bytes]) -> Self:
-        """A stream of server-sent events; the chunks carry their own ``data:`` framing."""
+        """Return a stream of server-sent events; the chunks include their ``data:`` framing."""
         return cls(headers={"content-type": "text/event-stream"}, chunks=chunks)
 
 
@@ -55,18 +55,18 @@ class RecordingUpstream:
 
     def __init__(self, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self.host = host
-        self.port = port  # the real one once started
+        self.port = port  # the actual port once started
         self.requests: deque[RecordedRequest] = deque(maxlen=_MAX_RECORDED)
         self.default_answer = Answer()
-        self.chat_answer: Answer | Callable[[], Answer] | None = None  # instead, for chat
-        self.models: list[dict[str, object]] = []  # returned to the picker's polls of model names
-        self.lists_models = asyncio.Event()  # cleared: such a poll has to wait
+        self.chat_answer: Answer | Callable[[], Answer] | None = None  # takes precedence for chat
+        self.models: list[dict[str, object]] = []  # for the picker's polls of model names
+        self.lists_models = asyncio.Event()  # while cleared, such polls wait
         self.lists_models.set()
         self._script: deque[Answer] = deque()
 
     @property
     def address(self) -> str:
-        """``host:port``, IPv6 in brackets."""
+        """Return ``host:port``, with IPv6 in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
@@ -75,7 +75,7 @@ class RecordingUpstream:
 
     @property
     def asked(self) -> list[RecordedRequest]:
-        """The requests received, except scrapes, probes, and polls of names and templates."""
+        """Return the requests, except scrapes, probes, and polls of names and templates."""
         return [r for r in self.requests if not _watched(r.path, r.headers)]
 
     def script(self, *answers: Answer) -> None:
@@ -111,7 +111,7 @@ class RecordingUpstream:
         )
         if upgrade:
             return await _echo_websocket(request)
-        # Scrapes and probes come at any time; scripted answers are for a test's own requests.
+        # Scrapes and probes come at any time, so scripted answers are only for other requests.
         watched = _watched(request.path, request.headers)
         scripted = self._script and not watched
         answer = self._script.popleft() if scripted else self.default_answer
@@ -122,7 +122,7 @@ class RecordingUpstream:
             if self.models and request.path == "/v1/models":
                 return web.json_response({"object": "list", "data": self.models})
             return web.Response(status=404)
-        # No engine answers a stream with a document; an answer without a type may be either.
+        # For laar, JSON would be a wrong answer to a streaming request; this type may be a stream.
         streams = b'"stream":true' in self.requests[-1].body
         kind = "application/octet-stream" if streams else "application/json"
         headers = {"content-type": kind, **answer.headers, "x-upstream": self.address}

@@ -11,15 +11,15 @@ from laar.errors import LaarError
 from laar_lab.live import processes
 
 _PORTS = range(10_000, 17_000)
-"""Below the ports that the lab's own commands use."""
+"""All below the ports that the lab's own commands use."""
 _PAIRS = range(17_000, 18_000)
-"""Number of consecutive ports that belong to one worker of this run."""
+"""Ports for tests that need two consecutive ones."""
 _given: set[int] = set()
-"""A port that one test took is closed, or yet to be bound: two of one picker must differ."""
+"""Ports that were returned: they may not be bound yet, and must not be returned twice."""
 
 
 def _worker() -> tuple[int, int]:
-    """Return the number of this worker of the run, from 0, and how many there are."""
+    """Return the number of this test worker, from 0, and the number of workers."""
     name = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
     return int(name.removeprefix("gw")), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
@@ -67,4 +67,4 @@ async def eventually(
                     return
                 await asyncio.sleep(0.01)
     except TimeoutError as error:
-        raise AssertionError(f"{what} did not come about within {timeout_s:g} s") from error
+        raise AssertionError(f"waited {timeout_s:g} s for {what}") from error

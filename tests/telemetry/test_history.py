@@ -1,4 +1,4 @@
-"""The last hour in memory."""
+"""The history of the last hour."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ def test_shares_and_medians_of_a_bin_are_computed() -> None:
     curves: Any = history.curves(BIN_S + 1)
     assert curves["failed"][-1] == 0.25
     assert curves["hits"][-1] == 0.25
-    assert 3.5 < curves["ttft_s"][-1] < 6.5  # for a sample of 200, four standard errors
+    assert 3.5 < curves["ttft_s"][-1] < 6.5  # within four standard errors of a sample of 200
     assert all(len(b.ttft_s.values) <= MAX_SAMPLES for b in history._ring)

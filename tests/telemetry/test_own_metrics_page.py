@@ -1,4 +1,4 @@
-"""The metrics page: every line is well-formed, and series grow only with endpoints and models."""
+"""The metrics page is well-formed, and its series grow only with endpoints and models."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""The autoscalers' signal rises before answers are late, and falls when work is done."""
+"""The signal for autoscalers rises before answers are late, and falls when work is done."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.telemetry.pools import PoolMetrics
 
-PROMPT = 40_000  # characters: a second of prefill for the plain assessor
+PROMPT = 40_000  # characters, which take a second to prefill by the plain assessor
 
 
 class Fleet:
@@ -65,7 +65,7 @@ def test_work_is_the_seconds_of_prompts_not_yet_prefilled() -> None:
     fleet = Fleet(endpoint("a:1"), endpoint("b:1"))
     assert fleet.pools.work_s() == {("", "m"): 0.0}
     decisions = [fleet.ask() for _ in range(4)]
-    # A second each, and a sixth more for attention.
+    # Each takes a second, and a sixth more for attention.
     assert 4.0 < fleet.pools.work_s()["", "m"] < 5.0
     for decision in decisions[:2]:
         fleet.now += 1.0
@@ -94,7 +94,7 @@ def test_lateness_is_counted_at_the_decision_only_beyond_the_objective() -> None
     for _ in range(10):
         fleet.ask(ttft_objective_s=5.0)
     late = fleet.pools.expected_late()["", "m"]
-    assert 4 <= late <= 8  # those after five seconds of prompts
+    assert 4 <= late <= 8  # those behind five seconds of prompts
     fleet.ask(ttft_objective_s=60.0)
     assert fleet.pools.expected_late()["", "m"] == late
     assert fleet.pools.requests()["", "m"] == 12
@@ -120,7 +120,7 @@ def test_requests_shed_by_flow_control_count_as_late() -> None:
         admission.ask(fleet.request(), 0.0)
     assert fleet.pools.expected_late() == {("", ""): 1.0}
     assert not isinstance(left, Decision)
-    admission.cancel(left)  # its client is gone
+    admission.queue.cancel(left)  # as its client has left
     assert [outcome.ticket for outcome in admission.dispatch(6.0)] == [held]
     assert fleet.pools.requests() == {("", ""): 2.0}
     assert fleet.pools.expected_late() == {("", ""): 2.0}

@@ -1,4 +1,4 @@
-"""The log of problems: what it remembers, counts and writes, and how often."""
+"""Problems are remembered, counted and logged, but not too often."""
 
 import logging
 

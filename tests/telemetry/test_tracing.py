@@ -1,4 +1,4 @@
-"""The trace that a decision joins: W3C Trace Context, and the precedence of parents."""
+"""The trace that a decision joins, by W3C Trace Context, and the precedence of parents."""
 
 import pytest
 from hypothesis import given
@@ -19,8 +19,8 @@ def spans():
     "parent",
     [
         SAMPLED,
-        f"00-{TRACE}-{PARENT}-03",  # unknown flags beside the known one
-        f"cc-{TRACE}-{PARENT}-01",  # versions to come
+        f"00-{TRACE}-{PARENT}-03",  # with unknown flags in addition
+        f"cc-{TRACE}-{PARENT}-01",  # later versions
         f"cc-{TRACE}-{PARENT}-01-what-the-future-will-be-like",
     ],
 )

@@ -1,4 +1,4 @@
-"""The tuner: what it accepts, what it rejects, and where it ends."""
+"""The tuner accepts better weights, rejects others, and ends near the optimum."""
 
 import json
 import math
@@ -28,7 +28,7 @@ def tuner(window: int = 20, start: Weighting = START, **options: object) -> Tune
 
 
 def bowl(weights: Weighting) -> float:
-    """A quadratic in the logarithms; 1 at BEST."""
+    """Return a quadratic function of the logarithms, which is 1 at BEST."""
     return 1 + sum(math.log(weights[name] / BEST[name]) ** 2 for name in BEST)
 
 
@@ -59,7 +59,7 @@ def finish(
 
 
 def step(tuning: Tuner, cost: Callable[[Weighting], float], *, ok: bool = True) -> Weighting:
-    """Run one whole window; return the weights it measured."""
+    """Run one complete window; return the weights that it measured."""
     decisions = fill(tuning)
     finish(tuning, decisions, cost, ok)
     return decisions[0].values
@@ -85,14 +85,14 @@ def climb(tuning: Tuner, cost: Callable[[Weighting], float]) -> dict[str, float]
 
 
 @pytest.mark.long
-def test_without_noise_the_climb_comes_within_a_fifth_of_the_optimum_in_forty_windows() -> None:
+def test_without_noise_the_climb_ends_within_a_fifth_of_the_optimum() -> None:
     reached = [bowl(climb(tuner(max_windows=40, seed=seed), bowl)) for seed in range(20)]
     assert bowl(START) > 3.9
     assert sum(cost <= 1.2 for cost in reached) >= 17
 
 
 def noisy_climb(seed: int, windows: int) -> dict[str, float]:
-    """Climb the bowl with every window 10 % off, all its requests in one direction."""
+    """Climb the bowl with an error of 10 % in each window, the same for all its requests."""
     tuning, rng = tuner(max_windows=windows, seed=seed), random.Random(seed)
     while not tuning.frozen:
         error = math.exp(rng.gauss(0, 0.1))
@@ -101,7 +101,7 @@ def noisy_climb(seed: int, windows: int) -> dict[str, float]:
 
 
 def single_shot(seed: int, windows: int) -> dict[str, float]:
-    """The published climb: one measurement per candidate, the luckiest score kept forever."""
+    """Run the published climb: one measurement per candidate; a lucky score is kept forever."""
     rng, sigma, recent = random.Random(seed), 0.5, [False] * 0
     incumbent, lowest = dict(START), bowl(START) * math.exp(rng.gauss(0, 0.1))
     for _ in range(windows - 1):
@@ -110,7 +110,7 @@ def single_shot(seed: int, windows: int) -> dict[str, float]:
             for name, weight in incumbent.items()
         }
         cost = bowl(candidate) * math.exp(rng.gauss(0, 0.1))
-        recent = [*recent, cost < lowest * 1.005][-8:]  # the sign error is theirs
+        recent = [*recent, cost < lowest * 1.005][-8:]  # with the sign error of the publication
         if recent[-1]:
             incumbent, lowest = candidate, cost
         if len(recent) == 8:
@@ -121,7 +121,7 @@ def single_shot(seed: int, windows: int) -> dict[str, float]:
 
 
 @pytest.mark.long
-def test_with_noise_the_climb_ends_nearer_to_the_optimum_than_the_published_one() -> None:
+def test_with_noise_the_climb_ends_nearer_than_the_published_one() -> None:
     ours = [bowl(noisy_climb(seed, 100)) for seed in range(20)]
     theirs = [bowl(single_shot(seed, 100)) for seed in range(20)]
     assert sum(cost <= 1.15 for cost in ours) >= 17
@@ -137,7 +137,7 @@ def test_a_candidate_that_is_slightly_worse_or_hardly_better_is_rejected() -> No
         assert best(tuning) == START
 
 
-def test_a_win_counts_when_it_repeats() -> None:
+def test_a_better_result_counts_only_if_it_repeats() -> None:
     tuning = tuner()
     step(tuning, lambda _: 2.0)
     winner = step(tuning, lambda _: 1.9)
@@ -146,7 +146,8 @@ def test_a_win_counts_when_it_repeats() -> None:
     assert step(tuning, lambda _: 1.95) == winner
     assert last(tuning)["outcome"] == "accepted"
     assert best(tuning) == winner
-    assert tuning.export()["cost_s"] == pytest.approx(1.95)  # not the lucky 1.9
+    # The second measurement, not the lucky 1.9.
+    assert tuning.export()["cost_s"] == pytest.approx(1.95)
     assert tuning.sigma > 0.7
 
 
@@ -162,8 +163,8 @@ def test_a_lucky_window_is_detected() -> None:
 def test_when_load_falls_the_incumbent_is_remeasured_before_a_candidate_wins() -> None:
     tuning = tuner()
     step(tuning, lambda _: 2.0)
-    step(tuning, lambda _: 3.0)  # rejected: the incumbent's window is no longer the one before
-    step(tuning, lambda _: 1.0)  # half the load
+    step(tuning, lambda _: 3.0)  # rejected, so the incumbent's window is not the last one
+    step(tuning, lambda _: 1.0)  # as if the load had halved
     assert step(tuning, lambda _: 1.0) == START
     step(tuning, lambda _: 1.1)
     assert last(tuning)["outcome"] == "rejected"
@@ -187,7 +188,8 @@ def test_a_window_holds_only_its_own_decisions_and_waits_for_all_of_them() -> No
     stray = Observed(version=decisions[0].version - 1, ttft_s=0.1, e2e_s=0.1)
     for _ in range(50):
         tuning.observe(stray, 0.0)
-        assert tuning.weights(0.0) == Weights(0, START)  # the incumbent serves while it drains
+        # The incumbent serves until the candidate's window is complete.
+        assert tuning.weights(0.0) == Weights(0, START)
     assert last(tuning)["role"] == "incumbent"
     finish(tuning, decisions[-1:], lambda _: 1.0)
     assert last(tuning)["role"] == "candidate"
@@ -213,7 +215,7 @@ def test_the_state_of_the_climb_is_shown() -> None:
     shown = tuning.under_way
     assert (shown["role"], shown["version"], shown["decided"]) == ("candidate", 2, 0)
     assert shown["weights"] == tuning.weights(0.0).values != START
-    decisions = fill(tuning)  # the incumbent serves while the answers arrive
+    decisions = fill(tuning)  # the incumbent serves until the answers have arrived
     assert tuning.under_way == shown | {"weights": START, "decided": 20}
     finish(tuning, decisions[:5], bowl)
     assert tuning.under_way["answered"] == 5
@@ -225,7 +227,7 @@ def test_slow_requests_without_a_report_count_as_failures() -> None:
     tuning = tuner(drain_s=60.0)
     step(tuning, lambda _: 2.0)
     decisions = fill(tuning)
-    finish(tuning, decisions[:-4], lambda _: 1.9)  # fast, but one in five hangs
+    finish(tuning, decisions[:-4], lambda _: 1.9)  # fast, but one request in five hangs
     for second in range(120):
         tuning.weights(float(second))
     assert last(tuning)["cost_s"] == pytest.approx(1.9 * 20 / 16)
@@ -241,7 +243,7 @@ def test_slow_requests_without_a_report_count_as_failures() -> None:
         {"ttft_s": 0.1, "e2e_s": -1.0},
     ],
 )
-def test_a_candidate_that_worsens_the_tail_or_the_errors_is_stopped_inside_its_window(
+def test_a_candidate_that_worsens_tail_or_errors_is_stopped_in_its_window(
     bad: dict[str, float],
 ) -> None:
     tuning = tuner()
@@ -251,7 +253,7 @@ def test_a_candidate_that_worsens_the_tail_or_the_errors_is_stopped_inside_its_w
         assert last(tuning)["role"] == "incumbent"
         tuning.observe(Observed(version=decision.version, **bad), 0.0)  # type: ignore[arg-type]
     assert last(tuning)["outcome"] == "stopped"
-    # Requests that are still unanswered are not failures.
+    # Unanswered requests do not count as failures yet.
     assert last(tuning)["failure_share"] == (0.0 if bad["e2e_s"] == 60.0 else 1.0)
     assert tuning.under_way["role"] == "incumbent"
     assert tuning.weights(0.0).values == START
@@ -305,7 +307,7 @@ def test_a_clock_that_jumps_backwards_or_far_ahead_ends_no_window() -> None:
 
 
 def hoarding(weights: Weighting) -> tuple[float, float]:
-    """Less queue weight, more load on one endpoint: slightly earlier tokens, much later ends."""
+    """With less weight of the queue, tokens come slightly earlier, but answers end much later."""
     share = 1 / (1 + weights["queue"] / 0.05)
     return 1.136 - 0.035 * share, 2.46 + 10.1 * share
 
@@ -313,7 +315,7 @@ def hoarding(weights: Weighting) -> tuple[float, float]:
 def test_the_published_objective_can_be_gamed_and_the_default_cannot() -> None:
     ends = {}
     for objective in ("ttft-p95", "e2e-p95", "ttft-and-e2e-p95"):
-        # Small steps, each within the guard on the tail: only the objective can reject them.
+        # The steps are too small for the guard on the tail; only the objective can reject them.
         tuning = tuner(
             objective=objective,
             bounds=BOUNDS | {"queue": (1e-6, 10.0)},
@@ -338,7 +340,7 @@ def test_weights_stay_within_bounds_and_leave_a_corner() -> None:
     seen = [step(tuning, lambda _: 2.0) for _ in range(30)]
     for weights in seen:
         assert all(0.01 <= weight <= 10.0 for weight in weights.values())
-    assert sum(weights != corner for weights in seen) >= 23  # all but the remeasurements
+    assert sum(weights != corner for weights in seen) >= 23  # all except the remeasurements
 
 
 def test_a_frozen_tuner_serves_and_exports_the_incumbent() -> None:

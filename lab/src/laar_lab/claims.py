@@ -1,7 +1,7 @@
 """Claims declared before an experiment runs, and the one rule that judges them afterwards.
 
 A claim states its metric, direction, bound and number of seeds. An experiment returns its
-evidence, one number (or a pair of numbers) per seed, and never decides itself whether the claim
+evidence, one number (or a pair of numbers) per seed, and does not itself decide whether the claim
 held. Effects:
 
 * `ratio`: ours / theirs, paired by seed, as logarithms. A bound of 0.9 requires a 10 % reduction;
@@ -207,8 +207,8 @@ class Judged:
         """The verdict as a full sentence."""
         where = f" ({self.part})" if self.part else ""
         asked = f"{self.claim.direction} {self.claim.bound:.4g} required"
-        told = f"{self.claim.metric} {self.ours}{where}, {asked}"
-        return f"{told}; {self.power}" if self.power else told
+        text = f"{self.claim.metric} {self.ours}{where}, {asked}"
+        return f"{text}; {self.power}" if self.power else text
 
     @property
     def _below(self) -> bool:
@@ -336,7 +336,9 @@ def _percent(claim: Claim, log: float) -> float:
 
 def _every(claim: Claim, seen: Mapping[str, Seen]) -> Judged:
     pick, place = (np.max, np.argmax) if claim.direction == "below" else (np.min, np.argmin)
-    ends = [float(pick(one.ours)) for one in seen.values()]  # NaN if any is; fails the bound
+    ends = [
+        float(pick(one.ours)) for one in seen.values()
+    ]  # NaN if any number is, which fails the bound
     worst = ends[place(ends)]
     part = list(seen)[place(ends)]
     holds = worst <= claim.bound if claim.direction == "below" else worst >= claim.bound

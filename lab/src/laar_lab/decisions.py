@@ -180,7 +180,7 @@ class LoggedAssessor(MeasuredAssessor):
         self._next: LoggedRequest | None = None
 
     def arrivals(self, logged: Iterable[LoggedRequest]) -> Iterator[Arrival]:
-        """Yield the requests to send; decide each one before advancing to the next."""
+        """Yield the requests to send; each must be decided before the next one is taken."""
         for self._next in logged:
             arrival = self._next.arrival
             yield arrival if arrival.model in self._models else replace(arrival, model="auto")

@@ -91,7 +91,7 @@ async def _fit_engine(settings: FitSettings, progress: Callable[[int, int], None
             )
         if facts.block_size % BLOCK_TOKENS:
             raise SettingError(
-                f"{url}: KV blocks of {facts.block_size} tokens; the lab's are multiples of "
+                f"{url}: KV blocks of {facts.block_size} tokens; the lab needs a multiple of "
                 f"{BLOCK_TOKENS}"
             )
         named, checked = fit_points(longest), check_points(longest)
@@ -184,9 +184,9 @@ def _check(group: str, rows: list[_Row], tolerance: float) -> Check:
     worst = max((row.ratio for row in rows), key=lambda ratio: abs(ratio - 1.0))
     ranks = spearmanr([row.measured_s for row in rows], [row.ours_s for row in rows])
     return Check(
-        claim=f"TTFT against {group}: within {tolerance:.0%} of each point, in the points' order",
+        claim=f"TTFT against {group}: within {tolerance:.0%} at each point, in the same order",
         held=bool(abs(worst - 1.0) <= tolerance and ranks.statistic >= RANK_CORRELATION),
-        seen=f"at worst {worst:.2f} of what was measured, rank correlation {ranks.statistic:.2f}",
+        seen=f"worst model / measured {worst:.2f}, rank correlation {ranks.statistic:.2f}",
     )
 
 

@@ -1,10 +1,11 @@
 """Key-value look-ups: the workload of LAAR's evaluation (LAAR, sections 3.1 and 6.1).
 
 A prompt is a JSON object of random UUID keys and values, cut to a length in tokens, followed by a
-question for the value of one key. Lead-in and question exist in English, Japanese and Chinese; the
-part between them is UUIDs in every language. An answer is correct if it contains the value.
+question for the value of one key. Lead-in and question exist in seven languages, of which the paper
+has English, Japanese and Chinese; the part between them is UUIDs in every language. An answer is
+correct if it contains the value.
 
-A query is a seed, not a text: 100 queries in each of 15 cells would be 150 MB of prompts, so
+A query is a seed, not a text: 100 queries in each of 15 cells would be 230 MB of prompts, so
 `Query.prompt` builds its text on each read (about 5 ms at 64K tokens), while the key and the answer
 come from the seed alone. Every cell, split and seed has its own keys, so no two queries share a
 prefix beyond the lead-in.
@@ -94,10 +95,10 @@ class Query:
         words = _wording(self.language)
         question = f"\n\n{words.before_key}{self.key}{words.after_key}"
         frame = f"{words.lead_in}{{}}{question}"
-        # Only ASCII is added to the frame, so the room for pairs is exact except for rounding: if
-        # the frame ends inside a token, a pair completes that token.
-        room_chars = (self.length_tokens - count_tokens(frame)) * ASCII_PER_TOKEN
-        pairs = room_chars // _PAIR_CHARS
+        # Only ASCII is added to the frame, so the number of characters left for pairs is exact
+        # except for rounding: if the frame ends inside a token, a pair completes that token.
+        free_chars = (self.length_tokens - count_tokens(frame)) * ASCII_PER_TOKEN
+        pairs = free_chars // _PAIR_CHARS
         rng = random.Random(self.id)  # str seeds are hashed by SHA-512: stable across processes
         ids = _uuids(rng, 2 * (pairs - 1))
         entries = [f'"{k}": "{v}"' for k, v in zip(ids[::2], ids[1::2], strict=True)]

@@ -1,6 +1,6 @@
-"""Session gates of other routers; their formulas are in `laar_lab.policies`.
+"""Session gates of other routers; how these choose endpoints is in `laar_lab.policies`.
 
-Built from their documentation of November 2026: ThunderAgent in Dynamo 1.6 (arXiv 2602.13692) and
+Written from their documentation of November 2026: ThunderAgent in Dynamo 1.6 (arXiv 2602.13692) and
 vLLM router 0.1.17 with program scheduling. None of their code was read.
 """
 

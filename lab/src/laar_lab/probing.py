@@ -34,9 +34,8 @@ SHORT_TOKENS, OFTEN = 1024, 4
 work on the machine dominates a single measurement."""
 
 _MAX_PAGE_BYTES = 16 << 20
-_IDS = (1000, 3)
-"""End and start of the token ids to draw. They exist in every vocabulary, and none ends an
-answer."""
+_FIRST_ID, _END_ID = 3, 1000
+"""Range of the token ids to draw. They exist in every vocabulary, and none ends an answer."""
 
 _UNDER_WAY = re.compile(
     r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} (\d+(?:\.\d+)?)$", re.MULTILINE
@@ -135,8 +134,7 @@ async def _point(
 
 
 def _prompt(rng: Random, tokens: int) -> list[int]:
-    most, first = _IDS
-    return [first + rng.randrange(most - first) for _ in range(tokens)]
+    return [rng.randrange(_FIRST_ID, _END_ID) for _ in range(tokens)]
 
 
 async def _ask(

@@ -1,4 +1,4 @@
-"""`laar lab replay`: a user's own traffic against a user's own fleet, under any policies.
+"""`laar lab replay`: replay a user's traffic against a user's fleet, under any policies.
 
 The traffic is a trace (`laar_lab.trace`), recorded sessions (`laar_lab.sessions`) or laar's
 decision log (`laar_lab.decisions` lists its limits); the first line decides which.
@@ -95,7 +95,7 @@ class Replay:
 
     @property
     def files(self) -> list[Path | None]:
-        """The files that a run reads, some of them None."""
+        """The files that a run reads; None for those not given."""
         profiles = [end.profile for end in self.described().endpoints]
         own = {Path(profile) for profile in profiles if profile.endswith(".yaml")}
         return [self.trace, self.fleet, *own]

@@ -18,13 +18,13 @@ import orjson
 
 from laar.errors import SettingError
 from laar_lab.claims import ALONE, Claim, Evidence, Judged, Seen, judge
+from laar_lab.digits import rounded
 from laar_lab.experiment import Experiment, Scope, spoken_time
 from laar_lab.figure import draw
 from laar_lab.report import Report
 from laar_lab.suite.split import split
 from laar_lab.sweep import PACKAGES
 
-_DIGITS = 7
 _GROUPS = {
     "LAAR": ("laar-",),
     "GORGO": ("gorgo-",),
@@ -51,6 +51,8 @@ geometric means.
 
 The lab is deterministic, so `laar lab results --check` repeats the first seed of each stored run.
 "As at" names the commit at which all its numbers were reproduced; **stale** says how many were not.
+On the same assumption `--reuse` takes the other seeds of a rule whose first seed gives the same
+numbers on every workload from the stored run, which then names their commits under `reused`.
 Matrix products are rounded differently by kind of CPU, so all runs use OpenBLAS's kernels for
 Skylake on CPUs with AVX-512, whatever `OPENBLAS_CORETYPE` says. With kernels for older CPUs 9 of
 648 numbers of `no-regret` differ, and 6 of 90 of `conversations`, the most for `llm-d-latency`
@@ -64,6 +66,10 @@ takes 6 % off the time to a correct answer; laar takes off 9 to 24 % in all
 
 Figures of the papers that no experiment tests are in [missing](missing.md).
 """
+
+
+_Sources = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""Numbers of seeds by the commit that they were run at, case and rival."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +104,9 @@ class Stored:
         date: date of the run, UTC.
         evidence: numbers by seed.
         numbers: numbers of every rival by case and metric, if `evidence` has only the best ones.
+        reused: how many of a rival's first seeds were not run but taken from an earlier stored run,
+            by the commit that they were run at, case and rival; the oldest commit is first, and its
+            seeds are the first ones.
         first: numbers that differ when the first seed runs alone, by claim, part and side; NaN for
             a number that it lacks.
         picture: name of the picture file in the same directory; empty for none.
@@ -110,15 +119,36 @@ class Stored:
     date: str
     evidence: Evidence
     numbers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]] = field(default_factory=dict)
+    reused: _Sources = field(default_factory=dict)
     first: Mapping[str, float] = field(default_factory=dict)
     picture: str = ""
     checked: Checked | None = None
 
+    @property
+    def first_seed(self) -> int:
+        """The first of its seeds, which are consecutive."""
+        words = self.command.split()
+        return int(words[words.index("--first-seed") + 1])
+
 
 def store(
-    directory: Path, experiment: Experiment, report: Report, scope: Scope, commit: str
+    directory: Path,
+    experiment: Experiment,
+    report: Report,
+    scope: Scope,
+    commit: str,
+    earlier: Stored | None = None,
 ) -> Stored:
-    """Write a run's file, and its picture if the report has charts."""
+    """Write a run's file, and its picture if the report has charts.
+
+    Args:
+        directory: directory of the results.
+        experiment: the experiment.
+        report: what the run reported.
+        scope: what was run.
+        commit: commit of the code when the run began.
+        earlier: the stored run whose numbers it reused; None for none.
+    """
     picture, seeds = "", scope.seeds
     given = "" if scope.data is None else " --data DIR"
     if report.charts:
@@ -132,22 +162,40 @@ def store(
         date=datetime.now(UTC).date().isoformat(),
         evidence={
             claim: {
-                part: Seen(_rounded(seen.ours), _rounded(seen.theirs))
-                for part, seen in parts.items()
+                part: Seen(rounded(seen.ours), rounded(seen.theirs)) for part, seen in parts.items()
             }
             for claim, parts in report.evidence.items()
         },
         numbers={
             case: {
-                metric: {rival: _rounded(values) for rival, values in rivals.items()}
+                metric: {rival: rounded(values) for rival, values in rivals.items()}
                 for metric, rivals in metrics.items()
             }
             for case, metrics in report.numbers.items()
         },
+        reused=_sources(report.reused, earlier) if earlier else {},
         picture=picture,
     )
     write(directory, done)
     return done
+
+
+def _sources(counts: Mapping[str, Mapping[str, int]], earlier: Stored) -> _Sources:
+    """Return the commits that reused seeds were run at; those of `earlier` may be older ones'."""
+    found: dict[str, dict[str, dict[str, int]]]
+    found = {commit: {} for commit in (*earlier.reused, earlier.commit)}
+    for case, rivals in counts.items():
+        for rival, count in rivals.items():
+            left = count
+            for commit, of in earlier.reused.items():
+                older = min(left, of.get(case, {}).get(rival, 0))
+                if older:
+                    found[commit].setdefault(case, {})[rival] = older
+                left -= older
+            if left:
+                of_case = found[earlier.commit].setdefault(case, {})
+                of_case[rival] = of_case.get(rival, 0) + left
+    return {commit: of for commit, of in found.items() if of}
 
 
 def write(directory: Path, run: Stored) -> None:
@@ -170,6 +218,10 @@ def load(directory: Path) -> dict[str, Stored]:
                 claim: {part: Seen(**_known(seen)) for part, seen in parts.items()}
                 for claim, parts in data["evidence"].items()
             }
+            data["numbers"] = {
+                case: {metric: _known(rivals) for metric, rivals in metrics.items()}
+                for case, metrics in data.get("numbers", {}).items()
+            }
             data["first"] = {
                 name: math.nan if value is None else value
                 for name, value in data.get("first", {}).items()
@@ -183,7 +235,7 @@ def load(directory: Path) -> dict[str, Stored]:
 
 
 def _known(seen: Mapping[str, list[float | None]]) -> dict[str, list[float]]:
-    """Return a part's numbers with null read as NaN, which JSON lacks."""
+    """Return numbers by name with null read as NaN, which JSON lacks."""
     return {
         name: [math.nan if value is None else value for value in values]
         for name, values in seen.items()
@@ -306,10 +358,6 @@ def _asked(claim: Claim) -> str:
 
 def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
-
-
-def _rounded(values: Sequence[float]) -> list[float]:
-    return [float(f"{value:.{_DIGITS}g}") for value in values]
 
 
 def commit_of(packages: Sequence[Path] = PACKAGES) -> str:

@@ -1,6 +1,6 @@
 """Read recorded sessions, which are sent as a closed loop: each request waits for an answer.
 
-One JSON object per line, a session's lines in order: `session` (a text or a whole number),
+One JSON object per line, a session's lines in order: `session` (a string or a whole number),
 `input_length`, `output_length`, `hash_ids` (one per 512 prompt tokens), and when the request is
 due:
 
@@ -118,7 +118,7 @@ def read_sessions(path: Path, *, block_tokens: int = TRACE_BLOCK_TOKENS) -> list
         name = session_of(entry)
         if name is None:
             raise SettingError(
-                f"{where}: `session` must be a text or a whole number; a closed loop needs it"
+                f"{where}: `session` must be a string or a whole number; a closed loop needs it"
             )
         sent_s = _sent_s(entry, where)
         after = _pauses(entry, where, sent_s, last.get(name))

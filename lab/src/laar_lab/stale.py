@@ -5,6 +5,9 @@ stands for the others. If all its numbers match the stored ones, the run counts 
 current code; otherwise it is stale and must be repeated. Because the check runs the first seed
 alone, it compares with numbers that this seed gave alone when the run was made.
 
+On the same assumption a stale run is repeated in part: `laar_lab.suite.runs.run_screened` takes the
+numbers of policies whose first seeds are as stored from the stored run.
+
 Matrix products are rounded differently by kind of CPU, which changes some choices between nearly
 equal endpoints. Workers use the kernels that the numbers were stored with, if the CPU has AVX-512.
 """
@@ -23,12 +26,10 @@ from pathlib import Path
 import xxhash
 
 from laar_lab.claims import Evidence
+from laar_lab.digits import TOLERANCE, same
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.results import Checked, Stored
 from laar_lab.sweep import PACKAGES
-
-_TOLERANCE = 1e-6
-"""Relative and absolute; stored numbers have seven digits."""
 
 _POLICIES = ("laar.policies", "laar_lab.policies")
 """Code that imports the first may load any policy by name, including plug-ins in the second."""
@@ -135,9 +136,8 @@ def just_made(experiment: Experiment, stored: Stored, data: Path | None) -> Stor
 
 
 def _first_alone(experiment: Experiment, stored: Stored, data: Path | None) -> dict[str, float]:
-    words = stored.command.split()
-    first = int(words[words.index("--first-seed") + 1])
-    scope = Scope(seeds=(first,), data=data if "--data" in words else None)
+    taken = data if "--data" in stored.command.split() else None
+    scope = Scope(seeds=(stored.first_seed,), data=taken)
     return first_numbers(experiment.run(scope).evidence)
 
 
@@ -191,18 +191,31 @@ def differing(
 ) -> dict[str, tuple[float, float]]:
     """Return the numbers that differ, as (stored, seen); NaN for a missing number."""
     pairs = {n: (stored.get(n, math.nan), seen.get(n, math.nan)) for n in {**stored, **seen}}
-    return {name: pair for name, pair in pairs.items() if not _same(*pair)}
+    return {name: pair for name, pair in pairs.items() if not same(*pair)}
 
 
-def _same(before: float, after: float) -> bool:
-    if math.isnan(before) or math.isnan(after):
-        return math.isnan(before) and math.isnan(after)
-    return math.isclose(before, after, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+def changed(before: Stored, now: Stored) -> dict[str, list[str]]:
+    """Return the cases in which a rival's first seed differs between two runs, by rival.
+
+    Only rivals and cases that both runs have are compared.
+    """
+    found: dict[str, list[str]] = {}
+    for case, metrics in now.numbers.items():
+        known = before.numbers.get(case, {})
+        for rival in next(iter(metrics.values())):
+            firsts = [
+                (known[metric][rival][0], values[rival][0])
+                for metric, values in metrics.items()
+                if rival in known.get(metric, {})
+            ]
+            if not all(same(*pair) for pair in firsts):
+                found.setdefault(rival, []).append(case)
+    return found
 
 
 def _gap(before: float, after: float) -> float:
     """Return the relative difference; 0 if one number is missing."""
-    gap = abs(after - before) / max(abs(before), abs(after), _TOLERANCE)
+    gap = abs(after - before) / max(abs(before), abs(after), TOLERANCE)
     return 0.0 if math.isnan(gap) else gap
 
 

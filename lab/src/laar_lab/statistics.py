@@ -100,7 +100,7 @@ def below_zero(values: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
-    """Return for each hypothesis whether Holm's procedure rejects it."""
+    """Return whether Holm's procedure rejects each hypothesis."""
     refuted = [False] * len(p_values)
     for tested, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         if p_values[index] > alpha / (len(p_values) - tested):
@@ -131,7 +131,7 @@ def seeds_for(values: Sequence[float], effect: float) -> float:
 
 
 def one_more(draws: Sequence[float], intervals: int) -> float:
-    """Return the half width of the prediction interval of one more draw, corrected by Bonferroni.
+    """Return the half width of the prediction interval for one more draw, corrected by Bonferroni.
 
     Args:
         draws: two or more.

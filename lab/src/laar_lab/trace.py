@@ -109,7 +109,7 @@ def entries(path: Path) -> Iterator[tuple[str, Entry]]:
                     where = f"{path}, line {line_number}"
                     yield where, _entry(line, where)
     except (EOFError, zlib.error) as error:
-        raise SettingError(f"{path}: not a whole gzip file: {error}") from None
+        raise SettingError(f"{path}: an incomplete or invalid gzip file: {error}") from None
     except OSError as error:
         raise SettingError(f"{path}: {error.strerror or error}") from None
 
@@ -171,7 +171,7 @@ def check_block(block_tokens: int) -> None:
 
 
 def session_of(entry: Entry) -> str | None:
-    """Return the name of a line's session, a text or a whole number; None if there is none."""
+    """Return the name of a line's session, a string or a whole number; None if there is none."""
     name = entry.get("session")
     return str(name) if isinstance(name, str) or type(name) is int else None
 
@@ -192,11 +192,11 @@ def whole(entry: Entry, name: str, where: str, *, least: int) -> int:
     return value
 
 
-_KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "an object"}
+_KINDS: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
 
 
 def field(entry: Entry, name: str, kind: type[_T], where: str) -> _T:
-    """Return a text, list or object of a line; raise SettingError if it has another type."""
+    """Return a string, list or object of a line; raise SettingError if it has another type."""
     value = entry.get(name)
     if not isinstance(value, kind):
         raise SettingError(f"{where}: `{name}` must be {_KINDS[kind]}")

@@ -19,12 +19,10 @@ from laar.accuracy.artifact import parse_artifact
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import (
     Features,
-    bucket_of_estimate,
-    detected_task,
-    head_and_tail,
+    bucket_of,
     language_of,
-    script_of,
     task_name,
+    task_of,
 )
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.tasks import TaskNames
@@ -166,14 +164,12 @@ class CapabilityAssessor:
     ) -> Assessment:
         """Return every model's estimates for the request."""
         key = tuple(models)
-        sample = head_and_tail(request.question)
-        language = script_of(sample)
+        language = language_of(request.question)
         tokens, mean_tokens = self.tokens.estimate_each(request.chars, language, key)
         task = task_name(request.task) if request.task else ""
         if task and not self.task_names.taken(request.tenant, task, now):
             task = ""
-        bucket = bucket_of_estimate(mean_tokens)
-        asked = Features(language, bucket, task or detected_task(sample))
+        asked = Features(language, bucket_of(mean_tokens), task or task_of(request.question))
         published = self.capability.probabilities(key, asked)
         said = Said(request.question, request.system, request.marks)
         features, shares, unlike = self.capability.guess(asked, said)

@@ -122,29 +122,31 @@ class CapabilityModel:
 
     def __init__(self, artifact: Capability | None = None, digest: str = "") -> None:
         self.digest = digest
-        self._models = dict(artifact.models) if artifact else {}
-        self.models = tuple(self._models)
-        """The measured models."""
-        self.chars_per_token = {name: m.chars_per_token for name, m in self._models.items()}
+        self.measured_models = dict(artifact.models) if artifact else {}
+        """The artifact's entries of the measured models."""
+        self.models = tuple(self.measured_models)
+        self.chars_per_token = {name: m.chars_per_token for name, m in self.measured_models.items()}
         """Characters per token by model, then language: initial values of a `TokenEstimator`."""
         self._difficulty = artifact.retry.difficulty if artifact else None
-        cells = [cell for model in self._models.values() for cell in model.cells]
+        cells = [cell for model in self.measured_models.values() for cell in model.cells]
         self._languages = frozenset(cell.language for cell in cells)
         self._buckets = tuple(sorted({cell.bucket for cell in cells}))
         self.tasks = tuple(sorted({cell.task for cell in cells}))
         """The measured tasks."""
         self._outcomes = {
             (name, cell.features): cell.outcomes
-            for name, model in self._models.items()
+            for name, model in self.measured_models.items()
             for cell in model.cells
         }
-        self.base_rates = _base_rates(self._models)
+        self.base_rates = _base_rates(self.measured_models)
         """Each model's mean, shrunk to that of all models if few outcomes were measured."""
-        self._sums = _summed(self._models, self._outcomes, self.base_rates)
+        self._sums = _summed(self.measured_models, self._outcomes, self.base_rates)
         self._learned: Counter[tuple[str, Features]] = Counter()
         for (name, features), outcomes in self._outcomes.items():
             self._learned[name, learned(features)] += outcomes
-        measured = {name: model.speed for name, model in self._models.items() if model.speed}
+        measured = {
+            name: model.speed for name, model in self.measured_models.items() if model.speed
+        }
         speeds = {name: speed for name, speed in measured.items() if speed.sure}
         self.unsure = tuple(sorted(measured.keys() - speeds.keys()))
         """Models whose c(m) in the artifact is ignored because it is too uncertain."""
@@ -182,16 +184,6 @@ class CapabilityModel:
         if features.task == GENERIC and shares.max() > _MOSTLY:
             features = features._replace(task=self.text.tasks[int(shares.argmax())])
         return Guess(features, shares, bool(np.add.reduce(shares) < _MOSTLY))
-
-    def mean(self, model: str) -> float | None:
-        """Return the model's share of correct outcomes over all cells; None if not measured."""
-        known = self._models.get(model)
-        return None if known is None else known.mean
-
-    def outcomes(self, model: str) -> int:
-        """Return the number of measured outcomes of the model."""
-        known = self._models.get(model)
-        return 0 if known is None else known.outcomes
 
     def probabilities(
         self,
@@ -265,9 +257,13 @@ class CapabilityModel:
         """Return P(correct) of each model; for an unmeasured one, the mean of the measured ones."""
         cell, mean = self._standing_for(features), UNMEASURED_PROBABILITY
         wanted = set(models)
-        if self._models and not self._models.keys() >= wanted:
-            mean = sum(self._of_cell(model, cell) for model in self._models) / len(self._models)
-        known = {model: self._of_cell(model, cell) for model in wanted & self._models.keys()}
+        if self.measured_models and not self.measured_models.keys() >= wanted:
+            mean = sum(self._of_cell(model, cell) for model in self.measured_models) / len(
+                self.measured_models
+            )
+        known = {
+            model: self._of_cell(model, cell) for model in wanted & self.measured_models.keys()
+        }
         row = np.array([known.get(model, mean) for model in models])
         row.setflags(write=False)
         return row

@@ -7,8 +7,8 @@ a question has a hidden difficulty d, standard normal, and model m is right with
 
 so that over all difficulties it is right with about sigmoid(z_m), the artifact's probability (the
 factor is the usual probit approximation of a logistic-normal integral). By Bayes, a failure is
-evidence of d, the stronger the likelier success was. The integral over d is a sum over a few nodes
-(Gauss-Hermite), which takes some microseconds, and only on retries.
+evidence of d, and stronger evidence the likelier success was. The integral over d is a sum over a
+few nodes (Gauss-Hermite), which takes some microseconds, and only on retries.
 
 This is the Rasch model of test theory with the log odds as the models' abilities (Rasch 1960).
 """

@@ -92,29 +92,15 @@ def task_name(task: str) -> str:
     return named if _TASK_NAME.fullmatch(named) else ""
 
 
-def language_of(text: str) -> str:
-    """Return the language by the script of head and tail; "en" for Latin or no text."""
-    return script_of(head_and_tail(text))
-
-
-def task_of(text: str) -> str:
-    """Return the task detected in the text's head and tail, else ``generic``."""
-    return detected_task(head_and_tail(text))
-
-
 def bucket_of(tokens: float) -> int:
-    """Return the smallest bucket (512 tokens and its doublings) that fits `tokens` tokens."""
+    """Return the smallest bucket (512 tokens and its doublings) that fits an estimated length."""
+    tokens /= _ESTIMATE_SLACK
     if not tokens > MIN_BUCKET_TOKENS:  # NaN gets the shortest
         return MIN_BUCKET_TOKENS
     if tokens >= MAX_BUCKET_TOKENS:
         return MAX_BUCKET_TOKENS
     floor = int(tokens)
     return 1 << (floor - (floor == tokens)).bit_length()
-
-
-def bucket_of_estimate(tokens: float) -> int:
-    """Return `bucket_of` for an estimated length, or one that includes a chat template."""
-    return bucket_of(tokens / _ESTIMATE_SLACK)
 
 
 def head_and_tail(text: str, head_chars: int = _HEAD_CHARS, tail_chars: int = _TAIL_CHARS) -> str:
@@ -124,8 +110,9 @@ def head_and_tail(text: str, head_chars: int = _HEAD_CHARS, tail_chars: int = _T
     return f"{text[:head_chars]}\n{text[-tail_chars:]}"
 
 
-def script_of(sample: str) -> str:
-    """Return the language of a sample, judged by its script."""
+def language_of(text: str) -> str:
+    """Return the language by the script of head and tail; "en" for Latin or no text."""
+    sample = head_and_tail(text)
     if sample.isascii():
         return "en"
     if _ANY_EASTERN.search(sample):
@@ -135,9 +122,9 @@ def script_of(sample: str) -> str:
     return "en"
 
 
-def detected_task(sample: str) -> str:
-    """Return the task detected in a sample, else ``generic``."""
-    lower = sample.lower()
+def task_of(text: str) -> str:
+    """Return the task detected in the text's head and tail, else ``generic``."""
+    lower = head_and_tail(text).lower()
     if "{" in lower and _LOOKUP.search(lower):
         return "kv-lookup"
     for task, words in _WORDS:

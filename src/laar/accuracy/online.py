@@ -77,7 +77,7 @@ class ModelOutcomes(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """An outcome accepted by `OnlineOutcomes.observe`; the bounds are for another picker's."""
+    """An outcome accepted by `OnlineOutcomes.observe`; the bounds check those of other pickers."""
 
     model: Name
     features: Features

@@ -212,8 +212,8 @@ class TaskTable(NamedTuple):
     def row(self, shares: _Floats) -> _Floats:
         """Return P(correct) by model for requests with these shares of tasks.
 
-        No model exceeds the best single one by more than its lower bound. Then all are scaled
-        alike, so that their mean has the doubted trust; this changes no choice.
+        No model exceeds the best single one by more than its lower bound. Then all are multiplied
+        by one factor, so that their mean has the reduced trust (`_DOUBT`); this changes no choice.
         """
         trust, likely = _total(shares), shares @ self.probabilities
         row = likely + (1 - trust) * self.base
@@ -229,8 +229,9 @@ class TaskTable(NamedTuple):
 _LESS = 1e-9  # keeps a model that is not surely better ranked below the best single model
 
 _DOUBT = 8.0
-"""The level of P(correct) has the trust's squared odds, divided by this: the largest trust of many
-tasks is too large. Of left-out questions with 0.6 a quarter were of known tasks, with 0.8 half."""
+"""The mean of P(correct) uses a reduced trust, with the trust's squared odds, divided by this: the
+largest trust of many tasks is too high. Of left-out questions with a trust of 0.6 a quarter were of
+known tasks, with 0.8 half."""
 
 _SURE, _SURER = (0.5, 0.5), (1.0, 2.0)
 """Margins deducted from a model's lead: in standard errors over its questions on a graded task, in

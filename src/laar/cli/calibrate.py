@@ -53,7 +53,7 @@ def calibrate(
 
     from laar.accuracy.fitting.command import run_fit
     from laar.errors import SettingError
-    from laar.measuring.run import ask
+    from laar.measuring.measure import ask
     from laar.measuring.sets import SETS, made_questions
 
     asking = Asking(

@@ -48,8 +48,8 @@ def measure(
     import orjson
     from rich.console import Console
 
+    from laar.measuring.measure import ask
     from laar.measuring.questions import read_questions
-    from laar.measuring.run import ask
 
     check_places(out, json_file)
     questions, console = read_questions(task), Console()

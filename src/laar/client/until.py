@@ -31,7 +31,7 @@ RETRYABLE = frozenset({0, 408, 429, 500, 502, 503, 504})
 """Statuses after which another attempt makes sense; 0 means no answer at all."""
 
 MAX_WAIT_S = 30.0
-"""Longest pause accepted from `retry-after`; beyond it the user should see the error."""
+"""Maximum pause between attempts, whatever `retry-after` asks for."""
 
 _FIRST_WAIT_S = 0.5
 

@@ -1,6 +1,6 @@
 """Parse chat completions, JSON bodies and server-sent events, without I/O.
 
-Keeps only the fields needed by the retry loop and measurements: text, model and usage. Endpoints
+Only the fields that the retry loop and measurements need are kept: text, model and usage. Endpoints
 are not trusted: anything unexpected raises `NotACompletion`, never KeyError.
 """
 

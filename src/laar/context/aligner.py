@@ -4,7 +4,7 @@ The index stores the orders sent as a trie; a search finds the longest path of e
 through the same documents, in any order. The remaining documents are sorted by `affinity`; unseen
 ones keep their retrieval order, since moving them gains nothing. This replaces the paper's online
 search, a greedy descent by distance whose cost grows with the tree's fan-out. On the topic workload
-it reaches a hit rate of 0.20, this search 0.35 or more (`laar lab run context-hits`).
+the paper's search has a hit rate of 0.20, this one 0.35 or more (`laar lab run context-hits`).
 
 A path starts at a `seed`: a hash of the scope (tenant, route, model) and of everything before the
 documents. Two prompts that differ there share no cache, so they share no path, and documents under
@@ -13,7 +13,7 @@ an unknown seed keep the order received.
 Only shared prefixes of orders have nodes. Below them the trie points to the order itself: its tail
 costs 8 bytes per document, and a search compares it without probing.
 
-Guarantees: the result is a permutation; it never shares a shorter path than the received order;
+Guarantees: the result is a permutation; it shares at least as long a path as the received order;
 aligning the result again, against the same index, returns it. Orders are evicted oldest first
 beyond `capacity_docs` nodes and after `TTL_S`, which keeps the index about as old as the endpoints'
 caches, and by `forget` when an engine reports evictions: each order records its last endpoint. Hash
@@ -34,16 +34,16 @@ from laar.context.affinity import Affinity
 from laar.latest import Latest
 
 MAX_BRANCHES = 60
-"""Maximum branches per search, about 0.06 ms. A truncated search still yields an alignment, if a
-shorter one; on measured loads 60 cost at most 0.0007 of hit rate against 100, and 40 cost 0.002."""
+"""Maximum branches per search, about 0.06 ms. A truncated search may find a shorter path. Compared
+with a limit of 100, the hit rate on measured loads is at most 0.0007 lower, and 0.002 with 40."""
 
 _SHALLOW = 32
-"""Documents for which `MAX_BRANCHES` suffices; a longer list may enter one more branch for each
-further document, or no complete path could ever be found."""
+"""Number of documents for which `MAX_BRANCHES` suffices. Each further one allows one more branch;
+otherwise the search could not reach the end of a long list."""
 
 _MOST_SHARED = 32
-"""Maximum documents of all orders, 8 bytes each, per position of the capacity: long orders that
-differ only in their last document take one position each."""
+"""Maximum documents of all orders (8 bytes each), as a multiple of `capacity_docs`. That alone does
+not limit them: long orders that differ only in their last document take one position each."""
 
 _EXPIRE_AT_ONCE = 32  # per call: a burst of expiries must not cost a request a millisecond
 _FORGET_AT_ONCE = 256  # about 2 ms, when an endpoint's cache is gone; later calls drop the rest
@@ -66,9 +66,9 @@ class Alignment:
 
 @dataclass(slots=True, eq=False)
 class _Order:
-    """An order that was sent: last time, seed, documents and last endpoint."""
+    """An order that was sent, with the time and the endpoint of the last request that used it."""
 
-    count: ClassVar = 1  # as of a branch
+    count: ClassVar = 1  # the number of orders below it, as in a branch
 
     sent_at: float
     seed: int
@@ -78,7 +78,7 @@ class _Order:
 
 @dataclass(slots=True, eq=False)
 class _Branch:
-    """A path shared by `count` orders, and their continuations."""
+    """A path that `count` orders share, and how they continue, by the next document."""
 
     count: int
     below: dict[int, _Branch | _Order]
@@ -93,13 +93,13 @@ MAX_SCOPES = 32
 
 
 class OrderIndex:
-    """Index of orders sent, over all scopes; 80 to 190 bytes per document position.
+    """Index of orders sent, over all scopes.
 
-    Up to 900 if many orders differ only in their last document.
+    A document position takes 80 to 190 bytes; 900 if many orders differ in the last document only.
 
     Args:
-        capacity_docs: maximum positions; the documents in all endpoints' caches together. May be
-            changed; the excess is dropped with the next orders.
+        capacity_docs: maximum positions: as many documents as fit into all endpoints' caches. May
+            be changed; the next orders evict the excess.
 
     Attributes:
         orders: the orders by hash of the whole, oldest first.
@@ -120,7 +120,7 @@ class OrderIndex:
         self._sent_to: dict[str, dict[int, None]] = {}  # by endpoint; oldest first
         self._doomed: set[int] = set()
         self._positions = 0
-        self._docs = 0  # summed over all orders
+        self._docs = 0  # documents of all orders
 
     def __len__(self) -> int:
         """Return the number of document positions held."""
@@ -163,15 +163,16 @@ class OrderIndex:
     def match(self, seed: int, docs: Sequence[int]) -> int:
         """Return how many leading documents, in this exact order, match an order sent before."""
         at = self._roots.get(seed)
-        for depth, doc in enumerate(docs if at else ()):
-            assert at is not None
+        if at is None:
+            return 0
+        for depth, doc in enumerate(docs):
             below = at.below.get(doc)
             if below is None:
                 return depth
             if isinstance(below, _Order):
                 return depth + len([*takewhile(bool, map(eq, docs[depth:], below.docs[depth:]))])
             at = below
-        return len(docs) if at else 0
+        return len(docs)
 
     def insert(
         self, scope: int, seed: int, docs: Sequence[int], now: float, *, endpoint: str = ""
@@ -201,9 +202,9 @@ class OrderIndex:
     def forget(self, endpoint: str, *, before: float | None = None) -> int:
         """Drop the orders whose last endpoint is the given one.
 
-        Call it for emptied caches, and for endpoints that have restarted or left; `before`, in
-        seconds, spares orders sent there later, which an LRU cache still holds. More than a few
-        hundred are dropped in steps, by later requests.
+        Call it when an endpoint's cache is emptied, and when the endpoint has restarted or left.
+        With `before`, a time in seconds, orders sent after it are kept: an LRU cache still has
+        them. If there are more than a few hundred, later requests drop the rest.
 
         Returns:
             The number of orders.
@@ -222,7 +223,7 @@ class OrderIndex:
             self._drop(whole)
 
     def _send(self, whole: int, order: _Order, endpoint: str) -> None:
-        """Record an order as the latest of an endpoint; an empty name means unknown."""
+        """Set the last endpoint of an order, as that endpoint's latest; empty if unknown."""
         if order.endpoint:
             there = self._sent_to[order.endpoint]
             del there[whole]

@@ -1,7 +1,7 @@
 """Blocks of documents found by the scanners, as spans of a text.
 
-All positions are offsets into the text as received. Nothing is re-rendered, so attributes, gaps and
-anything unknown to a scanner stay unchanged.
+All positions are offsets into the text as received. Nothing is rendered again, so attributes, gaps
+and anything that a scanner does not know stay unchanged.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Item(NamedTuple):
     """One document; a tuple, because a scan creates dozens in microseconds.
 
     Args:
-        start, end: span that moves. text_start, text_end: span of the document's own text, which a
-        duplicate note replaces.
+        start, end: span that moves.
+        text_start, text_end: span of the document's own text, which a duplicate note replaces.
         label: name in the prompt, if any.
     """
 
@@ -54,8 +54,8 @@ class Block:
         quoted: the documents' own text is inside a JSON string.
         shape: format in which the block was found.
         held: reason why the items must not move; None if they may.
-        numbers: positions of the labels' numbers, each with the position that it numbers, if ids
-            may replace them.
+        numbers: start and end of each number in the labels, and the index of the item that it
+            numbers; empty if ids may not replace the numbers.
     """
 
     items: tuple[Item, ...]
@@ -92,7 +92,7 @@ MAX_MARKS = 8
 """Maximum delimiters examined per allowed document; bounds scans of texts full of delimiters."""
 
 MAX_SEPARATOR = 16
-"""Maximum length of the text between documents, which must be the same everywhere."""
+"""Maximum length of the text between two documents, which must be the same between all."""
 
 
 def block_of(
@@ -124,7 +124,7 @@ def block_of(
     for name in names[0]:
         values = [own.get(name, "") for own in names]
         if count_up(values):
-            if name.lower() not in _PLACES:  # a page or chapter, which belongs to the text
+            if name.lower() not in _PLACES:  # it numbers the parts of one text, such as pages
                 whole = tuple(Item(*span) for span in spans)
                 stays = Reason.POSITIONAL_LABELS
                 return Block(whole, end, quoted=quoted, shape=shape, held=stays)
@@ -148,7 +148,7 @@ _PLACES = frozenset(
 def _counted(
     text: str, spans: Sequence[Span], end: int, name: str, numbers: Sequence[str]
 ) -> Block:
-    """Return a block of items that begin with their number, which stays while their text moves."""
+    """Return a block of items that begin with their number; numbers stay in place, texts move."""
     items: list[Item] = []
     heads: set[str] = set()
     counted = re.compile(  # independent of the number, so that `re` caches it

@@ -2,9 +2,9 @@
 
 Supports bodies of Chat (`messages`, and vLLM's `documents`), Anthropic (`system`, `messages`),
 Responses (`instructions`, `input`) and completions (`prompt`). A text is *fresh* if it belongs to
-the last turn, after the assistant's last answer. Only fresh text may be reordered; older text must
-be sent as in the turn when it was fresh, or the conversation loses its cached prefix. Messages with
-`cache_control` and non-text content are skipped.
+the last turn, after the assistant's last answer. Only fresh text may be reordered. Older text must
+be sent as it was when it was fresh, or the conversation loses its cached prefix. Messages with
+`cache_control` and content that is not text are skipped.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def prompt_texts(body: dict[str, object], api: str, raw: bytes | None = None) ->
     Args:
         body: the body, parsed.
         api: the API of the body.
-        raw: the body as received, to read contents whose blocks are documents; None to skip these.
-            Such a content precedes the texts of its blocks.
+        raw: the body as received. With it, a content whose blocks are documents is also returned
+            as one text, before the texts of its blocks; with None it is not.
 
     Raises:
         Refused: `api` is not ``chat``, ``messages``, ``responses`` or ``completions``.
@@ -138,7 +138,7 @@ def _messages(key: str, messages: object, whole: bool) -> Iterator[Text]:
     if not isinstance(messages, list):
         return
     roles = list(map(_role, messages))
-    last = len(roles)  # the start of the last turn: after the last answer with a message after it
+    last = len(roles)  # start of the last turn: after the last answer that a message follows
     while last and roles[last - 1] is None:
         last -= 1
     while last and roles[last - 1] is not None:

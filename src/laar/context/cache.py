@@ -1,7 +1,7 @@
 """A model of an engine's prefix cache with documents as units, to count expected hits.
 
-Documents have equal size, and only leading documents are reused. The least recently used leaf is
-evicted first. The system prompt, the question, decoded tokens and rounding to KV blocks are
+All documents count as equally long, and only leading ones are reused. The least recently used leaf
+is evicted first. The system prompt, the question, decoded tokens and rounding to KV blocks are
 ignored.
 """
 

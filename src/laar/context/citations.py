@@ -7,7 +7,7 @@ numbers to ids, and ids in the answer are replaced by the numbers.
     [1] a [2] b  ->  [4821] b [7340] a (note: 1 = [7340], 2 = [4821])  ->  "see [4821]"  ->  [2]
 
 An id has four digits: longer than list numbers, not a year, and not in the prompt. If an answer
-then bypasses the picker (because it died), a citation names no document, rather than a wrong one.
+bypasses the picker, because it died meanwhile, its citations name no document, not a wrong one.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ _PLAIN = frozenset(
      "chat_template_kwargs", "cache_salt", "ignore_eos", "session_id", "chat_id", "stop",
      "prompt_cache_key", "safety_identifier", "keep_alive", "include_reasoning", "stop_token_ids")
 )  # fmt: skip
-"""Request fields that keep the answer plain text; others may request tokens, calls or a grammar."""
+"""Request fields with which the answer stays plain text; others may ask for tokens, tool calls or a
+grammar."""
 
 _FIELDS = ("content", "reasoning_content", "reasoning", "text")
-"""Fields of an answer's choice with the model's text."""
+"""Fields with the model's text in a choice of an answer."""
 
 MAX_HELD_BYTES = 1 << 20
-"""Maximum length of an answer, or of a line of a stream, to buffer."""
+"""Maximum length of an answer, or of a line of a stream, that is buffered."""
 
 _LONGEST = 7
 _NUMBER = re.compile(r"(?<!\d)[0-9]{1,6}(?!\d)")  # other scripts' digits could not be restored
@@ -59,9 +60,9 @@ def can_restore(body: Mapping[str, Any], api: str) -> bool:
 
 
 def numbered(text: str, block: Block) -> Block:
-    """Return the block, movable if all its numbers are unambiguous; else unchanged.
+    """Return the block, movable if ids can replace all its numbers; else unchanged.
 
-    Each label has its number once before the document, and possibly once more after it.
+    They can if each document's number is before it, and perhaps once more after it.
     """
     if block.held is None or not block.labels_stay or block.quoted:
         return block
@@ -104,7 +105,7 @@ def numbered(text: str, block: Block) -> Block:
 
 
 def ids_of(scope: int, keys: Sequence[int], texts: Sequence[str]) -> tuple[str, ...]:
-    """Return an id per document, the same in all prompts; empty if any would be ambiguous.
+    """Return an id for each document, the same in all prompts; empty if one has no unused id.
 
     Args:
         scope: hash of tenant, route and model.

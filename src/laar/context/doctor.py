@@ -1,6 +1,6 @@
-"""Diagnose a body: the documents that the hook finds, and why it moves none.
+"""Diagnose a body: which documents the hook finds, and why it moves none.
 
-Like the hook, it learns from earlier bodies first.
+As in the hook, earlier bodies show which texts recur.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _MOVABLE = (Reason.UNCHANGED, Reason.OBSERVED)
 
 WHY = {
     "no_documents": "No text of the last turn, in the roles that may be changed, has three or more "
-    "documents in tags or JSON, or recurring ones. Give it several bodies of the route to learn "
-    "from, one per line.",
+    "documents in tags or JSON, or recurring ones. Give several bodies of the route, one per line, "
+    "to learn recurring documents from.",
     "same_order": "No two of them were seen in another order, so their order may mean something.",
     "positional_labels": "The labels number the documents, and an answer may cite them. Ids "
     "replace them if the numbers are recognized and the answer is plain text (chat or completions, "
@@ -37,7 +37,7 @@ WHY = {
     "duplicate_attribute": "A tag has a duplicate attribute.",
     "gaps_differ": "There is other text between two documents.",
     "too_many_documents": f"There are more than {MAX_DOCS}.",
-    "too_complex": "The text takes too many steps to read.",
+    "too_complex": "The text is too long or too deeply nested to be read in time.",
     "duplicate_keys": "A JSON key occurs twice.",
 }
 """Explanations, by reason."""

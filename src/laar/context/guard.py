@@ -1,11 +1,11 @@
 """Decide whether reordering pays on a route: the cached share of prompts with and without it.
 
-Comparing with a control group would flatter the hook, since a small group can only share prefixes
-with itself. Instead all documents pass through two simulated caches, one in the order sent and one
-in the order received. The gain is the difference in expected hits, scaled to reported hits by a
-regression of reported on expected shares, because routing and eviction lose part of both. The
-regression includes windows in which new conversations are left unchanged. A route is switched off
-if its gain plus two standard errors is below the minimum, or if its answers are reported to be
+A comparison with a control group would overestimate the gain, since a small group shares prefixes
+only within itself. Instead all documents pass through two simulated caches, one in the order sent
+and one in the order received. The gain is the difference in expected hits. Routing and eviction
+lose some hits in either order, so a regression of reported on expected shares scales the
+difference. It includes windows in which new conversations are left unchanged. A route is switched
+off if its gain plus two standard errors is below the minimum, or if its answers are reported to be
 worse than without reordering; it stays off until `reset`.
 
 A conversation counts once, by its mean, and stays in its group with all turns and retries.
@@ -25,15 +25,15 @@ import numpy as np
 from laar.latest import Latest
 
 MAX_CONVERSATIONS = 2048
-"""Recent conversations kept per mean, about 0.2 KB each. An older one that continues counts as
-new."""
+"""Recent conversations remembered for each mean, about 0.2 KB each. An older conversation that
+continues counts as new."""
 
 MAX_SIDES = 20_000
 """Conversations whose group is remembered; older ones join the group of the current window."""
 
 HARM_ERRORS = 3.0
-"""Standard errors by which answers must be worse. The test repeats after each outcome, so chance
-would exceed two sooner or later."""
+"""Standard errors by which answers must be worse. The test is repeated after each outcome, so two
+standard errors would be exceeded by chance sooner or later."""
 
 MIN_GAIN = 0.01
 """Minimum increase in the cached share of prompt tokens, since less does not justify changing
@@ -49,7 +49,7 @@ MIN_OUTCOMES = 50
 WINDOW = 50
 """New conversations per window: enough to share orders with each other."""
 
-_PRIOR = 0.01  # weight of the prior that all expected hits occur
+_PRIOR = 0.01  # weight of the prior assumption that all expected hits occur
 
 
 @dataclass(slots=True)
@@ -95,9 +95,9 @@ class Sides:
     left: MeanOfMeans = field(default_factory=MeanOfMeans)
 
     def harms(self) -> bool | None:
-        """Return whether answers are significantly worse; None if too few are known.
+        """Return whether answers to changed prompts are significantly worse; None if too few exist.
 
-        The error is that of equally good sides, since 50 correct answers of 50 have no variance.
+        The standard error assumes equally good sides, since 50 of 50 correct have no variance.
         """
         changed, left = self.changed, self.left
         if min(changed.n, left.n) < MIN_OUTCOMES:

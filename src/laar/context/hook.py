@@ -2,9 +2,9 @@
 
     size -> parse -> scan -> (duplicates) -> align -> rewrite -> verify -> splice
 
-Its state is bounded: orders sent (hashes), decisions for running conversations (hashes and
-positions), counts. No text is kept after a request's commit, so none can leak into another request:
-a duplicate note only refers to text earlier in the same outgoing body.
+Its state is bounded: hashes of the orders sent, hashes and positions of the changes to running
+conversations, and counts. It keeps no text after a request's commit, so none can leak into another
+request: a duplicate note only refers to text earlier in the same outgoing body.
 
 A request never fails because of the hook. A body is forwarded unchanged, with a reason, if it is
 not clearly a list of documents, takes too long or causes a fault. The hook learns from a request at
@@ -37,7 +37,6 @@ from laar.context.turn import Turn, TurnPlan
 
 _SIZE_GAIN = 0.01
 """Weight of a request in the moving average of document sizes."""
-
 
 MAX_ADDED_MS = 4.0
 """Milliseconds after which the body is forwarded unchanged; checked between steps. 95 documents of
@@ -234,15 +233,15 @@ class ContextHook:
 
 
 def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -> int:
-    """Return the hash of a request's scope; separate for observe mode, which sends no orders."""
+    """Return the hash of a request's scope; a separate one if observed, as no orders are sent."""
     named = (body.get(name) for name in ("model", "cache_salt"))
-    texts = [name if isinstance(name, str) else None for name in named]  # may nest too deep to dump
+    texts = [name if isinstance(name, str) else None for name in named]  # may nest too deeply
     parts = [tenant, route, *texts, observe]
     return xxhash.xxh3_64_intdigest(orjson.dumps(parts))
 
 
 _DEPTHS = frozenset((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256))
-"""Numbers of leading documents to hash for a context; few, since a queue has an entry for each."""
+"""Lengths of the prefixes to hash for a context: few, since the queue has an entry for each."""
 
 
 def _context(seed: int, docs: Sequence[int]) -> tuple[int, ...]:

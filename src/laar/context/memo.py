@@ -4,7 +4,7 @@ Clients resend the original history, so the key is a hash of the text as *receiv
 the text as sent, as in the published program, the next turn would look new and lose documents. Only
 positions, orders, hashes and documents' names are kept.
 
-Other processes get positions and orders under salted keys (`saved`).
+Other processes receive positions and orders under salted keys (`saved`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Remembered:
 
     Args:
         changes: the changes to its blocks.
-        docs: hashes of documents sent in full, which later turns may refer to.
+        docs: hashes of documents sent in full, to which notes in later turns may refer.
     """
 
     changes: tuple[Change, ...] = ()
@@ -35,14 +35,14 @@ class Remembered:
 
 
 MAX_ENTRIES = 20_000
-"""Maximum messages of running conversations whose order is remembered; 0.7 KB each and 0.3 KB per
-moved document."""
+"""Maximum messages of running conversations whose changes are remembered: 0.7 KB each, and 0.3 KB
+per moved document."""
 
 MAX_SAVED = 2048
-"""Maximum messages in a snapshot, the latest: 0.4 KB each with 6 documents, 1.9 KB with 40."""
+"""Number of latest messages in a snapshot: 0.4 KB each with 6 documents, 1.9 KB with 40."""
 
 TTL_S = 3600.0
-"""Seconds of silence after which a conversation's messages may be ordered again."""
+"""Seconds without requests after which a conversation's messages may be ordered anew."""
 
 
 class Memo:
@@ -50,7 +50,7 @@ class Memo:
 
     Args:
         secret: returns the secret of the keys.
-        tell: called with the key and the changes of each text sent, for other processes.
+        tell: called with the key and the changes of each changed text, for other processes.
     """
 
     def __init__(
@@ -79,17 +79,17 @@ class Memo:
         return entry[1]
 
     def put(self, key: int, what: Remembered | bytes, now: float) -> None:
-        """Store the changes to a text, and evict the oldest entry beyond the capacity."""
+        """Store the changes to a text; evict the oldest entry if there are too many."""
         self._entries[key] = (now, what)
 
     def latest(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the latest texts that were changed, `saved`; iterate on any thread."""
+        """Yield keys and `saved` changes of the latest changed texts; iterate on any thread."""
         kept = [*islice(reversed(self._entries.items()), MAX_SAVED)][::-1]
         return ((key, saved(what)) for key, (_, what) in kept if getattr(what, "changes", what))
 
 
 def saved(what: Remembered | bytes) -> bytes:
-    """Return changes for other processes: positions, without names and hashes of documents."""
+    """Return changes for other processes: positions, without documents' names and hashes."""
     return what if isinstance(what, bytes) else msgspec.json.encode(list(map(_bare, what.changes)))
 
 

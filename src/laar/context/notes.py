@@ -1,8 +1,8 @@
 """The notes that tell the model what the hook changed (ContextPilot, 5.3 and 6).
 
 An order note follows moved documents; before them it would end the shared prefix. A duplicate note
-replaces a document's text, and only refers to text earlier in the same body. The wording is part of
-every prompt: changing it invalidates caches.
+replaces a document's text, and only refers to text earlier in the same body. The notes are part of
+prompts, so changing their wording invalidates caches.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ HEAD_CHARS = 60
 """Characters of the removed text quoted in a note: enough to distinguish documents, fewer than the
 text replaced."""
 
-
 WORTH_A_NOTE = 256
-"""Minimum length of a repeated document to replace; a note has about 100 bytes."""
+"""Minimum length of a repeated document that a note replaces; a note has about 100 bytes."""
 
 
 def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:
@@ -45,6 +44,6 @@ def duplicate_note(text: str) -> str:
 
 
 def head(text: str) -> str:
-    """Return the beginning on one line, without markup characters or JSON string terminators."""
+    """Return a text's beginning on one line, without characters that end JSON strings or tags."""
     head = " ".join(text[: HEAD_CHARS * 2].split())[:HEAD_CHARS]
     return "".join(sign for sign in head if sign not in '<>`"\\').strip()

@@ -1,20 +1,21 @@
 """Learn documents by recurrence: a span that recurs between different neighbours is a document.
 
-Nothing is assumed about format, words or language. A text is a sequence of lines; a *long* line
-identifies itself. Two adjacent lines are joined as long as either is mostly seen next to the other,
-and separated otherwise. A span between two breaks that recurs with a different line before it and a
-different one after it is a document; from then on it is found anywhere. Overlaps of chunks, and
-paragraphs or headings shared by many chunks, do not qualify: a part that always has the same
-neighbour is not a separate document. What always follows the same line, such as the name of its
-file, is a document together with it.
+Nothing is assumed about format, words or language. A text is a sequence of lines; a *long* line is
+recognized by its text alone. Two adjacent lines are joined as long as either is mostly seen next to
+the other, and separated otherwise. A span between two breaks that recurs with a different line
+before it and a different one after it is a document; from then on it is found anywhere. Overlaps of
+chunks, and paragraphs or headings shared by many chunks, do not qualify: a part that always has the
+same neighbour is not a separate document. A span that always follows the same line, such as the
+name of its file, is a document together with that line.
 
     learn:  lines -> breaks -> pieces -> (different neighbours on both sides) -> documents
     find:   lines -> documents, longest first -> owners of the short lines between them
 
 Short lines (labels, rules, fences) identify nothing. Short lines that always follow a document are
-its tail, lines that always precede it its head; lines claimed by both neighbours or neither, and
-equal in all gaps, are the separator. In doubt two neighbours stay one item, so that no document is
-cut; a first or last document with an uncertain outer edge stays in place.
+its tail, and those that always precede it its head. Short lines that belong to both neighbours or
+to neither, and are equal in all gaps, are the separator. If their boundary is uncertain, two
+neighbours stay one item, so that no document is cut; a first or last document with an uncertain
+outer edge stays in place. The *frame* is the text of the prompt around the documents.
 
 Only hashes are kept, salted per process, in tables of fixed size. Each hash includes the scope
 (tenant, route and model).
@@ -42,7 +43,7 @@ MAX_LINES = 4_000
 """Maximum lines of a text to examine, about 4 ms."""
 
 LONG_LINE = 24
-"""Minimum characters of a line that identifies itself, excluding labels and rules."""
+"""Minimum characters of a long line, without labels and rules."""
 
 LEAST_CHARS = 40
 """Minimum characters of a document; shorter pieces are labels and headings."""
@@ -58,35 +59,36 @@ MAX_ALIKE = 12
 """Maximum documents with the same first `_KEY_LINES`; LRU eviction."""
 
 _KEY_LINES = 3
-"""Long lines by which a document is looked up: chunks may share the name and the address of their
-file."""
+"""Number of long lines by which a document is looked up: chunks may share the first two, the name
+and the address of their file."""
 
 _LONGEST_HEADING = 120
-"""Characters up to which a single line may be a heading or a source instead of a document."""
+"""Maximum length of a single line that may be a heading or a source instead of a document."""
 
 _OFTEN = 3
 _OFTEN_TEXTS = 2
-"""A line belongs to the frame, not to a document, if the texts in which it occurs `_OFTEN` times
-outnumber the others by `_OFTEN_TEXTS`."""
+"""A line belongs to the frame, not to a document, if the texts in which it occurs at least `_OFTEN`
+times outnumber the others by `_OFTEN_TEXTS`."""
 
 _WELL_KNOWN, _LEARN_EVERY = 16, 8
-"""Once each document of a text was learned from this many texts, learn from only one such text in
-this many: it keeps the documents from eviction, and may refute them."""
+"""Once each document of a text was learned from `_WELL_KNOWN` texts, only one such text in
+`_LEARN_EVERY` is learned from: it keeps the documents from eviction, and may refute them."""
 
 NAME_CHARS = 24
-"""Characters by which the note about their order names documents that can't be counted."""
+"""Characters by which a note about the order names documents, if it can't count them."""
 
-MAX_LOOKS = 30_000
+MAX_PARSED = 30_000
 """Maximum parsed lines cached, 0.2 KB each; then the cache is cleared."""
 
 MAX_FRAME = 4_000
-"""Maximum lines counted to recognize the frame, and scopes whose closing is known."""
+"""Maximum lines counted to recognize the frame, and maximum scopes for which the usual lines after
+the last document are known."""
 
 _MOSTLY = 0.5
 """Two lines count as one piece if either is seen next to the other in over this share of cases."""
 
 _SURE_TIMES = 8
-"""Cap on the count of the usual closing: as many texts with other closings replace it."""
+"""Maximum count of a scope's usual closing: so many texts with other closings replace it."""
 
 _SLOT_BITS = 21  # 4 MB; 500 chunks of 1 KB collide in a hundredth of their lines
 _MASK = (1 << _SLOT_BITS) - 1
@@ -104,7 +106,7 @@ _NUMBER = re.compile(r"\d+")
 _RULE = "-=#*_~+|`.:<>/ \t\r"
 
 
-_Looks: TypeAlias = "tuple[int, int, int, int, int, bool]"
+_Parsed: TypeAlias = "tuple[int, int, int, int, int, bool]"
 """A parsed line: start; end of its number, label and text; hash of its identifying part; whether it
 is long. The last end is 0 for a blank line."""
 
@@ -113,7 +115,7 @@ class Lines(NamedTuple):
     """The nonblank lines of a text; a known document counts as one line.
 
     Args:
-        starts: start of each line, including indentation.
+        starts: start of each line, after its indentation.
         cores: start of the text after a possible label.
         ends: end without trailing whitespace.
         keys: hash of a long line's core, a whole short line, or a document's first line.
@@ -135,7 +137,7 @@ class _Piece:
 
     Args:
         before, after: keys of the adjacent long lines; 0 once they have varied.
-        tail, head: short lines that always followed and preceded it; None if unknown.
+        tail, head: short lines that always followed it, or preceded it; None if unknown.
         labels: number and name at the start of its first long line, then of each line of its head
             from the last one up; None if they have varied.
         previous, next: the adjacent documents; 0 once they have varied.
@@ -150,21 +152,6 @@ class _Piece:
     previous: int = -1
     next: int = -1
     times: int = 1
-
-    @property
-    def own_head(self) -> tuple[int, ...] | None:
-        """Return its head, once seen after different documents."""
-        return self.head if not (self.previous and self.head) else None
-
-    @property
-    def own_tail(self) -> tuple[int, ...] | None:
-        """Return its tail, once seen before different documents."""
-        return self.tail if not (self.next and self.tail) else None
-
-    @property
-    def is_document(self) -> bool:
-        """Return whether it was seen between different neighbours."""
-        return not self.before and not self.after
 
 
 class Place(NamedTuple):
@@ -187,7 +174,7 @@ class Seen:
 
 
 class _Together:
-    """Counts of adjacent pairs of lines, and of both sides of each line.
+    """Counts of adjacent pairs of lines, and of the neighbours of each line.
 
     The size is fixed: collisions make some counts too high.
     """
@@ -196,7 +183,7 @@ class _Together:
         self._counts = array("H", bytes(2 << _SLOT_BITS))
 
     def note(self, keys: Iterable[int]) -> None:
-        """Count sides of lines, and pairs; halve all counts if one is full."""
+        """Count neighbours of lines, and pairs; halve all counts if one reaches its maximum."""
         counts = self._counts
         for key in keys:
             counts[key & _MASK] += 1
@@ -221,13 +208,13 @@ class Recurrences:
     def __init__(self) -> None:
         self.together = _Together()
         self._frame: Latest[int, int] = Latest(MAX_FRAME)  # texts in which each line is frequent
-        self._looks: dict[int, _Looks] = {}
+        self._parsed: dict[int, _Parsed] = {}
         self._pieces: Latest[int, _Piece] = Latest(MAX_PIECES)
         self._closings: Latest[int, tuple[int, int]] = Latest(MAX_FRAME)  # by scope, with a count
         self._without_news = 0
-        # By the key of the first long lines: length and last line's key of documents, by hash.
+        # By the keys of the first long lines: documents by hash, with length and last line's key.
         self._documents: OrderedDict[tuple[int, ...], Latest[int, tuple[int, int]]] = OrderedDict()
-        self._begun: Counter[tuple[int, ...]] = Counter()  # beginnings of these keys
+        self._begun: Counter[tuple[int, ...]] = Counter()  # documents by the start of these keys
         self._alone: dict[int, tuple[int, ...]] = {}  # keys of documents alone with a first line
 
     def __len__(self) -> int:
@@ -243,7 +230,7 @@ class Recurrences:
         return key in self._frame
 
     def is_closing(self, scope: int, lines: tuple[str, ...]) -> bool:
-        """Return whether short lines usually follow the last document."""
+        """Return whether these short lines usually follow the last document."""
         return self._closings.get(scope, (0, 0))[0] == hash(lines)
 
     def find(self, scope: int, text: str) -> tuple[Block | None, Seen | None]:
@@ -256,10 +243,10 @@ class Recurrences:
         return _Bounds(seen, self).block(), seen
 
     def _read(self, scope: int, text: str) -> Seen:
-        """Return the lines of a text, with known documents whole, and their labels."""
+        """Return the lines of a text, each known document as one line, and their labels."""
         lines = starts, cores, ends, keys, last_keys, long = Lines([], [], [], [], [], [])
         seen = Seen(scope, text, lines, [])
-        looks, frame, begun = self._looks, self._frame, self._begun
+        parsed, frame, begun = self._parsed, self._frame, self._begun
         at, size = 0, len(text)
         while at < size:
             stop = text.find("\n", at)
@@ -267,7 +254,7 @@ class Recurrences:
                 at += 1
                 continue
             line = text[at : stop if stop >= 0 else size]
-            start, number, core, end, own, is_long = looks.get(hash(line)) or self._look(line)
+            start, number, core, end, own, is_long = parsed.get(hash(line)) or self._parse(line)
             if end:
                 n = len(keys)
                 key = last_key = hash((scope, own))
@@ -298,13 +285,13 @@ class Recurrences:
         return seen
 
     def _lead(self, scope: int, line: str) -> int:
-        """Return the length of words up to a colon if a known document follows them; else 0."""
+        """Return the length of the words up to a colon that a known document follows; else 0."""
         rest = line.partition(": ")[2]
-        looks = self._looks.get(hash(rest)) or self._look(rest)
-        return len(line) - len(rest) if (hash((scope, looks[4])),) in self._begun else 0
+        parsed = self._parsed.get(hash(rest)) or self._parse(rest)
+        return len(line) - len(rest) if (hash((scope, parsed[4])),) in self._begun else 0
 
     def _known(self, seen: Seen, begin: int, key: int, stop: int) -> tuple[int, int, _Piece] | None:
-        """Return end, last line's key and piece of the longest known document that begins here."""
+        """Return end, last line's key and piece of the longest known document at `begin`."""
         scope, text = seen.scope, seen.text
         keys = self._alone.get(key) or self._key(scope, text, key, stop, len(text))
         for count in range(len(keys), 0, -1):
@@ -338,19 +325,19 @@ class Recurrences:
                 break
             at, stop = stop + 1, text.find("\n", stop + 1)
             line = text[at : stop if stop >= 0 else len(text)]
-            looks = self._looks.get(hash(line)) or self._look(line)
-            if looks[5]:
-                keys.append(hash((scope, looks[4])))
+            parsed = self._parsed.get(hash(line)) or self._parse(line)
+            if parsed[5]:
+                keys.append(hash((scope, parsed[4])))
         return tuple(keys)
 
-    def _look(self, line: str) -> _Looks:
+    def _parse(self, line: str) -> _Parsed:
         """Parse a line, cached since most lines recur."""
-        if len(self._looks) >= MAX_LOOKS:
-            self._looks.clear()
-        return self._looks.setdefault(hash(line), _taken_apart(line))
+        if len(self._parsed) >= MAX_PARSED:
+            self._parsed.clear()
+        return self._parsed.setdefault(hash(line), _parse_line(line))
 
     def _unjoined(self, lines: Lines, places: list[Place]) -> list[Place]:
-        """Return the places, except those joined to a line next to them: parts of longer pieces."""
+        """Return the places without those joined to an adjacent line: they are parts of a piece."""
         known = {place.nth for place in places}
         return [
             place
@@ -362,7 +349,7 @@ class Recurrences:
         ]
 
     def _joins(self, lines: Lines, nth: int, which: int) -> bool:
-        """Return whether a long line, or the next one (1), was only seen next to the other."""
+        """Return whether a long line (0), or the next one (1), was only seen next to the other."""
         if not 0 <= nth < len(lines.long) - 1:
             return False
         pair = lines.last_keys[lines.long[nth]], lines.keys[lines.long[nth + 1]]
@@ -395,7 +382,7 @@ class Recurrences:
         stops = [*starts[1:], len(lines.long)]
         for n, stop in enumerate(stops):
             piece = self._learn_piece(seen, documents, starts, n, stop)
-            # What always follows the same line is a document together with it: below a heading.
+            # A piece that always follows the same line, a heading, is a document together with it.
             if piece and piece.before and piece.times > 1 and n and starts[n] - 1 not in documents:
                 self._learn_piece(seen, documents, starts, n - 1, stop)
 
@@ -408,7 +395,7 @@ class Recurrences:
         after = lines.keys[lines.long[stop]] if stop < len(lines.long) else _END
         piece = self._piece(seen, lines.long[start], lines.long[stop - 1], before, after)
         if piece is not None:
-            # Text outside all documents reveals nothing about their edges.
+            # Only next to another document do the short lines show where this one begins or ends.
             if n > 1 or (n and start - 1 in documents):
                 self._learn_start(seen, piece, start, before)
             if stop < starts[-1] or stop in documents:
@@ -426,7 +413,7 @@ class Recurrences:
                 frame.pop(key, None)
 
     def _learn_closing(self, seen: Seen, last: Place) -> None:
-        """Record which short lines follow the last document; the most frequent ones are kept."""
+        """Count the short lines that follow the last document, to find the scope's usual ones."""
         rest = hash(_masked(seen, last.line + 1, _after(seen.lines, last.nth)))
         usual, times = self._closings.get(seen.scope, (0, 0))
         if usual == rest or not times:
@@ -451,7 +438,7 @@ class Recurrences:
             if piece.after != after:
                 piece.after = 0
         self._pieces[whole] = piece
-        if piece.is_document:
+        if not piece.before and not piece.after:  # a document
             line_end = seen.text.find("\n", begin)
             keys = self._key(seen.scope, seen.text, lines.keys[first], line_end, end)
             known = self._documents.pop(keys, None)
@@ -503,7 +490,7 @@ def _beginnings(keys: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [keys[:count] for count in range(1, len(keys) + 1)]
 
 
-def _taken_apart(line: str) -> _Looks:
+def _parse_line(line: str) -> _Parsed:
     own = line.strip()
     start = len(line) - len(line.lstrip()) if own else 0
     label = _LABEL.match(own)
@@ -545,13 +532,13 @@ def _common_end(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _Gap(NamedTuple):
-    """The short lines between two documents, and which document claims them.
+    """The short lines between two documents; a document claims those in its own tail or head.
 
     Args:
-        first, stop: range of the lines. start, end: range of the lines claimed by both documents or
-        neither.
+        first, stop: range of the lines.
+        start, end: range of the lines that both documents claim, or neither.
         masked: text of these lines, without numbers.
-        tail, head: number of lines claimed by the previous and the next document.
+        tail, head: number of lines that the previous and the next document claim.
         sure: whether the claims are certain, or there are no lines.
     """
 
@@ -607,7 +594,7 @@ class _Bounds:
         gaps_differ = len(bounds) == 1 or len({text[end:start] for end, start in bounds}) > 1
         numbers = gaps_differ and any("#" in line for line in self._separator)
         numbered = self._numbered or numbers
-        # An item may hold several documents; then a note by count would name others.
+        # If an item contains several documents, a note that counts them would name wrong ones.
         is_counted = numbered or (None not in gaps and len(bounds) == len(pairs))
         items = tuple(
             [
@@ -631,7 +618,9 @@ class _Bounds:
     def _gap(self, x: Place, y: Place) -> _Gap:
         first, stop = x.line + 1, y.line
         keys = tuple(self._seen.lines.keys[first:stop])
-        own_tail, own_head = x.piece.own_tail, y.piece.own_head
+        # A tail or head is certain once it was seen next to different documents.
+        own_tail = None if x.piece.next and x.piece.tail else x.piece.tail
+        own_head = None if y.piece.previous and y.piece.head else y.piece.head
         tail = len(_common_start(own_tail, keys)) if own_tail else 0
         head = len(_common_end(own_head, keys)) if own_head else 0
         start, end = sorted((first + tail, stop - head))
@@ -640,7 +629,7 @@ class _Bounds:
         return _Gap(first, stop, start, end, masked, tail, head, sure)
 
     def _separate(self, gaps: Sequence[_Gap]) -> None:
-        """Find the separator: the text that no single document claims in most gaps."""
+        """Find the separator: in most gaps, the text that both documents claim, or neither."""
         for lines, count in Counter([gap.masked for gap in gaps]).most_common(1):
             self._separator = lines if 2 * count > len(gaps) else ()
         for gap in gaps:
@@ -653,7 +642,7 @@ class _Bounds:
         )
 
     def _between(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
-        """Return the bound in a gap without unknown text; None if uncertain."""
+        """Return the bound in a gap that has no unknown long lines; None if uncertain."""
         lines, size = self._seen.lines, len(self._separator)
         if self._known.together.mostly(lines.last_keys[x.line], lines.keys[y.line]):
             return None
@@ -673,7 +662,7 @@ class _Bounds:
         return None if begin is None else (lines.ends[start - 1], begin)
 
     def _one_sided(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
-        """Return the bound in a gap for which only one document is well known."""
+        """Return the bound in a gap if only one of the documents has known edges."""
         lines, size = self._seen.lines, len(self._separator)
         end = self._tail(x)
         if end is not None:
@@ -699,7 +688,7 @@ class _Bounds:
         if above >= len(known) or known[above][1] is None:
             return None
         own_number, own_name = known[above]
-        if name != own_name:  # the name belongs to the text before all documents
+        if name != own_name:  # here the name belongs to the frame
             return core if not own_name else None
         core -= len(name)
         if self._numbered or not own_number:
@@ -716,7 +705,7 @@ class _Bounds:
         at = place.line - len(own)
         if at and self._is_below_heading(place, at):
             return None
-        # The first line may be part of a long one: behind words of the frame.
+        # The first line may be the end of a longer one that begins with words of the frame.
         if at < max(0, first - 1) or tuple(lines.keys[at + 1 : place.line]) != own[1:]:
             return None
         if not own or lines.keys[at] == own[0]:
@@ -737,7 +726,7 @@ class _Bounds:
         """Return the start of a short line that follows words of the frame up to a colon."""
         end = self._seen.lines.ends[line]
         rest = self._seen.text[self._seen.lines.starts[line] : end].partition(": ")[2]
-        start, number, _, _, own, _ = _taken_apart(rest)
+        start, number, _, _, own, _ = _parse_line(rest)
         is_it = number == start and hash((self._seen.scope, own)) == key
         return end - len(rest) + start if is_it else None
 
@@ -768,7 +757,7 @@ class _Bounds:
             rest, size = _masked(self._seen, first + len(own), stop), len(self._separator)
             is_between = size and rest[:size] == self._separator
             if rest and not is_between and not self._known.is_closing(self._seen.scope, rest):
-                return None  # two documents may differ in such a line alone
+                return None  # the lines may be part of a document that differs only in them
         return first + len(own)
 
     def _around_unknown(self, x: Place, y: Place) -> list[_Bound]:

@@ -3,7 +3,7 @@
     before | item gap item gap item | rest of the block | order note | after
 
 Gaps belong to positions, so separators stay in place. `verified` is the last check before a text is
-sent: it compares the documents in the result, not the plan.
+sent: it looks for the documents in the resulting text, not in the plan.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def note_bytes(block: Block, settings: ContextSettings) -> int:
 
 
 def is_too_small(block: Block, size: int, settings: ContextSettings) -> bool:
-    """Return whether a block of `size` bytes, if fully cached, saves too little for its note."""
+    """Return whether a block of `size` bytes saves too little, even if all of it is cached."""
     return max(0, size - note_bytes(block, settings)) < settings.min_saving_bytes
 
 
@@ -91,7 +91,7 @@ def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
 
 
 def verified(text: str, changes: Sequence[Change], made: str, earlier: Sequence[str]) -> bool:
-    """Return whether `made` has every document of `text`, or its note and an earlier copy.
+    """Return whether `made` contains each document of `text`, or a note and an earlier copy.
 
     Every character is compared at its new position.
 

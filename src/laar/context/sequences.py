@@ -1,8 +1,8 @@
 """Learn from received prompts whether the order of documents is meaningful, and worth changing.
 
-A search ranks the same documents differently per query, but parts of a story, steps of a recipe and
-results sorted by a client keep their order. So a document may move once it was seen both before and
-after the same other one.
+A search ranks the same documents differently for each query, but parts of a story, steps of a
+recipe and results sorted by a client keep their order. So a document may move once it was seen both
+before and after the same other document.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_DOCUMENTS = 30_000
 
 @dataclass(slots=True)
 class _Last:
-    """The last list and position of a document, and whether it ever changed sides with another."""
+    """The last list and position of a document; `free` if it was seen on both sides of another."""
 
     whole: int
     place: int
@@ -38,8 +38,8 @@ class Sequences:
         Returns:
             Start and end of the run, and whether any two documents were seen together before.
 
-        A document seen with others of the list, always in one order, ends a run. A run has at least
-        two documents seen in several orders; new ones among them may move.
+        A document that was seen with others of the list in only one order ends a run. A run has at
+        least two documents seen in several orders; new documents among them may move.
         """
         free, met = self._compared([hash((scope, doc)) for doc in docs])
         best = (0, 0)
@@ -88,14 +88,13 @@ class Sequences:
 _LEAST_FREE = 2
 """Minimum documents of a run that were seen in several orders."""
 
-
 MAX_OPENINGS = 20_000
 """Maximum beginnings of prompts remembered, 0.1 KB each; LRU eviction."""
 
 _GAIN, _RARELY = 1 / 128, 1 / 16
-"""Weight of a prompt in the average share of beginnings that recur, and the share below which new
-ones are not worth reordering. 354 new beginnings in a row reach it: looking for shared documents
-costs little compared with missing them."""
+"""Weight of a prompt in the average share of beginnings that recur, and the share below which
+prompts with a new beginning are not reordered. The share falls so low after 354 new beginnings in a
+row: looking for shared documents costs little compared with missing them."""
 
 
 class Openings:
@@ -109,7 +108,7 @@ class Openings:
         self._seen: Latest[int, float] = Latest(MAX_OPENINGS)
 
     def is_alone(self, place: int, before: str) -> bool:
-        """Record what precedes a text; return whether it is new and hardly any recur there.
+        """Record what precedes a text; return whether it is new, and others rarely recur there.
 
         Args:
             place: hash of the scope and the text's place in the body.

@@ -1,8 +1,8 @@
 """Stabilize prefixes of a body: sort tools, and move some system prompt lines to the end.
 
-The order of tools is meaningless to a model. A tool with `cache_control` keeps its position, and
-the others stay on their side of it. The route's settings specify the lines to move after the user's
-last text; `laar context advise` finds them.
+The order of tools means nothing to a model. A tool with `cache_control` keeps its position, and the
+others stay on their side of it. The route's settings specify the lines to move after the user's
+last text; `laar context advise` suggests them.
 """
 
 from __future__ import annotations

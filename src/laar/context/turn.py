@@ -1,9 +1,9 @@
 """Plan the changes to a request: each text of the prompt, in prompt order.
 
-Documents of the last turn are aligned with the index; older text repeats the changes made in its
-turn if the memo has them, and otherwise stays unchanged. So later turns extend the text sent before
-and never rewrite it. A note may replace a document only if its full text is sent earlier in the
-same body; candidates are found by hash, then compared.
+Documents of the last turn are aligned with the index. Older text is changed as it was in its own
+turn if the memo has those changes, and otherwise stays unchanged, so that later turns extend the
+text sent before and never rewrite it. A note may replace a document only if its full text is sent
+earlier in the same body; candidates are found by hash, then compared.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TurnPlan:
-    """The changes to a body, the body with them, and what to learn; for its scope see `Turn`.
+    """The changes to a body, the changed body, and what to learn from it. For `scope` see `Turn`.
 
     Args:
         body: the body to forward; the same object as the received one if unchanged.
         conversation: hash of the conversation's beginning.
-        held_out: its documents stay as received, for the guard or because it switched off.
+        held_out: its documents stay as received, for comparison or because the guard says so.
         deduplicated: whether notes replace repeated documents; None if none are repeated.
         edits: new texts by path.
         orders: the documents of each block as sent, with the seed that they follow.
@@ -102,7 +102,7 @@ class Turn:
     """Plans the changes to a request.
 
     Args:
-        hook: settings, and what was learned; the plan says what to add to it.
+        hook: settings, and what was learned; `commit` adds what the plan contains.
         scope: hash of tenant, route and model.
         now: seconds, monotonic.
         ends_at: time by the hook's clock after which the plan is dropped.
@@ -163,14 +163,14 @@ class Turn:
         if known is not None and not self.restores and any(change.ids for change in known.changes):
             known = None
         if not text.fresh and known is not None:
-            return self._again(text, known)
+            return self._resent(text, known)
         if self._late or not (text.fresh or self._dedups):
             return text.value
         if text.fresh and known is None and self._is_alone(text):
             self._note(Reason.NOTHING_SHARED)
             return text.value
         try:
-            return self._anew(body, text, memo_key, known)
+            return self._planned(body, text, memo_key, known)
         except Refused as refused:
             if refused.reason is not Reason.OVER_BUDGET:
                 raise
@@ -180,7 +180,7 @@ class Turn:
             return text.value
 
     def _checked(self, changes: Sequence[Change], text: Text) -> Iterator[Change]:
-        """Yield untrusted changes with documents' names: no text is added, and none is lost."""
+        """Yield untrusted changes, with documents' names, if they neither add nor lose any text."""
         blocks = [change.block for change in changes]
         ends = [(*((a, c, d, b) for a, b, c, d, _ in own.items), (own.end,)) for own in blocks]
         places = [0, *chain.from_iterable(chain(*ends)), len(text.value)]
@@ -205,20 +205,16 @@ class Turn:
                 made = replace(made, items=tuple(items))
             yield replace(change, block=made)
 
-    def _again(self, text: Text, known: Remembered) -> str:
+    def _resent(self, text: Text, known: Remembered) -> str:
         """Return an older text as sent in its own turn."""
         self._in_full.update(known.docs)
-        if not known.changes:
-            return text.value
-        bare, annotated = rewrite(text.value, known.changes)
-        if not verified(text.value, known.changes, bare, self._sent):
-            return text.value
-        return self._made(text, known.changes, bare, annotated)
+        made = self._carried_out(text, known.changes) if known.changes else None
+        return text.value if made is None else made
 
-    def _anew(
+    def _planned(
         self, body: dict[str, object], text: Text, memo_key: int, known: Remembered | None
     ) -> str:
-        """Return the new form of a last-turn text, or of an older one that notes may refer to."""
+        """Return the new form of a last-turn text, or of an older one to which notes may refer."""
         before_changes = known.changes if known is not None else ()
         blocks = [change.block for change in before_changes] or self._blocks(text)
         self._check()
@@ -237,8 +233,13 @@ class Turn:
             ]
         else:
             changes = list(map(as_received, blocks))
-        made = self._carried_out(text, changes)
+        made: str | None = text.value
+        if any(change.moved or change.repeated for change in changes):
+            self._check()
+            made = self._carried_out(text, changes)
         if made is None:
+            self._plan.reason = Reason.CHECK_FAILED
+            self._plan.orders.clear()
             made, changes = text.value, list(map(as_received, blocks))
         self._remember(memo_key, docs, changes, is_changed=made != text.value)
         return made
@@ -273,19 +274,10 @@ class Turn:
         return scan(text.value, settings, is_parts=text.parts, by_tool=by_tool)
 
     def _carried_out(self, text: Text, changes: Sequence[Change]) -> str | None:
-        """Return the text with its changes applied; None if verification fails."""
-        if not any(change.moved or change.repeated for change in changes):
-            return text.value
+        """Return the text with its changes applied, and count them; None if they are not safe."""
         bare, annotated = rewrite(text.value, changes)
-        self._check()
         if not verified(text.value, changes, bare, self._sent):
-            self._plan.reason = Reason.CHECK_FAILED
-            self._plan.orders.clear()
             return None
-        return self._made(text, changes, bare, annotated)
-
-    def _made(self, text: Text, changes: Sequence[Change], bare: str, annotated: str) -> str:
-        """Count the changes and return the changed text."""
         for change in changes:
             for item, own in zip(change.block.items, change.ids, strict=False):
                 self._plan.numbers[own] = item.label or ""
@@ -382,7 +374,8 @@ class Turn:
     def _is_worth_its_note(self, block: Block, docs: _Documents, found: Alignment) -> bool:
         """Return whether an order saves more than its note costs, or may do so later."""
         note = note_bytes(block, self.hook.settings)
-        gained = docs.bytes(docs.matched(found)) - docs.bytes(docs.live[: found.baseline])
+        matched = [docs.live[j] for j in found.permutation[: found.matched]]
+        gained = docs.bytes(matched) - docs.bytes(docs.live[: found.baseline])
         return gained >= note or sum(docs.sizes) >= _WORTH_NOTES * note
 
     def _count(self, change: Change, docs: _Documents, seed: int) -> None:
@@ -420,7 +413,7 @@ class Turn:
     # -- all of the request --------------------------------------------------------------------
 
     def _draw_groups(self) -> None:
-        """Assign the conversation's groups: left unchanged or not, de-duplicated or not."""
+        """Decide whether this conversation is left unchanged for comparison, and de-duplicated."""
         settings, guard = self.hook.settings, self.hook.guard
         self._dedups = settings.dedup == "exact"
         if self.observes or not self._texts:
@@ -441,7 +434,7 @@ class Turn:
     def _is_alone(self, text: Text) -> bool:
         """Return whether no other prompt will share the documents of a text.
 
-        One conversation in `_LOOK_EVERY` is examined regardless: other prompts may contain its
+        One conversation in `_LOOK_EVERY` is examined in any case: other prompts may contain its
         documents too, and answers with and without notes must be compared.
         """
         place, before = hash((self.scope, text.path)), "".join(self._sent[-1:])
@@ -484,10 +477,6 @@ class _Documents(NamedTuple):
 
     def bytes(self, positions: Sequence[int]) -> int:
         return sum([self.sizes[i] for i in positions])
-
-    def matched(self, found: Alignment) -> list[int]:
-        """Return the leading positions that matched an earlier order."""
-        return [self.live[j] for j in found.permutation[: found.matched]]
 
 
 _read_changes = msgspec.json.Decoder(tuple[Change, ...]).decode

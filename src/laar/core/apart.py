@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
+from laar.core.endpoints import Floats, Mask, Slots
 from laar.core.request import Api, Request
 from laar.health import Standing
 
@@ -43,8 +43,8 @@ class Prefillers:
 
     Args:
         slots: their slots.
-        kv_group: a number shared by prefillers of the same model and region: the KV of another
-            model is useless, and a transfer between regions takes too long.
+        kv_group: the KV group of each, by model and region: the KV of another model is useless,
+            and a transfer between regions takes too long.
         kv_group_of: the KV group of each candidate; -1 if its group has no prefiller, or if
             the candidate can't fetch KV.
         trials: the prefillers that health has excluded, and when each is tried again.
@@ -131,13 +131,6 @@ def may_be_apart(request: Request) -> bool:
     """
     stays = request.prefill_in_place or request.shadow or request.response_id or request.stored_ids
     return request.api in _APIS and not stays
-
-
-def kv_group_of(table: EndpointTable, slots: Slots, known: dict[tuple[str, str], int]) -> Slots:
-    """Return each endpoint's KV group; add new pairs of model and region to `known`."""
-    specs = [table.spec(slot) for slot in slots.tolist()]
-    groups = [known.setdefault((spec.models[0], spec.region), len(known)) for spec in specs]
-    return np.array(groups, np.intp)
 
 
 def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:

@@ -6,7 +6,7 @@ Each call is guarded: a fault in health costs its record, never the request or i
 from __future__ import annotations
 
 from laar.core.decision import Completion, Decision
-from laar.core.guards import guards
+from laar.core.guards import guarded
 from laar.core.membership import key_of
 from laar.core.names import goes_by
 from laar.core.parts import Parts
@@ -23,7 +23,7 @@ class Attempts:
     """Begins, tracks and ends the attempts of a request. Without health, there are none.
 
     `begin`, `replied` and `ended`, which nearly every request needs, are called only with health
-    and guarded by the director. All other methods are guarded here.
+    and guarded by the director. The other methods are guarded here.
 
     Args:
         parts: the director's parts.
@@ -31,18 +31,22 @@ class Attempts:
 
     def __init__(self, parts: Parts) -> None:
         self._table = parts.table
-        self._faults = parts.faults
         self._has_health = parts.health is not None
         if parts.health is not None:
             self._health = parts.health
+        self.begin_at_server = guarded(self._begin_at_server, "health", parts.faults)
+        self.begin_helper = guarded(self._begin_helper, "health", parts.faults)
+        self.passed_over = guarded(self._passed_over, "health", parts.faults)
+        self.gone = guarded(self._gone, "health", parts.faults)
+        self.answering = guarded(self._answering, "health", parts.faults)
+        self.helped = guarded(self._helped, "health", parts.faults)
 
     def begin(self, decision: Decision) -> None:
         """Begin the attempt at the chosen endpoint."""
         if decision.view is not None and not decision.request.shadow:
             self._send(decision, decision.now, timed=True)
 
-    @guards("health")
-    def begin_at_server(self, decision: Decision, now: float) -> None:
+    def _begin_at_server(self, decision: Decision, now: float) -> None:
         """Begin the attempt at the endpoint that Envoy reports as serving."""
         if self._has_health and decision.view is not None:
             self._send(decision, now, timed=False)
@@ -65,8 +69,7 @@ class Attempts:
         )
         flight.read = health.wants_read(attempt, now)
 
-    @guards("health")
-    def begin_helper(self, decision: Decision, slot: int, now: float, *, trial: bool) -> None:
+    def _begin_helper(self, decision: Decision, slot: int, now: float, *, trial: bool) -> None:
         """Begin the attempt at a prefiller or encoder."""
         if not self._has_health:
             return
@@ -98,8 +101,7 @@ class Attempts:
         for attempt in flight.helpers:
             health.replied(attempt, reply, now, excused=excused)
 
-    @guards("health")
-    def passed_over(self, decision: Decision, failed: tuple[str, ...], now: float) -> None:
+    def _passed_over(self, decision: Decision, failed: tuple[str, ...], now: float) -> None:
         """Record that Envoy tried these endpoints before the one that answers, if any does."""
         flight = decision.flight
         for address in failed:
@@ -122,20 +124,17 @@ class Attempts:
         flight.unjudged.clear()
         return kind
 
-    @guards("health")
-    def gone(self, decision: Decision, now: float) -> None:
+    def _gone(self, decision: Decision, now: float) -> None:
         """End the attempt at an endpoint that does not answer after all."""
         if decision.flight.attempt is not None:
             self._health.gone(decision.flight.attempt, now)
 
-    @guards("health")
-    def answering(self, decision: Decision, now: float) -> None:
+    def _answering(self, decision: Decision, now: float) -> None:
         """Record that an answer other than a refusal has begun or continues."""
         if decision.flight.attempt is not None:
             self._health.answering(decision.flight.attempt, now)
 
-    @guards("health")
-    def helped(self, decision: Decision, now: float) -> None:
+    def _helped(self, decision: Decision, now: float) -> None:
         """Record that the prefiller and encoders of a request have finished."""
         for attempt in decision.flight.helpers:
             self._health.answering(attempt, now)

@@ -6,13 +6,14 @@ membership changes, or a second has passed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from laar.core.apart import Prefillers, kv_group_of
+from laar.core.apart import Prefillers
 from laar.core.catalog import no_such_model
+from laar.core.decision import DirectorSettings
 from laar.core.endpoints import WAKE_TIMEOUT_S, EndpointTable, Floats, Slots
 from laar.core.filters import awake, in_subset, reachable, unless_none, unsaturated, wakeable
 from laar.core.request import GENERATES, Request
@@ -36,7 +37,8 @@ class Group:
         slots: the candidates: endpoints of `able` that the soft filters keep.
         model_id: index of each candidate's model in the table's `models`.
         rtt_s: round trip to each candidate; unknown ones count as the worst known.
-        until: when the group expires.
+        at: when the group was computed.
+        until: when it expires.
         readings: the table's count of readings when it was computed.
         health: health's version at that time.
         standing: the health of the candidates.
@@ -69,16 +71,12 @@ class Candidates:
     """The cached groups of candidates."""
 
     def __init__(
-        self,
-        table: EndpointTable,
-        aliases: Mapping[str, Sequence[str]],
-        max_waiting: float,
-        health: Health | None = None,
+        self, table: EndpointTable, settings: DirectorSettings, health: Health | None
     ) -> None:
         self._table = table
         self._health = health
-        self._aliases = aliases
-        self._max_waiting = max_waiting
+        self._aliases = settings.aliases
+        self._max_waiting = settings.max_waiting
         self._groups: dict[tuple[str, str, bool | None], Group] = {}
         self._version = -1
 
@@ -125,10 +123,8 @@ class Candidates:
             able = able[in_subset(table, able, subset)]
         if generates is not None and (not model or model in self._aliases):
             able = unless_none(able, table.generates[able] == generates)
-        prefillers = encoders = able[:0]
-        if table.roles:
-            prefillers, encoders = able[table.prefills[able]], able[table.encodes[able]]
-            able = able[table.takes[able]]
+        prefillers, encoders = able[table.prefills[able]], able[table.encodes[able]]
+        able = able[table.takes[able]]
         if not len(able):
             raise RequestError(
                 503, "no-candidates", "no endpoint may serve this request", retry_after_s=1
@@ -176,7 +172,7 @@ class Candidates:
         return frozenset(models[at] for at in self._table.model_id[slots].tolist())
 
     def _set_apart(self, group: Group, slots: Slots, now: float) -> tuple[Slots, Standing] | None:
-        """Return the healthy ones of endpoints that help others, and the trials of the rest."""
+        """Return which of the prefillers or encoders are healthy, and the trials of the others."""
         table, trials = self._table, Standing()
         slots = slots[reachable(table, slots) & awake(table, slots, now)]
         slots = slots[unsaturated(table, slots, self._max_waiting, now)]
@@ -195,17 +191,12 @@ class Candidates:
         slots, trials = found
         if health is not None:
             answers = np.array([health.answers(slot, now) for slot in slots.tolist()])
-        known: dict[tuple[str, str], int] = {}
-        kv_group = kv_group_of(table, slots, known)
-        on_trial = np.array([slot for _, slot in trials.trials], np.intp)
-        kv_group_of(table, on_trial, known)
-        with_any = len(known)
-        own = kv_group_of(table, group.slots, known)
-        alone = ~(table.fetches[group.slots] & (own < with_any))
-        own[alone] = -1
+        own = table.kv_group[group.slots]
+        helpers = [*slots.tolist(), *(slot for _, slot in trials.trials)]
+        own[~(table.fetches[group.slots] & np.isin(own, table.kv_group[helpers]))] = -1
         return Prefillers(
             slots=slots,
-            kv_group=kv_group,
+            kv_group=table.kv_group[slots],
             kv_group_of=own,
             answers=answers,
             trials=trials,
@@ -224,7 +215,7 @@ class Candidates:
             group.rtt_s = group.rtt_s[kept]
 
     def with_trial(self, group: Group, tried: Sequence[str], now: float) -> Group:
-        """Return the group with one more candidate, last: an excluded slot due for a trial, if any.
+        """Append an excluded endpoint that is due for a trial to the candidates, if there is one.
 
         A retry is not a trial of a model that it already tried.
         """

@@ -72,11 +72,8 @@ class Chooser:
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
         """Replace the settings and policies."""
         self.settings = settings
-        self._quadratic = settings.quadratic
         self.policies = policies
-        self.candidates = Candidates(
-            self.table, settings.aliases, settings.max_waiting, self.health
-        )
+        self.candidates = Candidates(self.table, settings, self.health)
         self.table.use_aliases(settings.aliases)
 
     def choose(
@@ -102,28 +99,9 @@ class Chooser:
                 endpoints serve several, 503 when no endpoint can be chosen.
             NoRoomError: no candidate has room.
         """
-        subset = request.subset
-        if request.response_id or request.stored_ids:
-            subset = self.stored.subset(request)
-        group = self.candidates.of(request, subset, now)
-        if request.response_id and subset is request.subset and len(group.able) > 1:
-            raise not_stored()  # several endpoints could have stored the unknown answer
+        group, earlier = self._group(request, now)
         if request.api is Api.OPAQUE:
             return self._draw(request, group.slots, now, new_id)
-        if not request.model and len(group.models) > 1:
-            raise RequestError(
-                400, "no-model", "`model` must be given: the endpoints serve more than one"
-            )
-        earlier: Sequence[str] = ()
-        if request.tried:
-            earlier, ignored = parse_tried(request.tried, self.table.models)
-            self.ignored_tried += ignored
-        if group.standing.trials and not request.shadow:
-            group = self.candidates.with_trial(group, earlier, now)
-        if (group.prefillers or group.encoders) and (
-            self.settings.apart == "never" or not may_be_apart(request)
-        ):
-            group = replace(group, prefillers=None, encoders=None)
         name = self.settings.policy
         if request.policy in self.policies and self.settings.allow_policy_header:
             name = request.policy
@@ -131,27 +109,8 @@ class Chooser:
         tuned = None if self._weights is None else self._tuned(policy, request, now)
         weights = tuned.values if tuned else None
         view, degraded = view_of(self._parts, self.settings, request, earlier, group, weights, now)
-        return self._decision(policy, view, group, earlier, degraded, room, priority, tuned, new_id)
-
-    def _decision(
-        self,
-        policy: Policy,
-        view: View,
-        group: Group,
-        earlier: Sequence[str],
-        degraded: str,
-        room: Fits | None,
-        priority: Priority | None,
-        tuned: Weights | None,
-        new_id: Callable[[], str],
-    ) -> Decision:
-        """Return the decision on a view of the group's candidates.
-
-        `earlier` are the models already tried; `degraded` is the reason if an estimate failed, else
-        empty; `tuned` are the tuner's weights in the view. The others are arguments of `choose`.
-        """
         order, scores, eligible, reason, on_trial = self._rank(policy, view, group, room, degraded)
-        request, health, now, at = view.request, self.health, view.now, order[0]
+        health, at = self.health, order[0]
         slot = group.slots.item(at)
         spec, served = self.table.by_slot[slot], request.model
         model = spec.models[0]
@@ -190,7 +149,7 @@ class Chooser:
             tried=tried,
             exhausted=exhausted,
             tokens=tokens,
-            weight=tokens * (1.0 + tokens / self._quadratic),
+            weight=tokens * (1.0 + tokens / self.settings.quadratic),
             uncached_tokens=tokens - view.cached_tokens.item(at) if prefiller is None else 0.0,
             prefiller=prefiller,
             encoders=encoders,
@@ -212,6 +171,32 @@ class Chooser:
                 adapter=served if served in spec.adapters else "",
             ),
         )
+
+    def _group(self, request: Request, now: float) -> tuple[Group, Sequence[str]]:
+        """Return the candidates of a request, and the models that it tried earlier."""
+        subset = request.subset
+        if request.response_id or request.stored_ids:
+            subset = self.stored.subset(request)
+        group = self.candidates.of(request, subset, now)
+        if request.response_id and subset is request.subset and len(group.able) > 1:
+            raise not_stored()  # several endpoints could have stored the unknown answer
+        if request.api is Api.OPAQUE:
+            return group, ()
+        if not request.model and len(group.models) > 1:
+            raise RequestError(
+                400, "no-model", "`model` must be given: the endpoints serve more than one"
+            )
+        earlier: Sequence[str] = ()
+        if request.tried:
+            earlier, ignored = parse_tried(request.tried, self.table.models)
+            self.ignored_tried += ignored
+        if group.standing.trials and not request.shadow:
+            group = self.candidates.with_trial(group, earlier, now)
+        if (group.prefillers or group.encoders) and (
+            self.settings.apart == "never" or not may_be_apart(request)
+        ):
+            group = replace(group, prefillers=None, encoders=None)
+        return group, earlier
 
     def _rank(
         self,
@@ -269,7 +254,7 @@ class Chooser:
     ) -> Decision:
         """Choose the least loaded of some random endpoints, as there is no prompt to price.
 
-        All requests count as load: engines interleave scores and vectors with generated tokens.
+        All kinds of requests count as load: engines compute vectors between generated tokens.
         A tenant's files and batches go to the same endpoint, by rendezvous hashing, so that a later
         request finds all of them there, and a picker that has forgotten the ids finds them too.
         """

@@ -24,9 +24,9 @@ would rank endpoints by noise."""
 
 TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)}
 """Weights the tuner may set, each with its floor and cap. No floor is zero: a tuner that can switch
-a term off eventually will, because its objective does not see the term's cost."""
+a term off eventually will, because its objective does not measure what the term protects."""
 
-_PAST_A_NEAR_TIE = 1.1
+_PAST_A_NEAR_TIE = 1.1  # so that a tried model does not even tie with an untried one
 _MAX_PENALTY = 1e100  # keeps costs finite however often a model was tried
 
 
@@ -34,7 +34,6 @@ _MAX_PENALTY = 1e100  # keeps costs finite however often a model was tried
 class CostWeights:
     """Weights of the cost."""
 
-    section: ClassVar = "routing"
     applies: ClassVar = Applies.AT_ONCE
 
     k_rtt: Annotated[float, Ge(0), Le(1000)] = 1.0
@@ -101,7 +100,7 @@ def until_correct(
 ) -> tuple[Floats, Floats]:
     """Return the expected seconds to a correct answer, retry penalty included, and the penalty.
 
-    The penalty exceeds the spread of the costs: a tried model is used again only if none is left.
+    The penalty exceeds the spread of the costs, so a tried model comes after all untried ones.
     """
     expected = seconds / np.maximum(probability, MIN_PROBABILITY)
     if answers is not None:

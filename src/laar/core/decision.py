@@ -32,7 +32,6 @@ NEW_MODEL: Retries = "new-model"
 class DirectorSettings:
     """Settings for the director."""
 
-    section: ClassVar = "routing"
     applies: ClassVar = Applies.AT_ONCE
 
     policy: str = "laar"
@@ -131,8 +130,8 @@ class Decision:
     Args:
         id: identifies the decision in reports of outcomes; empty for a preview.
         request: the request.
-        settings: settings in effect at the time. The reservation is undone with the same ones, even
-            after a change.
+        settings: settings in effect at the time. An explanation uses them even after they have
+            changed.
         policy: name of the policy.
         reason: why this endpoint; one of a small set of codes.
         now: time of the decision, on the director's clock.
@@ -160,7 +159,7 @@ class Decision:
             client's.
         trial: the endpoint is excluded, and this request tests whether it has recovered.
         left_out: why health excluded endpoints, by slot.
-        once: similar requests failed at every endpoint, so only one endpoint gets this one.
+        once: similar requests failed at every endpoint, so this one is sent without fallbacks.
         flight: the state of the request between its decision and its end.
     """
 

@@ -257,7 +257,7 @@ class Director(Chooser):
                 self._feedback.answering(flight.began, now)
 
     def keeps(self, decision: Decision, stored_id: str) -> None:
-        """Record an object that the endpoint stores; clients may use its id before its end."""
+        """Record an object that the endpoint stores; clients may use it before the answer ends."""
         flight = decision.flight
         if flight.served or not decision.request.shadow:
             self.stored.note(stored_id, flight.address, decision.request.session)

@@ -18,7 +18,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from laar.core.membership import TASK_LABEL, EndpointSpec, Membership, Served
+from laar.core.membership import (
+    ENCODE,
+    FETCH,
+    PREFILL,
+    TASK_LABEL,
+    EndpointSpec,
+    Membership,
+    Served,
+)
 from laar.core.names import Names
 from laar.core.roundtrip import fresh_rtt, smooth_rtt
 
@@ -80,6 +88,7 @@ _FIRST_VALUES = (
 """Initial values of an endpoint's columns; they replace those of the slot's previous endpoint."""
 _OF_SPEC = {
     "model_id": -1,
+    "kv_group": -1,
     "window_tokens": math.inf,
     "generates": True,
     "takes": True,
@@ -125,6 +134,8 @@ class EndpointTable(Names):
     wake_s: Floats
     has_tiers: Floats
     model_id: Slots
+    kv_group: Slots
+    """Number of the endpoint's model and region, by slot: KV moves only within such a group."""
     window_tokens: Floats
     """Context window by slot; infinite if unknown."""
     generates: Mask
@@ -144,7 +155,6 @@ class EndpointTable(Names):
         self.capacity = 0
         """Length of the columns: every slot is below it."""
         self._free: list[int] = []
-        self._specs: list[EndpointSpec | None] = []
         self.by_slot: Mapping[int, EndpointSpec] = {}
         """The endpoints by slot, ascending; replaced by a new object on every change."""
         self._slot_of: dict[str, int] = {}
@@ -159,8 +169,6 @@ class EndpointTable(Names):
         """Whether any endpoint's window is known."""
         self.wakes = False
         """Whether the picker may wake any engine."""
-        self.roles = False
-        """Whether any endpoint has a role in disaggregated prefill."""
         self.active: Slots = np.empty(0, np.intp)
         self.readings = 0
         """Number of readings, round trips and failures, to detect changes."""
@@ -178,26 +186,24 @@ class EndpointTable(Names):
 
     def replace(self, source: str, specs: Iterable[EndpointSpec]) -> None:
         """Replace all endpoints of `source` with `specs`; if sources overlap, the first wins."""
-        self._members.replace(source, specs)
+        self._members.sources[source] = {spec.address: spec for spec in specs}
         self._merge()
 
     def served(self, reports: Mapping[str, Served]) -> None:
         """Set the names that endpoints themselves report, by address, until they leave."""
-        news = [
-            self._members.served(address, served)
-            for address, served in reports.items()
-            if self.named(address)
-        ]
-        if any(news):
+        known = self._members.served
+        news = {a: said for a, said in reports.items() if self.named(a) and known.get(a) != said}
+        if news:
+            known.update(news)
             self._merge()
 
     def ranked(self, address: str, ranks: int) -> None:
         """Create one endpoint for each data-parallel rank at an address."""
-        self._members.ranked(address, ranks)
+        self._members.ranks[address] = ranks
         self._merge()
 
     def withhold(self, address: str, name: str, *, lacks: bool) -> bool:
-        """Withhold a model that an endpoint lists but `lacks`; return whether. Main ones stay."""
+        """Withhold a model if the endpoint `lacks` it; return whether. Its first model stays."""
         withheld = self._members.withheld
         (withheld.add if lacks else withheld.discard)((address, name))
         self._merge()
@@ -213,19 +219,17 @@ class EndpointTable(Names):
         wanted = self._members.specs()
         if wanted == {spec.key: spec for spec in self.specs()}:
             return
-        for key, slot in list(self._slot_of.items()):
-            if key not in wanted:
-                self._specs[slot] = None
-                self._free_if_idle(key, slot)
-        for key, spec in wanted.items():
-            slot = self._slot_of.get(key, -1)
-            if slot < 0:
-                slot = self._take(key)
-            self._specs[slot] = spec
+        left = {key: slot for key, slot in self._slot_of.items() if key not in wanted}
+        for key, slot in left.items():
+            self._free_if_idle(key, slot)
+        self.by_slot = dict(sorted((self._take(key), spec) for key, spec in wanted.items()))
         self._reindex()
         self.version += 1
 
     def _take(self, key: str) -> int:
+        """Return the endpoint's slot, or a free one for a new endpoint."""
+        if key in self._slot_of:
+            return self._slot_of[key]
         if not self._free:
             self._grow()
         slot = heapq.heappop(self._free)
@@ -256,28 +260,27 @@ class EndpointTable(Names):
         for name, row in zip(COUNTED, self.counted, strict=True):
             setattr(self, name, row)
         self._free = list(range(before, size))  # ascending, hence a valid heap
-        self._specs += [None] * (size - before)
         self.capacity = size
         self.on_grow(size)
 
     def _reindex(self) -> None:
-        specs = [(slot, spec) for slot, spec in enumerate(self._specs) if spec is not None]
-        self.by_slot = dict(specs)
-        self.index(self.by_slot, self._members.aliases)
+        specs = self.by_slot
+        self.index(specs, self._members.aliases)
         ids = {name: at for at, name in enumerate(self.models)}
+        groups: dict[tuple[str, str], int] = {}
         self.model_id.fill(-1)
-        for slot, spec in specs:
+        for slot, spec in specs.items():
+            self.kv_group[slot] = groups.setdefault((spec.models[0], spec.region), len(groups))
             self.window_tokens[slot] = spec.max_model_len or math.inf
             self.model_id[slot] = ids[spec.models[0]]
             self.generates[slot] = spec.labels.get(TASK_LABEL, "generate") == "generate" and (
                 spec.generates or TASK_LABEL in spec.labels
             )
             self.takes[slot] = spec.takes_requests
-            self.prefills[slot], self.fetches[slot] = spec.prefills_for_others, spec.fetches
-            self.may_wake[slot], self.encodes[slot] = spec.may_be_woken, spec.encodes
-        self.wakes = any(spec.may_be_woken for _, spec in specs)
-        self.roles = any(spec.role for _, spec in specs)
-        self.active = np.array([slot for slot, _ in specs], np.intp)
+            self.prefills[slot], self.fetches[slot] = spec.role in PREFILL, spec.role in FETCH
+            self.may_wake[slot], self.encodes[slot] = spec.may_be_woken, spec.role in ENCODE
+        self.wakes = any(spec.may_be_woken for spec in specs.values())
+        self.active = np.array(list(specs), np.intp)
         self.windowed = bool(np.isfinite(self.window_tokens[self.active]).any())
 
     # -- looking up ----------------------------------------------------------------------------
@@ -294,7 +297,7 @@ class EndpointTable(Names):
         return next((a for a, known in self._slot_of.items() if known == slot), "")
 
     def cache_tokens(self) -> float:
-        """Return the total size of all caches; unknown ones count as the mean, NaN without any."""
+        """Return the size of all caches, unknown ones counted as the mean; NaN if none is known."""
         known = self.capacity_tokens[self.active]
         known = known[~np.isnan(known)]
         return float(known.mean()) * len(self.active) if len(known) else math.nan
@@ -306,7 +309,7 @@ class EndpointTable(Names):
     def slot(self, key: str) -> int:
         """Return the slot of a present endpoint by its key, else -1."""
         slot = self._slot_of.get(key, -1)
-        return slot if slot >= 0 and self._specs[slot] is not None else -1
+        return slot if slot in self.by_slot else -1
 
     # -- readings ------------------------------------------------------------------------------
 
@@ -323,7 +326,7 @@ class EndpointTable(Names):
         return slot
 
     def woken(self, address: str, wake_s: float) -> None:
-        """Store the seconds that waking an engine took or counts as taking; infinite for never."""
+        """Store the seconds that waking an engine took; over `WAKE_TIMEOUT_S` if it failed."""
         for slot in self.named(address):
             self.wake_s[slot] = wake_s
             self.readings += 1
@@ -381,7 +384,7 @@ class EndpointTable(Names):
             self.queued_uncached_tokens[slot] -= uncached_tokens
         else:  # float sums drift; an idle endpoint has exactly nothing queued
             self.counted[:, slot] = 0.0
-            if self._specs[slot] is None:
+            if slot not in self.by_slot:
                 self._free_if_idle(self.address(slot), slot)
         if self.on_count is not None:
             self.on_count(slot, False)
@@ -404,7 +407,7 @@ class EndpointTable(Names):
             left = counted.item(row, slot) + load[row] - elsewhere.item(row, slot)
             counted[row, slot] = 0.0 if idle else max(0.0, left)
             elsewhere[row, slot] = load[row]
-        if idle and self._specs[slot] is None:
+        if idle and slot not in self.by_slot:
             address = self.address(slot)
             if address:
                 self._free_if_idle(address, slot)

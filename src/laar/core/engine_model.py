@@ -5,6 +5,7 @@ See `laar.core.engines` for the formulas.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -23,6 +24,7 @@ _ANSWER_S = 2.0  # seconds per answer until one has been seen: 200 tokens at 10 
 _LEAST_ANSWER_S = 1e-3
 _LEAST_SHARE = 0.1  # share of a prior in the mean answer below which the prior is kept
 _MOST_TOKENS = 100_000  # per answer; larger reports are not plausible
+_REPACED = 2.0  # samples lose 18 % of their weight if their paces change by 10 %
 _LEAST_SLOWED = 0.01  # minimum relative slowdown of an answer by each other one, as in vLLM
 
 
@@ -142,7 +144,7 @@ class EngineModel:
             self._expect_answers(*((answer_s, 4.0) if timed else (_ANSWER_S, 1.0)))
 
     def imitate(self, other: EngineModel) -> None:
-        """Replace unmeasured priors, while they still matter, with what a model has learned."""
+        """Replace unmeasured priors, while they matter, with what another model has learned."""
         if self._guess_share > _LEAST_SHARE and self.speed == SpeedPrior():
             if not self.first.seen:
                 self.first.expect(other.first.now, _first_doubt(self.speed))
@@ -231,6 +233,17 @@ class EngineModel:
         guess, took = self.rest.guess(features), seconds / unit_s
         changed = self.rest.learn(features, took, 0.01 + ERROR * guess, weight)
         return changed, (took + 0.01) / (guess + 0.01)
+
+    def repaced(self, first: float, rest: float) -> None:
+        """Discount earlier samples, which were adjusted with other paces.
+
+        Args:
+            first: mean change of log `first` of the paces.
+            rest: mean change of log `rest`.
+        """
+        if first or rest:
+            self.first.fade(math.exp(-_REPACED * first))
+            self.rest.fade(math.exp(-_REPACED * rest))
 
     def state(self) -> dict[str, object]:
         """Return the learned state as plain values."""

@@ -17,7 +17,7 @@ are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace relati
 its model (`laar.core.paces`). An engine such as vLLM has `w` = 1 and `s` = 0; one that runs all
 prefills concurrently has the reverse. `n` and `W` are counted in `laar.core.traffic`.
 
-With few samples the priors hold: c(m) and the base of the artifact, prefill as in vLLM, attention
+With few samples the priors apply: c(m) and the base of the artifact, prefill as in vLLM, attention
 that takes half of c(m) at 65,536 tokens of context, and answers that take twice as long next to a
 hundred others. Among candidates that were never measured, the model whose answers were fastest is
 the prior for the others, so that each is tried. Unseen first tokens (of answers whose body is not
@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -47,27 +47,38 @@ _MAX_MODELS = 1024  # or twice as many as are served
 _UNKNOWN_LENGTH = 0.05  # weight of an answer of unknown length; 1 if known
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Began:
-    """The state when a request was sent: the features that explain its timing.
+    """A request at an endpoint: the features that explain its timing, as of when it was sent.
 
-    `plain_s` is c(m)'s estimate for its prompt; `work_s` includes its context (`x`). `reads` is
-    false if another endpoint prefills its prompt.
+    Args:
+        slot: the endpoint.
+        plain_s: c(m)'s estimate for its prompt, in seconds.
+        others: other requests in flight there.
+        rtt_s: round trip.
+        shown: whether the first byte of its answer will be seen.
+        context_tokens: mean number of tokens that each token of its prompt attends to.
+        teaches: whether its end yields a sample; false if another endpoint had it before.
+        reads: whether its prompt is prefilled there.
+        visits: only its prompt is prefilled there; another endpoint answers.
+
+    `Engines` sets the other fields. `work_s` is `plain_s` with the effect of the context (`x`).
     """
 
     slot: int
-    model: EngineModel
     plain_s: float
-    context_tokens: float
-    work_s: float
-    ahead_s: float
     others: float
     rtt_s: float
     shown: bool
-    teaches: bool
-    flight_s: float
-    done_s: float
+    context_tokens: float = 0.0
+    teaches: bool = True
     reads: bool = True
+    visits: bool = False
+    model: EngineModel = field(init=False)
+    work_s: float = field(init=False)
+    ahead_s: float = field(init=False)
+    flight_s: float = field(init=False)
+    done_s: float = field(init=False)
     is_read: bool = False
     first_at: float = math.nan
 
@@ -164,61 +175,25 @@ class Engines:
 
     # -- events --------------------------------------------------------------------------------
 
-    def began(
-        self,
-        slot: int,
-        now: float,
-        *,
-        plain_s: float,
-        others: float,
-        rtt_s: float,
-        base_s: float,
-        shown: bool,
-        timed: bool = False,
-        context_tokens: float = 0.0,
-        teaches: bool = True,
-        reads: bool = True,
-        visits: bool = False,
-    ) -> Began:
+    def began(self, began: Began, now: float, base_s: float, *, timed: bool) -> Began:
         """Record a request that is being sent. Call it before the table counts the request.
 
         Args:
-            slot: the endpoint.
+            began: the request.
             now: the current time.
-            plain_s: c(m)'s estimate for its prompt, in seconds.
-            others: other requests in flight there.
-            rtt_s: round trip.
             base_s: the assessor's value for the model, as a prior.
-            shown: whether the first byte of its answer will be seen.
             timed: whether `base_s` extends to the end of a typical answer.
-            context_tokens: mean number of tokens that each token of its prompt attends to.
-            teaches: whether its end yields a sample; false if another endpoint had it before.
-            reads: whether its prompt is prefilled there.
-            visits: only its prompt is prefilled there; another endpoint answers.
         """
-        traffic = self.traffic
+        slot, traffic = began.slot, self.traffic
         now = traffic.advance(slot, now)
         at = self._table.model_id.item(slot)
         model = self._model(self._table.models[at] if at >= 0 else "", (base_s, timed))
         pace = max(model.first.now[1] * self._paces.first.item(slot), 1e-3)  # `_pace`, inlined
-        work_s = model.work_s(plain_s, context_tokens)
-        ahead_s = traffic.ahead(slot, now, pace)
-        began = Began(
-            slot=slot,
-            model=model,
-            plain_s=plain_s,
-            context_tokens=context_tokens,
-            work_s=work_s,
-            ahead_s=ahead_s,
-            others=others,
-            rtt_s=rtt_s,
-            shown=shown,
-            teaches=teaches,
-            flight_s=traffic.flight_s.item(slot),
-            done_s=traffic.done_s.item(slot),
-            reads=reads,
-        )
-        traffic.send(slot, now, work_s, pace, shown=shown, counted=not visits)
+        began.model = model
+        began.work_s = model.work_s(began.plain_s, began.context_tokens)
+        began.ahead_s = traffic.ahead(slot, now, pace)
+        began.flight_s, began.done_s = traffic.flight_s.item(slot), traffic.done_s.item(slot)
+        traffic.send(slot, now, began.work_s, pace, shown=began.shown, counted=not began.visits)
         return began
 
     def answering(self, began: Began, now: float) -> None:
@@ -368,7 +343,10 @@ class Engines:
             changed, ratio = model.answered(even_s, features[0], weight)
             ratio = ratio * sample.took_s / even_s
         as_of = self.traffic.arrived_at
-        if self._paces.learn(slot, ratio, weight, as_of, first=sample.first) or changed:
+        moved = self._paces.learn(slot, ratio, weight, as_of, first=sample.first)
+        if moved is not None:
+            model.repaced(*moved)
+        if changed or moved is not None:
             self.kept = None
 
     def _is_read(self, began: Began, now: float) -> None:
@@ -389,7 +367,7 @@ class Engines:
         self.kept = None
 
     def _name(self, slot: int) -> str:
-        at = int(self._table.model_id[slot])
+        at = self._table.model_id.item(slot)
         return self._table.models[at] if at >= 0 else ""
 
     def _model(self, name: str, base: tuple[float, bool] | None = None) -> EngineModel:

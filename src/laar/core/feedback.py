@@ -7,7 +7,7 @@ from collections.abc import Callable
 from laar.core.apart import Prefiller
 from laar.core.decision import Completion, Decision
 from laar.core.engines import Began
-from laar.core.guards import guarded, guards
+from laar.core.guards import guarded
 from laar.core.parts import Parts
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning.windows import Observed
@@ -29,15 +29,15 @@ class Feedback:
         self._table = parts.table
         self._engines = parts.engines
         self._prefixes = parts.prefixes
-        self._faults = parts.faults
         self._usage = guarded(parts.assessor.usage, "learning", parts.faults)
         self.observe: Callable[[Observed, float], None] | None = None
         """Records the outcome of a decision with a tuner's weights; None without a tuner."""
         self.answering = guarded(parts.engines.answering, "learning", parts.faults)
         """Record the first byte of an answer."""
+        self.begin_again = guarded(self._begin_again, "learning", parts.faults)
+        self.begin_prefill = guarded(self._begin_prefill, "learning", parts.faults)
 
-    @guards("learning")
-    def begin_again(self, decision: Decision, now: float) -> None:
+    def _begin_again(self, decision: Decision, now: float) -> None:
         """Replace the record of a request that moved to another endpoint."""
         began, decision.flight.began = decision.flight.began, None
         if began is not None:
@@ -49,15 +49,12 @@ class Feedback:
         view, at, flight = decision.view, decision.position, decision.flight
         if view is None:
             return
-        flight.began = self._engines.began(
-            flight.slot,
-            decision.now if moved_at is None else moved_at,
+        began = Began(
+            slot=flight.slot,
             plain_s=decision.uncached_tokens * view.seconds_per_token.item(at),
             context_tokens=decision.tokens - 0.5 * decision.uncached_tokens,
             others=self._table.in_flight.item(flight.slot),
             rtt_s=view.rtt_s.item(at),
-            base_s=view.base_s.item(at),
-            timed=view.timed_answers,
             shown=decision.request.first_token_seen,
             teaches=moved_at is None
             and (view.fetched_tokens is None or not view.fetched_tokens[at])
@@ -66,22 +63,24 @@ class Feedback:
             and (decision.prefiller is None or decision.request.first_token_seen),
             reads=decision.prefiller is None,
         )
+        now = decision.now if moved_at is None else moved_at
+        flight.began = self._engines.began(
+            began, now, view.base_s.item(at), timed=view.timed_answers
+        )
 
-    @guards("learning")
-    def begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> Began:
+    def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> Began:
         """Begin the record of a prefill at another endpoint."""
-        return self._engines.began(
-            prefiller.slot,
-            now,
+        began = Began(
+            slot=prefiller.slot,
             plain_s=prefiller.work_s,
             context_tokens=prefiller.context_tokens,
             others=prefiller.decoding,
             rtt_s=0.0,
-            base_s=prefiller.base_s,
-            timed=decision.view is not None and decision.view.timed_answers,
             shown=decision.request.first_token_seen,
             visits=True,
         )
+        timed = decision.view is not None and decision.view.timed_answers
+        return self._engines.began(began, now, prefiller.base_s, timed=timed)
 
     def _prefill_ended(self, decision: Decision, end: Completion, now: float) -> None:
         began, prefiller, view = decision.flight.prefill_began, decision.prefiller, decision.view
@@ -90,8 +89,8 @@ class Feedback:
         if self._table.slot_counted(prefiller.key) != prefiller.slot:
             return  # the endpoint has left, and its slot may be another's
         self._engines.gone(began, now)
-        whole = end.ok and end.cause == "complete" and not end.error
-        if whole and end.ttft_s is not None and decision.flight.slot == decision.slot:
+        complete = end.ok and end.cause == "complete" and not end.error
+        if complete and end.ttft_s is not None and decision.flight.slot == decision.slot:
             after_s = prefiller.transfer_s + float(view.rtt_s[decision.position])
             self._engines.prefilled(began, end.ttft_s - after_s)
 
@@ -158,7 +157,6 @@ class Feedback:
         if share is not None and flight.slot == decision.slot:
             self._learn_fetching(prefixes, decision, end, share)
 
-    @guards("learning")
     def _learn_fetching(
         self, prefixes: PrefixBeliefs, decision: Decision, end: Completion, share: float
     ) -> None:

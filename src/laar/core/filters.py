@@ -1,9 +1,9 @@
 """Filters: which endpoints may serve a request at all.
 
 Each returns a mask of the candidates that passed the previous one. Hard filters (model, subset,
-awake) may exclude all: an engine that sleeps answers nothing until someone wakes it. Soft filters
-(reachable, not saturated) are skipped if they would (`unless_none`), since stale or alarming
-readings must never lock out a whole fleet.
+awake) may exclude all: an engine that sleeps answers nothing until someone wakes it. A soft filter
+(reachable, not saturated) is skipped if it would exclude all (`unless_none`), since stale or
+alarming readings must never lock out a fleet.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def reachable(table: EndpointTable, slots: Slots) -> Mask:
 
 
 def awake(table: EndpointTable, slots: Slots, now: float) -> Mask:
-    """Return the candidates without a fresh reading that their engines are asleep."""
+    """Return the candidates except those whose latest reading is fresh and says "asleep"."""
     keep: Mask = (table.asleep[slots] == 0.0) | (now - table.read_at[slots] > STALE_S)
     return keep
 
@@ -56,7 +56,7 @@ def wakeable(table: EndpointTable, slots: Slots) -> Mask:
 
 
 def unsaturated(table: EndpointTable, slots: Slots, max_waiting: float, now: float) -> Mask:
-    """Return the candidates without a fresh reading over a threshold."""
+    """Return the candidates except those whose latest reading is fresh and over a limit."""
     # NaN compares false: unknown endpoints are not saturated, and not idle either.
     fresh = now - table.read_at[slots] <= STALE_S
     over = (table.waiting[slots] > max_waiting) | (table.kv_usage[slots] > MAX_KV_USAGE)

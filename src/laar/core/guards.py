@@ -1,7 +1,7 @@
 """Guards: a part that fails loses its own contribution to a decision, never the request.
 
 Learners and observers of each request run as a list of steps (`take`). Rarer calls are wrapped
-(`guarded`, or `guards` for a method): a wrapped call returns None after a fault, and the caller
+(`guarded`): a wrapped call returns None after a fault, and the caller
 continues with a simpler substitute. Faults are counted.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from laar.core.interfaces import PolicyPart
 
@@ -55,28 +55,3 @@ def guarded(call: Callable[P, T], part: Part, faults: Faults) -> Callable[P, T |
             return None
 
     return attempt
-
-
-class _Counting(Protocol):
-    _faults: Faults
-
-
-C = TypeVar("C", bound=_Counting)
-
-
-def guards(
-    part: Part,
-) -> Callable[[Callable[Concatenate[C, P], T]], Callable[Concatenate[C, P], T | None]]:
-    """Decorate a method as `guarded` wraps a call; faults are counted in `self._faults`."""
-
-    def decorate(call: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P], T | None]:
-        def attempt(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T | None:
-            try:
-                return call(self, *args, **kwargs)
-            except Exception:  # noqa: BLE001 - this is the guard
-                self._faults[part] += 1
-                return None
-
-        return attempt
-
-    return decorate

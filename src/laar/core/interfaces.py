@@ -61,8 +61,8 @@ class View:
         reported: number of outcomes reported for the candidate's model on such requests; None if
             no outcomes are reported.
         terms: the terms of the cost, set by a scorer that computes one, for the explanation.
-        reason: a scorer's code for why its best candidate is the best; one of few, since it is a
-            metric label.
+        reason: a scorer's code for why its best candidate is the best. A scorer may use only a few
+            different codes, since they label metrics.
         weights: the tuner's weights for this decision, by name; None for the scorer's own.
         engines: learned speeds of the engines; None if nothing is learned.
         demand: recent requests that share this prompt's prefixes; None if nothing is known.
@@ -182,7 +182,7 @@ Fits = Callable[[View], Mask]
 
 
 class NoRoomError(Exception):
-    """No candidate has room now; `view` has their estimates, `fits` masks those the prompt fits."""
+    """No candidate has room now. `view` has their estimates; `fits` masks those it would fit."""
 
     def __init__(self, view: View, fits: Mask) -> None:
         super().__init__("no candidate has room")

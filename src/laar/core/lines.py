@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from laar.core.endpoints import Floats
+
 FORGET = 0.998
 """Weight of a sample relative to the next one: about the last 500 samples count."""
 
@@ -45,7 +47,8 @@ class Line:
         # State that changes with each sample is in lists: arrays of two to five numbers are slower.
         self._squares = np.zeros((size, size))
         self._products = [0.0] * size
-        self._low, self._high = low, high
+        self._low: Floats = np.array(low)
+        self._high: Floats = np.array(high)
         self._pending: list[tuple[float, ...]] = []
 
     def guess(self, features: Sequence[float]) -> float:
@@ -79,11 +82,10 @@ class Line:
         squares = fade * self._squares + left.T @ left
         products = fade * np.array(self._products) + left.T @ rows[:, -1]
         try:
-            solved = np.linalg.solve(squares + np.diag(self._prior), products + self._expected)
+            self.now = self._solve(squares + np.diag(self._prior), products + self._expected)
         except np.linalg.LinAlgError:  # one feature is so large that all others are rounded away
             return False
         self._squares, self._products = squares, products.tolist()
-        self._take(solved.tolist())
         return True
 
     def error(self, at: int) -> float:
@@ -102,13 +104,18 @@ class Line:
         """Rescale what was learned to a unit larger by `factor`; `work_out` then updates `now`."""
         self._products = [product / factor for product in self._products]
 
+    def fade(self, share: float) -> None:
+        """Let the samples so far count only with this share of their weight."""
+        self._squares = self._squares * share
+        self._products = [product * share for product in self._products]
+
     def restate(self, factors: Sequence[float]) -> None:
         """Rescale what was learned to features that are larger by these factors from now on."""
         scale = np.array(factors)
         self._squares = self._squares * np.outer(scale, scale)
         self._products = (np.array(self._products) * scale).tolist()
         self._pending = [tuple((np.array(row) * [*factors, 1.0]).tolist()) for row in self._pending]
-        self._take((np.array(self.now) / scale).tolist())
+        self.now = self._clip(np.array(self.now) / scale).tolist()
 
     def state(self) -> list[list[float]]:
         """Return the learned state: squares row by row, products, coefficients, count."""
@@ -126,11 +133,26 @@ class Line:
         if rows.shape != (size + 2, size) or not np.isfinite(rows).all() or not seen >= 0:
             return False
         self._squares, self._products = rows[:size], rows[size].tolist()
-        self._take(rows[size + 1].tolist())
+        self.now = self._clip(rows[size + 1]).tolist()
         self.seen = int(min(seen, 1e9))
         return True
 
-    def _take(self, coefficients: Sequence[float]) -> None:
-        """Set the coefficients, clipped to their bounds."""
-        bounds = zip(self._low, coefficients, self._high, strict=True)
-        self.now = [min(max(low, factor), high) for low, factor, high in bounds]
+    def _solve(self, squares: Floats, products: Floats) -> list[float]:
+        """Return the coefficients within their bounds that fit best.
+
+        A coefficient beyond a bound is held at it while the others are fitted again. If it were
+        only clipped, the others would stay fitted to a value that it does not have.
+        """
+        solved = np.asarray(np.linalg.solve(squares, products), np.float64)
+        free = np.ones(len(solved), np.bool_)
+        while (beyond := free & ((solved < self._low) | (solved > self._high))).any():
+            free &= ~beyond
+            solved = self._clip(solved)
+            left = products - squares[:, ~free] @ solved[~free]
+            solved[free] = np.linalg.solve(squares[np.ix_(free, free)], left[free])
+        coefficients: list[float] = solved.tolist()
+        return coefficients
+
+    def _clip(self, coefficients: Floats) -> Floats:
+        clipped: Floats = np.minimum(np.maximum(coefficients, self._low), self._high)
+        return clipped

@@ -7,7 +7,7 @@ to another model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 EVENTS_LABEL = "laar.dev/kv-events"
@@ -32,9 +32,17 @@ WAKE_LABEL = "laar.dev/wake"
 SYSTEM_CA = "system"
 """Value in place of a PEM file: use the system's certificate authorities."""
 
-_READS = frozenset({"prefill", "encode-prefill", "prefill-decode", "encode-prefill-decode", "both"})
-_FETCHES = frozenset({"decode", "prefill-decode", "encode-prefill-decode", "both"})
-_ENCODES = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
+PREFILL = frozenset(
+    {"prefill", "encode-prefill", "prefill-decode", "encode-prefill-decode", "both"}
+)
+"""Roles of endpoints that may prefill for others."""
+
+FETCH = frozenset({"decode", "prefill-decode", "encode-prefill-decode", "both"})
+"""Roles of endpoints whose prompts may be prefilled elsewhere and their KV fetched."""
+
+ENCODE = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
+"""Roles of endpoints that encode images, sound and videos, for themselves or for others."""
+
 _FOR_OTHERS = frozenset({"encode", "prefill", "encode-prefill"})
 
 
@@ -87,8 +95,8 @@ class EndpointSpec:
     Args:
         address: ``ip:port``, IPv6 in brackets, as sent to Envoy.
         models: model names it serves. The first names the model for accuracy and latency, and is
-            written into a body whose name is not among them. Empty only between a source and
-            `laar.server.own_names`.
+            written into a body whose name is not among them. Empty only until
+            `laar.server.own_names` has filled it in.
         region: free text, for the dashboard and metrics.
         engine: engine that runs there, which determines its metric names: a key of
             `laar.datalayer.metrics_page.ENGINES`.
@@ -152,21 +160,6 @@ class EndpointSpec:
         return [name for name in self.labels.get(POOL_LABEL, "").split(",") if name]
 
     @property
-    def prefills_for_others(self) -> bool:
-        """Whether it may prefill for other endpoints."""
-        return self.role in _READS
-
-    @property
-    def encodes(self) -> bool:
-        """Whether it encodes images, sound and videos, for itself or for other endpoints."""
-        return self.role in _ENCODES
-
-    @property
-    def fetches(self) -> bool:
-        """Whether its prompts may be prefilled elsewhere and their KV fetched."""
-        return self.role in _FETCHES
-
-    @property
     def takes_requests(self) -> bool:
         """Whether clients' requests may be sent here; an endpoint without a role takes any."""
         return self.role not in _FOR_OTHERS
@@ -189,37 +182,28 @@ class Served:
     max_model_len: int | None = None
 
 
+@dataclass(slots=True)
 class Membership:
-    """Merges the endpoints of all sources."""
+    """What is known of the endpoints; `specs` merges it, and forgets addresses that have left.
 
-    def __init__(self) -> None:
-        self._sources: dict[str, dict[str, EndpointSpec]] = {}
-        self._served: dict[str, Served] = {}
-        self._ranks: dict[str, int] = {}
-        self.withheld: set[tuple[str, str]] = set()  # by address, models that it lists and lacks
-        self.aliases: Mapping[str, Sequence[str]] = {}
-        """Aliases of models: endpoints may not use these names for adapters."""
+    Args:
+        sources: the endpoints of each source, by address.
+        served: the names that endpoints report, by address.
+        ranks: the number of data-parallel ranks, by address.
+        withheld: addresses, each with a model that it lists but lacks.
+        aliases: aliases of models: endpoints may not use these names for adapters.
+    """
 
-    def replace(self, source: str, specs: Iterable[EndpointSpec]) -> None:
-        """Replace all endpoints of `source` with `specs`."""
-        self._sources[source] = {spec.address: spec for spec in specs}
-
-    def served(self, address: str, served: Served) -> bool:
-        """Set the names that an endpoint reports, until it leaves; return whether they changed."""
-        is_news = self._served.get(address) != served
-        self._served[address] = served
-        return is_news
-
-    def ranked(self, address: str, ranks: int) -> None:
-        """Set the number of data-parallel ranks at an address, until it leaves."""
-        self._ranks.pop(address, None)
-        if ranks > 1:
-            self._ranks[address] = ranks
+    sources: dict[str, dict[str, EndpointSpec]] = field(default_factory=dict)
+    served: dict[str, Served] = field(default_factory=dict)
+    ranks: dict[str, int] = field(default_factory=dict)
+    withheld: set[tuple[str, str]] = field(default_factory=set)
+    aliases: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def specs(self) -> dict[str, EndpointSpec]:
         """Return all endpoints by key, each with all its names."""
         found: dict[str, EndpointSpec] = {}
-        for known in self._sources.values():
+        for known in self.sources.values():
             for address, spec in known.items():
                 first = found.setdefault(address, spec)
                 if first is not spec:
@@ -228,23 +212,23 @@ class Membership:
         for spec in found.values():
             for name in spec.models:
                 configured.setdefault(name, spec.models[0])
-        self._served = {a: said for a, said in self._served.items() if a in found}
-        whole = {n for a, said in self._served.items() for n in _own_names(found[a], said)}
-        for address, said in self._served.items():
+        self.served = {a: said for a, said in self.served.items() if a in found}
+        names = {n for a, said in self.served.items() for n in _own_names(found[a], said)}
+        for address, said in self.served.items():
             spec = found[address]
-            found[address] = _as_served(spec, said, configured, whole.difference(spec.models))
+            found[address] = _as_served(spec, said, configured, names.difference(spec.models))
         self.withheld = {
             (a, name) for a, name in self.withheld if a in found and name in found[a].models[1:]
         }
         for address, withheld in self.withheld:
             models = tuple(name for name in found[address].models if name != withheld)
             found[address] = replace(found[address], models=models)
-        self._ranks = {a: ranks for a, ranks in self._ranks.items() if a in found}
-        if not self._ranks:
+        self.ranks = {a: ranks for a, ranks in self.ranks.items() if a in found and ranks > 1}
+        if not self.ranks:
             return found
         ranked: dict[str, EndpointSpec] = {}
         for address, spec in found.items():
-            ranks = range(self._ranks[address]) if address in self._ranks else (None,)
+            ranks = range(self.ranks[address]) if address in self.ranks else (None,)
             ranked |= {key_of(address, rank): replace(spec, rank=rank) for rank in ranks}
         return ranked
 

@@ -24,7 +24,7 @@ _DOUBT = 1.0  # weight of the prior pace of 1, in samples
 _TIE = 10.0  # weight of the other pace, in samples
 _SURE = 3.0  # standard errors within which a pace counts as its model's
 _EVEN = 0.1  # in log units: smaller deviations are mostly errors of the linear models
-_MEMORY_S = 120.0
+_MEMORY_S = 600.0  # a slow endpoint gets few requests, often minutes apart
 _TOGETHER = 8  # samples between updates of a model's paces
 
 _Log = Annotated[float, Meta(gt=-1e4, lt=1e4)]
@@ -57,8 +57,13 @@ class Paces:
         self.first = np.pad(self.first, (0, more), constant_values=1.0)
         self.rest = np.pad(self.rest, (0, more), constant_values=1.0)
 
-    def learn(self, slot: int, ratio: float, weight: float, as_of: float, *, first: bool) -> bool:
-        """Learn from an answer; return whether the paces of its model changed.
+    def learn(
+        self, slot: int, ratio: float, weight: float, as_of: float, *, first: bool
+    ) -> tuple[float, float] | None:
+        """Learn from an answer; return by how much the paces of its model changed.
+
+        That is the mean change of log `first` and log `rest`, by samples; None while the answer
+        only waits to be counted with the next ones.
 
         Args:
             slot: the endpoint.
@@ -78,10 +83,11 @@ class Paces:
         seen[slot] = before * keep + weight
         self._learned += 1
         if self._learned < _TOGETHER:
-            return False
+            return None
         self._learned = 0
-        self._work_out(np.flatnonzero(self._table.model_id == self._table.model_id[slot]), as_of)
-        return True
+        return self._work_out(
+            np.flatnonzero(self._table.model_id == self._table.model_id[slot]), as_of
+        )
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint left."""
@@ -106,8 +112,9 @@ class Paces:
         for model_id in range(len(self._table.models)):
             self._work_out(np.flatnonzero(self._table.model_id == model_id), as_of)
 
-    def _work_out(self, same: Slots, as_of: float) -> None:
-        """Update the paces of a model's endpoints."""
+    def _work_out(self, same: Slots, as_of: float) -> tuple[float, float]:
+        """Update the paces of a model's endpoints; return their mean changes, as `learn` does."""
+        changes = []
         known = self._columns.take(same, axis=1)
         if as_of > -math.inf:
             passed_s = np.maximum(as_of - self._paced_at[same], 0.0)
@@ -132,4 +139,8 @@ class Paces:
             seen = np.minimum(count + _TIE, weights)
             far = logs * logs * seen
             shown = np.maximum(0.0, 1.0 - (doubt + _EVEN**2 * seen) / np.maximum(far, 1e-12))
-            pace[same] = np.exp(np.minimum(np.maximum(logs * shown, -_MOST_LOG), _MOST_LOG))
+            logs = np.minimum(np.maximum(logs * shown, -_MOST_LOG), _MOST_LOG)
+            change = np.abs(logs - np.log(pace[same]))
+            changes.append(float(change @ weights) / max(total, 1e-9))
+            pace[same] = np.exp(logs)
+        return changes[0], changes[1]

@@ -36,8 +36,8 @@ def pick(
 ) -> list[int]:
     """Return positions of the candidates: the picked one, then the others as `ranking` orders them.
 
-    Among near-ties with the best score the least loaded is picked; equally loaded ones are
-    picked at random.
+    Among near-ties with the best score the least loaded is picked; ties in load are broken at
+    random.
 
     Args:
         scores: scores of the candidates.

@@ -22,7 +22,7 @@ class Policy:
         filters: in order. A candidate that a filter excludes ranks last and can still be a
             fallback. A filter that would leave no candidate is skipped.
         picker: orders the remaining candidates; None for `laar.core.picker`.
-        knows_retries: whether it prices the models already tried, and so reports exhaustion.
+        knows_retries: whether it considers the models already tried, and so reports exhaustion.
     """
 
     name: str

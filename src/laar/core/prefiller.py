@@ -9,61 +9,21 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import xxhash
 
-from laar.accuracy.assessor import Assessment
-from laar.core.apart import Apart, Encoder, Prefiller, Prefillers
-from laar.core.decision import DirectorSettings
-from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.core.apart import Encoder, Prefiller
+from laar.core.endpoints import EndpointTable, Slots
 from laar.core.interfaces import View
 from laar.core.request import Api, Request
 from laar.health import Health, Standing
 from laar.prefix.lengths import DIGEST
 
 _MAX_ENCODED = 32
-"""Maximum images, sounds and videos of a prompt for which an encoder is chosen: the sidecar uses
-the same encoders for the next ones. 32 addresses are 700 bytes of a header."""
+"""Maximum images, sounds and videos of a prompt that get an encoder each: the sidecar sends further
+ones to the same encoders. 32 addresses are 700 bytes of a header."""
 _EVEN = 1.25
 """Bound on an encoder's items in flight, as a multiple of the mean: consistent hashing with bounded
 loads (Mirrokni, Thorup and Zadimoghaddam 2016)."""
-
-
-def view_of_prefillers(
-    table: EndpointTable,
-    settings: DirectorSettings,
-    prefillers: Prefillers,
-    known: Assessment,
-    by_model: Floats,
-    shares: Floats,
-    again: Floats | None,
-) -> Apart:
-    """Return the prefillers as scorers see them.
-
-    Args:
-        table: the endpoints.
-        settings: how to choose.
-        prefillers: the endpoints that may prefill.
-        known: estimates of the models.
-        by_model: tokens of the prompt, by model.
-        shares: share of the prompt that each slot has cached.
-        again: `PrefixMatch.again`, by slot.
-    """
-    slots, model_id = prefillers.slots, table.model_id[prefillers.slots]
-    tokens = by_model[model_id]
-    answers_itself = table.in_flight[slots] - table.visiting[slots]
-    return Apart(
-        rule=settings.apart,
-        least_tokens=settings.apart_tokens,
-        transfer_s_per_token=1.0 / settings.transfer_tokens_per_s,
-        of=prefillers,
-        tokens=tokens,
-        cached_tokens=shares[slots] * tokens,
-        seconds_per_token=known.seconds_per_token[model_id],
-        base_s=known.base_s[model_id],
-        decoding=np.where(table.takes[slots], np.maximum(answers_itself, 0.0), 0.0),
-        again=None if again is None else again[slots],
-    )
 
 
 def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> Prefiller | None:
@@ -72,7 +32,10 @@ def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> 
     if apart is None or apart.chosen is None or apart.transfer_s is None:
         return None  # no prefillers, or the policy computes no costs
     place, columns = int(apart.chosen[at]), (apart.tokens, apart.seconds_per_token, apart.base_s)
-    slot = None if health is None else _due(view, apart, at, health, now)
+    slot, own, kv_group, trials = None, view.slots[at], table.kv_group, apart.of.trials
+    if health is not None and trials.trials and apart.of.kv_group_of[at] >= 0:
+        due = health.due(trials, now)
+        slot = None if due is None or due == own or kv_group[due] != kv_group[own] else due
     trial = slot is not None
     if slot is not None:  # an excluded endpoint: nothing is known of its cache and its load
         place, columns = at, (view.tokens, view.seconds_per_token, view.base_s)
@@ -111,15 +74,14 @@ def choose_encoders(
     goes to the same encoder, which caches embeddings, unless that has many more in flight than
     others. Ordering encoders by a hash with the item needs no memory, and all pickers agree.
     """
-    spec = table.spec(own)
-    if not spec.fetches or spec.encodes or request.api is not Api.CHAT:
+    if not table.fetches[own] or table.encodes[own] or request.api is not Api.CHAT:
         return ()
     items = [span for span in request.spans if span.startswith(DIGEST)][:_MAX_ENCODED]
     due = health.due(trials, now) if health is not None and items else None
     of = {
-        slot: other
+        slot: table.spec(slot)
         for slot in [*slots.tolist(), *([] if due is None else [due])]
-        if (other := table.spec(slot)).models[0] == spec.models[0] and other.region == spec.region
+        if table.kv_group[slot] == table.kv_group[own]
     }
     found = list[Encoder]()
     if due is not None and due in of:
@@ -138,16 +100,3 @@ def choose_encoders(
         used[slot] += 1
         found.append(Encoder(slot, of[slot].address))
     return tuple(found)
-
-
-def _due(view: View, apart: Apart, at: int, health: Health, now: float) -> int | None:
-    """Return an excluded prefiller that is due for a trial, if it is in the same KV group."""
-    trials = apart.of.trials
-    if not trials.trials or apart.of.kv_group_of[at] < 0:
-        return None
-    table, own = view.table, int(view.slots[at])
-    slot, spec = health.due(trials, now), table.spec(own)
-    if slot is None or slot == own:
-        return None
-    other = table.spec(slot)
-    return slot if (other.models[0], other.region) == (spec.models[0], spec.region) else None

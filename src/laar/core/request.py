@@ -18,7 +18,7 @@ MAX_OBJECTIVE_S = 3600.0
 
 
 class Api(StrEnum):
-    """Body format of a request. OPAQUE ones are routed without reading the body."""
+    """Body format of a request. The body of an OPAQUE request is not read."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -57,7 +57,7 @@ class Request:
         id: the ``x-request-id``, from the client or from the picker.
         api: body format.
         model: model name in the client's request; empty for none.
-        encodes: it is opaque, and its path requests vectors, scores or labels.
+        encodes: whether it is opaque and its path is one for vectors, scores or labels.
         spans: the prompt's text in the order in which the engine sees it: role markers, tools,
             texts, digests of images. Prefixes are hashed over these.
         question: text of the last user message, from which language and task are detected.
@@ -83,15 +83,15 @@ class Request:
             endpoint that gave that answer has it.
         stored_ids: ids of conversations, files and batches that it names; those that no endpoint is
             known to store are ignored.
-        by_tenant: it stores or lists files or batches: a tenant's go to one endpoint.
+        by_tenant: whether it stores or lists files or batches; a tenant has one endpoint for them.
         ttft_objective_s: objective for the first token, from ``x-slo-ttft-ms``; None for none.
         pool: pool that the gateway's route selects; empty for all endpoints.
         subset: addresses (with or without port) the gateway restricts the choice to; None for all.
         context: hashes of the prompt's leading documents: of the first, of the first two, and so
             on; empty if none are known.
         shadow: the decision is only recorded, and Envoy chooses the endpoint.
-        first_token_seen: the picker will see the first token of the answer: it is streamed, and
-            read as it passes.
+        first_token_seen: whether the picker will see the first token of the answer, which is then
+            streamed and read as it passes.
         prefill_in_place: the answering endpoint must prefill: no header that names a prefiller may
             be added.
         trace: the client's trace, for the decision's span; None for nearly all requests.

@@ -13,8 +13,8 @@ Two things are added to GORGO's method:
 * Unknown is NaN, never 0, and old values become unknown. GORGO starts at 0, so a replica that never
   answered a probe looks like the nearest one.
 
-Plain functions over numbers and vectors: the caller keeps columns ``rtt_s`` and ``measured_s``. A
-failed probe is not a sample. The cost model decides the cost of an unknown round trip.
+Plain functions over numbers and vectors: the endpoint table keeps the columns. A failed probe is
+not a sample. `laar.core.candidates` decides what an unknown round trip counts as.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class StoredObjects:
 
 
 def not_stored() -> RequestError:
-    """Return the error for what a request names if no endpoint is known to store it."""
+    """Return the error for a request that names an object which no known endpoint stores."""
     return RequestError(
         404, "unknown-response", "no endpoint is known to store what the request names"
     )

@@ -32,7 +32,7 @@ _MOST_FADED = 50.0  # time constants until a fading sum is rebased
 
 
 ASKED = slice(0, 5)
-"""Rows that a cost needs, of which the last two are as of `load_from`."""
+"""Rows that a cost needs. The last two, `load` and `came`, are as of `load_from`."""
 
 _SHARED = slice(5, 10)
 """Rows that other pickers need."""

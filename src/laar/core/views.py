@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from laar.accuracy.assessor import PlainAssessor
+from laar.core.apart import Apart
 from laar.core.candidates import Group
 from laar.core.decision import DirectorSettings
 from laar.core.endpoints import Floats, Slots
 from laar.core.filters import awake
 from laar.core.interfaces import View
 from laar.core.parts import Parts
-from laar.core.prefiller import view_of_prefillers
 from laar.core.request import Request
 
 _MAX_TIMES_TRIED = 10
@@ -66,8 +66,19 @@ def view_of(
         demand = again = None  # nothing to compare
     apart = None
     if group.prefillers is not None:
-        apart = view_of_prefillers(
-            table, settings, group.prefillers, known, by_model, shares, again
+        places = group.prefillers.slots
+        at, itself = table.model_id[places], table.in_flight[places] - table.visiting[places]
+        apart = Apart(
+            rule=settings.apart,
+            least_tokens=settings.apart_tokens,
+            transfer_s_per_token=1.0 / settings.transfer_tokens_per_s,
+            of=group.prefillers,
+            tokens=by_model[at],
+            cached_tokens=shares[places] * by_model[at],
+            seconds_per_token=known.seconds_per_token[at],
+            base_s=known.base_s[at],
+            decoding=np.where(table.takes[places], np.maximum(itself, 0.0), 0.0),
+            again=None if again is None else again[places],
         )
     tokens = by_model[model_id]
     base_s = known.base_s[model_id]

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import aiohttp
 import orjson
@@ -126,10 +126,17 @@ class ServedNames(Visits):
             return answer.status, await read_capped(answer.content, MAX_LIST_BYTES)
 
 
-def read_served(body: bytes, most: int | None = MAX_NAMES) -> Served:
-    """Return the names and the lowest length limit in the body of ``GET /v1/models``.
+class Listed(NamedTuple):
+    """A model in the list: its source, an adapter's base, its limit of prompt and answer tokens."""
 
-    Invalid entries are skipped, and those after the first `most` if it is given.
+    name: str
+    root: str
+    parent: str
+    max_model_len: int | None
+
+
+def read_list(body: bytes, most: int | None = None) -> list[Listed]:
+    """Return the valid ones of the first `most` models in the body of ``GET /v1/models``.
 
     Raises:
         ValueError: the body is not a list of models.
@@ -140,9 +147,7 @@ def read_served(body: bytes, most: int | None = MAX_NAMES) -> Served:
         entries = None
     if not isinstance(entries, list):
         raise ValueError("the answer is not a list of models")
-    weights: dict[str, str] = {}
-    adapters: dict[str, str] = {}
-    longest: list[int] = []
+    listed = []
     for entry in entries[:most]:
         if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
             continue
@@ -151,10 +156,19 @@ def read_served(body: bytes, most: int | None = MAX_NAMES) -> Served:
         except ValueError:
             continue
         parent, root, length = entry.get("parent"), entry.get("root"), entry.get("max_model_len")
-        if isinstance(length, int) and 1 < length < 1 << 40:
-            longest.append(length)
-        if not parent:
-            weights[name] = root if isinstance(root, str) else ""
-        elif isinstance(parent, str):
-            adapters[name] = parent
-    return Served(weights=weights, adapters=adapters, max_model_len=min(longest, default=None))
+        root = root if isinstance(root, str) else ""
+        length = length if isinstance(length, int) and 1 < length < 1 << 40 else None
+        if not parent or isinstance(parent, str):
+            listed.append(Listed(name, root, parent or "", length))
+    return listed
+
+
+def read_served(body: bytes, most: int | None = MAX_NAMES) -> Served:
+    """Return the names and the lowest length limit in a list, as `read_list` reads it."""
+    listed = read_list(body, most)
+    lengths = [model.max_model_len for model in listed if model.max_model_len is not None]
+    return Served(
+        weights={model.name: model.root for model in listed if not model.parent},
+        adapters={model.name: model.parent for model in listed if model.parent},
+        max_model_len=min(lengths, default=None),
+    )

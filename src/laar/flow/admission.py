@@ -40,7 +40,6 @@ from laar.errors import RequestError
 from laar.flow.item import EXPIRED, LET_IN, NO_ENDPOINT, SATURATED, Item, Shed
 from laar.flow.prefills import Prefills
 from laar.flow.queue import Queue
-from laar.flow.saturation import Loads
 from laar.flow.sessions import Place, Sessions
 from laar.flow.settings import FlowSettings
 from laar.flow.slack import RHO_MAX
@@ -123,7 +122,6 @@ class Admission:
         self._settings = settings
         self._tickets = 0
         self._short_at = -math.inf
-        self._held: dict[Hashable, Request] = {}
         self._asked: Latest[str, tuple[float, float]] = Latest(_MAX_ASKED)  # first and last try
         self._turns: dict[str, Place] = {}  # by id of the decision
 
@@ -142,12 +140,12 @@ class Admission:
         Raises:
             RequestError: no endpoint can serve it, or the queue refuses it.
         """
-        # Decide now: not inference, not ours to hold, or no context worth keeping.
+        # Other APIs, shadow requests and, unless `by_load`, requests without a session never wait.
         passes = request.api is Api.OPAQUE or request.shadow or self.draining
         if passes or not (self.by_load or _session(request)):
             return self._director.decide(request, now)
         if not self.ready:
-            return self._hold(request, self._blind(request, now), now, ready=False)
+            return self._hold(self._item(request, now), now, ready=False)
 
         for_context = False
 
@@ -156,7 +154,7 @@ class Admission:
             own = self._own(request, view)
             if own is not None:
                 return own | self._places(request, view, now).any()
-            item = self._item(request, view, now)
+            item = self._item(request, now, view)
             if not item.is_long:
                 self._short_at = now
             free, places = self._room(view, item, now), self._places(request, view, now)
@@ -165,20 +163,20 @@ class Admission:
             return free & goes
 
         def priority(view: View) -> int:
-            return _engine_priority(self._item(request, view, now))
+            return _engine_priority(self._item(request, now, view))
 
         try:
             decision = self._director.decide(request, now, room, priority if self.by_load else None)
         except NoRoomError as full:
-            item = self._item(request, full.view, now, full.fits)
+            item = self._item(request, now, full.view, full.fits)
             if for_context:
                 waited_s = self._waited_s(request, now)
                 item = replace(item, for_context=True, earlier_s=waited_s)
-            return self._hold(request, item, now, ready=True)
+            return self._hold(item, now, ready=True)
         except RequestError as error:
             if not self.by_load or not _waiting_can_help(error, request):
                 raise
-            return self._hold(request, self._blind(request, now), now, ready=False)
+            return self._hold(self._item(request, now), now, ready=False)
         self._count(decision, now)
         return decision
 
@@ -200,13 +198,6 @@ class Admission:
             now,
         )
 
-    def cancel(self, ticket: Hashable) -> bool:
-        """Forget a request whose client has left; return False if its verdict is already known."""
-        if not self.queue.cancel(ticket):
-            return False
-        del self._held[ticket]
-        return True
-
     def _waited_s(self, request: Request, now: float) -> float:
         """Return how long a session has waited for room, over all attempts of its client.
 
@@ -220,20 +211,19 @@ class Admission:
         own_s = longest_s if request.ttft_objective_s is None else request.ttft_objective_s
         return max(0.0, now - self._asked[session][0], longest_s - own_s)
 
-    def _hold(self, request: Request, item: Item, now: float, *, ready: bool) -> Decision | int:
+    def _hold(self, item: Item, now: float, *, ready: bool) -> Decision | int:
         # Count the body as received and as parsed, with up to four bytes per character.
-        item = replace(item, body_bytes=request.body_bytes + sum(map(sys.getsizeof, request.spans)))
+        parsed = sum(map(sys.getsizeof, item.request.spans))
+        item = replace(item, body_bytes=item.body_bytes + parsed)
         shed = self.queue.enqueue(item, now, endpoints_ready=ready)
         if shed is not None:
             if shed.reason == LET_IN:
-                return self._let_in(request, item, now)
+                return self._let_in(item, now)
             raise _error(shed)
-        self._held[item.id] = request
         return self._tickets  # the item's id is the latest ticket
 
     def _admit(self, item: Item, shorts_wait: bool, now: float) -> Verdict | None:
-        request = self._held[item.id]
-        director = self._director
+        request, director = item.request, self._director
         if self.draining:
             return director.decide(request, now)
         try:
@@ -258,7 +248,7 @@ class Admission:
         self._count(decision, now)
         return decision
 
-    def _let_in(self, request: Request, item: Item, now: float) -> Decision:
+    def _let_in(self, item: Item, now: float) -> Decision:
         """Decide although there is no room for the context; load still counts.
 
         Raises:
@@ -266,10 +256,10 @@ class Admission:
         """
 
         def room(view: View) -> Mask:
-            return self._crowded(request, view, self._room(view, item, now))
+            return self._crowded(item.request, view, self._room(view, item, now))
 
         try:
-            decision = self._director.decide(request, now, room)
+            decision = self._director.decide(item.request, now, room)
         except NoRoomError:
             raise _error(Shed(429, SATURATED, 1)) from None
         self._count(decision, now)
@@ -278,11 +268,10 @@ class Admission:
     def _outcomes(self, verdicts: list[tuple[Item, Verdict | Shed]], now: float) -> list[Outcome]:
         outcomes = []
         for item, verdict in verdicts:
-            request = self._held.pop(item.id)
             waited_s = max(0.0, now - item.arrival_s)
             if isinstance(verdict, Shed) and verdict.reason == LET_IN:
                 try:
-                    verdict = self._let_in(request, item, now)
+                    verdict = self._let_in(item, now)
                 except Exception as error:  # noqa: BLE001 - as in `dispatch`
                     verdict = error
             elif isinstance(verdict, Shed):
@@ -294,8 +283,7 @@ class Admission:
         """Return the prefill seconds of the waiting requests, by pool and requested model."""
         found: dict[tuple[str, str], float] = {}
         for item in self.queue.items():
-            request = self._held[item.id]
-            asked = request.pool, request.model
+            asked = item.request.pool, item.request.model
             found[asked] = found.get(asked, 0.0) + item.work_s
         return found
 
@@ -347,7 +335,7 @@ class Admission:
             "inside": self.sessions.shown(now, _SHOWN),
             "waiting": [
                 {
-                    "session": self._held[item.id].session,
+                    "session": item.request.session,
                     "tokens": item.tokens,
                     "waited_s": round(now - item.arrival_s, 3),
                 }
@@ -357,44 +345,25 @@ class Admission:
 
     # -- a request as the queue sees it --------------------------------------------------------
 
-    def _item(self, request: Request, view: View, now: float, fits: Mask | None = None) -> Item:
-        """Describe a request by the candidate with the least prefill work for it.
+    def _item(
+        self, request: Request, now: float, view: View | None = None, fits: Mask | None = None
+    ) -> Item:
+        """Describe a request by the candidate with the least prefill work for it, if any is known.
 
         Requests that may go to the same endpoints share a lane, whichever model name they use:
         `fits` are the candidates of a request that has to wait, None if it is only described.
         """
-        work = view.seconds_per_token * self._director.prefill_weight(view)
-        best = int(work.argmin())
-        uncached = float(view.tokens[best] - view.cached_tokens[best])
-        reach = 0
-        if fits is not None:
-            bits = np.zeros(int(view.slots.max()) + 1, np.bool_)
-            bits[view.slots[fits]] = True
-            reach = int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
-        return self._described(
-            request,
-            float(work[best]),
-            float(view.tokens[best]),
-            uncached,
-            now,
-            reach,
-        )
-
-    def _blind(self, request: Request, now: float) -> Item:
-        """Describe a request whose candidates are unknown."""
-        tokens = request.chars / PlainAssessor.CHARS_PER_TOKEN
-        work_s = tokens * PlainAssessor.SECONDS_PER_TOKEN
-        return self._described(request, work_s, tokens, tokens, now)
-
-    def _described(
-        self,
-        request: Request,
-        work_s: float,
-        tokens: float,
-        uncached: float,
-        now: float,
-        reach: int = 0,
-    ) -> Item:
+        tokens = uncached = request.chars / PlainAssessor.CHARS_PER_TOKEN
+        work_s, reach = tokens * PlainAssessor.SECONDS_PER_TOKEN, 0
+        if view is not None:
+            work = view.seconds_per_token * self._director.prefill_weight(view)
+            best = int(work.argmin())
+            work_s, tokens = float(work[best]), float(view.tokens[best])
+            uncached = tokens - float(view.cached_tokens[best])
+            if fits is not None:
+                bits = np.zeros(int(view.slots.max()) + 1, np.bool_)
+                bits[view.slots[fits]] = True
+                reach = int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
         self._tickets += 1
         subset = "" if request.subset is None else "\0" + ",".join(sorted(request.subset))
         return Item(
@@ -409,6 +378,7 @@ class Admission:
             band=request.priority,
             lane=f"{reach:x}" if reach else f"{request.pool}\0{request.model}{subset}",
             reach=reach,
+            request=request,
         )
 
     # -- room ----------------------------------------------------------------------------------
@@ -475,22 +445,12 @@ class Admission:
     ) -> Mask:
         if not self.by_load:
             return np.ones(len(slots), np.bool_)
-        loads = self._loads(slots, now)
-        room = self._settings.saturation.has_room(loads, is_long=is_long, shorts_wait=shorts_wait)
-        return room & self._apart(loads.longs > 0.5, item, now, is_long=is_long)
-
-    def _loads(self, slots: Slots, now: float) -> Loads:
-        table, prefills = self._director.table, self.prefills
+        prefills = self.prefills
         prefills.look(now)
-        return Loads(
-            prefill_s=prefills.seconds[slots],
-            long_prefill_s=prefills.long_seconds[slots],
-            requests=table.in_flight[slots],
-            longs=prefills.longs[slots],
-            reported_requests=table.running[slots] + table.waiting[slots],
-            kv_usage=table.kv_usage[slots],
-            reading_age_s=now - table.read_at[slots],
+        room = self._settings.saturation.has_room(
+            prefills, slots, now, is_long=is_long, shorts_wait=shorts_wait
         )
+        return room & self._apart(prefills.longs[slots] > 0.5, item, now, is_long=is_long)
 
     def _apart(self, mixed: Mask, item: Item, now: float, *, is_long: bool) -> Mask:
         """Keep long and short prompts on different endpoints while possible.

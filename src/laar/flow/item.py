@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from laar.declaring import Applies, check
+from laar.declaring import Applies
 
 CANCELLED = "rejected-context-cancelled"
 SATURATED = "rejected-saturated"
@@ -42,6 +42,7 @@ class Item:
         tokens: tokens charged to its tenant.
         body_bytes: memory it takes while held.
         is_long: whether an endpoint should run at most one such request while short ones wait.
+        request: the request itself, for the owner of the queue.
     """
 
     id: Hashable
@@ -57,6 +58,7 @@ class Item:
     reach: int = 0
     earlier_s: float = 0.0
     for_context: bool = False
+    request: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,6 @@ class Shed:
 class Limits:
     """Caps of the queue."""
 
-    section: ClassVar = "flow"
     applies: ClassVar = Applies.AT_ONCE
 
     order: Annotated[Literal["lars", "fcfs"], Applies.AFTER_RESTART] = "lars"
@@ -94,7 +95,3 @@ class Limits:
     fleet scaled to zero), and a session's turn goes even without room for its context. 0 disables
     waiting. Must not exceed `laar envoy --longest-hold`, which has the same default: otherwise
     Envoy waits only 2 s and sends each held request elsewhere."""
-
-    def __post_init__(self) -> None:
-        """Raise SettingError for an invalid value."""
-        check(self)

@@ -50,10 +50,10 @@ class _Prefill:
     seconds: float
     is_long: bool
     shown: bool
-    sent_s: float
     fixed_s: float
-    ahead_s: float
-    left_s: float
+    sent_s: float = 0.0
+    ahead_s: float = 0.0
+    left_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -73,6 +73,7 @@ class Prefills:
         table: the endpoints and their readings.
 
     Attributes:
+        table: those endpoints.
         seconds: float64 by slot: prefill seconds in flight, estimated by c(m).
         long_seconds: the part of `seconds` that belongs to long requests.
         longs: the number of long requests.
@@ -85,7 +86,7 @@ class Prefills:
         self.long_seconds: Floats = np.zeros(0)
         self.longs: Floats = np.zeros(0)
         self.counted = 0
-        self._table = table
+        self.table = table
         self._lines: dict[int, _Line] = {}
         self._slots: dict[Hashable, int] = {}
         self.paces: dict[str, float] = {}
@@ -124,14 +125,7 @@ class Prefills:
             shown: whether the first token of its answer will be seen.
             fixed_s: the part of TTFT that is not prefill: the round trip.
         """
-        self._grow()
-        line = self._lines.setdefault(slot, _Line())
-        self._advance(slot, line, now)
-        ahead_s = seconds + sum(prefill.left_s for prefill in line.counted.values())
-        prefill = _Prefill(key, model, seconds, is_long, shown, now, fixed_s, ahead_s, seconds)
-        self._slots[key] = slot
-        line.requests[key] = prefill
-        self._count(slot, line, prefill)
+        self._send(slot, _Prefill(key, model, seconds, is_long, shown, fixed_s), now)
 
     def answered(self, key: Hashable, now: float, *, ok: bool) -> None:
         """Handle the first byte of an answer; `ok` if the endpoint accepted the request."""
@@ -164,16 +158,7 @@ class Prefills:
             return
         prefill = self._lines[before].requests[key]
         self.ended(key)
-        self.add(
-            key,
-            slot,
-            prefill.model,
-            prefill.seconds,
-            now,
-            is_long=prefill.is_long,
-            shown=prefill.shown,
-            fixed_s=prefill.fixed_s,
-        )
+        self._send(slot, prefill, now)
 
     def look(self, now: float) -> None:
         """Bring the counts up to date."""
@@ -187,7 +172,7 @@ class Prefills:
     # -- the clock -----------------------------------------------------------------------------
 
     def _advance(self, slot: int, line: _Line, now: float) -> None:
-        read_s = float(self._table.read_at[slot])
+        read_s = float(self.table.read_at[slot])
         if read_s != line.read_s and read_s <= now:
             self._pass(slot, line, read_s)
             line.read_s = read_s
@@ -213,7 +198,7 @@ class Prefills:
 
     def _believe(self, slot: int, line: _Line, read_s: float) -> None:
         """Correct the clock by an endpoint's reading."""
-        waiting, running = float(self._table.waiting[slot]), float(self._table.running[slot])
+        waiting, running = float(self.table.waiting[slot]), float(self.table.running[slot])
         if math.isnan(waiting) or math.isnan(running):
             return
         there = [prefill for prefill in line.requests.values() if prefill.sent_s < read_s]
@@ -242,6 +227,16 @@ class Prefills:
 
     # -- the sums ------------------------------------------------------------------------------
 
+    def _send(self, slot: int, prefill: _Prefill, now: float) -> None:
+        self._grow()
+        line = self._lines.setdefault(slot, _Line())
+        self._advance(slot, line, now)
+        prefill.sent_s, prefill.left_s = now, prefill.seconds
+        prefill.ahead_s = prefill.seconds + sum(other.left_s for other in line.counted.values())
+        self._slots[prefill.key] = slot
+        line.requests[prefill.key] = prefill
+        self._count(slot, line, prefill)
+
     def _count(self, slot: int, line: _Line, prefill: _Prefill) -> None:
         line.counted[prefill.key] = prefill
         self.counted += 1
@@ -259,7 +254,7 @@ class Prefills:
             self.longs[slot] += sign
 
     def _grow(self) -> None:
-        missing = self._table.capacity - len(self.seconds)
+        missing = self.table.capacity - len(self.seconds)
         if missing > 0:
             self.seconds = np.append(self.seconds, np.zeros(missing))
             self.long_seconds = np.append(self.long_seconds, np.zeros(missing))

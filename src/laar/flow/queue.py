@@ -1,9 +1,9 @@
 """The queue of requests whose candidates are all full (after the Medha paper).
 
-The highest priority band goes first; in it, the tenant served the fewest tokens; for that tenant,
-the request with the lowest relative slack. A long request with slack lets shorts go first. Requests
-that compete for the same endpoints share a lane, so a full model does not block a free one: a
-refusal closes the lane for the rest of the call, or only to longs if the refused request is long.
+The highest priority band goes first; within it, the tenant served the fewest tokens, with its
+request of the lowest relative slack. A long request with slack lets shorts go first. Requests that
+compete for the same endpoints share a lane, so a full model does not block a free one: a refusal
+closes the lane for the rest of the call, or only to longs if the refused request is long.
 Lanes may share some endpoints, so they take turns, one request each. A tenant that waits in several
 such lanes is charged in each one that the chosen endpoint belongs to, and a tenant ahead of it in
 one lane goes ahead of it in the others: more lanes do not mean more turns.
@@ -67,16 +67,6 @@ MAX_RETRY_AFTER_S = 60
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
-    """An item in the queue; `alive` until its verdict is known, for the lazy heap of expiries."""
-
-    item: Item
-    expires_s: float
-    reason: str
-    alive: bool = True
-
-
-@dataclass(slots=True, eq=False)
 class _Band:
     """One priority: its lanes, and the requests and bytes that each tenant has waiting."""
 
@@ -102,16 +92,16 @@ class Queue(Generic[T]):
         self.held_bytes = 0
         self.contexts = 0
         self._order = ORDERS[self.limits.order]
-        self._waiting: dict[Hashable, _Waiting] = {}
+        self._waiting: dict[Hashable, Item] = {}
         self._bands: dict[int, _Band] = {}
         self._ranks: list[int] = []  # negated band numbers, so that the highest band is first
-        self._expiries: list[tuple[float, int, _Waiting]] = []
+        self._expiries: list[tuple[float, int, Item, str]] = []  # a heap, also of items that left
         self._serial = 0
         self._shorts = 0
         self._verdicts: list[tuple[Item, T | Shed]] = []  # known, not yet handed out
         self._more = False
         self._left_s: float | None = None
-        self._gap_s = 0.0
+        self._gap_s = 0.0  # mean seconds between departures, over about 10
 
     @property
     def waiting(self) -> int:
@@ -120,7 +110,7 @@ class Queue(Generic[T]):
 
     def items(self) -> Iterator[Item]:
         """Return the waiting requests, in order of arrival."""
-        return (entry.item for entry in self._waiting.values())
+        return iter(self._waiting.values())
 
     def enqueue(self, item: Item, now: float, *, endpoints_ready: bool = True) -> Shed | None:
         """Enqueue a request, or refuse it.
@@ -143,10 +133,9 @@ class Queue(Generic[T]):
             return self._refused(item, 503, reason)
         if not self._make_room(item, now):
             return self._refused(item, 429, SATURATED)
-        self._insert(
-            _Waiting(item, now + hold_s, reason),
-            self._order(now - waited_s - earlier_s, objective_s, work_s, work_s),
-        )
+        self._insert(item, self._order(now - waited_s - earlier_s, objective_s, work_s, work_s))
+        self._serial += 1
+        heappush(self._expiries, (now + hold_s, self._serial, item, reason))
         return None
 
     def dispatch(
@@ -189,13 +178,16 @@ class Queue(Generic[T]):
                     continue
                 turns.append(name)
                 lanes[name] = lanes.pop(name)  # rotated, so the next call starts with other lanes
-                item = self._waiting[turn[1]].item
+                item = self._waiting[turn[1]]
                 verdict = admit(item, self._shorts > (not item.is_long))
                 if verdict is not None:
                     self._remove(item, charge=True)
                     self._charge_elsewhere(lanes, item, slot_of(verdict))
                     self._verdicts.append((item, verdict))
-                    self._note_departure(now)
+                    self.dispatched += 1
+                    if self._left_s is not None:
+                        self._gap_s += 0.1 * (now - self._left_s - self._gap_s)
+                    self._left_s = now
                     continue
                 refusals += 1
                 (closed_to_longs if item.is_long else closed).add(name)
@@ -245,10 +237,10 @@ class Queue(Generic[T]):
 
     def cancel(self, item_id: Hashable) -> bool:
         """Forget a request whose client is gone; return False if its verdict is already known."""
-        entry = self._waiting.get(item_id)
-        if entry is None:
+        item = self._waiting.get(item_id)
+        if item is None:
             return False
-        self._remove(entry.item)
+        self._remove(item)
         self.sheds[CANCELLED] += 1
         return True
 
@@ -256,12 +248,14 @@ class Queue(Generic[T]):
         """Return the seconds until `dispatch` must be called; None if no call is due."""
         if self._verdicts or self._more:
             return 0.0
-        while self._expiries and not self._expiries[0][2].alive:
+        while self._expiries and not self._waits(self._expiries[0][2]):
             heappop(self._expiries)
         return max(0.0, self._expiries[0][0] - now) if self._expiries else None
 
-    def _insert(self, entry: _Waiting, line: Line) -> None:
-        item = entry.item
+    def _waits(self, item: Item) -> bool:
+        return self._waiting.get(item.id) is item
+
+    def _insert(self, item: Item, line: Line) -> None:
         band = self._bands.get(item.band)
         if band is None:
             band = self._bands[item.band] = _Band()
@@ -274,12 +268,10 @@ class Queue(Generic[T]):
         lane.add(item.id, item.tenant, line, is_long=item.is_long)
         band.crowd.add(item.tenant, item.id)
         band.held_bytes[item.tenant] += item.body_bytes
-        self._waiting[item.id] = entry
+        self._waiting[item.id] = item
         self._shorts += not item.is_long
         self.contexts += item.for_context
         self.held_bytes += item.body_bytes
-        self._serial += 1
-        heappush(self._expiries, (entry.expires_s, self._serial, entry))
 
     def _make_room(self, item: Item, now: float) -> bool:
         """Return whether the item fits, after dropping others that should yield to it.
@@ -307,7 +299,7 @@ class Queue(Generic[T]):
             return False
         victims = []
         for key in islice(crowd.newest(tenant), MAX_VERDICTS):
-            victims.append(self._waiting[key].item)
+            victims.append(self._waiting[key])
             missing -= victims[-1].body_bytes
             if missing <= 0:
                 break
@@ -328,20 +320,19 @@ class Queue(Generic[T]):
         """Drop expired requests, up to one call's worth of verdicts."""
         expiries = self._expiries
         while expiries and len(self._verdicts) < MAX_VERDICTS:
-            expires_s, _, entry = expiries[0]
-            if entry.alive and expires_s > now:
+            expires_s, _, item, reason = expiries[0]
+            if self._waits(item) and expires_s > now:
                 break
             heappop(expiries)
-            if entry.alive:
-                self._drop(entry.item, 503, entry.reason)
+            if self._waits(item):
+                self._drop(item, 503, reason)
 
     def _drop(self, item: Item, status: int, reason: str) -> None:
         self._remove(item, charge=item.for_context)
         self._verdicts.append((item, self._refused(item, status, reason)))
 
     def _remove(self, item: Item, *, charge: bool = False) -> None:
-        entry = self._waiting.pop(item.id)
-        entry.alive = False
+        del self._waiting[item.id]
         self._shorts -= not item.is_long
         self.contexts -= item.for_context
         self.held_bytes -= item.body_bytes
@@ -365,7 +356,7 @@ class Queue(Generic[T]):
                 del self._bands[item.band]
                 self._ranks.remove(-item.band)
         if len(self._expiries) > 2 * len(self._waiting) + MAX_VERDICTS:
-            self._expiries[:] = [expiry for expiry in self._expiries if expiry[2].alive]
+            self._expiries[:] = [expiry for expiry in self._expiries if self._waits(expiry[2])]
             heapify(self._expiries)
 
     def _refused(self, item: Item, status: int, reason: str) -> Shed:
@@ -375,13 +366,6 @@ class Queue(Generic[T]):
         self.sheds[reason] += 1
         wait_s = math.ceil(len(self._waiting) * self._gap_s)
         return Shed(status, reason, min(MAX_RETRY_AFTER_S, max(1, wait_s)))
-
-    def _note_departure(self, now: float) -> None:
-        """Keep a moving average of the seconds between departures (over about 10)."""
-        self.dispatched += 1
-        if self._left_s is not None:
-            self._gap_s += 0.1 * (now - self._left_s - self._gap_s)
-        self._left_s = now
 
     def _hand_out(self) -> list[tuple[Item, T | Shed]]:
         verdicts, self._verdicts = self._verdicts, []

@@ -9,7 +9,8 @@ pickers do, locks out a fleet for good: nothing is sent, so nothing changes. Her
 reading leaves the decision to the picker's counters, which fall as its requests end.
 
 A long prefill in flight must not fill an endpoint alone, or it would delay every short one for
-minutes, the convoy effect this package exists to prevent: for shorts it is at most half the cap.
+minutes, the convoy effect that this package prevents: for short prompts, the long ones in flight
+count as half the cap at most.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
-from numpy.typing import NDArray
 
-from laar.declaring import Applies, check
+from laar.core.endpoints import Floats, Mask, Slots
+from laar.declaring import Applies
+from laar.flow.prefills import Prefills
 
 MAX_KV_USAGE = 0.95
 """Share of the KV cache in use above which an endpoint is full, since it is about to preempt. Lower
@@ -36,33 +38,9 @@ LONG_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loads:
-    """The loads of n endpoints; every field is float64[n], in the same order.
-
-    Args:
-        prefill_s: prefill seconds in flight, including long ones, as counted here.
-        long_prefill_s: the part of `prefill_s` that belongs to long requests.
-        requests: requests in flight, as counted here.
-        longs: long requests whose prefill is in flight, as counted here.
-        reported_requests: requests running and waiting, as the endpoint reports.
-        kv_usage: share of the KV cache in use, 0 to 1, as the endpoint reports.
-        reading_age_s: age of both readings; infinite or NaN if there are none.
-    """
-
-    prefill_s: NDArray[np.float64]
-    long_prefill_s: NDArray[np.float64]
-    requests: NDArray[np.float64]
-    longs: NDArray[np.float64]
-    reported_requests: NDArray[np.float64]
-    kv_usage: NDArray[np.float64]
-    reading_age_s: NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Saturation:
     """Caps for one endpoint, and the load levels computed from them."""
 
-    section: ClassVar = "flow"
     applies: ClassVar = Applies.AT_ONCE
 
     max_prefill_s: Annotated[float, Gt(0), Le(3600)] = 2.0
@@ -74,30 +52,25 @@ class Saturation:
     max_requests: Annotated[int, Ge(1), Le(100_000)] = 256
     """Requests at an endpoint above which it is full, like vLLM's --max-num-seqs."""
 
-    def __post_init__(self) -> None:
-        """Raise SettingError for a cap that lets nothing through."""
-        check(self)
-
-    def levels(self, loads: Loads, *, is_long: bool = False) -> NDArray[np.float64]:
-        """Return float64[n]: 0 is idle, 1 or more is full for a request of this kind."""
-        prefill_s = loads.prefill_s
+    def levels(self, prefills: Prefills, slots: Slots, now: float, *, is_long: bool) -> Floats:
+        """Return each endpoint's level: 0 is idle, 1 or more is full for a request of this kind."""
+        table, prefill_s = prefills.table, prefills.seconds[slots]
         if not is_long:
-            spared_s = loads.long_prefill_s - LONG_SHARE * self.max_prefill_s
+            spared_s = prefills.long_seconds[slots] - LONG_SHARE * self.max_prefill_s
             prefill_s = prefill_s - np.maximum(spared_s, 0.0)
-        own = np.maximum(prefill_s / self.max_prefill_s, loads.requests / self.max_requests)
-        reported = np.fmax(
-            loads.reported_requests / self.max_requests, loads.kv_usage / MAX_KV_USAGE
-        )
+        own = np.maximum(prefill_s / self.max_prefill_s, table.in_flight[slots] / self.max_requests)
+        requests = table.running[slots] + table.waiting[slots]
+        reported = np.fmax(requests / self.max_requests, table.kv_usage[slots] / MAX_KV_USAGE)
         # NaN compares false, and fmax ignores it: an unknown reading closes nothing.
-        fresh = loads.reading_age_s <= STALE_AFTER_S
+        fresh = now - table.read_at[slots] <= STALE_AFTER_S
         return np.fmax(own, np.where(fresh, reported, 0.0))
 
     def has_room(
-        self, loads: Loads, *, is_long: bool = False, shorts_wait: bool = False
-    ) -> NDArray[np.bool_]:
-        """Return bool[n]: which endpoints may take one more request of this kind now.
+        self, prefills: Prefills, slots: Slots, now: float, *, is_long: bool, shorts_wait: bool
+    ) -> Mask:
+        """Return the endpoints that may take one more request of this kind now.
 
         While shorts wait, no endpoint takes a second long prefill (algorithm 2's safety rule).
         """
-        room = self.levels(loads, is_long=is_long) < 1.0
-        return room & (loads.longs < 1.0) if is_long and shorts_wait else room
+        room: Mask = self.levels(prefills, slots, now, is_long=is_long) < 1.0
+        return room & (prefills.longs[slots] < 1.0) if is_long and shorts_wait else room

@@ -18,7 +18,6 @@ from laar.flow.saturation import Saturation
 class FlowSettings:
     """How requests are admitted."""
 
-    section: ClassVar = "flow"
     applies: ClassVar = Applies.AT_ONCE
 
     objectives_s: Mapping[str, Annotated[float, Gt(0), Le(3600)]] = field(default_factory=dict)

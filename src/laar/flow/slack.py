@@ -12,8 +12,8 @@ orders in the paper's table have this form; the lab has the other three.
 `pack` implements algorithms 1 and 2: decodes are already in the batch; prefills are added in slack
 order, each with the largest chunk that fits. It differs from the paper in two ways: the first
 prefill always gets at least a minimal chunk, since a context so deep that not even that fits the
-target would otherwise wait forever; and a long one yields only while a short one follows, or its
-share would be lost.
+target would otherwise wait forever; and a long one yields only while a short one follows, since
+nothing else would use its share.
 """
 
 from __future__ import annotations
@@ -43,11 +43,6 @@ class Line(NamedTuple):
 
 Order = Callable[[float, float, float, float], Line]
 """(arrival_s, objective_s, total_s, remaining_s) -> Line; work as when run alone."""
-
-
-def height(line: Line, now: float) -> float:
-    """Return the height of a line at `now`; the lowest request goes first."""
-    return (line.offset_s - now) * line.rate
 
 
 def _lars(arrival_s: float, objective_s: float, total_s: float, remaining_s: float) -> Line:

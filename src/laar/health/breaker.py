@@ -8,7 +8,7 @@
 
 A first failure makes an endpoint a suspect, if the picker can probe it: it gets no requests until
 it answers the probe. Waiting for a second and third failure would cost clients those requests,
-and an endpoint whose price drives all traffic away would never fail again.
+and they might never come: the price of the first may drive all traffic away.
 
 P(answers) is the share of good outcomes among the last dozen, decayed by age with a half-life,
 with a small prior in favor. The breaker opens on consecutive failures, or on a share of them. Each
@@ -60,7 +60,7 @@ _LEAST = 6.0  # outcomes needed to compute a share
 _CONVALESCENT = 4
 """Answers after a trial during which a single failure excludes the endpoint again."""
 _FAITH = 2.0  # weight of the prior, in good outcomes
-_JITTER = 0.2
+_JITTER = 0.2  # maximum share by which a wait is lengthened
 _HANG_FACTOR = 5.0
 """Factor on the delay of the first trial after a hang: such a trial may cost a client its whole
 timeout; a refused one costs only a round trip."""

@@ -10,6 +10,7 @@ from laar.health.breaker import Breaker, Rules
 from laar.health.kinds import Kind
 from laar.health.pace import GroupTimes, SlotPace
 from laar.health.recent import Habit
+from laar.latest import Latest
 
 PROVED_S = 5.0
 """Seconds for which a good answer proves an endpoint healthy. A failure that may be the request's
@@ -34,6 +35,7 @@ _FAULTS = {
     Kind.UNREADABLE: "answers can't be read",
     Kind.MODEL: "answers name another model: {}",
 }
+_MAX_NAMES = 64  # models remembered per endpoint: adapters come and go while an engine runs
 _OVERTAKING = 3
 _RETRIED = 64
 _ADMITS_S = 60.0
@@ -79,8 +81,8 @@ class Endpoint:
         self.speed = SlotPace()
         self.pace = 1.0
         self.denied = Habit()
-        self.in_a_row: Counter[str] = Counter()
-        """Consecutive failures by model; of the main one, 4xx that say nothing by themselves."""
+        self.in_a_row: Latest[str, int] = Latest(_MAX_NAMES)
+        """Consecutive failures by model; for the main one only 4xx, which alone mean nothing."""
         self.cut = Habit()
         self.useless = Habit()
         """Useless answers among those read, or recognized by their headers."""
@@ -139,6 +141,8 @@ class Endpoint:
 
     def prove(self, now: float, name: str) -> None:
         """Record a good answer, and retract failures that were the requests' or models' fault."""
+        if len(self.proved_at) >= _MAX_NAMES and name not in self.proved_at:
+            del self.proved_at[min(self.proved_at, key=self.proved_at.__getitem__)]
         self.proved_at[name] = now
         if self.disputed and name not in self.in_a_row:
             self.breaker.excuse(self.disputed, now)

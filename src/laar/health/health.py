@@ -25,7 +25,7 @@ from laar.health.kinds import GOOD, Kind, Reply, judge
 from laar.health.outcomes import Outcomes
 from laar.health.questions import Questions
 from laar.health.records import Records
-from laar.health.silence import compare, find_hang, silent_for_long
+from laar.health.silence import compare, find_hang, silence_s
 from laar.health.standing import Standing
 
 _LOOK_S = 0.25
@@ -181,15 +181,15 @@ class Health:
             return
         if not attempt.judged and attempt.stage is Stage.SENT and status is not None:
             self.replied(attempt, Reply(status=status), now)
-        whole = cause == "complete" and status is not None and status < 300
+        done = cause == "complete" and status is not None and status < 300
         if attempt.stage is not Stage.OVER and not attempt.judged:
-            if whole and attempt.overdue and attempt.stage is Stage.ACCEPTED and not attempt.read:
+            if done and attempt.overdue and attempt.stage is Stage.ACCEPTED and not attempt.read:
                 pass  # an abandoned unread answer looks like a complete one
-            elif whole:
-                self._outcomes.whole(attempt, now)
+            elif done:
+                self._outcomes.completed(attempt, now)
             elif cause == "reset":
                 self._outcomes.cut(attempt, now)
-            elif not attempt.overdue and silent_for_long(attempt, now):
+            elif not attempt.overdue and silence_s(attempt, now):
                 self._outcomes.failed(attempt.endpoint, attempt, Kind.HANG, now)
         self.gone(attempt, now)
 
@@ -286,7 +286,7 @@ class Health:
     # -- for decisions -------------------------------------------------------------------------
 
     def due(self, standing: Standing, now: float) -> int | None:
-        """Return a slot whose trial is due now."""
+        """Return a slot whose trial is due now; None if there is none."""
         for at, slot in standing.trials:
             if at > now:
                 break

@@ -58,9 +58,9 @@ class Outcomes:
         if not (hidden or endpoint.doubted):
             self.good(attempt, now)
         if endpoint.in_a_row:
-            del endpoint.in_a_row[endpoint.model]
+            endpoint.in_a_row.pop(endpoint.model, None)
             if not attempt.read:  # else the body decides
-                del endpoint.in_a_row[attempt.name]
+                endpoint.in_a_row.pop(attempt.name, None)
 
     def good(self, attempt: Attempt, now: float) -> None:
         """Record a good answer."""
@@ -76,7 +76,7 @@ class Outcomes:
         if endpoint.slot in records.outliers:
             records.say(endpoint, "back" if is_back else "good", breaker.kind, 1.0)
 
-    def whole(self, attempt: Attempt, now: float) -> None:
+    def completed(self, attempt: Attempt, now: float) -> None:
         """Record a complete answer."""
         endpoint = attempt.endpoint
         times = endpoint.family.times[attempt.stream]
@@ -119,7 +119,7 @@ class Outcomes:
             breaker = endpoint.breaker
             if not (breaker.is_out and breaker.kind is Kind.HANG and attempt.stream):
                 self.good(attempt, now)  # after a hang, the end decides: it may stall again
-            del endpoint.in_a_row[attempt.name]
+            endpoint.in_a_row.pop(attempt.name, None)
         elif verdict is Kind.CUT:
             self.cut(attempt, now)
         else:

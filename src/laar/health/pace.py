@@ -19,10 +19,10 @@ _SPREAD_LEAST = 0.3  # minimum: real times are never steadier
 _SPREAD_AT_FIRST = 1.0
 _DEVIATIONS = 3.0
 _SIZES = 64
-_QUICK = 0.1
+_QUICK = 0.1  # share of the typical duration, as is the next
 _BRIEF = 0.5
 
-_SLOT_MOST = 24.0  # times that an endpoint's mean covers
+_SLOT_MOST = 24.0  # answers that an endpoint's mean covers
 _SLOT_HALF_LIFE_S = 30.0
 _FORGIVE_S = 10.0
 """Half-life of slowness without new samples: an expensive endpoint gets no requests, and would

@@ -20,7 +20,7 @@ _LIGHT = 0.5
 """Minimum weight of an error to trigger a probe: a lighter one may be due to its prompt alone,
 about which a tiny probe says nothing."""
 _DENIED_ROW = 2
-_REJECTED_ROW = 4  # the probe alone decides: clients cause such rows too
+_REJECTED_ROW = 4  # the probe alone decides: clients cause such streaks too
 _COMPARED = USELESS | {Kind.DENIED, Kind.REJECTED}
 """Kinds that count once a sibling has done better with the same probe."""
 _ASKED_FOR = _COMPARED | {Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.HANG}
@@ -70,24 +70,24 @@ class Questions:
                 self._controls.setdefault(min(sound), False)
 
     def rejected(self, endpoint: Endpoint, name: str, now: float) -> None:
-        """Record a client error, and probe for this model if the endpoint gives nothing else."""
+        """Record a client error; probe the endpoint after several in a row for its main model."""
         self.failed_for(endpoint, name)
         if name == endpoint.model and endpoint.in_a_row[name] % _REJECTED_ROW == 0:
             # A client whose requests fail everywhere must not stop all requests meanwhile.
-            excused = any(other.in_a_row[name] >= _REJECTED_ROW for other in endpoint.others())
+            excused = any(o.in_a_row.get(name, 0) >= _REJECTED_ROW for o in endpoint.others())
             self.suspect(endpoint, Kind.REJECTED, 1.0, now, excused=excused)
             self._records.mark(endpoint)
 
     def failed_for(self, endpoint: Endpoint, name: str) -> bool:
         """Record a failure of a model; return whether that model may be at fault, not the endpoint.
 
-        The first in a row still counts for both: an endpoint that fails now and then stays priced.
+        The first in a row counts against both: failing now and then keeps an endpoint's price up.
         """
-        endpoint.in_a_row[name] = row = endpoint.in_a_row[name] + 1
+        endpoint.in_a_row[name] = row = endpoint.in_a_row.get(name, 0) + 1
         if name == endpoint.model or not self._may_ask:
             return False
         if row >= _REJECTED_ROW and row.bit_count() == 1:
-            self.doubts.add((endpoint.slot, name))  # ever more rarely: clients cause such rows
+            self.doubts.add((endpoint.slot, name))  # ever more rarely: clients cause streaks too
         return row > 1
 
     def drop(self, slot: int) -> None:

@@ -29,13 +29,13 @@ would be lost as well."""
 def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: float) -> None:
     """Exclude an endpoint that has become silent, and schedule a probe of one that may have."""
     breaker = endpoint.breaker
-    ends = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S  # if so, most need no check
+    has_ended = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S  # then most need no check
     for attempt in endpoint.attempts:
         if now - attempt.at <= _DOUBTED_S:
             return  # all later attempts are younger
-        if attempt.overdue or attempt.judged or (ends and not attempt.is_followed):
+        if attempt.overdue or attempt.judged or (has_ended and not attempt.is_followed):
             continue
-        silent_s = _silent_s(attempt, now, _DOUBTED_S)
+        silent_s = silence_s(attempt, now, _DOUBTED_S)
         if not silent_s:
             continue
         if silent_s > OVERDUE_S:
@@ -52,18 +52,16 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
             breaker.open(Kind.HANG, now)
 
 
-def silent_for_long(attempt: Attempt, now: float) -> bool:
-    """Return whether an attempt was silent for far too long, while siblings made progress."""
-    return attempt.overdue or _silent_s(attempt, now, OVERDUE_S) > 0.0
+def silence_s(attempt: Attempt, now: float, beyond_s: float = OVERDUE_S) -> float:
+    """Return for how long an attempt has been silent while siblings made progress, in seconds.
 
-
-def _silent_s(attempt: Attempt, now: float, beyond_s: float) -> float:
-    """Return the seconds of silence; 0 unless longer than `beyond_s` and than is typical."""
+    Return 0 for a silence that is not longer than `beyond_s`, or than is typical.
+    """
     if not attempt.timed:
         return 0.0
-    endpoint, is_whole = attempt.endpoint, not attempt.stream  # headers come at the end
+    endpoint, at_once = attempt.endpoint, not attempt.stream  # headers come with the body's end
     waiting_for = Stage(attempt.stage + 1)
-    if is_whole or (attempt.stage is Stage.ACCEPTED and not attempt.read):
+    if at_once or (attempt.stage is Stage.ACCEPTED and not attempt.read):
         waiting_for = Stage.OVER
     # Any request that has got as far as this one waits to, or as `ANSWERING`, breaks the silence.
     since = max(attempt.at, *endpoint.progress_at[min(waiting_for, Stage.ANSWERING) :])
@@ -73,7 +71,7 @@ def _silent_s(attempt: Attempt, now: float, beyond_s: float) -> float:
     if silent_s <= beyond_s:
         return 0.0
     times = endpoint.family.times[attempt.stream]
-    if silent_s <= times.limit_s(Stage.OVER if is_whole else waiting_for, attempt.predicted_s):
+    if silent_s <= times.limit_s(Stage.OVER if at_once else waiting_for, attempt.predicted_s):
         return 0.0
     overtaken = 0
     for other in endpoint.others():

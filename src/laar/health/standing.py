@@ -135,7 +135,7 @@ def set_apart(records: Records, slots: Sequence[int], now: float) -> Standing:
 def _why_out(endpoint: Endpoint, now: float) -> str:
     breaker, fault = endpoint.breaker, endpoint.fault
     if breaker.state is State.HALF_OPEN:
-        return f"failing ({fault}): a request is on trial there"
+        return f"failing ({fault}): a trial request is in flight there"
     if breaker.state is State.SUSPECT:
         return f"suspect ({fault}): the picker probes it first"
     wait_s = max(0.0, breaker.trial_at - now)

@@ -15,13 +15,15 @@ import asyncio
 import math
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import aiohttp
-import orjson
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 
 from laar.accuracy.features import language_of, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome, parse_outcome
@@ -29,6 +31,7 @@ from laar.accuracy.fitting.records import texts_of
 from laar.client.transport import Reply, completions_url, post
 from laar.client.until import RETRYABLE, Message, pause_s
 from laar.datalayer.fetching import read_capped
+from laar.datalayer.served_names import read_list
 from laar.errors import SettingError
 from laar.measuring.asking import Asking
 from laar.measuring.checks import decide
@@ -39,7 +42,14 @@ _TRIES = 3  # attempts at a request that the endpoint refuses; the next run trie
 _BEGINS = b'{"query_id":'  # start of each line from `dump_outcome`
 _DISCOVER_S = 10.0
 _MAX_MODELS_BYTES = 4 * 2**20
-_NOT_A_LIST = (ValueError, LookupError, TypeError, AttributeError)  # errors on unexpected JSON
+
+_COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TextColumn("{task.fields[note]}"),
+    TimeElapsedColumn(),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +92,58 @@ class Counts:
     mended_bytes: int = 0
 
 
+def ask(
+    endpoints: Sequence[str],
+    models: Sequence[str],
+    questions: Sequence[Question],
+    out: Path,
+    asking: Asking,
+    *,
+    console: Console,
+    seconds: float | None = None,
+) -> Counts:
+    """Measure with a progress bar; return the counts.
+
+    Args:
+        endpoints: base URLs.
+        models: models to ask; empty for all that are served.
+        questions: the questions; if there is a time limit, any prefix should be balanced.
+        out: JSONL file of the outcomes, as in `measure`.
+        asking: how to ask.
+        console: where to show the bar.
+        seconds: time limit; None for no limit.
+
+    Raises:
+        SettingError: an endpoint, model or file does not exist or can't be used.
+    """
+    counts = Counts()
+
+    async def run(bar: Bar) -> None:
+        nonlocal counts
+        targets = await discover(endpoints, headers=asking.headers)
+        known = {target.model for target in targets}
+        if missing := ", ".join(sorted(set(models) - known)):
+            served = ", ".join(sorted(known))
+            raise SettingError(f"no endpoint serves {missing}; they serve {served}")
+        targets = [target for target in targets if not models or target.model in models]
+        task = bar.add_task("asking", total=None, note="")
+
+        def show(now: Counts) -> None:
+            nonlocal counts
+            counts = now
+            note = f"{now.correct} right, {now.failed} without an answer"
+            total = now.total if seconds is None else None
+            bar.update(task, completed=now.resumed + now.asked, total=total, note=note)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                counts = await measure(targets, questions, out, asking, progress=show)
+
+    with Bar(*_COLUMNS, console=console) as bar:
+        asyncio.run(run(bar))
+    return counts
+
+
 async def discover(
     base_urls: Sequence[str], *, headers: Mapping[str, str] | None = None
 ) -> list[Target]:
@@ -98,36 +160,27 @@ async def discover(
             try:
                 async with session.get(url) as answer:
                     answer.raise_for_status()
-                    listed = orjson.loads(await read_capped(answer.content, _MAX_MODELS_BYTES))
-                # Several names with one root come from vLLM's --served-model-name; answers name
-                # the first. An adapter has a different root.
-                roots: dict[str, Target] = {}
-                for model in listed["data"]:
-                    target = _target(base_url, model, roots.values())
-                    roots.setdefault(str(model.get("root") or model["id"]), target)
-            except (aiohttp.ClientError, OSError, *_NOT_A_LIST) as fault:
+                    listed = read_list(await read_capped(answer.content, _MAX_MODELS_BYTES))
+            except (aiohttp.ClientError, OSError, ValueError) as fault:
                 # Not the repr: it includes the request's headers and thus the key.
                 why = f"{type(fault).__name__}: {fault}"
                 raise SettingError(f"{url} lists no models ({why}): is it running?") from None
-            if not roots:
+            if not listed:
                 raise SettingError(f"{url} lists no models: is one loaded?")
+            # Several names with one root come from vLLM's --served-model-name; answers name the
+            # first. An adapter has a different root, and its base's window.
+            windows = {model.name: model.max_model_len for model in listed}
+            roots: dict[str, Target] = {}
+            for name, root, parent, window in listed:
+                target = Target(
+                    base_url=base_url,
+                    model=name,
+                    base=parent or None,
+                    window_tokens=window or windows.get(parent) or math.inf,
+                )
+                roots.setdefault(root or name, target)
             targets.extend(roots.values())
     return targets
-
-
-def _target(base_url: str, model: Mapping[str, Any], others: Iterable[Target]) -> Target:
-    """Return an entry of ``/v1/models`` as target; adapters without a window use their base's."""
-    base, window = model.get("parent"), model.get("max_model_len")
-    base = base if isinstance(base, str) and base and base != model["id"] else None
-    windows = [target.window_tokens for target in others if target.model == base]
-    if type(window) is int and window > 0:
-        windows = [float(window)]
-    return Target(
-        base_url=base_url,
-        model=str(model["id"]),
-        base=base,
-        window_tokens=min(windows, default=math.inf),
-    )
 
 
 async def measure(
@@ -257,18 +310,17 @@ class _Run:
                 if least_tokens + (self.asking.max_tokens or 1) > target.window_tokens:
                     self.counts.too_long += 1
                     continue
-                outcome = await self._outcome(target, question, messages)
+                outcome = await self._outcome(target, question, messages, chars)
                 if outcome.prompt_tokens and chars >= _LEAST_CHARS:
                     known = self.densities.get(kind, 0.0)
                     self.densities[kind] = max(known, chars / outcome.prompt_tokens)
                 self._note(outcome)
 
     async def _outcome(
-        self, target: Target, question: Question, messages: Sequence[Message]
+        self, target: Target, question: Question, messages: Sequence[Message], chars: int
     ) -> MeasuredOutcome:
         body = {"model": target.model, "messages": list(messages), **self.asking.params}
         reply = await self._reply(target, body)
-        texts = [text for message in messages for text in texts_of(message)]
         # The user's last text, as in serving, even if other messages follow.
         users = [message for message in messages if message.get("role") in ("user", None)]
         asked = ([text for message in users for text in texts_of(message)] or [""])[-1]
@@ -280,7 +332,7 @@ class _Run:
             correct=correct,
             language=language_of(asked),
             task=question.task or task_of(asked),
-            prompt_chars=sum(map(len, texts)),
+            prompt_chars=chars,
             prompt_tokens=completion.prompt_tokens if completion else None,
             cached_tokens=completion.cached_tokens if completion else None,
             completion_tokens=completion.completion_tokens if completion else None,

@@ -12,6 +12,7 @@ from typing import Annotated
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from laar.accuracy.fitting.records import MAX_TASK_CHARS
 from laar.client.until import Message
 from laar.errors import SettingError, first_fault
 from laar.measuring.checks import CheckSpec
@@ -45,7 +46,7 @@ class _FileQuestion(BaseModel):
     id: Annotated[str, Field(min_length=1, max_length=256)] = ""
     messages: Annotated[list[dict[str, object]], Field(min_length=1)]
     check: CheckSpec
-    task: str | None = None
+    task: Annotated[str, Field(max_length=MAX_TASK_CHARS)] | None = None
 
 
 def read_questions(path: Path) -> list[Question]:

@@ -22,8 +22,8 @@ from laar.measuring.questions import Question
 
 LOOKUP_TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Nominal prompt lengths in tokens of six characters, spaced to show the time per token. Real
-tokenizers produce two or three times as many, so prompts have 200 to 20,000 tokens and come close
-to any engine's window."""
+tokenizers produce two or three times as many, so prompts have 200 to 20,000 tokens, which fit into
+most engines' windows."""
 
 _LOOKUP_CHARS = 6
 _PAIR_CHARS = 80  # two UUIDs in JSON

@@ -9,7 +9,7 @@ from typing import Any
 from laar.core.cost import CostWeights
 from laar.core.policy import Policy
 from laar.errors import SettingError
-from laar.policies.guarding import GuardedFilter, GuardedPicker, GuardedScorer, guarded
+from laar.policies.guarding import Guarded, guarded
 from laar.policies.own import OWN
 from laar.policies.profile import FilterUse, PickerUse, Profile, ScorerUse
 from laar.policies.registry import Found, Kind, Parameters, find
@@ -77,16 +77,16 @@ def _policy(found: Found, given: Parameters, weights: CostWeights) -> Policy:
 
 
 def _composed(name: str, profile: Profile, weights: CostWeights) -> Policy:
-    def made(kind: Kind, guard: type[Any], use: FilterUse | ScorerUse | PickerUse) -> Any:
+    def made(kind: Kind, use: FilterUse | ScorerUse | PickerUse) -> Any:
         found = find(OWN, kind, use.name)
         part = _made(found, use.parameters, weights)
-        return guard(part, use.name) if found.origin else part
+        return Guarded(part, use.name) if found.origin else part
 
     return Policy(
         name=name,
-        filters=[made(Kind.FILTER, GuardedFilter, use) for use in profile.filters],
-        scorers=[(made(Kind.SCORER, GuardedScorer, use), use.weight) for use in profile.scorers],
-        picker=made(Kind.PICKER, GuardedPicker, profile.picker),
+        filters=[made(Kind.FILTER, use) for use in profile.filters],
+        scorers=[(made(Kind.SCORER, use), use.weight) for use in profile.scorers],
+        picker=made(Kind.PICKER, profile.picker),
         knows_retries=any(use.name == "laar" for use in profile.scorers),
     )
 

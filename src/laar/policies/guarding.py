@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from laar.core.endpoints import Floats, Mask
-from laar.core.interfaces import BY_CANDIDATE, Filter, Picker, Scorer, View
+from laar.core.interfaces import BY_CANDIDATE, View
 from laar.core.policy import Policy
 
 MAX_REASONS = 16
@@ -29,31 +29,28 @@ class BrokenPromiseError(Exception):
 
 
 @dataclass(slots=True)
-class GuardedFilter:
-    """Checks that a filter returns one boolean for each candidate."""
+class Guarded:
+    """A filter, scorer or picker whose results are checked.
 
-    inner: Filter
+    Args:
+        inner: the extension.
+        name: its name, for messages.
+    """
+
+    inner: Any
     name: str
+    _reasons: set[str] = field(default_factory=set)
 
     def keep(self, view: View) -> Mask:
-        """Return the filter's mask as booleans."""
+        """Return the filter's mask; it must hold one boolean for each candidate."""
         _protect(view)
         mask = np.asarray(self.inner.keep(view))
         if mask.dtype != np.bool_ or mask.shape != view.slots.shape:
             raise BrokenPromiseError(_unlike("a mask", mask, view))
         return mask
 
-
-@dataclass(slots=True)
-class GuardedScorer:
-    """Checks that a scorer returns a number for each candidate, and clamps it to 0..1."""
-
-    inner: Scorer
-    name: str
-    _reasons: set[str] = field(default_factory=set)
-
     def score(self, view: View) -> Floats:
-        """Return the scorer's scores, clamped."""
+        """Return the scorer's scores, clamped to 0..1; each candidate must have a number."""
         _protect(view)
         before = view.reason
         scores = np.asarray(self.inner.score(view), np.float64)
@@ -65,6 +62,16 @@ class GuardedScorer:
             view.reason = before
         return np.clip(scores, 0.0, 1.0)
 
+    def order(self, scores: Floats, view: View) -> Sequence[int]:
+        """Return the picker's order as integers; it must name each position once."""
+        _protect(view)
+        order = [int(position) for position in self.inner.order(scores.copy(), view)]
+        if sorted(order) != list(range(len(scores))):
+            raise BrokenPromiseError(
+                f"an order of {len(scores)} candidates must name each exactly once"
+            )
+        return order
+
     def _known(self, reason: object) -> bool:
         if reason in self._reasons:
             return True
@@ -75,31 +82,13 @@ class GuardedScorer:
         return False
 
 
-@dataclass(slots=True)
-class GuardedPicker:
-    """Checks that a picker names each position once."""
-
-    inner: Picker
-    name: str
-
-    def order(self, scores: Floats, view: View) -> Sequence[int]:
-        """Return the picker's order as integers."""
-        _protect(view)
-        order = [int(position) for position in self.inner.order(scores.copy(), view)]
-        if sorted(order) != list(range(len(scores))):
-            raise BrokenPromiseError(
-                f"an order of {len(scores)} candidates must name each exactly once"
-            )
-        return order
-
-
 def guarded(policy: Policy, name: str) -> Policy:
     """Return the policy with guards around all its parts; `name` is used in messages."""
     return replace(
         policy,
-        filters=[GuardedFilter(filter_, name) for filter_ in policy.filters],
-        scorers=[(GuardedScorer(scorer, name), weight) for scorer, weight in policy.scorers],
-        picker=GuardedPicker(policy.picker, name) if policy.picker else None,
+        filters=[Guarded(filter_, name) for filter_ in policy.filters],
+        scorers=[(Guarded(scorer, name), weight) for scorer, weight in policy.scorers],
+        picker=Guarded(policy.picker, name) if policy.picker else None,
     )
 
 

@@ -44,18 +44,17 @@ class ShuffledMaxScore:
 class WeightedRandom:
     """Random, with chances proportional to the scores. llm-d's `weighted-random-picker`.
 
-    Sorts by keys `u ** (1 / score)`, descending (Efraimidis and Spirakis, 2006), in logarithms so
-    that small scores keep their order.
+    Sorts by keys `u ** (1 / score)`, descending (Efraimidis and Spirakis, 2006), as negative
+    logarithms so that small scores keep their order.
     """
 
     def order(self, scores: Floats, view: View) -> list[int]:
         """Sample without replacement; a score of zero comes last."""
         keys = [
-            math.log(1.0 - view.rng.random()) / score if score > 0.0 else -math.inf
+            -math.log(1.0 - view.rng.random()) / score if score > 0.0 else math.inf
             for score in scores.tolist()
         ]
-        draws = [view.rng.random() for _ in keys]
-        return sorted(range(len(keys)), key=lambda i: (-keys[i], draws[i]))
+        return least(keys, view.rng)
 
 
 class RandomOrder:
@@ -75,7 +74,7 @@ def ranks(order: Sequence[int]) -> Floats:
     return scores
 
 
-def least(values: Floats, rng: random.Random) -> list[int]:
+def least(values: Floats | Sequence[float], rng: random.Random) -> list[int]:
     """Return positions by ascending value, with equals in random order."""
     draws = [rng.random() for _ in values]
     return sorted(range(len(draws)), key=lambda i: (values[i], draws[i]))

@@ -1,9 +1,9 @@
 """Advice on what keeps prompts from sharing a prefix, and how much prefill fixing it would save.
 
 One prompt per second is split into lines, in the order of its model's chat template; all tools
-count as one line. A line that most prompts of an agent contain belongs to its frame. Text before a
-line of the frame that differs by prompt (a date, a working directory) breaks the prefix there.
-Every prompt passes through a simulated cache twice: as it is, and with such lines moved to the end
+count as one line. A line that most prompts of an agent contain belongs to its frame. Text before
+such a line that differs between prompts (a date, a working directory) breaks the prefix there.
+Every prompt passes through a simulated cache twice: as it is, and with such text moved to the end
 and the tools sorted. The difference is the potential saving.
 No text is kept, only hashes, except the names of models and tools.
 """
@@ -44,9 +44,9 @@ _USUAL = 0.3  # share of prompts that a finding must occur in
 _WORTH = 0.02  # minimum share of the prompt that is reported
 
 _FIXED = ("system", "developer", "tools")
-_SHORT, _LONG = 500, 4_000  # maximum differing characters at a system prompt's end, and before
+_SHORT, _LONG = 500, 4_000  # characters that may differ at a system prompt's end, and before it
 _LEARNT = 4  # prompts until an agent's frame is known
-_FEW = 0.1  # minimum share of the prompt after a question, or in another order
+_FEW = 0.1  # minimum share after the user's text, or in another order, that is reported
 _ASKED = ("user", "")
 _WHERE = {
     "user": "the user's text",
@@ -70,7 +70,7 @@ _CAUSES = (
     ("a path", re.compile(r".*[/\\].*")),
     ("a number", re.compile(r"\d[\d.,%]*\w{0,2}")),
 )
-"""Kinds of words, the most telling first."""
+"""Kinds of differing words, the most informative first."""
 _WORD = re.compile(r"[^\s\"'(),;<>\[\]{}]+")
 _MAX_WORDS, _MAX_NAMED = 64, 8  # words kept where prompts differ, and words classified
 
@@ -179,9 +179,9 @@ class Advisor:
 
     def _agent(self, model: str, names: Sequence[str], lines: Sequence[_Line]) -> _Agent:
         """Return the agent whose prompts begin most like this one."""
-        told = sorted(lines, key=lambda line: line.role == "tools")
-        ends = accumulate(line.size for line in told)
-        head = [line for line, end in zip(told, ends, strict=True) if end - line.size < _HEAD]
+        ordered = sorted(lines, key=lambda line: line.role == "tools")
+        ends = accumulate(line.size for line in ordered)
+        head = [line for line, end in zip(ordered, ends, strict=True) if end - line.size < _HEAD]
         keys = [hash((model, line.unordered)) for line in head]
         votes = Counter[int]()
         for key, line in zip(keys, head, strict=True):
@@ -356,7 +356,7 @@ def _advice(agent: _Agent) -> Advice:
             continue
         where = _WHERE.get(found.role, _WHERE[""])
         if found.role == "tools":
-            said.append("The tools differ between prompts, and precede what all prompts share.")
+            said.append("The tools differ between prompts and come before text that all share.")
         elif found.causes:
             cause = found.causes.most_common(1)[0][0]
             said.append(f"Prompts differ after character {found.at} of {where}: {cause}.")
@@ -378,7 +378,7 @@ def _advice(agent: _Agent) -> Advice:
     if counts["question"] >= _FEW * total:
         share = counts["question"] / total
         said.append(
-            f"The user's text precedes {share:.0%} of the prompt that was seen before: documents "
+            f"{share:.0%} of the prompt was seen before but comes after the user's text: documents "
             "and tool results are shared only if they come before the question."
         )
     if counts["order"] >= _FEW * total:

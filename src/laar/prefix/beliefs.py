@@ -33,8 +33,8 @@ MAX_ROOTS = 10_000
 """Maximum first blocks with a known engine name, per endpoint; about a megabyte."""
 
 _ROOT_MARGIN = 1.25
-"""Factor on the mean length, since some first blocks hold more text. Too long is harmless: prompts
-that share the engine's block are counted separately, and only one of them is forgotten."""
+"""Factor on the mean length, since some first blocks hold more text. An overestimate is harmless:
+prompts that share the engine's block then count separately, and only one of them is forgotten."""
 
 BYTES_PER_TOKEN = 4
 """Bytes per token of English prose; assumed until engines report prompt lengths."""
@@ -118,7 +118,7 @@ class PrefixBeliefs:
         self.templates = Templates()
         self.advises_at = -math.inf
         self._roots: dict[int, dict[int | bytes, int]] = {}
-        self._density = Density(BYTES_PER_TOKEN)
+        self.density = Density(BYTES_PER_TOKEN)
         self._slots = 0
         self._lengths = PromptLengths()
         self.watcher: PrefixWatcher | None = None
@@ -238,11 +238,11 @@ class PrefixBeliefs:
     def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
         """Return `PrefixMatch.again`, with 0 where the uncached part has room."""
         index, slots = self.index, len(shares)
-        room = index.room_bytes[:slots] - index.held_bytes[:slots]
-        if np.minimum.reduce(room) >= max(chain.total_bytes, 1):  # usually all have room, or none
+        free = index.room_bytes[:slots] - index.held_bytes[:slots]
+        if np.minimum.reduce(free) >= max(chain.total_bytes, 1):  # usually all have room, or none
             return None
         fresh = np.maximum(chain.total_bytes * (1.0 - shares), 1.0)
-        over = fresh - room
+        over = fresh - free
         full = (over > 0.0).nonzero()[0]
         if not len(full):
             return None
@@ -273,7 +273,7 @@ class PrefixBeliefs:
         if prompt_tokens > 0 and model:
             self._lengths.learn(receipt.chain, model, prompt_tokens)
         if self.index.settle(receipt, share) and prompt_tokens > 0 and receipt.chain.total_bytes:
-            self._density.learn(receipt.slot, receipt.chain.total_bytes, prompt_tokens)
+            self.density.learn(receipt.slot, receipt.chain.total_bytes, prompt_tokens)
         if self.watcher is not None:
             self.watcher.ended(receipt, ok=True, share=share)
 
@@ -282,13 +282,9 @@ class PrefixBeliefs:
         if self.published is not None:
             self.published.drop(slot)
         self._roots.pop(slot, None)
-        self._density.drop(slot)
+        self.density.drop(slot)
         if slot < self._slots:
             self.index.drop(slot)
-
-    def bytes_per_token(self) -> float:
-        """Return the mean bytes of prompt per token over all slots."""
-        return self._density.mean
 
     def clear(self, slot: int, *, late: bool = False) -> None:
         """Forget the slot's cached prompts; requests in flight still count.
@@ -318,7 +314,7 @@ class PrefixBeliefs:
         begins = event.parent is None and event.hashes and not event.tier
         if begins and not past and slot < self._slots:
             known = self._roots.setdefault(slot, {})
-            first_bytes = _ROOT_MARGIN * event.block_size * self._density.of(slot)
+            first_bytes = _ROOT_MARGIN * event.block_size * self.density.of(slot)
             self.index.set_first_block(slot, first_bytes)
             begun = self.index.new_roots(slot).difference(known.values())
             if len(begun) == 1 and len(known) < MAX_ROOTS:
@@ -363,12 +359,12 @@ class PrefixBeliefs:
         return float(self.index.oldest_at[slot]) if 0 <= slot < self._slots else -math.inf
 
     def restore_sizes(self, bytes_per_token: float, rooms_bytes: Mapping[int, int]) -> None:
-        """Restore known sizes by slot, which hold until engines report theirs."""
-        self._density = Density(bytes_per_token)
+        """Restore cache sizes by slot, which are used until engines report theirs."""
+        self.density = Density(bytes_per_token)
         for slot, room_bytes in rooms_bytes.items():
             self.index.set_capacity(slot, room_bytes)
 
     def set_capacity(self, slot: int, tokens: float) -> None:
         """Set the cache size in tokens as the engine reports it."""
         if slot < self._slots and tokens == tokens:  # not NaN (unknown)
-            self.index.set_capacity(slot, int(tokens * self._density.of(slot)))
+            self.index.set_capacity(slot, int(tokens * self.density.of(slot)))

@@ -34,7 +34,7 @@ from xxhash import xxh3_64_intdigest
 from laar.prefix.lengths import Weighed
 
 MAX_HASHED_BYTES = 4 << 20
-"""Text beyond this counts as uncached: four times the longest context served today (1M tokens)."""
+"""Text beyond this counts as uncached. It is the longest context served today, 1M tokens."""
 
 RUN = 32
 """Blocks hashed and remembered together: 2 KiB at a prompt's start, 32 KiB from 32 KiB on. Fewer

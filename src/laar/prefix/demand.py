@@ -6,7 +6,7 @@ copy depends on their number. The estimate is the number of recent requests (Lin
 that was requested often keeps being requested).
 
 Requests are counted only at a few depths of the prompt, ever further apart, so that a request costs
-about twenty look-ups at any length. Counts fade with `HORIZON_S`.
+at most 24 look-ups at any length. Counts fade with `HORIZON_S`.
 """
 
 from __future__ import annotations

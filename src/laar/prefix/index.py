@@ -103,12 +103,10 @@ class Receipt:
 
     Args:
         chain: the prompt.
-        matched: blocks that were probably cached at the decision.
-        proven: how many of these a successful request had used.
+        proven: number of proven blocks that were probably cached at the decision.
     """
 
     chain: Chain
-    matched: int
     proven: int
     _cache: _Cache
     _stamp: int
@@ -177,11 +175,11 @@ class PrefixIndex:
         Every receipt must be passed once to `settle` or `retract`: open ones are remembered.
         """
         cache, self._now = self._caches[slot], now
-        matched, proven, witness = self._use(cache, chain.hashes, settled=False)
+        proven, witness = self._use(cache, chain.hashes, settled=False)
         stamp = self._stamp
         self._fit(cache)
         cache.claims[stamp] = chain.hashes
-        return Receipt(chain, matched, proven, cache, stamp, witness)
+        return Receipt(chain, proven, cache, stamp, witness)
 
     def retract(self, receipt: Receipt) -> None:
         """Remove the entry of a request that failed.
@@ -382,16 +380,16 @@ class PrefixIndex:
 
     def _use(
         self, cache: _Cache, hashes: array[int], *, settled: bool, claim: int = 0
-    ) -> tuple[int, int, int]:
-        """Make the prompt the slot's latest use; return blocks held before, proven, and witness.
+    ) -> tuple[int, int]:
+        """Make the prompt the slot's latest use; return the blocks proven before, and the witness.
 
         Does not evict yet. `claim` is the stamp of the open request it is for, if known.
         """
         self._stamp += 1
-        held, proven, witness = 0, 0, 0
-        end, edge = len(hashes), 0
+        held = proven = witness = edge = 0
+        end = len(hashes)
         if not end:
-            return 0, 0, 0
+            return 0, 0
         root = cache.root(hashes) if cache.root_blocks > 1 else hashes[0]
         while held < end and (use := cache.by_head.pop(hashes[held], None)) is not None:
             shared = shared_from(use.hashes, hashes, held)
@@ -414,7 +412,7 @@ class PrefixIndex:
         self._use_blocks += end
         self._segments.tag(1 << cache.slot, hashes, held, edge)
         self.held_bytes[cache.slot] += ENDS[end] - ENDS[held]
-        return held, proven, witness
+        return proven, witness
 
     def _cut(self, cache: _Cache, use: _Use, keep: int) -> int:
         """Truncate a use to its first `keep` blocks; return the number removed."""

@@ -5,10 +5,10 @@ mixed. Tokenizers have common habits, though: most words are one token, a number
 to three digits, a symbol is about half a token, a line starts a new token. So a text's length is
 computed as a weighted count of its characters and of the points where one character class follows
 another. On prose, code, markup, tables and texts in twenty languages, the weights below are within
-15 % of four tokenizers for four texts of five; with a flat four bytes per token, for two of five.
+15 % of four tokenizers for four of five texts; with a flat four bytes per token, for two of five.
 
 The weights of each model are learned from the lengths that its engines report (recursive least
-squares); after thirty reports they are within 15 % for nine texts of ten. Images and the tokens
+squares); after thirty reports they are within 15 % for nine of ten texts. Images and the tokens
 that a chat template adds to a message have weights like the others.
 
 Once an answer in a conversation has reported its tokens, they are used for the known part; the
@@ -54,7 +54,7 @@ _WINDOWS, _WINDOW_BYTES = 12, 128
 """Number and length of samples of a long text: 2 % error, and 20 us for any length."""
 
 _LEAST, _MOST = 0.05, 5.0  # tokens per byte
-_MOST_OF_IMAGE = 20_000.0
+_MOST_OF_IMAGE = 20_000.0  # tokens
 _MOST_SPREADS = 3.0  # cap on the error of a report, in standard deviations
 _RENEWAL = 0.005  # share of the initial uncertainty added with each report: traffic changes
 

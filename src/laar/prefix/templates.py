@@ -31,7 +31,7 @@ MAX_SEEN = 20_000
 
 _EVERY = 8  # blocks between two remembered ones
 _ENOUGH = 32  # answers needed on which the arrangements disagreed
-_DISAGREE = 0.1
+_DISAGREE = 0.1  # difference of expected cached shares beyond which arrangements disagree
 
 
 class Template(NamedTuple):

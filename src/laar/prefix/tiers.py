@@ -15,7 +15,7 @@ from array import array
 from bisect import bisect_left
 
 HOST, FAR = 1, 2
-"""Tiers beyond the device's memory, which is 0."""
+"""Tiers of memory slower than the device's, which is tier 0."""
 
 _SHARES = (0.2, 0.4)
 """Initial ratios of fetching to computing time, for the host and beyond; vLLM's router assumes 0.2

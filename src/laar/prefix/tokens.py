@@ -39,7 +39,6 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-from laar.latest import Latest
 from laar.prefix.blocks import Chain
 from laar.prefix.segments import shared_blocks
 from laar.prefix.tiers import Tiers
@@ -51,11 +50,17 @@ MAX_BLOCKS = 1_000_000
 that, the endpoint with most of them uses the text index until its cache is empty."""
 
 MAX_TEXTS = 400_000
-"""Maximum blocks of text with known engine blocks, about 60 MB: 750 conversations of 400 kB."""
+"""Maximum blocks of text with known engine blocks, about 60 MB: 750 conversations of 400 kB. A text
+with more than `_BLOCKS_EACH` engine blocks for each counts as a longer one: 200 MB at most."""
 
 MAX_EXPECTED = 8192
-"""Maximum requests whose blocks are expected under an id; 3 kB each for 6,000 tokens."""
+"""Maximum requests whose blocks are expected by session; 3 kB each for 6,000 tokens."""
 
+MAX_EXPECTED_BLOCKS = 4_000_000
+"""Maximum blocks of these requests together, 32 MB; beyond that the oldest are forgotten."""
+
+_MORE_TOKENS = 16_384  # of images, beyond two tokens per byte of a prompt
+_BLOCKS_EACH = 64
 _MAX_LATE = 8  # answered requests of an endpoint whose events have not come yet
 _MAX_ANCHORS = 64  # offsets per text with a known token; a conversation has one per turn
 
@@ -111,6 +116,7 @@ class _Text:
     size: int
     blocks: array[int]
     anchors: list[tuple[int, float]]
+    weight: int  # number of blocks of text that it counts as
 
     def tokens_at(self, place_bytes: int) -> float:
         """Return the number of tokens before an offset in the text, exact at its anchors."""
@@ -128,7 +134,7 @@ class _Held:
 
     model: str
     size: int = 0
-    whole: bool = False
+    exact: bool = False  # no event was missed since it was empty
     left_out: bool = False  # it had too many blocks, and is ignored until empty
     since_s: float = math.nan  # when it was last empty, by its engine's clock
     own: dict[int | bytes, int] = field(default_factory=dict)  # blocks by the engine's name
@@ -158,7 +164,8 @@ class TokenBlocks:
         self._parents: dict[int, int] = {}  # the parent of a prompt's first block is 0
         self._known: dict[str, dict[int, _Text]] = {}  # texts by model, then by block
         self._order: OrderedDict[_Text, str] = OrderedDict()
-        self._expected: Latest[str, _Expected] = Latest(MAX_EXPECTED)
+        self._expected: dict[str, _Expected] = {}
+        self._expected_blocks = 0
         self.tiers = Tiers()
         self.blocks = self.texts = 0
 
@@ -242,7 +249,7 @@ class TokenBlocks:
         """Record that a cache has been empty since `at_s`, by its engine's clock."""
         self.lost(slot)
         before = self._slots.get(slot)
-        self._slots[slot] = _Held(model, before.size if before else 0, whole=True, since_s=at_s)
+        self._slots[slot] = _Held(model, before.size if before else 0, exact=True, since_s=at_s)
 
     def restarted(self, slot: int, started_s: float = math.nan) -> bool:
         """Handle an engine's restart; return whether its events have shown it already.
@@ -312,6 +319,8 @@ class TokenBlocks:
         held = self._slots.get(slot)
         if held is None or not held.size or held.left_out or not len(chain):
             return ""
+        if len(self._expected) >= MAX_EXPECTED:
+            self._forget_oldest()
         self._expected[session] = _Expected(slot, chain, tokens)
         return session
 
@@ -339,11 +348,12 @@ class TokenBlocks:
     ) -> None:
         """Append blocks to those of a session's request; the first may follow cached blocks."""
         expected = self._expected[session]
-        blocks, is_first = expected.blocks, not expected.blocks
+        blocks, before, is_first = expected.blocks, len(expected.blocks), not expected.blocks
         if not is_first and blocks[-1] != parent:
             return  # the request was also sent to another endpoint
         if is_first:
-            cached = self._up_to(parent)
+            most_tokens = 2 * expected.chain.total_bytes + _MORE_TOKENS
+            cached = self._up_to(parent, most_tokens // size)
             if cached is None:
                 del self._expected[session]
                 return
@@ -351,14 +361,21 @@ class TokenBlocks:
         blocks.extend(own)
         if is_first and expected.is_answered:
             self._learn_expected(expected, model, size)
+        self._expected_blocks += len(blocks) - before
+        while self._expected_blocks > MAX_EXPECTED_BLOCKS:
+            self._forget_oldest()
 
-    def _up_to(self, hash_: int) -> list[int] | None:
-        """Return a prompt's blocks up to this one; None if one of them is no longer held."""
+    def _forget_oldest(self) -> None:
+        oldest = self._expected.pop(next(iter(self._expected)))
+        self._expected_blocks -= len(oldest.blocks)
+
+    def _up_to(self, hash_: int, most: int) -> list[int] | None:
+        """Return a prompt's blocks up to this one; None for over `most`, or if one is not held."""
         found = []
         while hash_:
             found.append(hash_)
             hash_ = self._parents.get(hash_, -1)
-            if hash_ < 0 or len(found) > self.blocks:  # or they form a cycle
+            if hash_ < 0 or len(found) > most:
                 return None
         return found[::-1]
 
@@ -374,15 +391,17 @@ class TokenBlocks:
         if not len(chain) or not tokens or not blocks or len(chain) > MAX_TEXTS:
             return
         known = self._known.setdefault(model, {})
-        text = _Text(chain, tokens, size, blocks, [(0, 0.0), (chain.total_bytes, float(tokens))])
+        weight = max(len(chain), len(blocks) // _BLOCKS_EACH)
+        ends = [(0, 0.0), (chain.total_bytes, float(tokens))]
+        text = _Text(chain, tokens, size, blocks, ends, weight)
         self._anchor(text, *self._deepest(known, chain))
         for hash_ in chain.hashes:
             known[hash_] = text
         self._order[text] = model
-        self.texts += len(chain)
+        self.texts += weight
         while self.texts > MAX_TEXTS:
             old, of = self._order.popitem(last=False)
-            self.texts -= len(old.chain)
+            self.texts -= old.weight
             others = self._known[of]
             for hash_ in old.chain.hashes:
                 if others.get(hash_) is old:  # newer texts have taken over the shared blocks
@@ -424,8 +443,8 @@ class TokenBlocks:
     ) -> npt.NDArray[np.float64] | None:
         """Replace the text index's shares of a prompt by those from events.
 
-        Return the shares that take as long to compute as the slower copies to fetch; None if no
-        slot has any.
+        Return by slot the share that takes as long to compute as its slower copies to fetch; None
+        if there are no such copies.
 
         Args:
             chain: the prompt.
@@ -451,7 +470,7 @@ class TokenBlocks:
             of_text *= 1.0 if chain.tokens else share
             believed = float(shares[slot])
             # For token ids, partial blocks don't count; a chat continues with an answer that does.
-            if of_text >= believed or (held.whole and (chain.tokens or found < wanted)):
+            if of_text >= believed or (held.exact and (chain.tokens or found < wanted)):
                 if of_text < believed:
                     late = (shared_blocks(chain.hashes, other.hashes) for _, other in held.late)
                     coming = min(believed, max(claimed(slot), chain.fraction(max(late, default=0))))

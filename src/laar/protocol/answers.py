@@ -1,7 +1,7 @@
 """Read endpoints' answers, and build error answers.
 
-A streamed answer consists of server-sent events. An event may be split over any number of pieces;
-the last event with usage counts. Reading never changes a byte and never fails: values
+A streamed answer consists of server-sent events, which may be split over any number of pieces. Its
+usage is that of the last event with usage. Reading never changes a byte and never fails: values
 that can't be read stay unknown.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from laar.accuracy.signs import Sign
 
 MAX_ANSWER_BYTES = 1 << 20
-"""Maximum size of a JSON answer, or of an event-stream line, that is buffered to read usage."""
+"""Maximum size of a JSON answer, or of a line of an event stream, that is buffered to be read."""
 
 _ERROR_TYPES = {
     400: "invalid_request_error",
@@ -36,9 +36,8 @@ _ERROR_TYPES = {
     503: "service_unavailable_error",
 }
 
-
 MAX_ERROR_BYTES = 4096
-"""Maximum bytes of an error's text that are examined to attribute the fault."""
+"""Maximum bytes of an error's text that are examined to find out whose fault it is."""
 
 _LONGEST_BEGINNING = 64
 _ERROR_EVENT = re.compile(
@@ -62,8 +61,8 @@ _DONE = (b"[DONE]",)
 _REASON = re.compile(rb"\"finish_reason\"[ ]?:[ ]?\"")  # ends a stream without a final event
 _TAIL_BYTES = 1024
 _BATCH_BYTES = 4096
-"""Bytes of events that may wait to be searched together, which takes as long as for one event. Ten
-thousand open answers hold 40 MB at most."""
+"""Bytes of events that may wait to be searched together, which takes as long as searching one. Ten
+thousand open answers hold at most 40 MB."""
 _LIMITED = re.compile(rb'"(?:finish_reason|stop_reason)"[ ]?:[ ]?"(?:length|max_tokens)"')
 
 
@@ -150,10 +149,10 @@ class AnswerReader:
         it has none."""
 
     def put_by(self, piece: bytes) -> bool:
-        """Keep a piece for the next `feed` or `end` if it can wait; return whether it does.
+        """Keep a piece for the next `feed` or `end` if it can wait; return whether it was kept.
 
         Once a stream is judged, only an error and the last events are of interest. Only whole lines
-        wait, so no error is in two pieces.
+        wait, so the word "error" is never split between two pieces.
         """
         kept, judged = self._kept, self._events and self._is_judged and not self._wants_id
         whole = piece[-1:] == b"\n" and (not kept or kept[-1:] == b"\n")
@@ -164,9 +163,9 @@ class AnswerReader:
         return True
 
     def feed(self, piece: bytes) -> Reply | None:
-        """Read the next piece of the body, in time linear in the piece.
+        """Read the next piece of the body, in time linear in its length.
 
-        Return a finding on the endpoint, an error or a judgement of the answer, each only once.
+        Return what it shows about the endpoint, an error or a judgement of the answer, once each.
         """
         self._is_begun = self._is_begun or bool(piece)
         if self._events is None and (letter := piece.lstrip()[:1]):
@@ -196,7 +195,7 @@ class AnswerReader:
         return error if self._is_judged else error or self._judged()
 
     def end(self) -> Reply | None:
-        """Handle the end of the body; return a finding on the endpoint, if there is a new one."""
+        """Handle the end of the body; return what it shows about the endpoint, if that is new."""
         error = None
         if self._events:
             error = self._lines(bytes(self._kept))
@@ -315,7 +314,7 @@ class NameRestorer:
     Args:
         served: name that the endpoint writes.
         asked: name that replaces it.
-        whole: the answer is one object, whose nested objects may have such a member too. It is
+        whole: the answer is one object, and nested objects may have such a member too. It is
             buffered, up to `MAX_ANSWER_BYTES`, and only its top-level member is changed.
     """
 

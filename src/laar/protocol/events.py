@@ -1,6 +1,6 @@
 """Inputs and outputs of the stream state machine: events and actions.
 
-One is created for every message, so for speed they are not frozen. Do not mutate them.
+Each message creates some, so they are not frozen, for speed. Do not mutate them.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Event:
 class RequestHeaders(Event):
     """A request's headers: the first message of nearly every stream.
 
-    `count` and `size_bytes` cover all headers, including repeated names. `attempts` is this Envoy's
-    maximum attempts per request; 0 if not reported.
+    `count` and `size_bytes` include headers with repeated names. `attempts` is this Envoy's maximum
+    number of attempts per request; 0 if not reported.
     """
 
     headers: Mapping[str, str]
@@ -201,7 +201,7 @@ class Patience(NamedTuple):
     Args:
         silence_s: maximum at any time, from `laar.protocol.headers.SILENCES_S`; None for Envoy's.
         begin_s: maximum before its response headers, from `laar.protocol.headers.BEGINS_S`; None
-            applies only `silence_s`.
+            for no such limit.
         once: another endpoint is tried only if the connection fails.
     """
 
@@ -270,9 +270,9 @@ class Immediate(Action):
 
 @dataclass(slots=True)
 class Attempted(Action):
-    """Report the endpoints that failed before one answered or Envoy gave up, oldest first.
+    """Report the endpoints that failed before one answered or Envoy gave up, earliest first.
 
-    An endpoint is listed once per failure.
+    An endpoint is listed once for each of its failures.
     """
 
     decision: Decision
@@ -306,7 +306,7 @@ class Replied(Action):
 class Answering(Action):
     """Report that the answer's body began or continued; `ok` unless it is a refusal.
 
-    `full` if the refusal's status says that the endpoint may have no room.
+    `full` if the refusal's status shows that the endpoint may be full.
     """
 
     decision: Decision

@@ -3,7 +3,7 @@
 A file in a form may be megabytes of arbitrary bytes, which the standard library's parser would read
 line by line. So this module splits the parts at the boundary and parses only their headers with the
 library. The boundary is the form's first line, so the request's headers are not needed. A form that
-is not readable here, but might be for an engine, is refused, since its model is unknown.
+an engine might be able to read, but this module can't, is refused, since its model is unknown.
 """
 
 from __future__ import annotations

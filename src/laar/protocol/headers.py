@@ -126,7 +126,7 @@ UNREAD_HEADERS = frozenset({TPOT_OBJECTIVE, LLM_D[TPOT_OBJECTIVE]})
 """Headers for other pickers, which are removed without being read."""
 
 ORIGINAL_PATHS = ("x-original-path", "x-forwarded-path")
-"""Headers in which gateways keep the client's path when they rewrite it."""
+"""Headers with the client's path, from gateways that rewrite it."""
 
 TEST_SELECTION = "test-epp-endpoint-selection"
 TEST_SELECTED = "x-conformance-test-selected-endpoint"
@@ -182,7 +182,7 @@ SIGNATURES = frozenset(
         "x-hub-signature-256",
     }
 )
-"""Headers that sign the body: with one of them present the body is never changed by choice."""
+"""Headers that sign the body: if one is present, the context hook leaves the body unchanged."""
 
 _NAMED_ATTRIBUTES = {"request.path": ":path", "request.id": REQUEST_ID}
 _ATTRIBUTE_START, _ATTRIBUTE_END = "request.headers['", "']"

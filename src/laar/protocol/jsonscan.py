@@ -121,9 +121,7 @@ def _unquote(piece: NDArray[np.uint8], quotes: _Mask, escaped: bool) -> bool:
         slashes = slashes[1:]  # this backslash is escaped, so it escapes nothing
     if not len(slashes):
         return False
-    first = np.empty(len(slashes), np.bool_)
-    first[0] = True
-    np.not_equal(np.diff(slashes), 1, out=first[1:])
+    first = np.diff(slashes, prepend=-2) != 1  # the first of each run
     runs = np.maximum.accumulate(np.where(first, np.arange(len(slashes)), 0))
     escaping = slashes[(np.arange(len(slashes)) - runs) % 2 == 0]
     goes_on = bool(escaping[-1] == len(piece) - 1)

@@ -7,9 +7,9 @@ unchanged.
 
 The engine validates the body, not the picker. The reader accepts whatever Python's JSON parser
 accepts in UTF-8 (RFC 8259): lone surrogates, NaN, any depth. A prompt in an unknown form, or with
-too many parts to build here, is priced by its length. A body that is not a JSON object, or whose
-`model` is not a string, gets a 400; a compressed or UTF-16 body gets a 415. The last of duplicate
-keys wins, as in the engines.
+too many parts to parse here, is priced by its length. A body that is not a JSON object, or whose
+`model` is not a string, gets a 400; a compressed or UTF-16 body gets a 415. Of duplicate keys the
+last one is used, as in the engines.
 
 The body is never re-serialized. If the endpoint serves the model under another name, only the value
 of the top-level `model` is replaced; every other byte is kept.
@@ -31,26 +31,24 @@ import orjson
 from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol.forms import field_span
-from laar.protocol.jsonscan import Span, deeper_than, member_spans
+from laar.protocol.jsonscan import MAX_MEMBERS, Span, deeper_than, member_spans
 from laar.protocol.prompt import READERS, Spans, UnknownPromptError
 from laar.protocol.sessions import SESSION_MEMBERS, conversation_of, session_of_body
-from laar.protocol.splice import (
-    model_span,
-    utf8_of,
-)
+from laar.protocol.splice import model_span, utf8_of
 
 ASIDE_BYTES = 1 << 20
-"""Maximum body read on the event loop, in a millisecond or two. Longer ones are read in a thread;
-for shorter ones the switch costs more than it saves other streams."""
+"""Maximum size of a body that is read on the event loop, in a millisecond or two. Longer ones are
+read in a thread; for shorter ones the switch costs more than it saves other streams."""
 
 MAX_PARTS = 200_000
-"""Maximum JSON values in a body to parse, as `_has_many_parts` estimates: 30 ms, during which no
-other request is served, even if a thread parses it. Ten million characters of prose have fewer."""
+"""Maximum JSON values in a body that is parsed, as `_has_many_parts` estimates them. Parsing takes
+30 ms, during which no other request is served, even if a thread does it. Ten million characters of
+prose have fewer."""
 
 MAX_LIMIT_TOKENS = 1 << 31
 
 MAX_FILES = 64
-"""Maximum files of a request that are looked up."""
+"""Maximum files of a request for which the endpoint that stores them is looked up."""
 _FILE = re.compile(rb'"(?:input_)?file_id"\s*:\s*"([!#-\[\]-~]{1,256})"')
 """Matches a file's id. Quotes inside a string are escaped, so a prompt can't look like one."""
 
@@ -250,7 +248,8 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
         try:
             document = json.loads(body)
         except ValueError:
-            raise _bad(f"the body is not valid JSON: {_without_content(error)}") from None
+            what = error.msg.partition(":")[0]  # without text from the body
+            raise _bad(f"the body is not valid JSON: {what} (character {error.pos})") from None
     if not isinstance(document, dict):
         raise _bad("the body must be a JSON object")
     return document, True, is_plain
@@ -272,7 +271,7 @@ def _has_many_parts(body: bytes) -> bool:
 
 
 def _scalars(body: bytes) -> dict[str, Any]:
-    """Read the scalar members that set options of the answer.
+    """Read the members in `_READ_AT_LENGTH` that are scalars, without parsing the others.
 
     Raises:
         RequestError: the body is not an object.
@@ -280,7 +279,7 @@ def _scalars(body: bytes) -> dict[str, Any]:
     text = utf8_of(body)
     spans = member_spans(text)
     if spans is None:
-        raise _bad("the body must be a JSON object with fewer members")
+        raise _bad(f"the body must be a JSON object with fewer than {MAX_MEMBERS:,} members")
     found: dict[str, Any] = {}
     for name in _READ_AT_LENGTH:
         start, end = spans.get(name, (0, 0))
@@ -301,8 +300,3 @@ def _text(text: str) -> str:
 
 def _bad(message: str) -> RequestError:
     return RequestError(400, "bad-request", message)
-
-
-def _without_content(error: orjson.JSONDecodeError) -> str:
-    """Return the parser's message and position, without text from the body."""
-    return f"{error.msg.partition(':')[0]} (character {error.pos})"

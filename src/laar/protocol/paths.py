@@ -1,4 +1,4 @@
-"""Request paths: the format of their bodies, and the paths reserved for an engine's operators.
+"""Request paths: the format of their bodies, and paths that only an engine's operators may use.
 
 vLLM and SGLang serve operator paths on the inference port, many without a key. They put an engine
 to sleep, load weights, empty caches or call any method of a worker. A gateway that forwards every
@@ -100,7 +100,7 @@ DENIED_PATHS = (
 )
 
 _MAX_UNQUOTED = 3
-"""Maximum rounds of percent-decoding that chained servers may apply."""
+"""Number of times that a path may be percent-decoded, by servers in a chain."""
 _USUAL = re.compile(r"[A-Za-z0-9_/-]*")
 _SEPARATORS = re.compile(r"[/\\]+")
 
@@ -120,15 +120,13 @@ class DeniedPaths:
         if _USUAL.fullmatch(path) and path.rstrip("/").rpartition("/")[2] not in self._last:
             return False  # nearly every request ends here
         plain = path.partition("?")[0].partition("#")[0]
-        for _ in range(_MAX_UNQUOTED):
-            if self._ends_so(plain):
+        for _ in range(_MAX_UNQUOTED + 1):
+            if self._is_denied(plain):
                 return True
-            if "%" not in plain:
-                return False
             plain = unquote(plain)
-        return self._ends_so(plain)
+        return False
 
-    def _ends_so(self, path: str) -> bool:
+    def _is_denied(self, path: str) -> bool:
         segments: list[str] = []
         for segment in _SEPARATORS.split(path):
             name = segment.partition(";")[0].strip()  # some servers strip such parameters
@@ -161,7 +159,7 @@ class PathFacts(NamedTuple):
 
 
 MAX_PATHS, MAX_PATH_CHARS = 256, 128
-"""Maximum cached paths, and their maximum length; clients send a handful of short ones."""
+"""Maximum number and length of cached paths; clients send a handful of short ones."""
 
 
 class Paths(dict[str, PathFacts]):
@@ -223,10 +221,7 @@ def response_of(method: str, path: str) -> str:
 
 def _plain(path: str) -> str:
     """Normalize a path as engines do, so that no spelling bypasses the queue."""
-    path = path.partition("?")[0]
-    if "%" in path:
-        path = unquote(path)
-    return path.rstrip("/")
+    return unquote(path.partition("?")[0]).rstrip("/")
 
 
 def denied_path_error() -> RequestError:

@@ -1,7 +1,7 @@
 """The interfaces that a stream calls: the body hook and what it returns.
 
-Each is implemented in a higher layer, or by a test. None raises errors on purpose: after a fault
-the request continues without the picker.
+Each is implemented in a higher layer, or by a test. No method raises errors on purpose: after a
+fault the request continues without the picker.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from laar.prefix.lengths import DIGEST, FILLER, MESSAGE
 from laar.prefix.templates import TOOLS
 
 MAX_SPANS = 20_000
-"""Maximum texts of a prompt: these take 10 ms. A long conversation has a thousand."""
+"""Maximum texts of a prompt, which take 10 ms. A long conversation has a thousand."""
 
 MAX_NESTED = 4
 """Maximum nesting of content parts; the APIs use two levels."""
@@ -28,7 +28,7 @@ _EMBEDDING_CHARS = 8192 * 4 // 3
 """Base64 characters of a token's embedding: 4,096 numbers of 16 bits, as in an 8B model."""
 
 _IMAGE_CHARS = 2400
-"""Characters that an image counts as: about 600 tokens."""
+"""Number of characters that an image counts as: about 600 tokens."""
 
 _SYSTEM = ("system", "developer")
 
@@ -163,23 +163,17 @@ def _without_attribution(system: object) -> object:
 
     Otherwise requests of a session would seem to share no prefix, although they do in the engine.
     """
-    if isinstance(system, str):
-        return _line_off(system)
-    if not isinstance(system, list):
+    parts = [system] if isinstance(system, str) else system
+    if not isinstance(parts, list):
         return system
     kept: list[object] = []
-    for part in system:
+    for part in parts:
         text = part.get("text") if isinstance(part, dict) else part
-        if isinstance(text, str) and text.startswith(_ATTRIBUTION):
-            if rest := _line_off(text):
-                kept.append(rest)
-        else:
+        if not (isinstance(text, str) and text.startswith(_ATTRIBUTION)):
             kept.append(part)
+        elif rest := text.partition("\n")[2]:
+            kept.append(rest)
     return kept
-
-
-def _line_off(text: str) -> str:
-    return text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text
 
 
 def _completions(document: dict[str, Any], spans: Spans) -> None:

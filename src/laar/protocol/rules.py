@@ -1,4 +1,4 @@
-"""Priorities of objectives and model rewrites, merged over all pools of a cluster."""
+"""Priorities of objectives, and model rewrites, from all pools of a cluster."""
 
 from __future__ import annotations
 

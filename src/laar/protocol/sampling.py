@@ -14,11 +14,11 @@ _LONGEST_DEBT_S = 30.0
 
 
 class Sampler:
-    """Chooses the answers to read: a share of them, and at least one every `every_s`.
+    """Chooses the answers to read: a share of them, and usually one at least every `every_s`.
 
-    Reading costs a message per chunk. With little traffic a share alone would starve the learners,
-    so an answer is also read after `every_s` without one, unless recent answers had so many chunks
-    that it would cost too much.
+    Reading costs a message per chunk. With little traffic a share alone would give the learners too
+    few, so an answer is also read after `every_s` without one, unless recent answers had so many
+    chunks that it would cost too much.
 
     Args:
         share: share of answers to read, 0 to 1; 0 reads none. May be changed.

@@ -4,8 +4,8 @@ laar's header takes precedence. Coding agents name the session in one header and
 another. A sub-agent's prompts share little with those of the session, so it counts as a separate
 session. Bodies have fields with the same meaning: ``session_id`` (vLLM, SGLang, OpenRouter),
 ``conversation`` and ``prompt_cache_key`` (OpenAI) and, from Claude Code, a ``metadata.user_id``
-that ends with it.
-Agents behind vLLM's router identify themselves in ``vllm_xargs.agentic_context``.
+that ends with the session. Agents behind vLLM's router name theirs in
+``vllm_xargs.agentic_context``.
 
 A ``cache_salt`` does not identify a session: all chats of a tenant share it. It is part of the
 prompt's hash chain.
@@ -33,14 +33,14 @@ SESSION_HEADERS = (
     "x-smg-routing-key",
 )
 """Headers of Claude Code, Codex (both spellings) and OpenCode, a common one, and headers of clients
-of Dynamo, Switchyard and SMG. The first one present is used: Codex's sub-agents share the session
-and have threads of their own. All are forwarded, since engines may read them too."""
+of Dynamo, Switchyard and SMG. The first one present is used, so Codex's threads come before its
+sessions, which sub-agents share. All are forwarded, since engines may read them too."""
 
 NAMING = frozenset({SESSION, *SESSION_HEADERS})
 """All headers that name a session; most requests have none."""
 
 AGENT_HEADERS = ("x-claude-code-agent-id", "x-claude-code-parent-agent-id")
-"""Headers that name a sub-agent of the session; the parent's id alone is used too."""
+"""Headers that name a sub-agent of the session. If only the parent's id is present, it is used."""
 
 MAX_NAME_CHARS = 256
 """Maximum length of a session's or another name; longer ones are ignored."""

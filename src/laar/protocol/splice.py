@@ -59,8 +59,8 @@ def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
 def model_span(body: bytes) -> Span | None:
     """Return the span of the top-level `model`'s value, quotes included; the last if repeated.
 
-    For nearly all clients no scan is needed: `model` is found at the end of the body, or at
-    the start if it can't be repeated later.
+    The bodies of nearly all clients need no scan: `model` is found in their tail, or at the start
+    if it is not repeated later.
 
     Returns:
         None if the body has no `model`.
@@ -72,7 +72,7 @@ def model_span(body: bytes) -> Span | None:
     if span is not None:
         return span
     first = _MODEL_FIRST.match(body)
-    if first and not _stands(_KEY, body, first.end()) and not _stands(_SPELT_OUT, body):
+    if first and not _contains(_KEY, body, first.end()) and not _contains(_SPELT_OUT, body):
         return first.span(1)
     text = utf8_of(body)
     spans = member_spans(text)
@@ -83,8 +83,8 @@ def model_span(body: bytes) -> Span | None:
     return None if span is None else (span[0] + mark, span[1] + mark)
 
 
-def _stands(text: bytes, body: bytes, start: int = 0) -> bool:
-    """Return whether the body contains a text at or after an offset.
+def _contains(text: bytes, body: bytes, start: int = 0) -> bool:
+    """Return whether the body contains a text at an offset or after it.
 
     Long bodies are first searched for the text's last four bytes, in half the time of `find`.
     """
@@ -102,23 +102,16 @@ def _span_in_tail(body: bytes) -> Span | None:
     at = len(body)
     while (at := body.rfind(_KEY, tail_from, at)) >= 0:
         match = _MODEL_LATER.match(body, at) if body[at - 1] != _BACKSLASH else None
-        if match and _is_object(b"{" + body[at:]):
-            end = match.end()
-            follows = _MODEL_NO_STRING.search(body, end) or body.find(_SPELT_OUT, end) >= 0
-            return None if follows else match.span(1)
+        if match is None:
+            continue
+        try:
+            orjson.loads(b"{" + body[at:])
+        except orjson.JSONDecodeError:  # nested: the closing brackets do not balance
+            continue
+        end = match.end()
+        follows = _MODEL_NO_STRING.search(body, end) or body.find(_SPELT_OUT, end) >= 0
+        return None if follows else match.span(1)
     return None
-
-
-def _is_object(text: bytes) -> bool:
-    """Return whether a tail of a valid object, prefixed with a brace, is an object.
-
-    If so, the tail begins at the top level: only there do the closing brackets balance.
-    """
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return False
-    return True
 
 
 def utf8_of(body: bytes) -> bytes:

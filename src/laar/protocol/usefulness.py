@@ -1,8 +1,8 @@
 """Judge whether an answer is of any use to its client.
 
 An answer is useful if it has any content: text, reasoning, a tool call, a refusal, a vector. The
-content is not judged. Nor is it decided here whether the endpoint or the request caused a flaw:
-`laar.health.recent` does so by comparing endpoints.
+content is not judged. Whether the endpoint or the request caused a flaw is decided in
+`laar.health.recent`, by comparing endpoints.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OWN_ENDS = frozenset((None, "", "stop", "end_turn", "eos", "eos_token", "comple
 _LIMITS = frozenset(("length", "max_tokens", "incomplete"))
 _NAME_CHARS = 256
 REDIRECTS = range(300, 400)
-"""Statuses that no engine sends, but a login page in front of it may: they count as `Kind.TYPE`."""
+"""Statuses that no engine sends, but a login page in front may: they count as `Kind.TYPE`."""
 
 
 def flaw_of_type(media_type: str, api: Api, *, stream: bool) -> bool:

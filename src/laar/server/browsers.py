@@ -1,9 +1,9 @@
 """Protection of the admin port against web pages of other origins.
 
 A browser on a machine that can reach the port sends any request that a page makes. So a request
-must name a host of this port (against DNS rebinding, where a foreign name points here), and must
-not come from a page of another origin. A request that changes something must be JSON, which no page
-can send to another origin without a preflight.
+must name a host of this port (against DNS rebinding, where a foreign name resolves to this port's
+address), and must not come from a page of another origin. A request that changes something must be
+JSON, which no page can send to another origin without a preflight.
 
 Metrics and health are exempt: scrapers use any host name, and nothing can be changed there.
 """

@@ -1,6 +1,6 @@
 """Find the faults that would keep `laar serve` from starting, without serving.
 
-Assembles the picker as at startup, but only binds the ports briefly and releases them.
+The picker is assembled as at startup, but its ports are bound only briefly.
 """
 
 from __future__ import annotations

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from laar.datalayer.kubernetes.collector import KubernetesEndpoints
 
 _AT_REST = 5.0
-"""Factor by which visit intervals grow while idle; many idle sidecars would otherwise keep the
-engines busy serving pages."""
+"""Factor by which visit intervals grow while a picker is idle: otherwise many idle sidecars would
+keep the engines busy serving pages."""
 _WAKE_AGAIN_S = 5.0
-"""Seconds until the metrics page shows whether an engine was woken; then it may be tried again."""
+"""Seconds until the metrics page shows whether an engine is awake; if not, it is woken again."""
 _COMPARE_AGAIN_S = 5.0  # three probes of a few tokens
 _MAX_COMPARED = 256  # fifty probes a second
 _LOOK_S = 1.0
@@ -185,10 +185,10 @@ class Collectors:
         return [partial(self._compare, *doubts.pop()) for _ in range(min(most, len(doubts)))]
 
     async def _compare(self, slot: int, name: str, session: ClientSession) -> None:
-        """Withhold a model from an endpoint while it fails requests for it that another answers.
+        """Withhold a model from an endpoint that fails requests for it, while another answers them.
 
-        It must answer for its main model: otherwise it is down, or requires a client's key. It is
-        compared with the endpoint that last answered for the model: others may fail it too.
+        The endpoint must answer for its main model: otherwise it is down, or requires a client's
+        key. It is compared with the endpoint that last answered for the model: others may fail too.
         """
         table, own, lacks = self._picker.table, self._picker.table.by_slot.get(slot), False
         known = self._picker.health.records.endpoints
@@ -222,7 +222,7 @@ class Collectors:
             return
         failed = asked.failed
         if failed is None and asked.reply is None and not table.takes[slot]:
-            # Perhaps only the picker can't reach it. But count it as failed: a trial of a prefiller
+            # Perhaps only the picker can't reach it. But count it as failed: trying a prefiller
             # costs a client its answer, since Envoy's retries elsewhere use the same prefiller.
             failed = Kind.STATUS
         self._picker.health.questions.answered(
@@ -230,7 +230,7 @@ class Collectors:
         )
 
     def _to_wake(self, most: int) -> list[Asking]:
-        """Return what wakes the engines that requests wait for and that are asleep."""
+        """Return a call for each sleeping engine with waiting requests, to wake it."""
         table, now = self._picker.table, self._clock()
         if not self._picker.settings.routing.enforcement.share:
             return []

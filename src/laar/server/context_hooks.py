@@ -1,9 +1,9 @@
 """The context hooks of a picker: choose a request's route and mode, and record the measured gain.
 
-Connects `laar.context.ContextHook`, one per route in the settings, to the streams.
+Connects `laar.context.hook.ContextHook`, one per route in the settings, to the streams.
 
-`x-laar-context: off` always wins; `on` counts only if the route sets `opt_in`. A body signed by a
-header is left unchanged. A fault here costs only the gain: it is counted as
+`x-laar-context: off` takes precedence; `on` counts only if the route sets `opt_in`. A body signed
+by a header is left unchanged. A fault here costs only the gain: it is counted as
 `laar_degraded{what="context"}`, and the body is forwarded unchanged.
 
 Tenants are identified by the header in `flow.tenant_header`, and share no order.
@@ -148,7 +148,7 @@ class ContextHooks:
         self.may_restore = True
         """Whether numbers can be restored: False after a compressed response."""
         self.later: Callable[[Callable[[], None]], object] = lambda call: call()
-        # Learning deferred within an iteration of the event loop.
+        # Calls that learn from requests, deferred within an iteration of the event loop.
         self._due: deque[Callable[[], None]] = deque()
         self._answered: Latest[str, tuple[Ordering, Callable[..., None]]] = Latest(MAX_ANSWERED)
         self.apply_settings(picker.settings)
@@ -225,40 +225,37 @@ class ContextHooks:
             rule = ordering.rule
             if head.path.startswith(rule.path) and (not rule.models or model in rule.models):
                 mode = ordering.mode(head.context, may_change=may_change)
+                if mode == "off":
+                    if head.context:
+                        ordering.reasons[Reason.OFF.value] += 1
+                    return None
+                if head.signed:
+                    ordering.reasons["signed"] += 1
+                    return None
                 restores = (shows_answer or self.shows_answers) and self.may_restore
-                return self.guarded(
-                    self._look, ordering, body, api, head, mode, now, document, restores
+                call = partial(
+                    ordering.hook.apply,
+                    body,
+                    api=api,
+                    tenant=head.tenant,
+                    now=now,
+                    mode=mode,
+                    document=document,
+                    restores=restores,
                 )
+                return self.guarded(self._reworked, ordering, call, body, restores, mode)
         return None
 
-    def _look(
+    def _reworked(
         self,
         ordering: Ordering,
+        call: Callable[[], TurnPlan],
         body: bytes,
-        api: Api,
-        head: Head,
-        mode: Mode,
-        now: float,
-        document: dict[str, Any] | None,
         restores: bool,
+        mode: Mode,
     ) -> _Reworked | None:
-        if mode == "off":
-            if head.context:
-                ordering.reasons[Reason.OFF.value] += 1
-            return None
-        if head.signed:
-            ordering.reasons["signed"] += 1
-            return None
         began = self._clock()
-        plan = ordering.hook.apply(
-            body,
-            api=api,
-            tenant=head.tenant,
-            now=now,
-            mode=mode,
-            document=document,
-            restores=restores,
-        )
+        plan = call()
         ordering.added_s.observe(self._clock() - began)
         ordering.reasons[plan.reason.value] += 1
         ordering.shapes.update(shape for shape, _ in plan.shapes)

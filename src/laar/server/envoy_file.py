@@ -28,10 +28,10 @@ class EnvoyFile:
         disk, directory mounted late); None if not needed."""
 
     async def write(self, wanted: Mapping[str, EndpointSpec]) -> bool:
-        """Write the endpoints, by address, and return whether Envoy knows them.
+        """Write the endpoints, by address; return whether Envoy knows them.
 
-        Removed endpoints stay listed for `ENVOY_LEARNS_S` at least, since requests sent to them may
-        not have arrived yet.
+        Removed endpoints stay listed for at least `ENVOY_LEARNS_S`, since requests that were sent
+        to them may not have arrived yet.
         """
         known = self.known
         listed = wanted if wanted.keys() == known else {**self._listed, **wanted}

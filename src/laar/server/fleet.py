@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from laar.server.picker import Picker
 
 GATHER_S = 0.5
-"""Seconds between two updates of model names: each costs time proportional to the fleet, and at
+"""Seconds between two updates of model names: each takes time in proportion to the fleet, and at
 startup 200 endpoints a second report names."""
 
 _LOG = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class FleetState:
         before = {spec.address for spec in self._wanted.get(source, ())}
         self._wanted[source] = specs
         addresses = {spec.address for spec in specs}
-        # An endpoint removed before Envoy learned of it is in the file, but never in the table.
+        # An endpoint that is removed before Envoy knows it is in the file, but not in the table.
         unwritten = self._file is not None and not (before == addresses <= self._file.known)
         if self._use(source) or unwritten:
             self._changed.set()

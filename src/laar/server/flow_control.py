@@ -1,7 +1,7 @@
 """Flow control: waiting requests as futures, on top of the synchronous admission.
 
 A request that may go at once is never suspended. A waiting request costs a future; all share one
-timer, which also detects new or stale readings and prefills estimated to be done, since no event
+timer, which also notices new and stale readings, and prefills that should be done by now: no event
 announces these.
 
 However a wait ends, nothing leaks: a request whose client disconnects is forgotten, and a decision
@@ -154,7 +154,7 @@ class FlowControl:
     def _forget(self, ticket: Hashable, future: asyncio.Future[Outcome]) -> None:
         """Forget a request whose client is gone; release its outcome if it has just arrived."""
         self._waiting.pop(ticket, None)
-        self._admission.cancel(ticket)
+        self._admission.queue.cancel(ticket)
         if future.done() and not future.cancelled():
             self._give_back(future.result())
 

@@ -4,9 +4,9 @@ Liveness reports only that the process runs. Most names report readiness: an end
 no shutdown was requested. `Watch` is not implemented, as in the reference endpoint picker: Envoy
 and kubelet call `Check`.
 
-laar's own Envoys check another name, which stays healthy after the first endpoint is known: without
-endpoints, an error from laar is more informative than Envoy's. It becomes unhealthy with the drain,
-and Envoy then sends no new streams.
+laar's own Envoys check another name, which stays healthy once an endpoint was known: without
+endpoints, an error from laar is more informative than Envoy's. It becomes unhealthy when the drain
+begins, and Envoy then sends no new streams.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """
@@ -24,7 +24,6 @@ from laar.wire.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 _SERVICE = "grpc.health.v1.Health"
 _READY_NAMES = ("", "readiness", "inference-extension", SERVICE)
-_ALIVE_NAMES = ("liveness",)
 
 
 class HealthService:
@@ -53,12 +52,12 @@ class HealthService:
 
     def checked(self, name: str) -> HealthCheckResponse.ServingStatus | None:
         """Return the status for a check; None if the name is unknown."""
-        healthy = name in _ALIVE_NAMES or (name in _READY_NAMES and self.ready)
-        if name == PICKING_SERVICE:
-            self.laars_ask, healthy = True, self._has_been_ready
-        elif name not in (*_READY_NAMES, *_ALIVE_NAMES):
+        self.laars_ask = self.laars_ask or name == PICKING_SERVICE
+        known = dict.fromkeys(_READY_NAMES, self.ready)
+        known |= {"liveness": True, PICKING_SERVICE: self._has_been_ready}
+        if name not in known:
             return None
-        return HealthCheckResponse.SERVING if healthy else HealthCheckResponse.NOT_SERVING
+        return HealthCheckResponse.SERVING if known[name] else HealthCheckResponse.NOT_SERVING
 
 
 class _Check(Handler):

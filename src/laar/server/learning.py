@@ -1,8 +1,8 @@
 """The learners of a running picker, and their state across restarts.
 
-Connects decisions to the learners: reported outcomes correct P(correct), sampled answers show how
-many characters a token has. c(m) is learned in `laar.core.engines` and shown here next to the
-artifact's value.
+This module connects decisions to the learners: reported outcomes correct P(correct), sampled
+answers show how many characters a token has. c(m) is learned in `laar.core.engines` and shown here
+next to the artifact's value.
 
 The state is a JSON file, replaced atomically in a separate thread, so that the loop never waits for
 a disk. The file is not trusted: invalid entries are skipped, and an unusable file causes a warning,
@@ -81,10 +81,6 @@ class Learning:
 
             self.reports.signs = Signs()
 
-    def use(self, capability: CapabilityModel) -> None:
-        """Replace the artifact; keep reported outcomes."""
-        self.assessor.use(capability)
-
     # -- from the director ---------------------------------------------------------------------
 
     def decided(self, decision: Decision) -> None:
@@ -131,9 +127,8 @@ class Learning:
         measured = self.assessor.capability.models
         if unsure := [name for name in self.assessor.capability.unsure if name in served]:
             return (
-                f"{artifact} gives {_named(unsure)} a us/token with a spread of "
-                "more than half of it: it is ignored, and learned from answers; run "
-                "`laar calibrate` again"
+                f"{artifact} gives {_named(unsure)} an uncertain us/token (spread over 50 %); it "
+                "is ignored and learned from answers instead; run `laar calibrate` again"
             )
         if not measured or not served or not set(measured).isdisjoint(served):
             return None
@@ -162,14 +157,15 @@ class Learning:
         entries: list[dict[str, object]] = []
         for model in dict.fromkeys([*served, *capability.models, *reported]):
             outcomes = reported.get(model)
+            fitted = capability.measured_models.get(model)
             measured, seen = speeds.get(model, (None, None))
             entries.append(
                 {
                     "model": model,
                     "served": model in served,
                     "fitted": {
-                        "outcomes": capability.outcomes(model),
-                        "success_rate": capability.mean(model),
+                        "outcomes": fitted.outcomes if fitted else 0,
+                        "success_rate": fitted.mean if fitted else None,
                     },
                     "reported": {
                         "outcomes": outcomes.outcomes if outcomes else 0.0,

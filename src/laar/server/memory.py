@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 _KEPT_BYTES = 32 << 20
-"""Maximum freed memory kept at the end of the heap: 16 copies of the longest body that the context
-hook reads by default."""
+"""Maximum freed memory that is kept at the end of the heap: 16 copies of the longest body that the
+context hook reads by default."""
 
 _OWN_BYTES = 32 << 20
 """Size from which a block is mapped separately, and returned once freed; the maximum of glibc's

@@ -1,11 +1,11 @@
 """Models reported by pods whose models neither annotations nor settings name.
 
-Such a pod is not an endpoint until it has reported a model. The first pods of a source come into
-use together, once all have answered: a half-known fleet would refuse the models of the other half.
-A pod that does not answer delays the others by at most `WAIT_S`, and may report its models later.
+Such a pod is not an endpoint until it has reported a model. The first pods of a source are used
+together, once all have answered: otherwise models of pods yet to answer would be refused. A pod
+that does not answer delays the others by at most `WAIT_S`, and may report its models later.
 
-Names are kept while a pod is away, so that it serves at once when it returns, while it is queried
-again.
+Names are kept while a pod is away, so that it serves at once when it returns, even before it is
+queried again.
 """
 
 from __future__ import annotations
@@ -32,18 +32,13 @@ class _Source:
         specs: all endpoints.
         nameless: endpoints whose models the source does not name, by address.
         unasked: addresses of nameless endpoints that have not answered yet.
-        in_use: whether some already serve, so that others may once they have answered.
+        in_use: whether some already serve, so that others serve as soon as they have answered.
     """
 
     specs: Sequence[EndpointSpec]
     nameless: dict[str, EndpointSpec]
     unasked: set[str]
     in_use: bool
-
-    @property
-    def waits(self) -> bool:
-        """Return whether the first pods are held back until all have answered."""
-        return not self.in_use and bool(self.unasked)
 
 
 class OwnNames:
@@ -70,11 +65,12 @@ class OwnNames:
 
     def waits(self, source: str) -> bool:
         """Return whether the first pods of a source are held back until all have answered."""
-        return self._sources[source].waits
+        own = self._sources[source]
+        return not own.in_use and bool(own.unasked)
 
     def is_held(self, address: str) -> bool:
         """Return whether an endpoint is held back and has not answered yet."""
-        return any(address in own.unasked and own.waits for own in self._sources.values())
+        return any(address in own.unasked and not own.in_use for own in self._sources.values())
 
     def wait_no_longer(self, source: str) -> None:
         """Use the pods of a source that have answered."""
@@ -85,8 +81,7 @@ class OwnNames:
 
         The `reserved` aliases of several models must not be a pod's main name.
         """
-        own = self._sources[source]
-        waits = own.waits
+        own, waits = self._sources[source], self.waits(source)
         named = []
         for spec in own.specs:
             if spec.models:

@@ -137,7 +137,7 @@ class Picker:
             self._faulty.clear()
         self.director.use(settings.routing.director, policies)
         if capability is not None:
-            self.learning.use(capability)
+            self.learning.assessor.use(capability)
             self.director.engines.reassess(capability.speed)
             self.check_artifact()
         self.health.settings = settings.health.breaker
@@ -170,7 +170,7 @@ class Picker:
         if self.context.in_use is not None:  # the sums over all endpoints are costly
             tokens = self.table.cache_tokens()
             beliefs = self.prefixes
-            density = beliefs.bytes_per_token() if beliefs else BYTES_PER_TOKEN
+            density = beliefs.density.mean if beliefs else BYTES_PER_TOKEN
             self.context.set_capacity(None if math.isnan(tokens) else tokens * density)
             known = not math.isnan(reading.capacity_tokens)  # if not, the cached content is a guess
             if known and beliefs is not None:

@@ -25,8 +25,8 @@ _METADATA_BYTES = 1 << 20
 _INT32_MAX = 2**31 - 1
 
 _STREAMS = 64
-"""Streams per connection that a worker advertises. The kernel assigns each connection to one
-worker, so a client with many concurrent streams should open several."""
+"""Maximum streams per connection that a worker advertises. The kernel assigns each connection to
+one worker, so a client with many concurrent streams should open several connections."""
 
 
 @dataclass(slots=True)

@@ -140,7 +140,7 @@ class SettingsReloader:
 
         Raises:
             SettingError: a file can't be used.
-            OSError: a path can't be looked at.
+            OSError: a path can't be accessed.
         """
         if path.exists() and not path.is_file():  # reading a pipe might never end
             raise SettingError(f"{path}: not a regular file")

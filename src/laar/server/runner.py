@@ -37,9 +37,9 @@ _LOG = logging.getLogger(__name__)
 
 _ADMIN_STOP_S = 3.0
 _LISTS_S = 0.8
-"""Seconds to wait for other clusters' lists before restoring a snapshot, which names endpoints."""
+"""Seconds to wait for all clusters' lists before restoring a snapshot, which names endpoints."""
 _NOTICED_S = 0.3
-"""Seconds within which all of laar's own Envoys check the picker's health."""
+"""Seconds within which each of laar's own Envoys has checked the picker's health."""
 _QUIET_S = 0.1
 """Seconds without new streams after which Envoys are assumed to send no more."""
 _LET_GO_EVERY_S = 0.05
@@ -159,7 +159,7 @@ class Runner:
         self._stopping.set()
 
     def stop_undrained(self) -> None:
-        """Stop, draining only until Envoys notice: other processes serve the same ports."""
+        """Stop, waiting only `_NOTICED_S` for Envoys: other processes serve the same ports."""
         self._undrained = True
         self.stop()
 

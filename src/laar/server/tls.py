@@ -4,8 +4,8 @@ Gateways of the endpoint-picker contract use TLS to a picker and accept any cert
 so one generated at startup suffices. Files are reread once a second in a thread, so a renewed
 Secret needs no restart; it applies to new handshakes, and open connections are kept. Unusable files
 are ignored, as is a certificate that has expired or is not valid yet while a valid one is in use.
-If there is no other, it is served and reported: gateways that don't verify continue as before, and
-those that do continue without the picker in either case.
+Without a valid one, an invalid one is served and reported: gateways that don't verify continue as
+before, and those that do continue without the picker in either case.
 
 With `client_ca`, callers must present a certificate of that authority (mTLS).
 """
@@ -94,19 +94,18 @@ class ServerTls:
             except SettingError as error:
                 self._problems.report("tls", f"{error}; the certificate read before stays in use")
             else:
-                before = self.shown
-                self._take(found, datetime.now(UTC))
-                if self.shown is not before and self.on_change is not None:
-                    await self.on_change(self.shown.context())
+                await self._take(found, datetime.now(UTC))
             await asyncio.sleep(RELOAD_S)
 
-    def _take(self, found: Identity, now: datetime) -> None:
+    async def _take(self, found: Identity, now: datetime) -> None:
         invalid = _invalid(self._settings, found, now)
-        if found != self.shown and not (
-            invalid and _invalid(self._settings, self.shown, now) is None
+        self._problems.report("tls", invalid)
+        if found != self.shown and (
+            invalid is None or _invalid(self._settings, self.shown, now) is not None
         ):
             self.shown = found
-        self._problems.report("tls", invalid)
+            if self.on_change is not None:
+                await self.on_change(found.context())
 
 
 def check_tls(settings: Tls) -> None:

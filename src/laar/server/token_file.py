@@ -28,8 +28,8 @@ def _token(path: Path, setting: str) -> str:
     token = _read(path, setting)
     if not _MIN_CHARS <= len(token) <= _MAX_CHARS or not token.isprintable():
         raise SettingError(
-            f"{path} holds no token of {_MIN_CHARS} or more printable characters; write one there, "
-            "such as `openssl rand -hex 24` makes",
+            f"{path} has no token of {_MIN_CHARS} or more printable characters; write one to it: "
+            f"openssl rand -hex 24 > {path}",
             setting=setting,
         )
     return token

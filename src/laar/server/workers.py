@@ -3,9 +3,10 @@
 The parent serves no requests. It restarts workers that end or hang, and passes on signals. Several
 workers share state through a store. A single worker passes its state to its successor in a
 snapshot, and the successor stands by with its imports done. With `--with-envoy` the parent also
-runs Envoy, even while no worker runs: Envoy starts once a worker serves, and is drained before the
-workers stop. The kernel assigns each client connection to one worker. If the parent dies, workers
-exit once their open streams end, since they would share the port with the next parent's workers.
+runs Envoy. It starts Envoy once a worker serves, keeps it running while no worker runs, and drains
+it before the workers stop. The kernel assigns each client connection to one worker. If the parent
+dies, workers exit once their open streams end, since they would share the port with the next
+parent's workers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from laar.settings.changes import change
 from laar.settings.listening import Shutdown
 
 ORPHANED = signal.SIGUSR1
-"""Signals a worker that its parent is gone; `os.getppid` shows it only once the parent's last
+"""Signal to a worker whose parent is gone; `os.getppid` shows this only once the parent's last
 thread has ended."""
 
 _LOG = logging.getLogger(__name__)

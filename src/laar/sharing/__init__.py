@@ -1,1 +1,1 @@
-"""State shared between pickers: deltas, applied to the objects that decide."""
+"""Pickers share what they learn: records of it, applied to the objects that decide."""

@@ -2,7 +2,7 @@
 
 JSON is readable by operators, and msgspec parses and validates it as fast as any other format. A
 record is a list that begins with its tag; hashes are base64. Input is untrusted: invalid loads and
-records are skipped and counted; batches of another schema or namespace are rejected whole.
+records are skipped and counted, and batches of another schema or namespace are rejected.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from laar.errors import LaarError
-from laar.sharing.records import Count, Load, Record, Text
+from laar.sharing.records import Count, Load, Record, Text, valid
 
 SCHEMA = 3
 
@@ -83,26 +83,13 @@ def read_batch(namespace: str, data: bytes) -> tuple[Batch, int]:
     return batch, bad
 
 
-def _fits(value: Any, kind: Any) -> bool:
-    """Return whether a JSON value has this type and is within its declared bounds."""
-    try:
-        msgspec.convert(value, kind)
-    except (msgspec.ValidationError, RecursionError):
-        return False
-    return True
-
-
 def _valid_part(namespace: str, data: bytes) -> tuple[Batch, int]:
     try:
         document = msgspec.json.decode(data, type=dict[str, Any])
         _check(namespace, document.get("schema"), document.get("namespace"))
-        loads, records = document["loads"], document["records"]
-        document["loads"] = {
-            address: load
-            for address, load in loads.items()
-            if _fits(address, Text) and _fits(load, Load)
-        }
-        document["records"] = [record for record in records if _fits(record, Record)]
+        loads, records = [*document["loads"].items()], [*document["records"]]
+        document["loads"] = dict(valid(loads, tuple[Text, Load]))
+        document["records"] = list(valid(records, Record))
         batch = msgspec.convert(document, Batch)
     except (ValueError, RecursionError, KeyError, AttributeError, TypeError):
         raise Unreadable("no-batch") from None

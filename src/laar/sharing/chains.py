@@ -1,4 +1,4 @@
-"""Compact encoding of hash chains: one hash stands for the part all pickers have seen.
+"""Compact encoding of hash chains: one hash replaces the part that all pickers have seen.
 
 Hashes are chained, so if two chains agree at one block they agree on all before it. A chain that
 continues one already sent is sent as an anchor (a position in that chain and its hash) plus the

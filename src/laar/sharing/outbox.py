@@ -28,7 +28,7 @@ MAX_WAITING_BYTES = 16 << 20
 second. Beyond it the oldest are dropped, which costs cache hits; loads are never dropped."""
 
 _BEATS = 3.0
-"""Heartbeats in a lease: with all of them missed in a row, the connection counts as lost."""
+"""Heartbeats in a lease: if all of them are missed, the connection counts as lost."""
 
 FULL_S = 5.0
 """Seconds between batches with all loads: the effect of a lost batch lasts no longer."""

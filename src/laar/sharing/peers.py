@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 MAX_PEERS = 256
 """Maximum pickers remembered, including those that left; the one silent for longest is dropped."""
 
+MAX_LOADS = 20_000
+"""Maximum endpoints with a load of one other picker: as many as a batch may have."""
+
 FORGET_S = 600.0
 """Seconds of silence after which a picker and its batch numbers are forgotten."""
 
@@ -96,15 +99,18 @@ class Peers:
     def take(self, peer: Peer, loads: dict[str, Load], now: float, *, full: bool) -> None:
         """Apply a peer's loads; if `full`, those missing are zero."""
         if full:
-            loads = loads | {address: NO_LOAD for address in peer.loads if address not in loads}
+            loads = {address: NO_LOAD for address in peer.loads if address not in loads} | loads
         for address, load in loads.items():
             before = peer.loads.get(address)
             if load == before and peer.synced:
                 continue  # unchanged, like most loads of a full batch
             if load == NO_LOAD:
                 peer.loads.pop(address, None)
-            else:
+            elif before is not None or len(peer.loads) < MAX_LOADS:
                 peer.loads[address] = load
+            else:
+                self._sharing.refused["record"] += 1
+                continue
             first = before is None and not peer.synced  # earlier traffic is not new
             self._apply(address, now, load, load if first else before or NO_LOAD)
         peer.synced |= full

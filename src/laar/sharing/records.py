@@ -7,8 +7,11 @@ them.
 from __future__ import annotations
 
 from array import array
-from typing import Annotated, ClassVar, NamedTuple
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Annotated, Any, ClassVar, NamedTuple
 
+import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
@@ -42,6 +45,13 @@ def from_bytes(data: bytes) -> array[int]:
         ValueError: the last hash is incomplete.
     """
     return array("Q", np.frombuffer(data, "<u8").astype(np.uint64).tobytes())
+
+
+def valid(entries: object, kind: Any) -> Iterator[Any]:
+    """Yield the items of a decoded JSON list that are of this kind, within its declared bounds."""
+    for entry in entries if isinstance(entries, list) else ():
+        with suppress(msgspec.ValidationError, RecursionError):
+            yield msgspec.convert(entry, kind)
 
 
 class Load(NamedTuple):
@@ -123,7 +133,7 @@ class StoredAt(_Record, tag="a"):
 
 
 class Turn(_Record, tag="t"):
-    """The prompt of an entry is a turn of a session; its context takes room."""
+    """The prompt of an entry is a turn of a session; its context takes room in a cache."""
 
     entry: Count
     address: Text

@@ -58,7 +58,7 @@ class Sharing:
     Args:
         director: director of this picker.
         settings: what to share, and how soon.
-        origin: name of this picker process: unique for all time.
+        origin: name of this picker process; no other process ever has the same.
         key: secret that keys the hashes.
         wall_clock: seconds since 1970, to display the age of records.
         online: reported outcomes; None if they are not kept.
@@ -83,6 +83,7 @@ class Sharing:
     ) -> None:
         self.settings = settings
         self.origin = origin
+        self.tag = tag_of(origin)  # the prefix that this picker's decision ids must have
         self.director = director
         self.wall_clock = wall_clock
         self.online = online
@@ -113,7 +114,7 @@ class Sharing:
         self.age_s = 0.0
         """Age of the last batch when it was received, by the two wall clocks."""
         self.now = 0.0
-        """The time of the last call with one, for prefixes, whose watcher is called without."""
+        """The time given in the last call, for `SharedPrefixes`, which is called without one."""
         self._hello_at = float("-inf")
         self._samples, self._samples_at = SAMPLES_A_S, 0.0
         self._listen()
@@ -127,11 +128,6 @@ class Sharing:
         """
         self.now = now
         return [write_batch(batch) for batch in self.outbox.batches(now)]
-
-    @property
-    def tag(self) -> str:
-        """The prefix that this picker's decision ids must have."""
-        return tag_of(self.origin)
 
     def hello(self, now: float) -> None:
         """Announce this picker and ask for all loads, at the start and after an interruption."""

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
 from math import isfinite
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from laar.prefix.index import Kept
-from laar.sharing.records import Count, Hashes, Moved, Text, from_bytes, to_bytes
+from laar.sharing.records import Count, Hashes, Moved, Text, from_bytes, to_bytes, valid
 from laar.sharing.sharing import Sharing
 
 SCHEMA = 1
@@ -30,10 +30,6 @@ MAX_STORED = 8192
 """Maximum stored responses in a snapshot, the latest ones."""
 
 MAX_SNAPSHOT_BYTES = 64 << 20
-
-_DIGEST_BYTES = 32
-
-T = TypeVar("T")
 
 
 class _Use(NamedTuple):
@@ -79,7 +75,7 @@ def snapshot(
         uses = beliefs.index.dump(MAX_BLOCKS)
         rooms_bytes = beliefs.index.room_bytes.tolist()
         sizes = _Sizes(
-            beliefs.bytes_per_token(),
+            beliefs.density.mean,
             {address: rooms_bytes[at] for at, address in addresses.items()},
         )
     document: dict[str, Any] = {
@@ -100,7 +96,7 @@ def snapshot(
 
     def write() -> bytes:
         if (online := sharing.online) is not None:
-            # Serialized first: outcomes received since `seen` was read are counted twice.
+            # Serialized first: outcomes received after `seen` was read will be counted twice.
             document["outcomes"] = online.state(now)
         document["uses"] = [
             _Use(addresses[use.slot], use.start, use.proven, to_bytes(use.hashes), use.sizes)
@@ -151,15 +147,18 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
     kept = 0
     same_key = document.get("key_id") == sharing.key_id
     if same_key and sharing.orders is not None:
-        for turn in _valid(document.get("orders"), Moved):
+        for turn in valid(document.get("orders"), Moved):
             sharing.orders.put(turn.key, turn.changes, now)
     if sharing.prefixes is not None and same_key:
         beliefs = sharing.prefixes.beliefs
         beliefs.make_room(director.table.capacity)
-        if not beliefs.index.uses:
-            _restore_sizes(sharing, document.get("sizes"))
+        # Make room for the prompts: engines report their cache sizes only after the start.
+        for sizes in valid([] if beliefs.index.uses else [document.get("sizes")], _Sizes):
+            rooms = {director.table.slot(a): room for a, room in sizes.rooms_bytes.items()}
+            rooms.pop(-1, None)  # drop endpoints unknown here
+            beliefs.restore_sizes(sizes.bytes_per_token, rooms)
         kept = beliefs.index.restore(_uses(sharing, document.get("uses")))
-    for object_id, address, session in _valid(document.get("stored"), tuple[Text, Text, Text]):
+    for object_id, address, session in valid(document.get("stored"), tuple[Text, Text, Text]):
         director.stored.heard(object_id, address, session)
     director.engines.restore(document.get("engines"))
     away_s = _age_s(document, sharing.wall_clock())
@@ -176,17 +175,6 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
     return kept
 
 
-def _restore_sizes(sharing: Sharing, document: object) -> None:
-    """Make room for the prompts: engines report their cache sizes only after the start."""
-    assert sharing.prefixes is not None
-    with suppress(msgspec.ValidationError):
-        sizes = msgspec.convert(document, _Sizes)
-        table = sharing.director.table
-        rooms = {table.slot(address): room for address, room in sizes.rooms_bytes.items()}
-        rooms.pop(-1, None)  # drop endpoints unknown here
-        sharing.prefixes.beliefs.restore_sizes(sizes.bytes_per_token, rooms)
-
-
 def _age_s(document: dict[str, Any], now_s: float) -> float:
     """Return the age of a snapshot in seconds: outcomes fade while no picker runs."""
     made_at_s = document.get("at_s")
@@ -198,7 +186,7 @@ def _age_s(document: dict[str, Any], now_s: float) -> float:
 def _uses(sharing: Sharing, entries: object) -> Iterator[Kept]:
     table = sharing.director.table
     assert sharing.prefixes is not None
-    for use in _valid(entries, _Use):
+    for use in valid(entries, _Use):
         slot = table.slot(use.address)
         if slot >= 0 and len(use.hashes) % 8 == 0:
             hashes = from_bytes(use.hashes)
@@ -207,11 +195,5 @@ def _uses(sharing: Sharing, entries: object) -> Iterator[Kept]:
             yield Kept(slot, use.start, use.proven, hashes, use.sizes)
 
 
-def _valid(entries: object, kind: type[T]) -> Iterator[T]:
-    for entry in entries if isinstance(entries, list) else ():
-        with suppress(msgspec.ValidationError, RecursionError):
-            yield msgspec.convert(entry, kind)
-
-
 def _digest(body: bytes) -> bytes:
-    return blake2b(body, digest_size=_DIGEST_BYTES).hexdigest().encode()
+    return blake2b(body, digest_size=32).hexdigest().encode()

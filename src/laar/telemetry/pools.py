@@ -128,7 +128,7 @@ class PoolMetrics:
         found: dict[_Pool, float] = {}
         if len(slots):
             read = engines.reads(slots)
-            asked, _ = asked_of(engines.traffic, slots, now)
+            asked = asked_of(engines.traffic, slots, now)
             seconds = read * asked.seconds_ahead(now, read)
             for slot, ahead_s in zip(slots.tolist(), seconds.tolist(), strict=True):
                 spec = table.spec(slot)

@@ -76,6 +76,9 @@ class Tuner:
         settings: bounds and budgets.
         initial: the weights to start from, clipped to the bounds: a disabled term starts at its
             floor, since the climb is logarithmic and has no zero.
+
+    Attributes:
+        sigma: the step: standard deviation of the logarithm of a weight.
     """
 
     def __init__(self, settings: TunerSettings, initial: Mapping[str, float]) -> None:
@@ -88,7 +91,7 @@ class Tuner:
         self._baseline: WindowScore | None = None  # the incumbent's latest window
         self._remeasure = True
         self._candidate: Mapping[str, float] | None = None  # it has won once and must win again
-        self._sigma = settings.sigma
+        self.sigma = settings.sigma
         self._trials = self._windows = self._lost_in_a_row = 0
         self._history: deque[WindowScore] = deque(maxlen=HISTORY)
         self._elapsed_s = self._since_s = 0.0  # gap-capped time; its value at window open/close
@@ -126,11 +129,6 @@ class Tuner:
     def frozen(self) -> bool:
         """Whether the climb is over."""
         return self._window is None
-
-    @property
-    def sigma(self) -> float:
-        """The step: standard deviation of the logarithm of a weight."""
-        return self._sigma
 
     @property
     def under_way(self) -> dict[str, object]:
@@ -201,7 +199,7 @@ class Tuner:
         else:
             outcome = self._judge(score)
         self._history.append(replace(score, outcome=outcome))
-        if self._sigma < self.settings.sigma_min or self._windows >= self.settings.max_windows:
+        if self.sigma < self.settings.sigma_min or self._windows >= self.settings.max_windows:
             self.freeze()
         else:
             self._open_next()
@@ -217,13 +215,13 @@ class Tuner:
             self._remeasure = baseline.version != score.version - 1
             return "won once"
         self._incumbent, self._baseline, self._candidate = score.weights, score, None
-        self._sigma = min(self._sigma * GROWTH, SIGMA_MAX)
+        self.sigma = min(self.sigma * GROWTH, SIGMA_MAX)
         self._lost_in_a_row = 0
         return "accepted"
 
     def _lose(self, outcome: str, *, remeasure: bool) -> str:
         self._candidate, self._remeasure = None, remeasure
-        self._sigma *= GROWTH**-0.25
+        self.sigma *= GROWTH**-0.25
         self._lost_in_a_row = 0 if remeasure else self._lost_in_a_row + 1
         return outcome
 
@@ -243,7 +241,7 @@ class Tuner:
         rng = random.Random(f"{self.settings.seed}:{self._trials}")
         for _ in range(CORNER_DRAWS):
             proposal = {
-                name: min(max(weight * math.exp(rng.gauss(0.0, self._sigma)), floor), cap)
+                name: min(max(weight * math.exp(rng.gauss(0.0, self.sigma)), floor), cap)
                 for name, weight in self._incumbent.items()
                 for floor, cap in (self.settings.bounds[name],)
             }

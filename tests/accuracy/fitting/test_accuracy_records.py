@@ -1,4 +1,4 @@
-"""Records of graded answers: every format is read, bad entries are reported, tasks are inferred."""
+"""Records of graded answers: all formats are read, bad entries are reported, tasks are inferred."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_questions_of_known_tasks_go_to_the_right_model_without_a_header(known: 
     assert set(figures["tasks"]) == {"sums", "poems", "trivia", "code"}  # type: ignore[call-overload]
 
 
-def test_the_value_of_a_second_attempt_is_found_even_if_each_question_lacks_a_model(
+def test_the_value_of_a_second_attempt_is_found_if_questions_lack_models(
     known: Fit,
 ) -> None:
     records = world(["sums", "poems", "trivia", "code"], 100, 9)
@@ -111,7 +111,7 @@ def test_a_request_unlike_anything_measured_uses_base_rates(known: Fit) -> None:
     assert guess.unlike
     assert guess.features.task == "generic"
     row = capability.probabilities(models, guess.features, shares=guess.shares)
-    means = [capability.mean(model) for model in models]
+    means = [capability.measured_models[model].mean for model in models]
     assert row == pytest.approx(means, abs=0.05)
 
 
@@ -133,10 +133,11 @@ def test_a_lead_counts_only_up_to_its_lower_bound() -> None:
 
     assert best(1.0, 0.0, 0.0) == 1
     assert best(0.6, 0.0, 0.0) == 1
-    assert best(0.2, 0.0, 0.0) == 0  # an unknown task is more likely
+    assert best(0.2, 0.0, 0.0) == 0  # as the task is more likely unknown
     assert best(0.0, 1.0, 0.0) == best(0.0, 0.0, 0.0) == 0
     tasks[0, 1] = 0.6
-    for counts, expected in ((1000.0, 1), (4.0, 0)):  # four answers can't show a lead of a tenth
+    # Four answers are too few to show a lead of 0.1.
+    for counts, expected in ((1000.0, 1), (4.0, 0)):
         few = task_table(tasks, np.full((3, 3), counts), tasks.mean(axis=0), 0)
         assert few.row(np.array([1.0, 0.0, 0.0])).argmax() == expected
 
@@ -183,7 +184,7 @@ def test_a_doubtful_match_changes_the_choice_but_not_the_estimated_difficulty() 
 @pytest.mark.long
 @pytest.mark.parametrize("right", [0.0, 1.0])
 def test_models_without_a_common_question_can_be_fitted(right: float) -> None:
-    """Also if all models are always right, or always wrong; a warning is an error here."""
+    """This also works if all models are always right or always wrong, without a warning."""
     records = world(["sums", "poems", "trivia"], 25)
     for record in records:
         record["scores"] = {f"model of {record['task']}": right}
@@ -342,7 +343,7 @@ def test_no_figure_is_truncated_in_a_narrow_terminal_whatever_the_names(
 
 
 def test_a_long_task_name_is_truncated() -> None:
-    """Such a name once made the fit fail and ask for fewer tasks."""
+    """With such a name the fit once failed, and advised to use fewer tasks."""
     records = world(["sums", "code"], 60)
     for record in records:
         record["task"] += " and nothing else" * 20
@@ -382,7 +383,7 @@ def test_the_middle_of_a_long_question_is_ignored() -> None:
         {"id": "9", "model": "m", "correct": False, "tried_models": ["n"]},
     ],
 )
-def test_an_entry_without_an_answer_is_accepted_among_answers_of_several_lengths(
+def test_an_entry_without_an_answer_is_accepted_among_others(
     nothing: dict[str, object],
 ) -> None:
     unnamed = [{"model": "m", "correct": True, "tokens": tokens} for tokens in (100, 9000)]
@@ -391,7 +392,7 @@ def test_an_entry_without_an_answer_is_accepted_among_answers_of_several_lengths
 
 
 def test_a_question_in_parts_has_the_same_class_as_in_serving() -> None:
-    """A document in one language, followed by the question in another."""
+    """For example, a document in one language is followed by a question in another."""
     parts = [{"type": "text", "text": text} for text in ("日本語の文書。" * 80, "Translate it.")]
     message = {"role": "user", "content": parts}
     spans = Spans(b"")

@@ -1,4 +1,4 @@
-"""Records from other sources: ids, repeated answers, fractional scores, few answers."""
+"""Records from other sources may reuse ids, repeat answers, or have fractional scores."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_model_with_only_a_few_right_answers_is_not_the_best_single_model() ->
 
 
 def test_equal_models_show_no_gain_in_accuracy_at_the_same_cost() -> None:
-    """Among many prices, one looks good by chance on the questions used to choose it."""
+    """Of many prices, one looks good by chance on the questions by which it is chosen."""
     gains = []
     names = tuple(f"m-{size}b" for size in (3, 7, 8, 13, 32, 34, 70, 72))
     sizes = np.array([3.0, 7, 8, 13, 32, 34, 70, 72])
@@ -129,8 +129,8 @@ def test_equal_models_show_no_gain_in_accuracy_at_the_same_cost() -> None:
             scores=scores,
             answers=np.ones((200, 8)),
             squares=scores**2,
-            untold=guessed,
-            told=guessed,
+            without_task=guessed,
+            with_task=guessed,
             unlike=np.zeros(200, bool),
             costs={"billion_parameters": np.tile(sizes, (200, 1))},
             excluded=0,
@@ -146,7 +146,7 @@ LENGTHS = (1000, 4000, 16000, 64000)
 
 
 def ladder(form: str, tokens: int) -> list[dict[str, object]]:
-    """30 questions of one length for two models, in one of three formats."""
+    """Return 30 questions of one length for two models, in one of three formats."""
     entries: list[dict[str, object]] = []
     for n in range(30):
         common: dict[str, object] = {"task": "needle", "prompt_tokens": tokens}
@@ -167,7 +167,8 @@ def test_a_question_at_several_lengths_counts_once_per_length(form: str, files: 
     assert len(read.outcomes) == 2 * 30 * 4
     assert read.contradictions == 0
     by_question = Counter(outcome.query_id for outcome in read.outcomes)
-    assert set(by_question.values()) == {2}  # both models of a question at a length
+    # For a question at one length, the answers of both models.
+    assert set(by_question.values()) == {2}
     assert len({question_of(query_id) for query_id in by_question}) == 30
 
 
@@ -183,7 +184,7 @@ def test_a_question_of_the_fit_is_excluded_at_all_lengths() -> None:
 
 
 def test_rows_with_the_same_text_are_different_questions() -> None:
-    """Like questions about documents that the record does not contain."""
+    """For example, the record may lack the documents that the questions are about."""
     entry: dict[str, object] = {"task": "one", "question": "Where?", "prompt_tokens": 1000}
     scores = ({"a": 1, "b": 0}, {"a": 0, "b": 0}, {"a": 1, "b": 0})
     read = outcomes_of(*(entry | {"scores": each} for each in scores))
@@ -192,7 +193,7 @@ def test_rows_with_the_same_text_are_different_questions() -> None:
 
 
 def answers(seed: int, count: int) -> bytes:
-    """Answers to four questions about documents missing from the record; one in ten is right."""
+    """Return answers to four questions about missing documents; one in ten is right."""
     rng = Random(seed)
     return lines(
         *(
@@ -237,7 +238,7 @@ def test_answers_from_another_file_are_evaluated_even_if_they_look_alike() -> No
 
 
 def test_a_few_answers_of_the_fit_are_excluded_from_the_evaluation() -> None:
-    """There are so few answers that no question occurs twice in the file."""
+    """The answers are so few that no question occurs twice in the file."""
     one = answers(1, 500)
     fitted = fit(parse_records([(one, "x")]).outcomes, created="x", data_sha256="x").artifact
     fitted = fitted.model_copy(
@@ -265,7 +266,7 @@ def test_the_length_of_a_chat_includes_all_messages() -> None:
 
 
 def test_many_tasks_are_recognized_from_some_of_their_questions() -> None:
-    """The time to fit with tasks left out grows with tasks * tasks * questions."""
+    """Only a part is used, as the time of this fit grows with tasks * tasks * questions."""
     entries: list[dict[str, object]] = [
         {"task": f"t-{t}", "question": f"word{t} thing{t} {t} {n}", "scores": {"a": 1.0, "b": 0.0}}
         for t in range(100)

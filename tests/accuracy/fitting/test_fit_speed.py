@@ -1,4 +1,4 @@
-"""c(m) from timed answers: outliers must not bend the fitted line."""
+"""c(m) is fitted to timed answers, and outliers hardly change it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def answers(
     longest: int = 8000,
     **given: object,
 ) -> list[MeasuredOutcome]:
-    """Mostly short prompts, as in real traffic, and some of all lengths."""
+    """Return answers to prompts of all lengths, but mostly short ones as in real traffic."""
     rng, made = Random(seed), []
     for at in range(count):
         tokens = rng.randint(40, 112)
@@ -44,7 +44,7 @@ def answers(
 
 
 def ratios(speed: Speed, **given: object) -> dict[tuple[int, int], float]:
-    """Predicted by observed first tokens of other prompts, by length class."""
+    """Return predicted / observed times to the first token of other prompts, by length class."""
     other = answers(600, shorts=0.0, seed=9, **given)
     return {one: median(each) for one, each in first_token_ratios(speed, other).items()}
 
@@ -76,8 +76,8 @@ def test_an_adapter_has_the_speed_of_its_base_model() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"shorts": 1.0, "jitter_s": 0.05}, "is no measurement"),
-        ({"count": 12, "shorts": 0.3, "jitter_s": 5.0}, "is no measurement"),
+        ({"shorts": 1.0, "jitter_s": 0.05}, "is not a measurement"),
+        ({"count": 12, "shorts": 0.3, "jitter_s": 5.0}, "is not a measurement"),
         ({"count": 3, "shorts": 0.0}, "too alike in length, or too few"),
         ({"shorts": 0.0, "longest": 210}, "too alike in length, or too few"),
         ({"prompt_tokens": None}, "no answer has both a prompt length"),

@@ -1,4 +1,4 @@
-"""Failed attempts: the endpoints named, the reports to the picker, and silent endpoints."""
+"""Failed attempts: the named endpoints, the reports to the picker, and silent endpoints."""
 
 import random
 from dataclasses import replace
@@ -87,7 +87,7 @@ def test_endpoints_that_failed_before_an_answer_are_reported_in_order():
 
 @pytest.mark.parametrize(("served", "attempts", "failed"), [(0, 3, 0), (1, 3, 1), (1, 2, 1)])
 def test_an_earlier_endpoint_that_answers_a_hedged_request_did_not_fail(served, attempts, failed):
-    """The answer comes from an earlier endpoint: later ones were tried while it was working."""
+    """Later endpoints were tried while the earlier one was still working."""
     driven = Driven(3, 3, body(stream=True), latency_s=0.1)
     assert driven.sent.patience.begin_s == 5
     ranked = (driven.decision.address, *driven.decision.fallbacks)
@@ -126,7 +126,7 @@ def test_an_error_from_envoy_is_replaced_by_one_that_names_the_model(
     driven.director.settle(ended.decision, ended.completion)
     assert not driven.director.table.in_flight.any()
     again = driven.stream.receive(Closed(), 3.0)
-    assert all(type(a) is Ended for a in again), "settling twice does nothing"
+    assert all(type(a) is Ended for a in again), "the second settle has no effect"
 
 
 @pytest.mark.parametrize("status", [400, 404, 413])

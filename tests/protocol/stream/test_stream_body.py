@@ -1,4 +1,4 @@
-"""A request's body: collected, counted for all streams, and sent in pieces."""
+"""A request's body is collected, counted for all streams, and sent in pieces."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +24,7 @@ def test_pieces_are_joined_and_counted_while_held(pieces, limit_bytes):
     assert held.now_bytes == 0
 
 
-def test_no_body_differs_from_an_empty_one():
+def test_a_missing_body_is_distinguished_from_an_empty_one():
     body = Collected(None)
     assert body.data is None
     body.add(b"")

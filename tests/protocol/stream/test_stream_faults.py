@@ -1,4 +1,4 @@
-"""The stream machine after an internal fault, and with too many headers."""
+"""The stream machine after an internal fault, or with too many headers."""
 
 import random
 import tracemalloc
@@ -45,14 +45,14 @@ def feed(machine, event):
 
 
 def director_of(model):
-    """A director with one endpoint."""
+    """Return a director with one endpoint."""
     table = EndpointTable()
     table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=(model,))])
     return Director(table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1))
 
 
 def in_full_duplex():
-    """A stream whose body came in two pieces, waiting for a decision that never comes."""
+    """Return a stream that has received the first piece of a body."""
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, Shape.GATEWAY))
     feed(machine, RequestBody(BODY[:1000], False))
@@ -103,7 +103,7 @@ def test_with_too_many_headers_only_a_forged_destination_is_overwritten(shape, c
         assert dict(first.set_headers) == overwritten
 
 
-def test_after_the_decision_only_the_parts_of_a_prompt_needed_for_features_are_kept():
+def test_after_the_decision_only_parts_of_the_prompt_are_kept():
     director = director_of("auto")
     machine = stream()
     prompt = "head " * 100 + "\u4e2d" * 50_000 + "tail?" * 100
@@ -122,7 +122,7 @@ def test_after_the_decision_only_the_parts_of_a_prompt_needed_for_features_are_k
 @pytest.mark.parametrize("shape", list(Shape))
 @pytest.mark.parametrize("limits", [{"pool": "a"}, {"subset": frozenset({"10.0.0.1:80"})}])
 def test_after_a_fault_a_request_for_a_pool_is_refused(shape, limits):
-    """Envoy would choose any endpoint for it, of any pool."""
+    """Without a decision, Envoy would choose an endpoint of any pool."""
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, shape, **limits))
     feed(machine, RequestBody(BODY, True))

@@ -1,4 +1,4 @@
-"""Headers of gateways and their conformance tests, besides those of the protocol."""
+"""Headers of gateways and of their conformance tests."""
 
 import orjson
 import pytest
@@ -12,7 +12,7 @@ REWRITTEN = {":path": "/team/blue", ":method": "POST"}
 
 
 def asked(headers, body=BODY, **settings):
-    """Return the request that a stream with these settings asks about."""
+    """Return the request for which a stream with these settings asks for a decision."""
     stream = Stream(Environment(settings=StreamSettings(**settings), new_id=lambda: "made"))
     list(stream.receive(RequestHeaders(headers, False, Shape.GATEWAY), 0.0))
     (ask,) = stream.receive(RequestBody(body, True), 0.0)
@@ -44,7 +44,7 @@ def test_conformance_tests_can_name_an_endpoint_only_if_enabled():
     assert asked(TEST, conformance_headers=True).subset == {"10.0.0.2"}
 
 
-def test_answers_name_the_selected_and_the_serving_endpoint_for_conformance_tests():
+def test_conformance_headers_name_the_selected_and_the_serving_endpoint():
     driver = Driver(models=("a", "b"), conformance_headers=True)
     driver.feed(RequestHeaders(TEST, False, Shape.GATEWAY))
     driver.feed(RequestBody(BODY, True))

@@ -1,4 +1,4 @@
-"""The stream machine, driven by hand: both shapes, every order that Envoy and gateways produce."""
+"""The stream machine in both shapes, and for every order of events from Envoy and gateways."""
 
 import random
 
@@ -53,7 +53,7 @@ BODY = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": "
 
 
 class Driver:
-    """A stream with a real director; collects the actions."""
+    """Drives a stream with a real director, and collects its actions."""
 
     def __init__(self, *, read_answer=False, models=("m1",), held=None, **settings):
         table = EndpointTable()
@@ -147,7 +147,7 @@ def test_a_native_body_that_needs_no_splice_is_not_sent_back():
 
 
 def test_a_native_body_before_trailers_is_complete():
-    """Envoy marks a buffered body before trailers as not the end of the stream."""
+    """A buffered body that comes before trailers is not marked as the end of the stream."""
     driver = Driver()
     driver.feed(headers(Shape.NATIVE))
     (answer,) = driver.feed(RequestBody(BODY, False))
@@ -275,7 +275,7 @@ def test_an_answer_with_trailers_ends_with_them():
     assert [type(a) for a in actions] == [Ended, AnswerTrailers]
 
 
-def test_a_body_over_the_limit_is_a_413():
+def test_a_body_over_the_limit_gets_a_413():
     driver = Driver(max_body_bytes=1000)
     driver.feed(headers(Shape.GATEWAY))
     driver.feed(RequestBody(b"x" * 600, False))
@@ -301,7 +301,7 @@ def test_unfinished_bodies_of_all_streams_share_one_limit():
 
 
 def upload(held, at, count, body=b"x"):
-    """A client that begins to send a body."""
+    """Return a driver whose client has sent the beginning of a body."""
     driver = Driver(held=held)
     driver.now = at
     driver.feed(headers(Shape.GATEWAY))
@@ -313,14 +313,14 @@ def upload(held, at, count, body=b"x"):
 def test_slow_uploads_are_evicted_largest_first(event):
     held = HeldBytes(1_000_000)
     large, small, other = (upload(held, 0.0, n) for n in (500_000, 300_000, 190_000))
-    for at in range(2, 30):  # one continues as slowly as a poor link
+    for at in range(2, 30):  # one upload continues, as over a slow connection
         other.now = at
         assert other.feed(RequestBody(b" ", False)) == []
         large.now = small.now = at
         small.feed(RequestBody(b"", False))
     assert held.now_bytes == 990_028
     late = upload(held, 30.0, 60_000)
-    assert held.now_bytes == 550_028  # only the largest is gone
+    assert held.now_bytes == 550_028  # without the largest
     (refused,) = large.feed(event)
     assert dict(refused.headers)["x-laar-reason"] == "bodies-full"
     for driver in (large, small, other, late):
@@ -560,7 +560,7 @@ def test_a_request_without_sent_headers_is_answered_with_metadata_only():
     assert orjson.loads(answer.data)["model"] == "m1"
 
 
-def test_a_sampled_request_without_sent_headers_requests_its_answer_at_the_response_headers():
+def test_a_sampled_request_without_headers_asks_for_its_answer_later():
     driver = Driver(read_answer=True)
     driver.feed(whole())
     (answer,) = driver.feed(ResponseHeaders(200))
@@ -569,7 +569,7 @@ def test_a_sampled_request_without_sent_headers_requests_its_answer_at_the_respo
     assert ended.completion.prompt_tokens == 9
 
 
-def test_a_request_without_sent_headers_above_the_limit_is_a_413():
+def test_a_request_without_sent_headers_above_the_limit_gets_a_413():
     (refused,) = Driver(max_body_bytes=1000).feed(whole(b"x" * 1001))
     assert refused.status == 413
 

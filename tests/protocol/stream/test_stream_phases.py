@@ -1,4 +1,4 @@
-"""The table of phases: complete, and without unused entries."""
+"""The table of phases is complete, and all of its entries are used."""
 
 import random
 
@@ -35,7 +35,7 @@ def director(monkeypatch):
 
 
 def event(rng):
-    """Any event of Envoy's, an internal fault, or the stream's end."""
+    """Return any event from Envoy, an internal fault, or the end of the stream."""
     headers = {":path": rng.choice(PATHS), ":method": "POST"}
     if rng.random() < 0.1:
         headers["upgrade"] = "websocket"
@@ -58,7 +58,7 @@ def event(rng):
 
 
 class Faulty:
-    """The rules of a cluster, and the enforced share; each fails occasionally."""
+    """A cluster's rules and the enforced share, which fail occasionally."""
 
     def __init__(self, rng):
         self.rng = rng
@@ -84,7 +84,7 @@ def phases_of(stream):
 
 
 def walk(director, rng):
-    """One stream, driven like the server; yields each transition of each half."""
+    """Drive a stream as the server does; yield each transition of each half."""
     faulty = Faulty(rng)
     stream = Stream(
         Environment(
@@ -101,7 +101,7 @@ def walk(director, rng):
         try:
             actions = stream.receive(now, 1.0)
         except OSError:
-            assert phases_of(stream) == before, "a fault moves nothing"
+            assert phases_of(stream) == before, "a fault changes no phase"
             pending.insert(0, ev.Failed())
             continue
         if stream.ignored > ignored:
@@ -116,7 +116,7 @@ def walk(director, rng):
         for action in actions:
             answer = answered(director, action, rng)
             if answer is not None:
-                assert action is actions[-1], "a question is the last action"
+                assert action is actions[-1], "an `Ask` is the last action"
                 pending.insert(0, answer)
 
 

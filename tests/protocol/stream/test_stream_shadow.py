@@ -1,4 +1,4 @@
-"""Shadow: decided and recorded, but every byte and header is as if there were no picker."""
+"""In shadow, laar decides and records, but changes no byte and no header."""
 
 import random
 from itertools import pairwise
@@ -80,7 +80,7 @@ class Driven:
 
 
 def untouched(actions):
-    """Nothing is set, removed, redirected or answered by laar."""
+    """Return whether laar set, removed, redirected and answered nothing."""
     for action in actions:
         assert not isinstance(action, ev.Immediate)
         if isinstance(action, ev.AnswerHeaders | ev.AnswerBody):
@@ -189,7 +189,7 @@ def test_nothing_is_learned_without_a_known_endpoint(served):
 
 
 @pytest.mark.long
-def test_a_share_is_enforced_by_session_so_that_no_session_flaps():
+def test_a_share_is_enforced_for_complete_sessions():
     director = a_director()
 
     def enforced(session, share):

@@ -1,4 +1,4 @@
-"""The streamed shape: Envoy keeps each piece of an answer until the picker replies."""
+"""In the streamed shape Envoy keeps each piece of an answer until the picker replies."""
 
 from itertools import pairwise
 
@@ -33,7 +33,7 @@ def begun(body=BODY, *, streamed=True):
 
 
 def answered(driver, event):
-    """Return the replies to a piece of the body, as data; None leaves it unchanged."""
+    """Return the data of the replies to a piece; None means that the piece is unchanged."""
     return [
         action.data
         for action in driver.feed(event)
@@ -63,7 +63,7 @@ def test_a_piece_with_part_of_a_name_is_held_until_the_rest_arrives():
 
 
 @given(st.lists(st.integers(0, 60), max_size=4))
-def test_every_piece_is_answered_and_the_bytes_equal_those_of_the_whole_answer(places):
+def test_every_piece_is_answered_and_the_bytes_equal_the_complete_answer(places):
     text = b'data: {"model":"m1","a":"\\"model\\": "}\n\ndata: {"model": "m1"}\n\n'
     cuts = sorted({0, *places, len(text)})
     pieces = [text[a:b] for a, b in pairwise(cuts)]
@@ -96,7 +96,7 @@ def test_trailers_release_held_bytes():
 def test_a_stopping_picker_ends_streams_that_envoy_can_finish(shape, status, can):
     driver = Driver()
     driver.feed(headers(shape))
-    assert not driver.stream.can_be_let_go  # undecided
+    assert not driver.stream.can_be_let_go  # before the decision
     driver.feed(RequestBody(BODY, True))
     if status is not None:
         driver.feed(ResponseHeaders(status, True))

@@ -52,7 +52,7 @@ def overload(
     """Send a fleet 1.2 times the load it can carry, once for each order of the queue.
 
     The requests pass through a real Envoy.
-    Exits 3 if a request hung, something leaked, or slack order served too few within objective.
+    Exits 3 if a request hung, something leaked, or slack order met too few objectives.
     """
     with report_errors():
         from laar_lab.live.overload import run_overload

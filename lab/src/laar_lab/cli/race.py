@@ -23,10 +23,9 @@ def race(
         list[str] | None,
         typer.Option(
             "--with",
-            help="Router to race with; repeatable: smg, vllm-router (both with options of their "
-            "own after a colon), the URL of one that runs in front of the same engines, or a "
-            "policy in laar's place, or laar with a settings file (.yaml). Default: least-loaded "
-            "and round-robin.",
+            help="Router to race with; repeatable: smg or vllm-router (options may follow a "
+            "colon), the URL of a router in front of the same engines, another policy of laar, or "
+            "a settings file for laar (.yaml). Default: least-loaded and round-robin.",
         ),
     ] = None,
     programs: Annotated[
@@ -48,7 +47,8 @@ def race(
         float, typer.Option(help="Seconds of each turn in which requests are sent.", min=1.0)
     ] = 90.0,
     warm_up: Annotated[
-        float, typer.Option(help="Requests of the first seconds that do not count.", min=0.0)
+        float,
+        typer.Option(help="Seconds at the start of a turn whose requests do not count.", min=0.0),
     ] = 15.0,
     repeat: Annotated[
         int, typer.Option(help="Repetitions; each router has its turn in each.", min=1, max=100)
@@ -67,13 +67,13 @@ def race(
     most_tokens: Annotated[
         int | None,
         typer.Option(
-            help="Leave out requests of more tokens, prompt and answer together. Default: what "
-            "the engines take.",
+            help="Leave out requests with more tokens, prompt and answer together. Default: "
+            "the engines' context length.",
             min=256,
         ),
     ] = None,
     in_flight: Annotated[
-        int, typer.Option(help="Requests at once at most; others wait.", min=1, max=10_000)
+        int, typer.Option(help="Limit of requests in flight; others wait.", min=1, max=10_000)
     ] = 256,
     deadline: Annotated[
         float, typer.Option(help="Seconds after which an answer counts as failed.", min=0.1)
@@ -81,7 +81,9 @@ def race(
     seed: Annotated[int, typer.Option(help="Random seed of the first repetition.")] = 1000,
     block_tokens: BlockTokens = 512,
     simulate: Annotated[int, typer.Option(help="Number of simulated engines.", min=1, max=64)] = 4,
-    profile: Annotated[str, typer.Option(help="What simulated engines imitate.")] = "gorgo-main",
+    profile: Annotated[
+        str, typer.Option(help="Engine profile of simulated engines.")
+    ] = "gorgo-main",
     time_scale: Annotated[
         float,
         typer.Option(help="Real seconds per second of simulated engines.", min=0.001, max=10.0),
@@ -90,7 +92,7 @@ def race(
         str, typer.Option(help="Fault of the first simulated engine, such as 503@0.5.")
     ] = "",
     rows: Annotated[
-        Path, typer.Option(help="File for every request as its client saw it (JSON lines), new.")
+        Path, typer.Option(help="New file for every request as its client saw it (JSON lines).")
     ] = Path("race.jsonl"),
     json_file: JsonFile = None,
     plot: Plot = None,

@@ -49,12 +49,12 @@ JUDGED_FROM = 70_000
 _UNTIL_S = 480.0
 _UNCOUNTED_S = 0.2 * _UNTIL_S
 _SHARE_DELAY_S = 0.015  # as with a store (`python -m bench sharing`)
-_CROWD = 0.9  # share of the fleet's KV that the crude gate fills
+_CROWD = 0.9  # share of the fleet's KV that the crude gate may fill
 _CROWD_IDLE_S = 20.0  # the best of 1, 5, 20 and 65 s
 
 RULES = {
     "laar": ("laar", ""),
-    "laar, gate": ("laar", "rooms"),
+    "laar, gate": ("laar", "sessions"),
     "laar, flow": ("laar", "flow"),
     "least-loaded": ("least-loaded", ""),
     "vllm-router": ("vllm-router", ""),
@@ -66,7 +66,8 @@ RULES = {
     "crude gate": ("laar", "gate"),
     "programs": ("laar", "programs"),
 }
-"""Policy, and gate or flow control in front of it, by name in the table."""
+"""Policy, and gate or flow control in front of it, by name in the table. The crude gate admits
+sessions up to a fixed share of the caches; the gate for programs is ThunderAgent's."""
 
 
 class _Run:
@@ -85,14 +86,14 @@ class _Run:
             seed=seed,
             assessor=fleets.nothing([]),
             policies=build_policies(CostWeights(), {name: values}),
-            flow=FlowSettings() if way in {"flow", "rooms"} else None,
+            flow=FlowSettings() if way in {"flow", "sessions"} else None,
             by_load=way == "flow",
         )
         self.turns = Turns(_UNTIL_S, _UNCOUNTED_S)
-        room = float(len(sites) * KV_TOKENS)
+        kv_tokens = float(len(sites) * KV_TOKENS)
         gates: dict[str, Callable[[], Send]] = {
-            "gate": lambda: Gate(self.fleet, _CROWD * room, idle_s=_CROWD_IDLE_S).send,
-            "programs": lambda: Gate(self.fleet, room, fades=True).send,
+            "gate": lambda: Gate(self.fleet, _CROWD * kv_tokens, idle_s=_CROWD_IDLE_S).send,
+            "programs": lambda: Gate(self.fleet, kv_tokens, fades=True).send,
         }
         self.send = gates[way]() if way in gates else asking_again(self.fleet, self._refused)
 
@@ -154,7 +155,7 @@ def run(scope: Scope) -> Report:
         for count, load, rule in product(engines, loads, RULES)
     }
     runs = grid(run_cliff, cases, scope.seeds, label="agents-cliff")
-    title = "sessions at once, by what the caches hold"
+    title = "concurrent sessions as multiples of what the caches hold"
     table = means_table(title, ("engines", "load", "rule"), runs, _SHOWN, digits=3)
     parts = _parts(engines, loads, "engines")
     only_place = [rule for rule, (_, way) in RULES.items() if not way]
@@ -191,7 +192,7 @@ def _compared(
     most: float,
     others: Sequence[str] = ("laar",),
 ) -> dict[str, Seen]:
-    """Compare the gate with the best of other rules, at loads from `least` to `most`."""
+    """Compare the gate with the best of the other rules, at loads from `least` to `most`."""
     seen = {}
     for part, case in parts.items():
         if least <= case[1] <= most:
@@ -214,7 +215,7 @@ def _against_own_best(
 
 
 def _levels(runs: _Cases, parts: Mapping[str, tuple[int, float]], metric: str) -> dict[str, Seen]:
-    """Return a metric of the gate in each part."""
+    """Return a metric of the runs with the gate, for each part."""
     return {part: level(runs[*case, "laar, gate"], metric) for part, case in parts.items()}
 
 
@@ -240,7 +241,7 @@ def run_pickers(scope: Scope) -> Report:
         for count, load, rule in product(pickers, loads, ("laar", "laar, gate"))
     }
     runs = grid(run_several, cases, scope.seeds, label="agents-pickers")
-    title = "sessions at once, by what the caches hold; pickers that share a store"
+    title = "concurrent sessions as multiples of what the caches hold; pickers share a store"
     table = means_table(title, ("pickers", "load", "rule"), runs, _SHOWN, digits=3)
 
     parts = _parts(pickers, loads, "pickers")
@@ -274,7 +275,7 @@ def run_parallel(scope: Scope) -> Report:
         for count, load, rule in product(slow, loads, _PARALLEL_RULES)
     }
     runs = grid(run_at_parallel, cases, scope.seeds, label="agents-parallel")
-    title = "sessions at once, by what the caches hold; engines that prefill in parallel"
+    title = "concurrent sessions as multiples of what the caches hold; prefills run in parallel"
     shown = _SHOWN | {"ttft_max_s": "longest TTFT s"}
     table = means_table(title, ("slow engines", "load", "rule"), runs, shown, digits=3)
 

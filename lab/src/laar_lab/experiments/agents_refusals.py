@@ -1,4 +1,4 @@
-"""More agents than fit in the caches, on engines that refuse prompts without room.
+"""More agents than fit in the caches, on engines that refuse prompts when the cache is full.
 
 Real sessions of coding agents run as a closed loop on engines of llm-d's simulator, which answer
 500 if a prompt finds no room in the KV cache. Envoy tries the next endpoint of the picker's list,
@@ -124,7 +124,12 @@ def run(scope: Scope) -> Report:
     loads = SESSIONS[:1] if scope.quick else SESSIONS
     cases = {(load, rule): (scope.data, load, rule) for load, rule in product(loads, RULES)}
     runs = grid(run_refusals, cases, scope.seeds, label="agents-refusals")
-    table = means_table("turns on engines that refuse", ("sessions", "rule"), runs, _SHOWN)
+    table = means_table(
+        "turns on engines that refuse prompts when the KV cache is full",
+        ("sessions", "rule"),
+        runs,
+        _SHOWN,
+    )
 
     def compared(ours: str, theirs: str, number: str) -> dict[str, Seen]:
         return {str(at): paired(runs[at, ours], runs[at, theirs], number) for at in loads}

@@ -32,7 +32,7 @@ def run(scope: Scope) -> Report:
     }
     table = Table(
         title=f"documents of {DOC_TOKENS} tokens, {WORKERS} x {ENGINE}",
-        columns=("documents", "found cached", "prompts/s of an engine", "times"),
+        columns=("documents", "found cached", "prompts/s of an engine", "times as fast"),
         rows=[
             (
                 f"{docs}, {way}",
@@ -46,7 +46,7 @@ def run(scope: Scope) -> Report:
     chart = Chart(
         title="Prefill by documents in a prompt",
         x_label="documents",
-        y_label="times as received",
+        y_label="times as fast as received",
         x=[str(docs) for docs in DEPTHS],
         series={HOOK: [faster[docs] for docs in DEPTHS]},
         kind="bars",

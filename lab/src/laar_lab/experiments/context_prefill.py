@@ -52,7 +52,7 @@ WAYS = (RECEIVED, HOOK, PLAN)
 _SHOWN = {
     "hit_rate": "prompt found cached",
     "tokens_per_s": "prompt tokens/s of an engine",
-    "times": "times as received",
+    "times": "times as fast",
     "ttft_s": "TTFT mean s",
     "ttft_p95_s": "p95 s",
     "busiest": "busiest/mean",
@@ -98,7 +98,7 @@ def run(scope: Scope) -> Report:
             Chart(
                 title="Prefill throughput",
                 x_label="",
-                y_label="times as received",
+                y_label="times as fast as received",
                 x=list(LOADS),
                 series={way: [faster[load, way] for load in LOADS] for way in WAYS[1:]},
                 kind="bars",

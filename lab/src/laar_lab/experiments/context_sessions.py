@@ -44,7 +44,7 @@ def run(scope: Scope) -> Report:
     runs = grid(run_sessions, cases, scope.seeds, label="context-sessions")
     table = Table(
         title=f"8 documents of 1,024 tokens a turn, {_TURNS} turns, 1 x {ENGINE}",
-        columns=("", "found cached", "TTFT mean s", "times as received"),
+        columns=("", "found cached", "TTFT mean s", "times as fast"),
         rows=[
             (
                 f"{n} sessions, {way}",

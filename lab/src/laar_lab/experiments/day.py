@@ -10,8 +10,8 @@ Every rule runs in the same picker, which names two fallbacks to Envoy, learns h
 and notices restarted engines. Only the choice differs.
 
 *Endpoints needed* is a separate run: the busiest hour, without incidents, on fewer and fewer
-endpoints until p95 TTFT exceeds `OBJECTIVE_S`. A binary search finds it, assuming that an
-additional endpoint does no harm.
+endpoints until p95 TTFT exceeds `OBJECTIVE_S`. A binary search finds that number, assuming that
+an additional endpoint does no harm.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _TIMETABLE = {0: 6, 7: 8, 9: 10, 19: 8, 22: 6}
 """Number of endpoints, from each hour on."""
 _CRASHES = (2.5, 8.5, 15.5, 20.5)
 _DEPLOYMENT = 9.5
-"""In hours; ten endpoints are listed then."""
+"""Start of the deployment in hours; ten endpoints are listed then."""
 _DOWN_SHARE, _GRACE_SHARE = 1 / 2, 1 / 3
 """Shares of an hour: 30 s until a crashed engine is back, 20 s for a leaving one to finish."""
 
@@ -71,7 +71,8 @@ _QUICK_RIVALS = ("smg", "least-loaded")
 
 
 _REAL_CHATS_PER_S, _REAL_AGENTS_PER_S = 1.2, 0.02
-"""Rates at the busiest hour; real prompts are longer and share less, real agents run longer."""
+"""Rates at the busiest hour, lower than those of generated traffic: real prompts are longer and
+share less, and real agents run longer."""
 
 
 @dataclass(frozen=True, slots=True)

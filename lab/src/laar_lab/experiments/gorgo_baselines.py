@@ -33,7 +33,7 @@ _BASELINES = (
     "round-robin",
     "random",
 )
-"""no-regret also has llm-d's guide, SMG, vLLM's router and p2c."""
+"""Rules to compare with; `no-regret` has more of them, such as SMG and vLLM's router."""
 _QUICK = ("lmetric", "session-affinity", "sglang-cache-aware")
 _NAMES = {"ttft_p95_s": "p95 TTFT", "e2e_p95_s": "p95 E2E"}
 

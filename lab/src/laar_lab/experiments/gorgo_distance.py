@@ -1,9 +1,9 @@
 """Gains and costs of the weight of the round trip, from an idle fleet to a busy one.
 
-1 is physical, and the default since decision 0014: that cost charges a conversation for everything
-that moving it costs, so the distance no longer needs a lower weight. It is compared with lower
-weights on the same seeds, on the traffic for which the earlier cost did better with them (decision
-0007).
+A weight of 1 prices a second of round trip as a second. It is the default since decision 0014,
+whose cost charges a conversation for everything that moving it costs, so distance no longer needs a
+lower weight. It is compared with lower weights on the same seeds, on the traffic for which the
+earlier cost did better with them (decision 0007).
 """
 
 from __future__ import annotations

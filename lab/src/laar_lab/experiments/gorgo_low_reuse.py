@@ -4,8 +4,8 @@ Single questions of about 840 tokens. The authors' first version took the round 
 thousandth of the intended value, and lost to random; that bug is injected here. The published
 weights of this load are 2.0 tokens per millisecond (at their upper bound) and 0.104.
 
-With the bug it does not lose here: the other terms of the score balance queued tokens, which random
-does not, and only the median is affected by distances. So the published loss was not due to the
+With the bug the score does not lose here: its other terms balance queued tokens, which random does
+not, and only the median is affected by distances. So the published loss was not due to the
 unit alone; the authors also mention bursts.
 """
 

@@ -184,7 +184,7 @@ _SHOWN = {
     "ttft_p99_s": "p99",
     "e2e_p50_s": "E2E p50 s",
     "e2e_p95_s": "p95",
-    "late_p95_s": "TTFT from schedule p95",
+    "late_p95_s": "TTFT p95 from schedule",
     "hit_rate": "hit rate",
     "near_share": "nearest",
 }

@@ -2,7 +2,7 @@
 
 It should reach the optimum without noise, and also if every window is off by a tenth. The published
 climb, which evaluates once and keeps its luckiest score, should not. The noise is per window, not
-per request, because it stands for differing traffic.
+per request, because it represents differences in traffic.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 There are three tables. The first leaves out or adds one part at a time on the paper's cells. The
 second asks four questions about each document, so that a cache can help. The third gives the picker
 artifacts in which every model has another model's accuracies, and lets reported outcomes correct
-them: with a prior whose weight is learned and, for comparison, with a fixed weight. It has two
-users, because with eight every endpoint is busy whatever the picker estimates, and a wrong artifact
-costs less (a remark shows how much).
+them: with a prior whose weight is learned and, for comparison, with a fixed weight. This table has
+two users, because with eight every endpoint is busy whatever the picker estimates, and a wrong
+artifact costs less (a remark shows how much).
 
 `SHARES` of `laar.accuracy.trust` and their use were chosen on seeds from 1100; none is run here.
 """
@@ -110,7 +110,7 @@ def run(scope: Scope) -> Report:
             Chart(
                 title="Time to correct answer by variant, mean of the cells",
                 x_label="",
-                y_label="by that of laar",
+                y_label="relative to laar",
                 x=list(VARIANTS),
                 series={"": [estimate(_of_all(ratios[v])) for v in VARIANTS]},
                 kind="bars",
@@ -143,7 +143,7 @@ def _table_of_parts(scope: Scope, cells: list[Cell]) -> tuple[Table, dict[str, _
     ]
     rows.append(("mean", "", *(estimate(_of_all(ratios[v])) for v in VARIANTS[1:])))
     table = Table(
-        title="Time to correct answer: laar in seconds, variants by that of laar",
+        title="Time to correct answer: laar in seconds, variants relative to laar",
         columns=("cell", *VARIANTS),
         rows=rows,
         digits=3,
@@ -281,7 +281,7 @@ def _table_of_wrong(scope: Scope) -> tuple[Table, Evidence, str]:
     rows.append(("all", "", "", "", *shares))
     heads = ("whose accuracies", _WRONG, _ONLINE, _FIXED, "share recovered")
     table = Table(
-        title="Time to correct answer by an idle fleet's mean attempt, after the warm-up",
+        title="Time to correct answer / mean attempt on an idle fleet, after the warm-up",
         columns=(*heads, "prior of fixed weight"),
         rows=rows,
     )

@@ -66,7 +66,7 @@ FEW = 4
 PER_CELL = 8
 _PER_RUN = 120  # real questions
 _TIMES = np.geomspace(0.02, 1.0, 25)
-_FROM = 0.05  # of T; before that, curves only show who answers easy questions first
+_FROM = 0.05  # of T; up to there, curves only show who answers easy questions first
 
 _SHIPPED = ("load-aware", "session-affinity", "least-loaded")
 _RULE = tuple(f"{name}, retry rule" for name in _SHIPPED)

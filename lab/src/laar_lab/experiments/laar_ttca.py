@@ -46,7 +46,7 @@ def run(scope: Scope) -> Report:
     return Report(
         tables=[
             by_cell(
-                "Mean time to correct answer, s; a retry pays for its prompt",
+                "Mean time to correct answer, s; a retry prefills its prompt again",
                 repeat,
                 CONTESTANTS,
                 lambda one: one.ttca_s,
@@ -55,7 +55,7 @@ def run(scope: Scope) -> Report:
             _gains(repeat, cells, "laar-paper"),
             *(_bounds(repeat, cells, other) for other in ("load-aware", "session-affinity")),
             by_cell(
-                "The same, engines keep prompts (a wrong model asked again)",
+                "The same, engines keep prompts (asking a wrong model again is cheap)",
                 cached,
                 CONTESTANTS,
                 lambda one: one.ttca_s,
@@ -106,8 +106,8 @@ def _gains(results: Results, cells: list[Cell], ours: str) -> Table:
         ("mean", *(estimate(_mean_gains(results, ours, other, cells)) for other in BASELINES))
     )
     return Table(
-        title=f"How much shorter it is with {ours}, share; paired by seed",
-        columns=("cell", *(f"than {other}" for other in BASELINES)),
+        title=f"Share of the time that {ours} saves; paired by seed",
+        columns=("cell", *(f"against {other}" for other in BASELINES)),
         rows=rows,
     )
 
@@ -124,7 +124,7 @@ def _bounds(results: Results, cells: list[Cell], other: str) -> Table:
         for name, group in {**groups, "mean": cells}.items()
     ]
     return Table(
-        title=f"How much shorter than {other} it is, and would be with more knowledge, share",
+        title=f"Share of the time saved against {other}, also with more knowledge",
         columns=("length", *known),
         rows=rows,
     )
@@ -203,12 +203,12 @@ def _covered(results: Results, cells: list[Cell]) -> list[float]:
 
 def _at_64k(results: Results, cells: list[Cell]) -> str:
     longest = max(length for _, length in cells)
-    told = []
+    leads = []
     for cell in cells:
         if cell[1] == longest:
             ahead = _gain(results, "laar-paper", "load-aware", cell)
-            told.append(f"{name_of(cell)} {ahead.mean:+.0%} ± {ahead.half:.0%}")
-    remark = f"laar-paper over load-aware at the longest length: {', '.join(told)}"
+            leads.append(f"{name_of(cell)} {ahead.mean:+.0%} ± {ahead.half:.0%}")
+    remark = f"laar-paper over load-aware at the longest length: {', '.join(leads)}"
     slope = estimate(_slopes(results, cells, "laar-paper", "load-aware"))
     if slope.mean != slope.mean:
         return remark

@@ -1,4 +1,4 @@
-"""The trade-off in the threshold of llm-router's valve.
+"""The trade-off that the threshold of llm-router's valve makes.
 
 This is its local benchmark: three small workers on one machine, 12 sessions of 3 turns. Published
 for thresholds 1, 4, 8 and off: hit rate 11, 92, 94, 97 %; requests per second 1.59, 1.30, 1.22,
@@ -44,7 +44,7 @@ _SHOWN = {
     "e2e_p50_s": "latency p50 s",
     "e2e_p95_s": "p95 s",
     "requests_per_s": "req/s",
-    "concentration": "most to one",
+    "concentration": "busiest's share",
 }
 
 

@@ -230,7 +230,7 @@ def run_cell(
         assessor, policy = TrueAccuracies(CapabilityModel(known), surface), "laar"
     elif contestant in BOUNDS:
         assessor, policy = Oracle(assessor, asked), "laar"
-        attempts = 1 if contestant == "oracle" else MAX_ATTEMPTS  # correct at once, or no model is
+        attempts = 1 if contestant == "oracle" else MAX_ATTEMPTS  # the first is correct, or none
     elif contestant == "best-single":
         policy, name = "least-loaded", best_single(known)
         asked = [replace(q, request=replace(q.request, model=name)) for q in asked]

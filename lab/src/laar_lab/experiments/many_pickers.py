@@ -2,7 +2,7 @@
 
 The production directors and their sharing are joined by a channel that delays every record: 5 ms of
 batching, plus the transfer. A store on the same machine is 1 to 2 ms away; 20 ms is the target for
-the age of a record, and stands for a busy store.
+the age of a record, as with a busy store.
 
 The reference is one picker that decides everything. Requests go to a random picker, so a session's
 turns go to all of them. Two pickers that decide within the delay may choose the same idle endpoint:

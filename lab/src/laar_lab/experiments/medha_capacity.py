@@ -45,8 +45,8 @@ def run_capacity(scope: Scope) -> Report:
     cases = {name: (system, requests) for name, system in _SYSTEMS.items()}
     rates = grid(capacity, cases, scope.seeds, label="medha-capacity")
     table = Table(
-        title=f"Requests a second with p90 of the first token within {_LIMIT_S:.0f} s, 5 % long",
-        columns=("system", "capacity", "Medha's is so many times"),
+        title=f"Requests a second with p90 TTFT within {_LIMIT_S:.0f} s, 5 % long",
+        columns=("system", "capacity", "Medha's / this"),
         rows=[
             (name, estimate(values), str(over(values, rates["medha"])))
             for name, values in rates.items()

@@ -5,7 +5,7 @@ after the other, on all 16 devices as two plain stages. A lone long prompt is th
 as with a stream pipeline, which context parallelism over two servers would avoid; the ratio is so
 large that the claim holds anyway (the row `sarathi` has the same plain pipeline and chunks).
 
-Neither of them is stable at this load (see `medha-capacity`), so their times and the ratios grow
+Neither rival is stable at this load (see `medha-capacity`), so their times and the ratios grow
 with the length of the run; Medha's do not.
 """
 
@@ -67,7 +67,7 @@ def run_convoy(scope: Scope) -> Report:
                 {p: p for p in _PERCENTS},
             ),
             Table(
-                title=f"Times Medha's, {_SHARES[-1]:.0%} long",
+                title=f"TTFT / Medha's, {_SHARES[-1]:.0%} long",
                 columns=("system", *_PERCENTS),
                 rows=ratios,
             ),

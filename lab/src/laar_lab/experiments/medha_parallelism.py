@@ -4,9 +4,9 @@ Llama-3 70B on 64 H100: 8 stages of 8 (2D), or 4 stages of 8 with two KV groups 
 ShareGPT-like requests with 5 % long prompts scaled to 2M tokens. The published claim is that both
 have a similar TTFT and that 3D halves TPOT at 1.75 requests/s.
 
-It depends on the meaning of the 20 ms target. "Every scheduling cycle must complete within
+The result depends on the meaning of the 20 ms target. "Every scheduling cycle must complete within
 t_target" (4.3): in a pipeline a cycle is the work of one stage on a batch, and a token takes as
-many cycles as there are stages; read this way, the published factor is that of the stages, 8 by 4.
+many cycles as there are stages; read this way, the published factor is that of the stages, 8 / 4.
 Elsewhere laar's engine model applies the target to the whole pass, since a client waits for a pass
 between tokens. Then both layouts meet it and there is nothing to halve, as the second table shows.
 
@@ -35,8 +35,8 @@ _HALF = "half: 4 stages"
 """Half of the devices, to show the effect of the stages without the KV groups."""
 _SHAPES = _LAYOUTS | {_HALF: (4, 1)}
 _PASS_SHARE = 0.2
-"""Share of the duration: a target for the pass multiplies the iterations by the number of
-stages."""
+"""Runs with a target for the pass last this share of the others' time, because they take as many
+times more iterations as there are stages."""
 _SHOWN = {
     "ttft_p50_s": "TTFT p50",
     "ttft_p90_s": "TTFT p90",

@@ -7,9 +7,9 @@ arrival is also run with the rules for long prompts that are part of slack order
 take them, and that a short one need not wait behind one that has no endpoint), to separate their
 effect from that of the order.
 
-The fleet's capacity is measured by the time that thousands of simultaneous requests take. The first
-token of every answer is seen, as in the gateway shape; in one row only of the answers that the
-native shape reads by default: one in a hundred, and one per second.
+The fleet's capacity is measured by the time that thousands of simultaneous requests take. The
+picker sees the first token of every answer, as in the gateway shape. In one row it sees only the
+answers that the native shape reads by default: 1 in 100, and one every 0.25 s.
 """
 
 from __future__ import annotations

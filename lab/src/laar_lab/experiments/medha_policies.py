@@ -6,7 +6,7 @@ LARS without multi-prefill batching. The paper compares times normalised by the 
 does not publish its deadlines; here they are one second plus five times the prefill alone.
 
 From 1 request/s on, long prompts alone bring more work than the engine can do (26 s each), so their
-share within the objective falls with every policy, and that of all requests with most. The table
+share within the objective falls under every policy, and that of all requests under most. The table
 shows how LARS handles this: a late long request stays more urgent than a short one with time left,
 so short ones wait until they are equally late, and half of them narrowly miss their objective.
 `medha, late yields` is ours: a long prefill that has missed its objective leaves short ones the
@@ -107,8 +107,8 @@ def run_policies(scope: Scope) -> Report:
 
     return Report(
         tables=[
-            table("First token by the prefill alone, median", "median"),
-            table("First token by the prefill alone, 90 %", "p90", 1),
+            table("TTFT / prefill time on an idle engine, median", "median"),
+            table("TTFT / prefill time on an idle engine, p90", "p90", 1),
             table("Share within the objective", "within", 3),
             table("... of the short requests", "short within", 3),
             table("... of the long ones", "long within", 3),

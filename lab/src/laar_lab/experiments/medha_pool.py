@@ -5,10 +5,10 @@ one prompt after the other; reserved, two of them serve the short requests (up t
 long. An instance group is one engine over its devices, which favours it over the paper's groups:
 joining and splitting devices costs nothing here. Medha uses the same 16 devices as TP-8, SPP-2.
 
-Counted are the long requests that have a first token when arrivals end, under a load too heavy for
-all three, since systems that keep up complete the same number. Counting finished answers would be
-unfair: the paper's baseline decodes on separate devices, while here whole prompts go before all
-decodes.
+The experiment counts the long requests that have a first token when arrivals end. The load is too
+heavy for all three, since systems that keep up complete the same number. Counting finished answers
+would be unfair: the paper's baseline decodes on separate devices, while here whole prompts go
+before all decodes.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def run_pool(scope: Scope) -> Report:
 
     table = Table(
         title=f"{_RATE} requests/s, 5 % long, {mix.duration_s:.0f} s",
-        columns=("system", "long with a first token", "short p50 TTFT, s", "long, by Medha's"),
+        columns=("system", "long with a first token", "short p50 TTFT, s", "long / Medha's"),
         rows=[
             (system, *means(of, ("longs", "short_p50_s")), str(over(longs("medha"), longs(system))))
             for system, of in runs.items()

@@ -14,7 +14,7 @@ from laar_lab.statistics import estimate
 from laar_lab.workloads.medha_mix import Mix, jobs
 
 MEDHA, SARATHI, NON_PREEMPTIVE = "medha-8b-a100", "sarathi-8b-a100", "nonpreemptive-8b-a100"
-"""The paper's three systems on 16 A100; the last stands for LoongServe."""
+"""The paper's three systems on 16 A100; the last represents LoongServe."""
 
 Floats = NDArray[np.float64]
 """One number per request."""

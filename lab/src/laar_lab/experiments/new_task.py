@@ -1,4 +1,4 @@
-"""What reports, or signs in answers instead, teach the picker about a task that nobody graded.
+"""How much reports, or only signs in answers, teach the picker about a task that nobody graded.
 
 A fleet serves real questions for a day, without a header; each is answered by the model with the
 highest P(correct), one in ten by a random model. It learns from a report of each answer, or from

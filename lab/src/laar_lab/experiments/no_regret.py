@@ -37,6 +37,7 @@ _CALLED = {
     "e2e_mean_s": "mean E2E",
     "e2e_p95_s": "p95 E2E",
 }
+_BY_WORKLOAD = "policies by workload"
 _LEADS = ("ttft_p95_s", "e2e_mean_s", "e2e_p95_s")
 """Metrics in which laar should beat the best single baseline over all workloads."""
 
@@ -55,7 +56,7 @@ def run_suite(scope: Scope) -> Report:
         "suite",
         share=_QUICK_SHARE if scope.quick else 1.0,
     )
-    tables = [table_of(results, "policies by workload")]
+    tables = [table_of(results, _BY_WORKLOAD)]
     first, *others = policies
     if others and len(scope.seeds) > 1:
         tables.append(_against(compare(results, first, others), f"{first} against the best"))
@@ -94,11 +95,8 @@ def _judged(scope: Scope, known: Sequence[Case], policies: Sequence[str], label:
     picked = chosen(known, names)
     if scope.quick:
         results = run_all(picked, policies, scope.seeds, label, share=_QUICK_SHARE)
-    else:
-        results = run_screened(picked, policies, scope.seeds, label)
-    table = table_of(results, "policies by workload")
-    if scope.quick:
-        return Report(tables=[table])
+        return Report(tables=[table_of(results, _BY_WORKLOAD)])
+    results, reused = run_screened(picked, policies, scope.seeds, label, scope.earlier)
     compared = compare(results, ours, baselines)
     roles = _roles(known)
     evidence: dict[str, dict[str, Seen]] = {}
@@ -118,7 +116,7 @@ def _judged(scope: Scope, known: Sequence[Case], policies: Sequence[str], label:
             _against(compared, f"{ours} against the best baseline of each workload"),
             _over_all(leads, ours),
             _regrets(results, policies),
-            table,
+            table_of(results, _BY_WORKLOAD),
         ],
         evidence=evidence,
         numbers={
@@ -128,6 +126,7 @@ def _judged(scope: Scope, known: Sequence[Case], policies: Sequence[str], label:
             }
             for case, runs in results.items()
         },
+        reused=reused,
     )
 
 
@@ -185,8 +184,8 @@ def _of(runs: Sequence[Numbers], metric: str) -> list[float]:
 def _over_all(leads: Sequence[_Lead], ours: str) -> Table:
     names = [_CALLED[metric] for metric in _LEADS]
     return Table(
-        title=f"{ours} against the best single baseline: share less, geometric mean over workloads",
-        columns=("metric", "best single baseline", "less"),
+        title=f"{ours} against the best single baseline: reduction, geometric mean over workloads",
+        columns=("metric", "best single baseline", "reduction"),
         rows=[
             (called, best, less) for (_, best, less, _), called in zip(leads, names, strict=True)
         ],

@@ -84,7 +84,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_one(records: Path | None, seed: int) -> dict[str, float]:
-    """Return the share of correct answers by way of inverting reports."""
+    """Return the share of correct answers for each way of inverting reports."""
     lots = _lots_of_lab(seed) if records is None else _lots_of(records, seed)
     rng = random.Random(f"{seed}/poisoning")
     names = [rng.randrange(REPORTERS) for _ in lots.reported]

@@ -57,8 +57,8 @@ CONTESTANTS = (OURS, "laar, all right", *_SUMS, *_ROUTERS, "balancer alone")
 _FIGURES = {
     "right": "right",
     "e2e_s": "mean E2E, s",
-    "per_right_s": "s a right answer",
-    "price_s": "price, s alone",
+    "per_right_s": "s per right answer",
+    "price_s": "price, s on an idle engine",
 }
 """Means of a run. Time divided by the share of correct answers is the time of a client that asks
 until the answer is correct."""

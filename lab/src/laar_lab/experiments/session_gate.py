@@ -1,10 +1,10 @@
 """Does admitting sessions by the price of cache room harm traffic whose contexts fit?
 
 Every workload of `no-regret` runs with the default policy: with neither gate nor flow control, with
-only the gate for sessions (a picker's default), and in quick runs also with default flow control,
-which is much slower even there. All get the same load and network for each seed. The real chats,
-whose requests name no session, run a second time with a name for each conversation: sessions that
-pause for minutes and rarely return.
+only the gate for sessions (a picker's default), and, in quick runs only because it takes long to
+simulate, with default flow control. All get the same load and network for each seed. The real
+chats, whose requests name no session, run a second time with a name for each conversation: sessions
+that pause for minutes and rarely return.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NAMED = ("conversations-short", "conversations-overload", "conversations-paralle
 """Real chats on caches that fill, which also run with session names."""
 
 PAST_THE_CLIFF = "agents-short"
-"""Its sessions need 2.2 million tokens, and the caches have room for 2 million (decision 14)."""
+"""The workload whose sessions need 2.2 million tokens; the caches hold 2 million (decision 14)."""
 
 _OWN_BLOCK = 40
 """Index of a block that tells conversations apart, since system prompts are shorter."""

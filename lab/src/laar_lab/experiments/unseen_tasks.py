@@ -55,7 +55,7 @@ PARTS = (3, 5, 7)
 _DRAWS = 200
 
 _LEAST_TASK = 100
-"""Fewest questions of a task for which its individual gain is more than chance."""
+"""Fewest questions of a task whose gain is judged by itself; with fewer, chance decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Judged:
     Args:
         single: scores of the best single model.
         laar: scores of the model with the highest P(correct).
-        told: scores of the model with the highest P(correct) with the task named.
+        with_task: scores of the model with the highest P(correct) with the task named.
         unlike: share of the questions called unlike anything graded.
         predicted: P(correct) of each question and model.
         observed: scores of each question and model.
@@ -73,7 +73,7 @@ class Judged:
 
     single: Floats
     laar: Floats
-    told: Floats
+    with_task: Floats
     unlike: float
     predicted: Floats
     observed: Floats
@@ -85,8 +85,8 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strange:
-    """A task left out.
+class LeftOut:
+    """Results on the task that was left out.
 
     Args:
         judged: results on its questions.
@@ -102,7 +102,7 @@ class Run:
     """A run with one task left out, and the questions of the others that were not fitted to."""
 
     known: Judged
-    strange: Strange
+    unseen: LeftOut
 
 
 def run(scope: Scope) -> Report:
@@ -139,18 +139,18 @@ def run_one(path: Path, left_out: str, seed: int) -> Run:
     known, unseen = _parted(path, left_out)
     fitted = [outcome for outcome in known if _is_fitted(outcome, seed)]
     rest = [outcome for outcome in known if not _is_fitted(outcome, seed)]
-    (judged, strange), printed = _asked(fitted, [rest, unseen])
-    return Run(known=judged, strange=Strange(judged=strange, printed=printed))
+    (of_known, of_unseen), printed = _asked(fitted, [rest, unseen])
+    return Run(known=of_known, unseen=LeftOut(judged=of_unseen, printed=printed))
 
 
-def run_everything(path: Path, left_out: str, models: Sequence[str] = ()) -> Strange:
+def run_everything(path: Path, left_out: str, models: Sequence[str] = ()) -> LeftOut:
     """Leave a task out and fit to all questions of the others, for these models if given."""
     known, unseen = (
         [outcome for outcome in outcomes if not models or outcome.model in models]
         for outcomes in _parted(path, left_out)
     )
     (judged,), printed = _asked(known, [unseen])
-    return Strange(judged=judged, printed=printed)
+    return LeftOut(judged=judged, printed=printed)
 
 
 def _parted(path: Path, task: str) -> tuple[list[MeasuredOutcome], list[MeasuredOutcome]]:
@@ -190,10 +190,10 @@ def _judged(asked: Asked, rates: Floats) -> Judged:
     rows = np.arange(len(asked.tasks))
     return Judged(
         single=asked.scores[:, int(rates.argmax())],
-        laar=asked.scores[rows, asked.untold.argmax(axis=1)],
-        told=asked.scores[rows, asked.told.argmax(axis=1)],
+        laar=asked.scores[rows, asked.without_task.argmax(axis=1)],
+        with_task=asked.scores[rows, asked.with_task.argmax(axis=1)],
         unlike=float(asked.unlike.mean()),
-        predicted=asked.untold,
+        predicted=asked.without_task,
         observed=asked.scores,
     )
 
@@ -206,28 +206,28 @@ def _by_seed(by_task: _ByTask) -> _BySeed:
     return list(zip(*by_task.values(), strict=True))
 
 
-def _unseen(by_task: _ByTask, everything: Mapping[str, Strange]) -> Table:
+def _unseen(by_task: _ByTask, everything: Mapping[str, LeftOut]) -> Table:
     def row(task: str, runs: Sequence[Run]) -> tuple[Value, ...]:
-        strange = [each.strange for each in runs]
+        unseen = [each.unseen for each in runs]
         return (
             task,
-            len(strange[0].judged.single),
-            estimate([100 * float(np.mean(each.judged.single)) for each in strange]),
-            estimate([100 * each.judged.unlike for each in strange]),
-            estimate([100 * each.judged.gain for each in strange]),
-            estimate([100 * each.printed[0] for each in strange]),
+            len(unseen[0].judged.single),
+            estimate([100 * float(np.mean(each.judged.single)) for each in unseen]),
+            estimate([100 * each.judged.unlike for each in unseen]),
+            estimate([100 * each.judged.gain for each in unseen]),
+            estimate([100 * each.printed[0] for each in unseen]),
             100 * everything[task].judged.gain,
             100 * everything[task].printed[0],
         )
 
     def over(name: str, *, worst: bool) -> tuple[Value, ...]:
         pick = min if worst else np.mean
-        seeds = [[each.strange for each in runs] for runs in _by_seed(by_task)]
+        seeds = [[each.unseen for each in runs] for runs in _by_seed(by_task)]
 
-        def seen(tasks: Iterable[Strange]) -> float:
+        def seen(tasks: Iterable[LeftOut]) -> float:
             return 100 * float(pick([each.judged.gain for each in tasks]))
 
-        def printed(tasks: Iterable[Strange]) -> float:
+        def printed(tasks: Iterable[LeftOut]) -> float:
             return 100 * float(np.mean([each.printed[worst] for each in tasks]))
 
         return (
@@ -263,13 +263,13 @@ def _unseen(by_task: _ByTask, everything: Mapping[str, Strange]) -> Table:
     )
 
 
-def _of_parts(parts: Sequence[Sequence[str]], of_parts: Sequence[Strange]) -> Table:
+def _of_parts(parts: Sequence[Sequence[str]], of_parts: Sequence[LeftOut]) -> Table:
     tasks = len(of_parts) // max(len(parts), 1)
     rows: list[tuple[Value, ...]] = []
     for number, part in enumerate(parts):
-        strange = of_parts[number * tasks : (number + 1) * tasks]
-        gains = [100 * each.judged.gain for each in strange]
-        printed = 100 * float(np.mean([each.printed[0] for each in strange]))
+        unseen = of_parts[number * tasks : (number + 1) * tasks]
+        gains = [100 * each.judged.gain for each in unseen]
+        printed = 100 * float(np.mean([each.printed[0] for each in unseen]))
         rows.append((", ".join(sorted(part)), float(np.mean(gains)), min(gains), printed))
     return Table(
         title="Subsets of the models, fit to all questions: points beyond the best single model on "
@@ -280,11 +280,11 @@ def _of_parts(parts: Sequence[Sequence[str]], of_parts: Sequence[Strange]) -> Ta
     )
 
 
-def _told_share(seed: Sequence[Run]) -> float:
+def _words_share(seed: Sequence[Run]) -> float:
     """Return the gain by words alone as a share of the gain with named tasks."""
     gained = np.concatenate([each.known.laar - each.known.single for each in seed])
-    told = np.concatenate([each.known.told - each.known.single for each in seed])
-    return float(gained.mean() / max(told.mean(), 1e-9))
+    named = np.concatenate([each.known.with_task - each.known.single for each in seed])
+    return float(gained.mean() / max(named.mean(), 1e-9))
 
 
 def _calibration(judged: Sequence[Judged]) -> float:
@@ -296,9 +296,9 @@ def _calibration(judged: Sequence[Judged]) -> float:
 def _by_means(runs: Sequence[Run], seed: int) -> float:
     """Return the calibration error of each model's mean over all tasks, averaged over draws.
 
-    No method that does not predict a task's difficulty does better than these means.
+    Only a method that predicts the difficulty of a task can do better than these means.
     """
-    tasks = [each.strange.judged.observed for each in runs]
+    tasks = [each.unseen.judged.observed for each in runs]
     means = np.mean([observed.mean(axis=0) for observed in tasks], axis=0)
     rng, errors = np.random.default_rng(seed), []
     for _ in range(_DRAWS):
@@ -313,12 +313,12 @@ def _known(by_seed: _BySeed, seeds: Sequence[int]) -> Table:
         "gain on known tasks, points": [
             100 * float(np.mean([each.known.gain for each in seed])) for seed in by_seed
         ],
-        "share of the gain with named tasks": [_told_share(seed) for seed in by_seed],
+        "share of the gain with named tasks": [_words_share(seed) for seed in by_seed],
         "known questions called unlike, share": [
             float(np.mean([each.known.unlike for each in seed])) for seed in by_seed
         ],
         "calibration error, known": [_calibration([r.known for r in s]) for s in by_seed],
-        "calibration error, unseen": [_calibration([r.strange.judged for r in s]) for s in by_seed],
+        "calibration error, unseen": [_calibration([r.unseen.judged for r in s]) for s in by_seed],
         "the same of each model's true mean, tasks drawn": list(map(_by_means, by_seed, seeds)),
     }
     return Table(
@@ -329,45 +329,45 @@ def _known(by_seed: _BySeed, seeds: Sequence[int]) -> Table:
     )
 
 
-def _evidence(by_task: _ByTask, everything: Mapping[str, Strange]) -> Evidence:
+def _evidence(by_task: _ByTask, everything: Mapping[str, LeftOut]) -> Evidence:
     seeds = _by_seed(by_task)
-    strange = [[each.strange for each in runs] for runs in seeds]
+    unseen = [[each.unseen for each in runs] for runs in seeds]
     learned = list(everything.values())
 
     def against_nothing(values: Iterable[float]) -> Seen:
         found = list(values)
         return Seen(found, [0.0] * len(found))
 
-    def gain(tasks: Sequence[Strange]) -> float:
+    def gain(tasks: Sequence[LeftOut]) -> float:
         return float(np.mean([each.judged.gain for each in tasks]))
 
-    def optimism(tasks: Sequence[Strange]) -> float:
+    def optimism(tasks: Sequence[LeftOut]) -> float:
         return float(np.mean([each.printed[0] for each in tasks])) - gain(tasks)
 
     worst = {}
     for task, runs in by_task.items():
         if len(everything[task].judged.single) >= _LEAST_TASK:
-            worst[task] = against_nothing(each.strange.judged.gain for each in runs)
+            worst[task] = against_nothing(each.unseen.judged.gain for each in runs)
             worst[f"{task}, all learned"] = against_nothing(
                 [everything[task].judged.gain] * len(runs)
             )
     return {
         "unseen": {
-            "held back": against_nothing(map(gain, strange)),
+            "held back": against_nothing(map(gain, unseen)),
             "all learned": against_nothing([gain(learned)] * len(seeds)),
         },
         "worst": worst,
         "printed": {
-            "held back": against_nothing(map(optimism, strange)),
+            "held back": against_nothing(map(optimism, unseen)),
             "all learned": against_nothing([optimism(learned)] * len(seeds)),
         },
-        "known": {"": against_nothing(map(_told_share, seeds))},
+        "known": {"": against_nothing(map(_words_share, seeds))},
         "unlike": {
             "": against_nothing(float(np.mean([run.known.unlike for run in s])) for s in seeds)
         },
         "calibrated": {"": against_nothing(_calibration([r.known for r in s]) for s in seeds)},
         "calibrated-unseen": {
-            "": against_nothing(_calibration([each.judged for each in s]) for s in strange)
+            "": against_nothing(_calibration([each.judged for each in s]) for s in unseen)
         },
     }
 

@@ -121,8 +121,8 @@ def _show_attempts(console: Console, attempts: Mapping[str, Any]) -> None:
     within = ", ".join(f"{share:.1%}" for share in attempts["laar"])
     console.print(
         f"Correct within 1 to {len(attempts['laar'])} attempts: {within}, of the "
-        f"{attempts['questions']} questions that {attempts['models']} models or more answered, "
-        "each once."
+        f"{attempts['questions']} questions that at least {attempts['models']} models answered, "
+        "each exactly once."
     )
     for number, found in attempts["value_of_attempt"].items():
         low, high = (100 * edge for edge in found["interval"])
@@ -132,7 +132,7 @@ def _show_attempts(console: Console, attempts: Mapping[str, Any]) -> None:
     if second := attempts.get("second_after_failure"):
         console.print(
             f"After a failure ({second['attempts']} of them) the second attempt's Brier score is "
-            f"{second['brier']:.3f} with what failed, {second['brier_marginal']:.3f} without: "
+            f"{second['brier']:.3f} knowing what failed, {second['brier_marginal']:.3f} without: "
             f"{second['better_by']:.0%} better."
         )
 
@@ -170,7 +170,7 @@ def plot(path: Path, figures: Mapping[str, Any]) -> None:
             found["best_single_cost"], found["best_single_accuracy"], "s", label="best single"
         )
         panel.axhline(figures["oracle"], linestyle=":", color="grey", label="oracle")
-        panel.set(xlabel=f"{_UNITS[unit]} a question", ylabel="share right", title="accuracy")
+        panel.set(xlabel=f"{_UNITS[unit]} a question", ylabel="share correct", title="accuracy")
         panel.legend()
     try:
         figure.savefig(path)

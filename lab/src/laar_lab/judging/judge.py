@@ -30,7 +30,9 @@ _NO_ERROR = 1e-6  # Brier score too small to compute a relative gain from
 
 _BINS = 10
 _RESAMPLES = 1000
-_PRICES = np.concatenate([[0.0], np.geomspace(1e-4, 10, 60)])  # accuracy worth one usual cost
+_PRICES = np.concatenate(
+    [[0.0], np.geomspace(1e-4, 10, 60)]
+)  # accuracy given up to save one usual cost
 
 
 def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, object]:
@@ -67,9 +69,9 @@ def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, obj
 
 
 def _base_rates(capability: CapabilityModel, models: Sequence[str]) -> Floats:
-    """Return each model's fitted base rate, lowered below 0 for models with few outcomes."""
+    """Return each model's fitted base rate, minus 1 if another has over twice its outcomes."""
     rates = np.array([capability.base_rates[model] for model in models])
-    counts = np.array([capability.outcomes(model) for model in models])
+    counts = np.array([capability.measured_models[model].outcomes for model in models])
     return np.where(2 * counts >= counts.max(), rates, rates - 1.0)
 
 
@@ -93,12 +95,12 @@ def _means(asked: Asked) -> Floats:
 
 
 def _choices(asked: Asked, rates: Floats) -> dict[str, Floats]:
-    """Return the score of each question's answer by way of choosing a model."""
+    """Return the score of each question's answer, for each way of choosing a model."""
     rows = np.arange(len(asked.tasks))
     return {
         "best_single": asked.scores[rows, _single(asked, rates)],
-        "laar": asked.scores[rows, _picked(asked.untold, asked)],
-        "laar_task_told": asked.scores[rows, _picked(asked.told, asked)],
+        "laar": asked.scores[rows, _picked(asked.without_task, asked)],
+        "laar_task_told": asked.scores[rows, _picked(asked.with_task, asked)],
         "oracle": asked.scores[rows, _picked(np.nan_to_num(asked.scores), asked)],
     }
 
@@ -123,7 +125,7 @@ def _figures(asked: Asked, rates: Floats) -> dict[str, object]:
 def _brier(asked: Asked) -> float:
     """Return the Brier score over single answers, even if a score is the mean of several."""
     known = asked.answers > 0
-    p, mean = asked.untold[known], asked.scores[known]
+    p, mean = asked.without_task[known], asked.scores[known]
     errors = p**2 - 2 * p * mean + asked.squares[known]
     return float(np.average(errors, weights=asked.answers[known]))
 
@@ -131,7 +133,7 @@ def _brier(asked: Asked) -> float:
 def _answers(asked: Asked) -> tuple[Floats, Floats, Floats]:
     """Return predictions, observations and numbers of answers, per question and model."""
     known = asked.answers > 0
-    return asked.untold[known], asked.scores[known], asked.answers[known]
+    return asked.without_task[known], asked.scores[known], asked.answers[known]
 
 
 def _bins(predicted: Floats) -> NDArray[np.intp]:
@@ -210,9 +212,9 @@ def _intervals(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[st
 def _attempts(
     capability: CapabilityModel, asked: Asked, rates: Floats, rng: np.random.Generator
 ) -> dict[str, object]:
-    """Return the share right within one to three attempts, and how well the second is predicted.
+    """Return the share correct within one to three attempts, and how well the second is predicted.
 
-    Uses questions for which at least as many models as attempts have exactly one known answer.
+    Only questions count that at least as many models as attempts answered exactly once.
     """
     known = np.where((asked.answers <= 1).all(axis=1), (asked.answers == 1).sum(axis=1), 0)
     most = min(3, int(known.max()))
@@ -225,7 +227,7 @@ def _attempts(
     for row in range(count):
         here = np.flatnonzero(whole.answers[row])
         models = [whole.models[at] for at in here]
-        scores, marginal = whole.scores[row, here], whole.untold[row, here]
+        scores, marginal = whole.scores[row, here], whole.without_task[row, here]
         orders = {
             "marginal": np.argsort(-marginal, kind="stable"),
             "best_singles": np.argsort(-rates[here], kind="stable"),
@@ -274,7 +276,7 @@ def _order(
 
 
 def _frontiers(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[str, object]:
-    """Return by unit the accuracy at the best single model's cost, and the cost at its accuracy.
+    """Return, by unit, the accuracy at the best single model's cost, and the cost at its accuracy.
 
     A question goes to the model with the largest P(correct) minus price times cost. The price for
     the same cost depends on the costs alone. The price for the same accuracy is chosen on one half
@@ -291,7 +293,7 @@ def _frontiers(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[st
             continue
         scores, spent = [asked.scores[rows, alone]], [costs[rows, alone]]
         for price in _PRICES:
-            picked = _picked(asked.untold - price * costs / usual, asked)
+            picked = _picked(asked.without_task - price * costs / usual, asked)
             scores.append(asked.scores[rows, picked])
             spent.append(costs[rows, picked])
         values = np.array([*scores, *spent, np.ones(len(rows))])
@@ -316,7 +318,7 @@ def _frontiers(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[st
 
 
 def _curves(sums: Floats) -> tuple[tuple[float, float], float, Floats]:
-    """Return the single model's score and cost, the questions' share, and both by price."""
+    """Return the single model's score and cost, the share of questions, and both by price."""
     rows = sums.reshape(-1, 2 * (len(_PRICES) + 1) + 1).sum(axis=0)
     share = float(rows[-1])
     scores, costs = np.split(rows[:-1] / max(share, 1e-12), 2)

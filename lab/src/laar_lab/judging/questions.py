@@ -33,11 +33,11 @@ class Asked:
         tasks: task of each question.
         buckets: length bucket of each question, in tokens.
         scores: scores in 0..1.
-        answers: number of answers behind each score. It is 1, except for answers that only their
-            place in a file distinguishes, which are grouped by task and length.
+        answers: number of answers behind each score. It is 1, unless only their places in a file
+            distinguish the answers, which are then grouped by task and length.
         squares: mean of the squared scores.
-        untold: P(correct) from the question alone.
-        told: P(correct) with the task given.
+        without_task: P(correct) from the question alone.
+        with_task: P(correct) with the task given.
         unlike: whether the question is unlike anything the artifact was fitted to.
         costs: costs by unit, for units in which the cost of every model is known.
         excluded: number of questions left out because the artifact was fitted to them.
@@ -53,8 +53,8 @@ class Asked:
     scores: Floats
     answers: Floats
     squares: Floats
-    untold: Floats
-    told: Floats
+    without_task: Floats
+    with_task: Floats
     unlike: NDArray[np.bool_]
     costs: Mapping[str, Floats]
     excluded: int
@@ -76,8 +76,8 @@ class Asked:
             self.scores[rows],
             self.answers[rows],
             self.squares[rows],
-            self.untold[rows],
-            self.told[rows],
+            self.without_task[rows],
+            self.with_task[rows],
             self.unlike[rows],
             {unit: costs[rows] for unit, costs in self.costs.items()},
             self.excluded,
@@ -115,18 +115,18 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
     sums, answers_of = np.zeros((count, len(models))), np.zeros((count, len(models)))
     squares = np.zeros_like(sums)
     seconds, dollars = np.zeros_like(sums), np.full_like(sums, np.nan)
-    untold, told = np.empty_like(sums), np.empty_like(sums)
+    without_task, with_task = np.empty_like(sums), np.empty_like(sums)
     unlike = np.zeros(count, bool)
     tasks, buckets = [], []
     for row, answers in enumerate(fresh.values()):
         first = answers[0]
         cell = features_of_outcome(first)
-        guess = capability.guess(_untold(first, cell), Said(first.text or ""))
-        untold[row] = capability.probabilities(models, guess.features, shares=guess.shares)
-        told[row] = (
+        guess = capability.guess(_without_task(first, cell), Said(first.text or ""))
+        without_task[row] = capability.probabilities(models, guess.features, shares=guess.shares)
+        with_task[row] = (
             capability.probabilities(models, cell)
             if cell.task in capability.tasks and task_name(cell.task) == cell.task
-            else (untold[row])
+            else (without_task[row])
         )
         unlike[row] = guess.unlike
         tasks.append(cell.task)
@@ -148,8 +148,8 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
         scores=scores,
         answers=answers_of,
         squares=squares,
-        untold=untold,
-        told=told,
+        without_task=without_task,
+        with_task=with_task,
         unlike=unlike,
         costs=_costs(artifact, models, seconds, dollars, np.array(buckets)),
         excluded=len(excluded),
@@ -171,7 +171,7 @@ def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[
 
     An answer identified only by its content looks like any other with that content. If the file has
     all answers of the fit, or no others, equal content counts as seen. In any other file, leaving
-    out the look-alikes would leave the unusual verdicts.
+    out the look-alikes would leave mostly answers with unusual verdicts.
     """
     if artifact.fitted_on is None:
         return [False] * len(outcomes), 0
@@ -191,13 +191,13 @@ def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[
 
 
 def _question_of(outcome: MeasuredOutcome) -> str:
-    """Return the key that groups the answers to a question; its line in a file can't."""
+    """Return the key that groups the answers to a question, as its line in a file can't."""
     if outcome.query_id.startswith("at:"):
         return f"{outcome.task} {outcome.prompt_tokens} {outcome.text}"
     return outcome.query_id
 
 
-def _untold(outcome: MeasuredOutcome, cell: Features) -> Features:
+def _without_task(outcome: MeasuredOutcome, cell: Features) -> Features:
     """Return the features with the task that serving would detect without a header."""
     return cell._replace(task=task_of(outcome.text) if outcome.text else GENERIC)
 

@@ -111,7 +111,7 @@ def in_lab(
     """
     known = read_capability(capability) if capability else CapabilityModel(artifact())
     cases = {policy: (policy, asked, known, concurrency, keep_prompts) for policy in policies}
-    return grid(_run, cases, range(runs), label="the same in the lab")
+    return grid(_run, cases, range(runs), label="the same questions in the lab")
 
 
 def _run(

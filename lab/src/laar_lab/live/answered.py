@@ -81,7 +81,7 @@ def _penalised(seconds: float) -> float:
 
 
 def saved(ours: Contestant, theirs: Contestant) -> tuple[float, float, float]:
-    """Return the share of their PAR-2 that ours saves: estimate, and low and high 95 % ends."""
+    """Return the share of their PAR-2 that ours saves: estimate, and ends of its 95 % interval."""
 
     def share(mine: np.ndarray, other: np.ndarray, axis: int = -1) -> Any:
         return 1.0 - mine.mean(axis=axis) / other.mean(axis=axis)
@@ -146,9 +146,11 @@ def sentence(ours: Contestant, theirs: Contestant) -> str:
     figures = f"{ours.par2_s:.1f} s against {theirs.par2_s:.1f} s a question (PAR-2)"
     interval = f"95 % interval {low:+.0%} to {high:+.0%}"
     if low > 0:
-        return f"{ours.name} is {estimate:.0%} sooner than {theirs.name}: {figures}, {interval}."
+        less = f"{ours.name} takes {estimate:.0%} less time than {theirs.name}"
+        return f"{less}: {figures}, {interval}."
     if high < 0:
-        return f"{ours.name} is {-estimate:.0%} later than {theirs.name}: {figures}, {interval}."
+        more = f"{ours.name} takes {-estimate:.0%} more time than {theirs.name}"
+        return f"{more}: {figures}, {interval}."
     text = f"{ours.name} and {theirs.name} tie on {len(ours.seconds)} questions: {figures}, "
     ahead, behind = _beyond_chance(ours, theirs)
     parts = [f"more correct answers by {', '.join(ahead)}"] if ahead else []

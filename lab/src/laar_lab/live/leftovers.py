@@ -46,7 +46,7 @@ class Rest:
 def kept_files(endpoints: int) -> int:
     """Return the number of connections a picker keeps open: for scrapes and probes, and Envoy's.
 
-    If each request, or each refused one, leaked a file, there would be many times as many.
+    If each request, or each refused request, leaked a file, there would be many times as many.
     """
     return 2 * endpoints + 1
 

@@ -35,8 +35,8 @@ class Answered:
         ask: the request.
         status: HTTP status of the answer; None if there was none.
         reason: value of `x-laar-reason`.
-        ttft_s: time from due to the first token; None unless it was served.
-        late_s: delay of sending.
+        ttft_s: time from when it was due to the first token; None unless it was served.
+        late_s: how much later than due it was sent.
         fault: what is wrong with the answer; empty for a complete 200, and for a 429 or 503 with a
             valid `retry-after`.
     """

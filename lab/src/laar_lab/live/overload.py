@@ -15,8 +15,9 @@ queue:
 must get exactly one answer, and nothing may be left in the picker, Envoy or the endpoints. Times
 are in the fleet's seconds: real ones divided by the time scale.
 
-The native shape reads as many answers as by default, one in a hundred and one per second of the
-fleet; the report shows how many. In the gateway shape the picker sees all of them.
+In the native shape the picker reads the answers that it reads by default: a share of them (1 in
+100, unless changed; the report shows it), and one every 0.25 s of the fleet's time. In the gateway
+shape it sees all of them.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def run_overload(
     runs: dict[str, list[Run]] = {route: [] for route in QUEUES}
     with tempfile.TemporaryDirectory(prefix="laar-overload-") as directory:
         bench = _Bench(Path(directory), time_scale, shape, sample_answers)
-        with console.status("how fast this machine runs the fleet"):
+        with console.status("measuring how fast this machine runs the fleet"):
             speed = asyncio.run(bench.speed(probe_requests))
         for one in chosen:
             load = overload(carried_per_s(), seconds, one)

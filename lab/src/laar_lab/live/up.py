@@ -37,8 +37,8 @@ class Demo:
     """A finished comparison.
 
     Args:
-        tallies: those of laar, of each policy with its usual retries, and of the best of these with
-            laar's rule for retries and stopping.
+        tallies: tallies of laar, of each policy with its usual retries, and of the best of these
+            policies with laar's rule for retries and stopping.
         contestants: the tallies as times to a correct answer.
         keep_prompts: whether the engines cached the prompts of earlier requests.
         time_scale: real seconds per simulated second.
@@ -56,7 +56,7 @@ class Demo:
 
     @property
     def sentences(self) -> list[str]:
-        """laar against the best policy, against that with laar's retry rule, and early on."""  # noqa: D403
+        """Comparisons with the best policy, with it under laar's retry rule, and early on."""
         ours, *others, fair = self.contestants
         best = min(others, key=lambda one: one.par2_s)
         said = [sentence(ours, best), sentence(ours, fair), soon(ours, [*others, fair])]
@@ -93,7 +93,7 @@ async def run_fleet(
     """
     async with AsyncExitStack() as stack:
         doing = "starting five simulated endpoints, the picker and Envoy"
-        if not console.is_terminal:  # a status is invisible then
+        if not console.is_terminal:  # a status line shows only on a terminal
             console.print(doing)
         with console.status(doing):
             fleet = await stack.enter_async_context(

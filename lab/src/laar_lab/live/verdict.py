@@ -18,7 +18,7 @@ _BOUNDS = {claim.name: claim.bound for claim in EXPERIMENTS[0].claims}
 _GAIN, _KEPT = _BOUNDS["slack"], _BOUNDS["goodput-kept"]
 """The bounds of `medha-picker`'s claims in virtual time."""
 _MIN_SPEED = 0.9
-"""A slower fleet does not behave like its hardware."""
+"""Fleets slower than this do not behave like the hardware that they simulate."""
 _MAX_GROWTH_BYTES = 32 << 20
 """Five times the growth measured in a minute. Allocators, prefixes and remembered decisions cause
 it, and all of these are capped."""
@@ -186,7 +186,7 @@ def _shares(shares: Mapping[str, Sequence[_Shares]]) -> list[Check]:
         pairs = zip(shares["slack"], shares[other], strict=True)
         return [ours.within / max(theirs.within, 1e-9) for ours, theirs in pairs]
 
-    def told(other: str) -> str:
+    def times(other: str) -> str:
         return ", ".join(f"{gain:.2f}" for gain in gains(other))
 
     checks = [
@@ -194,8 +194,8 @@ def _shares(shares: Mapping[str, Sequence[_Shares]]) -> list[Check]:
             claim=f"the share within the objective is >= {100 * (_GAIN - 1.0):.0f} % higher "
             "than in order of arrival",
             held=min(gains("arrival")) >= _GAIN,
-            seen=f"{told('arrival')} times; {told('arrival, kept apart')} times with equal rules "
-            f"for long prompts, {told('no queue')} times that of no queue",
+            seen=f"{times('arrival')} times; {times('arrival, kept apart')} times with equal rules "
+            f"for long prompts, {times('no queue')} times that of no queue",
         )
     ]
     for kind in CLASSES:

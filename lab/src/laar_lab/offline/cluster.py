@@ -5,8 +5,8 @@ documents that its two sides share. From the root down, every node puts its pare
 first. Similar contexts therefore get a long common prefix.
 
 There are two orders within a node. `by="id"` (ascending ids) is that of the paper's examples.
-`by="frequency"` puts the documents of most contexts first, which gives longer common prefixes than
-hashed ids, whose order is arbitrary.
+`by="frequency"` puts documents that many contexts have first, which gives longer common prefixes
+than hashed ids, whose order is arbitrary.
 
 Pairs are compared in blocks of `BLOCK` contexts. A larger batch is sorted first, so that similar
 contexts fall into one block; nodes of different blocks only meet in the root.

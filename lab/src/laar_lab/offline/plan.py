@@ -257,7 +257,7 @@ def _made(line: bytes, read: _Line, docs: Sequence[int], settings: ContextSettin
 
 
 def _rooted(seed: int, docs: Sequence[int]) -> tuple[int, ...]:
-    """Return the documents such that only requests with the same beginning share them."""
+    """Return ids for the documents that only requests with the same beginning share."""
     return (hash((seed, docs[0])), *docs[1:])
 
 

@@ -1,6 +1,6 @@
-"""The paper's context index as a tree, for searching and ordering (ContextPilot, 4 and 5.1).
+"""The paper's context index as a tree, to search and order by (ContextPilot, sections 4, 5.1).
 
-A node stands for a prefix, a leaf for a context of the batch. The paper's prose and its published
+A node represents a prefix, a leaf a context of the batch. The paper's prose and its published
 program differ; `Reading` chooses between them:
 
 - ``PAPER``: among equally near children, the one that more contexts went through is chosen; if that

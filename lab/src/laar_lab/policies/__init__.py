@@ -23,7 +23,7 @@ from laar_lab.policies.sglang import CacheAware, Lmetric, PowerOfTwo, SessionsFi
 def _alone(
     name: str, make: Callable[..., Scorer], *, knows_retries: bool = False
 ) -> Callable[..., Policy]:
-    """Return a policy of one scorer, with the scorer's parameters."""
+    """Return a function that makes a policy of one scorer, from the scorer's parameters."""
 
     @wraps(make)
     def policy(**given: object) -> Policy:

@@ -2,7 +2,7 @@
 
 Built from their documentation (Dynamo 1.6, "Router Operations" and "Configuration and Tuning"; Ray
 Serve LLM 2.60; 2026): blocks to prefill times a weight, plus blocks being decoded, least first.
-Here blocks are tokens, and laar's prefix index and counts stand in for theirs.
+Here blocks are tokens, and laar's prefix index and counts replace theirs.
 """
 
 from __future__ import annotations

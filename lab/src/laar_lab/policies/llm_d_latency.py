@@ -22,7 +22,7 @@ from laar.core.policy import Policy
 from laar.policies.laar.pricing import inputs_of, price
 from laar.policies.pickers import ShuffledMaxScore, WeightedRandom
 
-_LEAST_SCORE = 0.01  # so that the worst candidate is drawn now and then
+_LEAST_SCORE = 0.01  # so that even the worst candidate is drawn sometimes
 _WEIGHTS = CostWeights()
 
 

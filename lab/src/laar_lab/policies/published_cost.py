@@ -11,8 +11,8 @@ and queued tokens in one sum). With `k_rtt=0`, no cached tokens and `base_s=0` i
 used by `laar-paper`; with `Q=1` and `c=1` it orders endpoints like GORGO's score. The other terms
 are laar's and in neither paper: `base_s` is the part of the latency that does not grow with the
 prompt, `k_delay` the prefills that a prompt delays, and `in_flight_tokens` the answers decoded in
-the same batch. The experiments `gorgo-rtt` and `laar-ablation` measure them. laar's default policy
-uses an engine model instead: `laar.policies.laar.outlook`.
+the same batch. `laar-paper` and the experiments `gorgo-rtt` and `laar-ablation` use
+this cost; laar's default policy uses an engine model instead: `laar.policies.laar.outlook`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ delays instead of by the tokens ahead, and one endpoint gets most of them."""
 class PublishedWeights(CostWeights):
     """Weights of the published cost.
 
-    `k_queue` is alpha, and prompts in flight count without their probably cached tokens; `k_delay`
-    is the part of a prefill that counts again for each request in flight. GORGO's 0.276 tokens per
-    millisecond are a `k_rtt` of 0.028 at 10,000 tokens per second.
+    `k_queue` is the weight of queued tokens, 0.7 in LAAR; prompts in flight count without their
+    probably cached tokens. `k_delay` is the part of a prefill that counts again for each request in
+    flight. GORGO's 0.276 tokens per millisecond are a `k_rtt` of 0.028 at 10,000 tokens per second.
     """
 
     in_flight_tokens: float = IN_FLIGHT_TOKENS

@@ -7,7 +7,7 @@ thresholds for bursts and mixed workers, and its command line since 1.13 skips o
 requests waiting, or .8 of the cache in use). `lmetric` is from SGLang's `src/policies` (2026).
 
 They count characters; tokens by the same estimate order endpoints identically. Their trees never
-learn of evictions in an engine; laar's index, which stands in for them here, does.
+learn of evictions in an engine; laar's index, which replaces them here, does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Clients of a race: send real bodies, read real streams, and time them from when they were due.
 
-Bodies stand for the lab's prompts: each block of 16 tokens becomes a text made from its id, so
+Bodies represent the lab's prompts: each block of 16 tokens becomes a text made from its id, so
 prompts share as much text as they share blocks. Every text of a turn begins with a mark of that
 turn, so cache contents of earlier turns are of no use. Times are in the fleet's seconds.
 """
@@ -36,8 +36,8 @@ class Row:
         session: the session it belongs to; empty for none.
         due_s: when it was due, from the start of the turn.
         late_s: how much later it was sent.
-        ttft_s: time from due to the first token; None if there was none.
-        answer_s: time from due to the end of the answer; None if it was incomplete.
+        ttft_s: time from when it was due to the first token; None if there was none.
+        answer_s: time from when it was due to the end of the answer; None if it was incomplete.
         status: HTTP status; None if there was none.
         fault: why it failed; empty for a complete answer.
         prompt_tokens: prompt tokens as counted by the engine.

@@ -17,7 +17,7 @@ from laar_lab.race.traffic import GENERATED, Traffic, generated, recorded
 from laar_lab.report import dump, show
 
 _MUCH = 0.1
-"""Share of the mean TTFT; the report remarks on requests sent later than this."""
+"""Delay of sending, as a share of the mean TTFT, above which the report remarks on it."""
 
 
 def traffic_of(
@@ -123,7 +123,7 @@ def _not_emptied(ended: Ended) -> str:
     return (
         f"CACHES NOT EMPTIED at {', '.join(ended.kept)}: vLLM needs VLLM_SERVER_DEV_MODE=1 for "
         "/reset_prefix_cache. Prompts of different turns share no text, so no turn profits from "
-        "an earlier one, but each has to evict what that left."
+        "an earlier one, but each has to evict what the earlier ones left."
     )
 
 

@@ -176,7 +176,7 @@ def report(turns: Sequence[Turn], title: str, remarks: Iterable[str]) -> Report:
     if compared:
         tables.append(
             Table(
-                title=f"{ours} by each other router{over}",
+                title=f"{ours} / each other router{over}",
                 columns=("router", *METRICS.values()),
                 rows=compared,
             )

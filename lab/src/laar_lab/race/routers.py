@@ -1,6 +1,6 @@
 """The routers of a race: laar behind a real Envoy, its other policies, and other projects.
 
-All run with their defaults. SMG and vLLM router are whole proxies from PyPI; they depend on old
+All run with their defaults. SMG and vLLM router are complete proxies from PyPI; they depend on old
 libraries, so they are best installed into a separate environment.
 """
 
@@ -119,7 +119,7 @@ def _of_policy(policy: str) -> dict[str, object]:
 
 
 def _of_file(path: Path) -> dict[str, object]:
-    """Return what a settings file changes, without its fleet, its store and its learned state.
+    """Return the changes that a settings file makes, except to fleet, store and learned state.
 
     Raises:
         SettingError: the settings are invalid.

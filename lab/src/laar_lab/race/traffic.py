@@ -148,7 +148,7 @@ def _parts(
 ) -> Callable[[int], Iterator[Arrival]]:
     """Return a function that returns a file's part of `seconds` for a seed, from 0 s on.
 
-    Successive seeds get successive parts, so that repetitions are of different traffic. The
+    Successive seeds get successive parts, so that repetitions have different traffic. The
     file is read again for each part: it may be larger than memory.
     """
     ends_s = 0.0

@@ -185,7 +185,8 @@ def run_case(
         pickers: number of pickers, and the delay of sharing between them; None for one picker.
         flow: settings of flow control; None for none. A refusal counts as a failure; sessions
             retry.
-        by_load: whether flow control holds requests for load, not only sessions for room.
+        by_load: whether flow control also holds requests while every endpoint is full, not only
+            turns whose context has no room in a cache.
     """
     seen = _Seen()
     load, duration_s = case.load, 60.0 * case.minutes * share

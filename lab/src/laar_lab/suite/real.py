@@ -29,7 +29,7 @@ MAX_PROMPT_TOKENS = 120_000
 """Longest prompt; a session ends before a prompt that an engine of 128K would refuse."""
 
 _OWN_BLOCK = 1
-"""Index of a chat's first distinct block; the block before it is the service's prompt."""
+"""Index of the first block that differs between chats; before it is the service's prompt."""
 
 DAY_TURNS = 25
 """Turns of a session in a day of 25 minutes; real sessions go on for hours."""

@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
 
-from laar_lab.suite.case import Numbers
-from laar_lab.suite.runs import OURS
+from laar_lab.suite.runs import OURS, StoredNumbers, by_policy
 from laar_lab.suite.table import cases
 from laar_lab.suite.verdict import MARGINS, compare, regrets, within_margins
 
-Stored = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
-"""Numbers by workload, metric and policy, one per seed."""
 
-
-def split(numbers: Stored) -> str | None:
+def split(numbers: StoredNumbers) -> str | None:
     """Return a sentence with the counts and the second-best rule; None for other numbers."""
     if not numbers or any(set(metrics) != set(MARGINS) for metrics in numbers.values()):
         return None
-    results = {case: _runs(metrics) for case, metrics in numbers.items()}
+    results = {case: by_policy(metrics) for case, metrics in numbers.items()}
     baselines = [policy for policy in next(iter(results.values())) if policy != OURS]
     compared = compare(results, OURS, baselines)
     roles = {case.name: f"generated, to {case.role} on" for case in cases()}
@@ -44,14 +39,3 @@ def split(numbers: Stored) -> str | None:
         f" seeds that all rules ran on, laar in {counts[OURS]}, the next, `{second}`, in"
         f" {counts[second]}."
     )
-
-
-def _runs(metrics: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, list[Numbers]]:
-    policies = next(iter(metrics.values()))
-    return {
-        policy: [
-            dict(zip(metrics, values, strict=True))
-            for values in zip(*(metrics[metric][policy] for metric in metrics), strict=True)
-        ]
-        for policy in policies
-    }

@@ -206,7 +206,7 @@ SUITE: tuple[Case, ...] = (
     ),
     Case(
         name="tenants",
-        about="300 tenants, each with a system prompt of its own",
+        about="300 tenants, each with its own system prompt",
         role="judge",
         fleet=_EIGHT,
         load=_questions(_TENANTS),
@@ -315,7 +315,7 @@ SUITE: tuple[Case, ...] = (
     ),
     Case(
         name="strangers",
-        about="half of the sessions come by another picker",
+        about="half of the sessions come through another picker",
         role="judge",
         fleet=partial(fleets.of_one, "gorgo-main", 6),
         load=replace(_chats(6.0), strangers=0.5),

@@ -68,8 +68,8 @@ class Day:
         agents_per_s: agents that begin per second at the busiest hour.
         document: questions at the busiest hour.
         batch: nightly jobs.
-        real_chats: replacement for the generated chats, at the busiest hour's rate; their sessions
-            decide which of them are awake together but are not sent.
+        real_chats: replacement for the generated chats, at the busiest hour's rate; their session
+            names decide which requests are active in the same hours, but are not sent.
         real_agents: replacement for the generated agents' sessions.
     """
 
@@ -130,7 +130,7 @@ def visits(day: Day, rng: random.Random) -> Iterator[Visit]:
 
 
 def _open(day: Day, kind: str, curve: Curve, arrivals: Iterable[Arrival]) -> Iterator[Visit]:
-    """Yield the arrivals whose session is awake at their time."""
+    """Yield the arrivals whose session is active at their time."""
     for number, arrival in enumerate(arrivals):
         drawn = xxhash.xxh3_64_intdigest((arrival.session or f"{kind}-{number}").encode())
         if drawn % 10_000 < 10_000 * day.share(curve, arrival.at_s):

@@ -6,8 +6,7 @@ fifth of documents gets 57 % of accesses, as for NarrativeQA in the paper's Figu
 pessimistic; s = 1.0 is about MultihopRAG, 0.6 about QASPER) and `disjoint` (nothing shared).
 `replay` sends a load through an aligner to endpoints that each have an `EngineCache`.
 
-Decoding, queueing, prompts around the documents and documents of unequal size are not modelled. See
-the design note, sections 4.3 to 4.5.
+Decoding, queueing, prompts around the documents and documents of unequal size are not modelled.
 """
 
 from __future__ import annotations
@@ -160,7 +159,7 @@ def replay(
     order: Callable[[Sequence[int]], Sequence[int]] | None = None,
     own_orders: int = 0,
     index_docs: int | None = None,
-    told: bool = False,
+    forget_evicted: bool = False,
 ) -> Replay:
     """Send a load, one request after the other.
 
@@ -177,7 +176,7 @@ def replay(
         own_orders: number of best endpoints to also try with an order made for the endpoint, by an
             index of the orders sent to it; in addition to `reorder`.
         index_docs: capacity of the index, if different from that of all caches.
-        told: whether the index forgets orders that a cache has evicted.
+        forget_evicted: whether the index forgets orders that a cache has evicted.
     """
     whole = endpoints * capacity_docs if capacity_docs else 10**9
     caches = [
@@ -213,7 +212,7 @@ def replay(
         got_at[at].append(i * interval_s)
         if reorder:
             index.insert(0, 0, docs, i * interval_s, endpoint=str(at))
-        if told:
+        if forget_evicted:
             index.forget(str(at), before=got_at[at][caches[at].oldest])
         if own_orders:
             own[at].insert(0, 0, docs, i * interval_s)

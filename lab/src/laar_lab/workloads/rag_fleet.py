@@ -5,7 +5,8 @@ question. Its blocks are those an engine would hash: two prompts share blocks up
 last common document, rounded down to whole blocks. The hook reads real bodies; only its result, a
 permutation, is transferred to the simulated prompt.
 
-Not modelled: documents of unequal length, picker latency (see `python -m bench context`).
+Documents of unequal length are not modelled, nor is the picker's latency, which
+`python -m bench context` measures.
 """
 
 from __future__ import annotations

@@ -231,11 +231,9 @@ def _difficulty(capability: CapabilityModel, outcomes: Sequence[MeasuredOutcome]
 def _fit_model(outcomes: Sequence[MeasuredOutcome], speed: Speed | str) -> ModelCapability:
     counts = _counted(outcomes)
     right = sum(count.right for count in counts)
-    cells: dict[Features, list[float]] = {}
+    cells: defaultdict[Features, _Floats] = defaultdict(lambda: np.zeros(2))
     for count in counts:
-        cell = cells.setdefault(count.features, [0.0, 0.0])
-        cell[0] += count.right + count.wrong
-        cell[1] += count.right
+        cells[count.features] += count.right + count.wrong, count.right
     # If all are right or all wrong, regression is impossible: add half an outcome of each kind.
     odds = (right + 0.5) / (len(outcomes) - right + 0.5)
     intercept, terms, strength = round(log(odds), 4), dict[str, float](), None
@@ -263,13 +261,11 @@ def _fit_model(outcomes: Sequence[MeasuredOutcome], speed: Speed | str) -> Model
 
 
 def _counted(outcomes: Sequence[MeasuredOutcome]) -> list[_Counts]:
-    sums: dict[tuple[Features, int], list[float]] = {}
+    sums: defaultdict[tuple[Features, int], _Floats] = defaultdict(lambda: np.zeros(2))
     for outcome in outcomes:
         key = (features_of_outcome(outcome), _fold(outcome.query_id))
-        cell = sums.setdefault(key, [0.0, 0.0])
-        cell[0] += outcome.right
-        cell[1] += 1 - outcome.right
-    return [_Counts(*key, *sums[key]) for key in sorted(sums)]
+        sums[key] += outcome.right, 1 - outcome.right
+    return [_Counts(*key, *sums[key].tolist()) for key in sorted(sums)]
 
 
 def _regress(counts: Sequence[_Counts]) -> tuple[float, dict[str, float], float]:

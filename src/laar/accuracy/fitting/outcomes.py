@@ -12,7 +12,7 @@ from typing import Annotated
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from laar.accuracy.features import GENERIC, Features, bucket_of_estimate
+from laar.accuracy.features import GENERIC, Features, bucket_of
 from laar.accuracy.tokens import TokenEstimator
 
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -71,7 +71,7 @@ def features_of_outcome(outcome: MeasuredOutcome) -> Features:
     tokens: float | None = outcome.prompt_tokens
     if tokens is None:
         tokens = TokenEstimator().estimate(outcome.prompt_chars, outcome.language)
-    return Features(outcome.language, bucket_of_estimate(tokens), outcome.task)
+    return Features(outcome.language, bucket_of(tokens), outcome.task)
 
 
 def by_query(outcomes: Iterable[MeasuredOutcome]) -> dict[str, dict[str, MeasuredOutcome]]:

@@ -43,7 +43,7 @@ from pydantic import (
 )
 
 from laar.accuracy.artifact import FINGERPRINT_BYTES, MAX_MODELS
-from laar.accuracy.features import GENERIC, bucket_of_estimate, language_of, task_of
+from laar.accuracy.features import GENERIC, bucket_of, language_of, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.text import sample_of
 from laar.errors import SettingError, first_fault
@@ -55,7 +55,7 @@ MAX_FAULTS_NAMED = 20
 """Maximum unreadable entries that are listed; further ones are only counted."""
 
 _MAX_LINE_BYTES = 64 << 20
-_MAX_TASK_CHARS = 128
+MAX_TASK_CHARS = 128
 _MAX_LANGUAGE_CHARS = 64
 """Short, since an artifact's term, at most 256 characters, names a task and a language."""
 _MANY_QUESTIONS = 30
@@ -321,7 +321,7 @@ class _Entry(BaseModel):
             question = "\n".join(parts)
             seen = parts[-1] if parts else ""  # the part that serving classifies
             prompt_chars = sum(len("\n".join(texts_of(message))) for message in messages)
-        named = (self.task or "").strip().lower()[:_MAX_TASK_CHARS]
+        named = (self.task or "").strip().lower()[:MAX_TASK_CHARS]
         task = (named or GENERIC) if self.task else task_of(seen)
         if question:  # not the id, which may be reused in each task or file
             query_id, language = f"q:{_hash(question)}", language_of(seen)
@@ -423,7 +423,7 @@ def _told_apart(files: Sequence[Sequence[list[MeasuredOutcome]]]) -> Iterator[Me
 def _length(outcome: MeasuredOutcome) -> int | None:
     """Return the bucket of the reported length; None if no length was reported."""
     tokens = outcome.prompt_tokens
-    return None if tokens is None else bucket_of_estimate(tokens)
+    return None if tokens is None else bucket_of(tokens)
 
 
 def place_of(entry: Sequence[MeasuredOutcome], query_id: str, number: int) -> str:

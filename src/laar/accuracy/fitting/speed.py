@@ -67,8 +67,8 @@ def fit_speed(shared: Sequence[MeasuredOutcome], own: Sequence[MeasuredOutcome])
     )
     if slope <= 0.0 or not speed.sure:
         return (
-            f"{slope * 1e6:.3g} +- {spread * 1e6:.2g} us a token from {len(timed)} answers is no "
-            "measurement: times to first token vary more than prompt lengths explain"
+            f"{slope * 1e6:.3g} +- {spread * 1e6:.2g} us a token from {len(timed)} answers is not "
+            "a measurement: times to first token vary more than prompt lengths explain"
         )
     return speed
 
@@ -171,9 +171,7 @@ def _answer_s(own: Sequence[MeasuredOutcome]) -> float:
 
 
 def _weighted_median(values: _Floats, weights: _Floats) -> float:
-    order = np.argsort(values, kind="stable")
-    total = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(total, 0.5 * total[-1])])
+    return float(np.quantile(values, 0.5, weights=weights, method="inverted_cdf"))
 
 
 def rounded(value: float) -> float:

@@ -58,15 +58,15 @@ def _found(
 
 
 def held(block: Block, settings: ContextSettings) -> Block:
-    """Return the block, held if its labels are positions: an answer may refer to those."""
+    """Return the block, held if its labels number positions, to which an answer may refer."""
     stays = block.labels_stay and not settings.relabel
     return replace(block, held=Reason.POSITIONAL_LABELS) if stays else block
 
 
 def _to_line_ends(text: str, block: Block) -> Block:
-    """Return the block with trailing whitespace of lines included in its items.
+    """Return the block with its items extended by trailing whitespace of their last lines.
 
-    If they stayed in place, prompts with the same documents would differ.
+    If whitespace stayed in place, prompts with the same documents would differ.
     """
     if block.quoted:
         return block

@@ -15,11 +15,8 @@ def scan(text: str, declared: Sequence[Delimiters]) -> list[Block]:
     Raises:
         Refused: there are more than `MAX_DOCS` documents.
     """
-    for delimiters in declared:
-        block = _block(text, delimiters)
-        if block is not None:
-            return [block]
-    return []
+    found = (_block(text, delimiters) for delimiters in declared)
+    return next(([block] for block in found if block is not None), [])
 
 
 def _block(text: str, given: Delimiters) -> Block | None:

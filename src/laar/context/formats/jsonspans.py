@@ -1,7 +1,7 @@
 """Locate values in a JSON text, to replace some and keep all other bytes.
 
-The text is known to be valid, since `orjson` has parsed it; Python's decoder skips unwanted values.
-A duplicate key along a path is refused, because parsers differ in which one wins.
+The text is known to be valid, since `orjson` has parsed it; Python's decoder skips values that are
+not wanted. A duplicate key along a path is refused, because parsers differ in which one they use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Want: TypeAlias = "dict[str | int, _Want]"
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _COLON = re.compile(r"[ \t\r\n]*+:[ \t\r\n]*+")
 _NEXT = re.compile(r"[ \t\r\n]*+(?:,[ \t\r\n]*+)?")
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # numbers of any length stay text
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # `int` rejects very long numbers
 
 
 def spans_of(text: str, paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:

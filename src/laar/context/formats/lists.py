@@ -1,8 +1,8 @@
 """Documents as elements of a JSON list, as returned by tools or pasted by programs.
 
-The text, or a part of it consisting of whole lines, must be JSON. If it has several lists, the one
-with the most text is used, whatever its key. Elements move as written; the commas and white space
-between them stay. De-duplication uses the longest string of an element as its text.
+The text, or a part of it that consists of whole lines, must be JSON. If it has several lists, the
+one with the most text is used, whatever its key. Elements move as written; the commas and white
+space between them stay. The longest string of an element is its text, for de-duplication.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_WRITTEN = 64 << 10
 """Longest repr of a Python list to parse, in about 2 ms."""
 
 _DEEPEST = 3
-"""Maximum levels around a list, and around an element's text."""
+"""Maximum nesting of a list in the JSON, and of the text in an element."""
 
 _MOST_LISTS = 64
 
@@ -68,7 +68,7 @@ def within(text: str, least: int) -> list[Block]:
 
 
 def written_by_python(text: str, least: int) -> list[Block]:
-    """Find the first list in the form of Python's `str`, on one line.
+    """Find the first list, on one line, in the form that Python's `str` writes.
 
     Raises:
         Refused: as in `scan`.

@@ -1,8 +1,8 @@
 """Documents as blocks of a message's content, moved as raw JSON.
 
 Blocks of a document type are documents; they stay in place if answers cite them by position. Text
-blocks are documents if a tool returned several of them and nothing else, and so are the objects in
-a chat request's `documents`.
+blocks are documents if a tool returned several of them and nothing else. The objects in a chat
+request's `documents` are documents too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from laar.context.settings import Reason
 
 _TEXTS = ("text", "input_text")
 _Run = list[tuple[int, Path]]
-"""Indices of blocks in the content, each with the path of its text."""
+"""Consecutive blocks: the index of each in the content, and the path of its text."""
 
 
 def scan(text: str, *, by_tool: bool) -> list[Block]:

@@ -1,10 +1,10 @@
 """Documents in XML-like items: ``<document id="7">...</document>``, in a wrapper or bare.
 
-This is not an XML parser: one pass looks for a short list of tag names. It refuses any sign that a
-tag is prose or part of a document: nested items, an end without a start, an invalid or duplicate
-attribute. An unclosed tag within a sentence ("when the <source> tag has an id") is only a mention.
-The patterns are possessive, or bounded by the characters that they exclude, so the time is linear
-in the length of the text.
+This is not an XML parser: one pass looks for a short list of tag names. It refuses a text with any
+sign that a tag is prose or part of a document: nested items, an end without a start, an invalid or
+duplicate attribute. An unclosed tag within a sentence ("when the <source> tag has an id") is only a
+mention. The patterns are possessive, or bounded by the characters that they exclude, so the time is
+linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _QUOTED = 8
 
 _COMMAS = frozenset(",;.")
 _BREAKS = frozenset("\n>")
-"""Characters that never precede a tag in a sentence."""
+"""If one of these characters is directly before a tag, no sentence mentions the tag."""
 
 
 def scan(text: str, least: int) -> list[Block]:
@@ -67,7 +67,7 @@ class _Scan:
             if opened is None:
                 if closing:
                     self._end(name, attributes, match.end())
-                elif not self._only_spoken_of(match):
+                elif not self._is_mention(match):
                     opened = self._open(name, attributes, match)
             elif name == self.name or name == self.wrapper:  # other tags are part of a document
                 if not closing:
@@ -83,7 +83,7 @@ class _Scan:
         self._finish()
         return self.blocks
 
-    def _only_spoken_of(self, match: re.Match[str]) -> bool:
+    def _is_mention(self, match: re.Match[str]) -> bool:
         """Return whether an opening tag is within a sentence and not closed before the next one."""
         start = match.start()
         if self.text[start - 1 : start] in _BREAKS:

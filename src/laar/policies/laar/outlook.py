@@ -14,9 +14,9 @@ room in its cache), `answer` the time of its answer alone, `load` the share of t
 endpoint spends on prefill. The constants are learned (`laar.core.engines`). A second before the
 first token counts twice: for that token, and for the end.
 
-* `n` others are in flight there. Each of them makes this answer `2 b` longer, of which half counts:
-  on average, an answer in flight is half done. Each of them is slowed as much in turn, and waits
-  for this prompt if prefills are sequential (`w`), or slows down during it (`s`).
+* `n` others are in flight there. Each of them makes this answer `2 b` longer, but only half of that
+  counts: on average, an answer in flight is half done. Each of them is slowed as much in turn, and
+  waits for this prompt if prefills are sequential (`w`), or slows down during it (`s`).
 * `later`: a request that reaches the endpoint while it is still busy with this prompt waits too.
   Until the work ahead is done, which takes `wait / (1 - load)` seconds as busy periods do, requests
   arrive at the fleet's rate per endpoint, and each is delayed by `w * read`; those that arrive
@@ -42,8 +42,8 @@ The time to load an adapter, or to wait for a free adapter slot, is part of the 
 If the client has an objective for the first token, waiting up to it costs next to nothing, and
 beyond it several times as much: a patient job goes where its prefix is, however far.
 
-Tried and rejected: a lower weight of the round trip, a higher one of first tokens, rent for the
-whole prompt if caches are short, the long-run mean in addition to `n`, and the text that a
+Tried and rejected: a lower weight of the round trip, a higher one of first tokens, a charge for the
+whole prompt, cached or not, the long-run mean in addition to `n`, and the text that a
 prompt evicts in turn when it is prefilled again. Decision 0014 has the figures.
 """
 
@@ -87,8 +87,14 @@ class Outlook:
         priced, slow_s = price(inputs), None
         if view.apart is not None:
             priced = read_elsewhere(view.apart, view, engines, inputs, priced)
-        if view.load_s is not None:
-            priced = _loaded(priced, view.load_s)
+        if (load_s := view.load_s) is not None:  # comes before the first token, like the base
+            priced = priced._replace(
+                base_s=priced.base_s + load_s,
+                ttft_s=priced.ttft_s + load_s,
+                latency_s=priced.latency_s + load_s,
+                own_s=priced.own_s + FIRST * load_s,
+                total_s=priced.total_s + FIRST * load_s,
+            )
         total_s, others_s = priced.total_s, priced.others_s
         if view.pace is not None:
             slow_s = (view.pace - 1.0) * (priced.own_s + view.typical_s)
@@ -97,19 +103,29 @@ class Outlook:
             spared_s = _spared(view, view.demand, engines, inputs, priced, total_s)
             if spared_s is not None:
                 total_s, others_s = total_s - spared_s, others_s - spared_s
-        view.terms = _terms(view, weights, priced, slow_s, total_s, others_s)
-        return scores_of_costs(view.terms.cost_s)
-
-
-def _loaded(priced: Price, load_s: Floats) -> Price:
-    """Add the time to load an adapter, which comes before the first token, like the base."""
-    return priced._replace(
-        base_s=priced.base_s + load_s,
-        ttft_s=priced.ttft_s + load_s,
-        latency_s=priced.latency_s + load_s,
-        own_s=priced.own_s + FIRST * load_s,
-        total_s=priced.total_s + FIRST * load_s,
-    )
+        cost_s, penalty = until_correct(
+            weights, total_s, view.probability, view.times_tried, view.answers
+        )
+        moving = _moving(view) if len(view.table.models) > 1 else None
+        if moving is not None:
+            cost_s, penalty = cost_s * moving, penalty * moving
+        view.terms = Terms(
+            rtt_s=view.rtt_s,
+            base_s=priced.base_s,
+            prefill_s=priced.read_s,
+            queue_s=priced.queue_s,
+            probability=view.probability,
+            penalty=penalty,
+            latency_s=priced.latency_s if slow_s is None else priced.latency_s + slow_s,
+            cost_s=cost_s,
+            answers=view.answers,
+            slow_s=slow_s,
+            ttft_s=priced.ttft_s,
+            ahead_s=priced.ahead_s,
+            others_s=others_s,
+            transfer_s=None if view.apart is None else view.apart.transfer_s,
+        )
+        return scores_of_costs(cost_s)
 
 
 def _spared(
@@ -145,7 +161,15 @@ def _spared(
     if not np.count_nonzero(gains):
         return None
     missing = np.maximum(top - has, _SAME)
-    sharing = _sharing(demand, top, has)
+    # Integrate the requests that share each part of the prompt, up to `top` and up to `has`. Arrays
+    # are filled in place: concatenating numbers and arrays takes several times as long.
+    shares, uses = demand
+    edges, asked = np.zeros(len(shares) + 1), np.zeros(len(uses) + 1)
+    edges[1:] = shares
+    ((edges[1:] - edges[:-1]) * uses).cumsum(out=asked[1:])
+    places = np.empty(len(has) + 1)
+    places[0], places[1:] = top, has
+    sharing = np.interp(places, edges, asked)
     users = (sharing[0] - sharing[1:]) / missing
     copies = int(np.count_nonzero(share >= top - _SAME))
     worth = users / (copies + 1) * less
@@ -153,22 +177,6 @@ def _spared(
     spared = np.zeros(len(share))
     spared[near] = np.where(gains, np.minimum(worth, cost), 0.0)
     return spared
-
-
-def _sharing(demand: Demand, top: float, has: Floats) -> Floats:
-    """Integrate the requests that share each part of the prompt: up to `top`, and up to `has`.
-
-    Arrays are filled in place: concatenating numbers and arrays takes several times as long.
-    """
-    shares, uses = demand
-    places, edges, asked = (
-        np.empty(len(has) + 1),
-        np.zeros(len(shares) + 1),
-        np.zeros(len(uses) + 1),
-    )
-    places[0], places[1:], edges[1:] = top, has, shares
-    ((edges[1:] - edges[:-1]) * uses).cumsum(out=asked[1:])
-    return np.interp(places, edges, asked)
 
 
 def _moving(view: View) -> Floats | None:
@@ -185,36 +193,3 @@ def _moving(view: View) -> Floats | None:
     model = view.table.model_id[view.slots]
     leaves: Floats = (model != model[warm]) & (share < share[warm] - 1e-6)
     return 1.0 + _MOVES * leaves
-
-
-def _terms(
-    view: View,
-    weights: CostWeights,
-    priced: Price,
-    slow_s: Floats | None,
-    total_s: Floats,
-    others_s: Floats,
-) -> Terms:
-    """Return the terms of the cost, including models already tried and P(correct)."""
-    cost, penalty = until_correct(
-        weights, total_s, view.probability, view.times_tried, view.answers
-    )
-    moving = _moving(view) if len(view.table.models) > 1 else None
-    if moving is not None:
-        cost, penalty = cost * moving, penalty * moving
-    return Terms(
-        rtt_s=view.rtt_s,
-        base_s=priced.base_s,
-        prefill_s=priced.read_s,
-        queue_s=priced.queue_s,
-        probability=view.probability,
-        penalty=penalty,
-        latency_s=priced.latency_s if slow_s is None else priced.latency_s + slow_s,
-        cost_s=cost,
-        answers=view.answers,
-        slow_s=slow_s,
-        ttft_s=priced.ttft_s,
-        ahead_s=priced.ahead_s,
-        others_s=others_s,
-        transfer_s=None if view.apart is None else view.apart.transfer_s,
-    )

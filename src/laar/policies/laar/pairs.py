@@ -14,7 +14,7 @@ import numpy as np
 
 from laar.core.apart import Apart, cheapest
 from laar.core.cost import MIN_PROBABILITY
-from laar.core.endpoints import Floats, Slots
+from laar.core.endpoints import Floats
 from laar.core.engines import Engines
 from laar.core.interfaces import View
 from laar.policies.laar.pricing import FIRST, Price, PricingInputs, asked_of, moment, price
@@ -34,15 +34,25 @@ def read_elsewhere(
         inputs: the inputs to the candidates' prices.
         alone: the prices of candidates that prefill themselves.
     """
-    count = len(view.slots)
-    if not len(apart.of.slots):  # all prefillers are excluded
+    helpers, count = apart.of, len(view.slots)
+    if not len(helpers.slots):  # all prefillers are excluded
         apart.chosen, apart.transfer_s = np.full(count, -1), np.zeros(count)
         return alone
-    chosen, then_s, cost_s, there = _visit(apart, view, engines, inputs)
+    there = _at_prefillers(apart, view, engines, inputs)
+    cost = there.total_s
+    if helpers.answers is not None:
+        cost = cost / np.maximum(helpers.answers, MIN_PROBABILITY)
+    chosen = cheapest(cost, helpers, view.slots)
     taken = can = chosen >= 0
+    at = np.where(can, chosen, 0)
+    # The candidate's queue is priced as of when the first prefiller of its group is ready.
+    soonest = np.full(1 + int(helpers.kv_group.max(initial=0)), np.inf)
+    np.minimum.at(soonest, helpers.kv_group, there.ttft_s)
+    then_s = np.where(can, soonest[helpers.kv_group[at]], 0.0)
+    reading = Price._make(column[at] for column in there)
     uncached = view.tokens - view.cached_tokens
     transfer_s = apart.transfer_s_per_token * uncached
-    pair = _pair(inputs, then_s, cost_s, there, transfer_s, alone)
+    pair = _pair(inputs, then_s, cost[at], reading, transfer_s, alone)
     match apart.rule:
         case "threshold":
             taken = can & (uncached >= apart.least_tokens)
@@ -57,35 +67,11 @@ def read_elsewhere(
     )
 
 
-def _visit(
-    apart: Apart, view: View, engines: Engines, inputs: PricingInputs
-) -> tuple[Slots, Floats, Floats, Price]:
-    """Price a one-token answer at each prefiller, and choose each candidate's cheapest one.
-
-    Return, for each candidate: the position of its prefiller, -1 if its KV group has none; the
-    seconds until the first one of the group is ready; the weighted cost of the prefill at the
-    chosen one, in seconds; and its price there, unweighted by P(answers).
-    """
-    helpers = apart.of
-    there = _at_prefillers(apart, view, engines, inputs)
-    cost = there.total_s
-    if helpers.answers is not None:
-        cost = cost / np.maximum(helpers.answers, MIN_PROBABILITY)
-    chosen = cheapest(cost, helpers, view.slots)
-    can = chosen >= 0
-    at = np.where(can, chosen, 0)
-    soonest = np.full(1 + int(helpers.kv_group.max(initial=0)), np.inf)
-    np.minimum.at(soonest, helpers.kv_group, there.ttft_s)
-    then_s = np.where(can, soonest[helpers.kv_group[at]], 0.0)
-    return chosen, then_s, cost[at], Price._make(column[at] for column in there)
-
-
 def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingInputs) -> Price:
     """Return the price of the prompt at each prefiller, as a one-token answer."""
     slots, now = apart.of.slots, moment(view)
     none = np.zeros(len(slots))
     constants = engines.constants(slots, apart.base_s, timed=view.timed_answers)
-    asked, mean_load = asked_of(engines.traffic, slots, now)
     return price(
         replace(
             inputs,
@@ -98,9 +84,8 @@ def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingIn
             crowded=None,
             # A prefill for another endpoint does not wait for a batch slot.
             engine=replace(constants, answer_s=none, beside_s=none, slots=none + np.inf),
-            asked=asked,
+            asked=asked_of(engines.traffic, slots, now),
             rate=engines.traffic.visits(slots, now),
-            mean_load=mean_load,
         )
     )
 

@@ -24,7 +24,7 @@ MAX_LOAD = 0.8
 FIRST = 2.0
 """Weight of a second before the first token: it delays both that token and the end."""
 
-# These are arrays since numpy is 1.5 times as slow with Python numbers, which counts while there
+# These are arrays since numpy is 1.5 times as slow with Python numbers, which matters while there
 # are few endpoints.
 _ZERO, _HALF, _ONE, _FIRST = map(np.array, (0.0, 0.5, 1.0, FIRST))
 _MAX_LOAD, _FEW_CAME = map(np.array, (MAX_LOAD, FEW_CAME))
@@ -87,7 +87,6 @@ class PricingInputs:
         asked: the traffic that was sent to it.
         rate: requests per second that reach an endpoint.
         mean_work_s: c(m)'s mean estimate for a prompt, in seconds.
-        mean_load: `Asked.load`, averaged over the endpoints.
     """
 
     weights: CostWeights
@@ -104,7 +103,6 @@ class PricingInputs:
     asked: Asked
     rate: float
     mean_work_s: float
-    mean_load: float
 
 
 class Price(NamedTuple):
@@ -142,13 +140,12 @@ def moment(view: View) -> float:
     return max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
 
 
-def asked_of(traffic: Traffic, slots: Slots, now: float) -> tuple[Asked, float]:
-    """Return the traffic of some endpoints, and the mean of their loads."""
+def asked_of(traffic: Traffic, slots: Slots, now: float) -> Asked:
+    """Return the traffic of some endpoints."""
     rows: Floats = traffic.rows[ASKED].take(slots, axis=1)
     recent = rows[-2:]  # `load` and `came`
     recent *= math.exp(min(0.0, traffic.load_from - now) / RATE_S)
-    asked = Asked(*rows)
-    return asked, float(np.add.reduce(asked.load)) / len(slots)
+    return Asked(*rows)
 
 
 def crowded(engines: Engines, table: EndpointTable, slots: Slots, tokens: Floats) -> Floats | None:
@@ -178,7 +175,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
         engine = kept.constants
     else:
         engine = engines.constants(slots, view.base_s, timed=view.timed_answers)
-    asked, mean_load = asked_of(traffic, slots, now)
+    asked = asked_of(traffic, slots, now)
     faded = math.exp(min(0.0, traffic.arrived_at - now) / RATE_S)
     rate, load = traffic.rate_of_all * faded, traffic.load_of_all * faded
     mean_work_s = load / rate if rate > 0.0 else 0.0
@@ -202,7 +199,6 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
         asked=asked,
         rate=rate / len(slots),
         mean_work_s=mean_work_s,
-        mean_load=mean_load,
     )
 
 
@@ -225,7 +221,8 @@ def price(of: PricingInputs) -> Price:
         wait = wait + queued + room
         full = queued * (MAX_LOAD / (1.0 - MAX_LOAD)) + room  # equals 4 * queued + room
     # If few requests arrived, this is mostly the mean over all endpoints.
-    load = (asked.load * asked.came + FEW_CAME * of.mean_load) / (asked.came + _FEW_CAME)
+    mean_load = float(np.add.reduce(asked.load)) / len(asked.load)
+    load = (asked.load * asked.came + FEW_CAME * mean_load) / (asked.came + _FEW_CAME)
     idle = _ONE - np.minimum(_MAX_LOAD, engine.waits * load)
     slower, beside, half_read = s * n, b * n, _HALF * read
     slowed_read = read * slower

@@ -1,8 +1,8 @@
 """State machine of one ext_proc stream, without I/O: events in, actions out.
 
 Read `phases` first: its table defines the protocol. `machine` executes it, `request_half` and
-`answer_half` handle the events, and `dialect` implements Envoy's three body modes. Each other
-module does one step. The contract is the endpoint-picker protocol v1.0.0.
+`answer_half` handle the events, and `dialect` implements Envoy's body modes. Each other module does
+one step. The contract is the endpoint-picker protocol v1.0.0.
 """
 
 from laar.protocol.settings import StreamSettings

@@ -53,7 +53,7 @@ class Answer:
     def replied(
         self, decision: Decision, event: ResponseHeaders, *, read: bool, stored: bool
     ) -> Replied | None:
-        """Return the endpoint's reply; None if a 503's body must show whether a queue is full.
+        """Return the endpoint's reply; None for a 503 if its body must first show the cause.
 
         `read` if the answer's body will be read; `stored` if the engine stores it, to read its id.
         """
@@ -92,8 +92,8 @@ class Answer:
     ) -> list[Replied | Stored | Answering]:
         """Read a piece, or just the end, for a refusal's text, an error, usage and an id.
 
-        Progress is reported too, but not for every piece. A piece without an event, such as a
-        comment, is not progress.
+        Progress is reported too, but not for every piece. A piece without an event, for example a
+        comment, is no progress.
         """
         found: list[Replied | Stored | Answering] = []
         refusal, self._refusal = self._refusal, None
@@ -119,7 +119,7 @@ class Answer:
         return found
 
     def put_by(self, data: bytes, now: float) -> bool:
-        """Keep a piece that only has to be passed on, to read it later; return False for others."""
+        """Keep a piece that can be passed on at once, to read it later; return whether it is."""
         reader, is_due = self._reader, now - self._progress_at >= _PROGRESS_S
         if reader is None or is_due or self.complete or self.restorers:
             return False
@@ -148,8 +148,8 @@ class Answer:
     def _cause(self) -> str:
         """Return why the request ended.
 
-        The end of an unread answer looks the same whether cut off or not, so it counts as complete.
-        An answer that was being read but did not end was cut off.
+        Whether an unread answer was cut off is unknown, so it counts as complete. An answer that
+        was being read but did not end was cut off.
         """
         if self._unanswered:
             return "error"
@@ -160,15 +160,10 @@ class Answer:
         return "complete"
 
 
-def made_by_envoy(event: ResponseHeaders) -> bool:
-    """Return whether Envoy generated this 5xx because no endpoint answered."""
-    return event.details != agreed.FROM_ENDPOINT and (event.status or 0) >= 500
-
-
 def attempted(decision: Decision, event: ResponseHeaders, *, hurried: bool) -> Attempted | None:
     """Return the endpoints that failed, assuming that Envoy tried the list in order.
 
-    After hedging, the answer may come from an earlier endpoint; later ones did not fail.
+    If Envoy hedged, an endpoint may have answered after later ones were tried; these did not fail.
     """
     ranked = (decision.address, *decision.fallbacks)
     asked = [ranked[i % len(ranked)] for i in range(event.attempts)]

@@ -24,15 +24,15 @@ from laar.protocol.events import (
     ResponseTrailers,
     Served,
 )
-from laar.protocol.stream.answer import attempted, made_by_envoy, no_answer_error
+from laar.protocol.stream.answer import attempted, no_answer_error
 from laar.protocol.stream.contract_headers import MAX_HEADERS_TO_ADD_TO, headers_of_answer, refusal
 from laar.protocol.stream.dialect import DIALECTS
 from laar.protocol.stream.phases import ResponsePhase
 from laar.protocol.stream.state import StreamState
 
 _WITH_OBJECTS = (Api.MESSAGES, Api.RESPONSES)
-"""APIs whose answers embed JSON from the model or the client: tool arguments, metadata. In events,
-and in other APIs, the model's JSON is text."""
+"""APIs whose answers contain objects from the model or the client: tool arguments, metadata. In
+events, and in other APIs, these are strings."""
 
 
 class AnswerHalf(StreamState):
@@ -63,7 +63,7 @@ class AnswerHalf(StreamState):
             hurried = now >= self.hurried_at
             if (failed := attempted(decision, event, hurried=hurried)) is not None:
                 out.append(failed)
-            if made_by_envoy(event):
+            if event.details != agreed.FROM_ENDPOINT and status is not None and status >= 500:
                 return self._unanswered(decision, event, now, out)
         if self.rework is not None:
             if answer.accepted:  # record it before the client sends the next turn

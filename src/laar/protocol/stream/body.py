@@ -11,10 +11,9 @@ PIECE_BYTES = 62_000
 """Maximum piece of a body per message in the gateway shape: some Envoys limit a piece, including
 the frame, to 64 KiB."""
 
-
 _SLOW_BYTES_PER_S = 16 << 10
-"""Rate below which a body may be evicted: even a poor mobile link is faster, and 32 MB would take
-half an hour."""
+"""Rate below which a body may be evicted: even a poor mobile connection is faster, and 32 MB would
+take half an hour."""
 
 _WINDOW_S = 10.0
 """Seconds over which a body's rate is measured."""
@@ -25,8 +24,8 @@ _LOOK_EVERY_S = 1.0
 class HeldBytes:
     """Counts the bytes held by all streams for bodies that are incomplete or wait to be read.
 
-    At the limit, slow incomplete bodies are evicted, largest first: otherwise a few clients that
-    never finish their bodies would cause all others to be refused. `limit_bytes` may be changed.
+    At the limit, slow incomplete bodies are evicted, largest first. Otherwise a few clients that
+    never finish their bodies would block all others. `limit_bytes` may be changed.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -48,6 +47,7 @@ class HeldBytes:
                 return False
             max(slow, key=lambda upload: upload.held_bytes).give_way()
         self.now_bytes += count
+        body.held_bytes += count
         if not (body.is_complete or body.stays):
             self._growing[body] = None
         return True
@@ -55,6 +55,7 @@ class HeldBytes:
     def give_back(self, body: Collected) -> None:
         """Release the bytes reserved for a body."""
         self.now_bytes -= body.held_bytes
+        body.held_bytes = 0
         self._growing.pop(body, None)
 
 
@@ -65,7 +66,7 @@ class Collected:
     Args:
         held: counter of the bytes of all streams; None for no limit.
         data: the bytes collected, possibly empty; None if there is no body.
-        size_bytes: bytes received, even if dropped; after a change, the size of the new body.
+        size_bytes: bytes received, including dropped ones; after a change, the new body's size.
         is_complete: the whole body was received.
         trailers: trailers follow the body.
         changed: the body differs from the client's.
@@ -103,12 +104,7 @@ class Collected:
             if self.held_bytes:
                 self._speed = self._speed_at(now)
             self._window_at, self._window_bytes = now, self.size_bytes
-        if self.held is None:
-            return True
-        if not self.held.take(self, count, now):
-            return False
-        self.held_bytes += count
-        return True
+        return self.held is None or self.held.take(self, count, now)
 
     def is_slow(self, now: float) -> bool:
         """Return whether the body arrives more slowly than any real client sends."""
@@ -127,7 +123,6 @@ class Collected:
         """Stop counting this body: it was read or is no longer needed."""
         if self.held is not None and self.held_bytes:
             self.held.give_back(self)
-            self.held_bytes = 0
 
     def complete(self) -> bytes:
         """Return the complete body; empty if there is none."""

@@ -10,8 +10,8 @@ from laar.protocol.answers import error_body
 from laar.protocol.events import AnswerHeaders, Immediate, Patience
 
 MAX_HEADERS_TO_ADD_TO = 90
-"""Number of headers above which laar adds none: Envoy fails a request whose headers exceed its
-limit, by default 100, after a mutation, and laar's headers are not worth a failed request."""
+"""Number of headers above which laar adds none: Envoy fails a request that has more headers after a
+change than its limit, by default 100, and laar's headers are not worth a failed request."""
 
 MAX_HEADER_BYTES_TO_ADD_TO = 58 << 10
 """Size of headers above which laar adds none: Envoy's limit is 60 KiB, and laar adds under 1 KB."""
@@ -73,7 +73,7 @@ def change_headers(
 ) -> None:
     """Set the request's headers that carry the decision, and remove the client's control headers.
 
-    If none may be added, only metadata names the destination; a client's value is overwritten.
+    If none may be added, only metadata names the destination; the client's header is overwritten.
     """
     changes = decided.set_headers
     if may_add or names.DESTINATION in head.control:
@@ -100,14 +100,14 @@ def refusal(error: RequestError, decision_id: str = "") -> Immediate:
 _PATIENCE_S = 50.0
 _PATIENCE = 10.0
 _SLOWEST_TOKEN_S = 0.2
-"""Allowed silence: a constant for hiccups, ten times the expected latency, and five tokens per
-second. A premature timeout costs an answer; a late one costs only waiting."""
+"""Terms of the allowed silence: a constant for hiccups, ten times the expected latency, and 0.2 s
+per token. A premature timeout costs an answer; a late one costs only waiting."""
 
 _BEGIN_S = 3.0
 _BEGIN = 5.0
 _SLOW_TOKEN_S = 0.1
-"""Time allowed before the response headers, after which the request is hedged. Too short costs only
-duplicate work, too long costs waiting, so half as much per token suffices."""
+"""Terms of the time allowed before the response headers, after which the request is hedged. If it
+is too short, it costs only duplicate work, so half as much per token suffices."""
 
 
 ONCE = Patience(names.SILENCES_S[-1], once=True)
@@ -115,7 +115,7 @@ ONCE = Patience(names.SILENCES_S[-1], once=True)
 
 
 def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
-    """Return the endpoints in order, one per Envoy attempt; all serve the body's model.
+    """Return the endpoints in order, one for each of Envoy's attempts; all serve the body's model.
 
     The list is repeated for the remaining attempts: if it ended early, an engine's error would not
     reach the client.
@@ -128,8 +128,8 @@ def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
 def patience(decision: Decision) -> Patience:
     """Return how long the endpoint may stay silent, derived from its expected latency.
 
-    An unstreamed answer is silent until its last token. If no other endpoint serves the model,
-    Envoy does not hedge.
+    An answer that is not streamed is silent until its last token. If no other endpoint serves the
+    model, Envoy does not hedge.
     """
     if decision.once:
         return ONCE

@@ -1,15 +1,15 @@
 """Envoy's body modes, detected from the first message of a stream.
 
-* Native: the request's headers, then its body as one message; the answer's body only if the picker
-  asks for it.
-* Streamed: like native, but every answer's body in pieces. Envoy keeps each piece until the picker
-  replies, so nothing is lost if the picker fails.
+* Native: Envoy sends the request's headers, then its body as one message, and the answer's body
+  only if the picker asks for it.
+* Streamed: like native, but Envoy sends every answer's body, in pieces. It keeps each piece until
+  the picker replies, so nothing is lost if the picker fails.
 * Kept headers: like native or streamed, but Envoy does not send the request's headers. The body is
   the first message, and only metadata names the destination.
-* Gateway (full duplex): headers, then the body in pieces, all of which the picker sends back; the
-  same for every answer. Envoy keeps nothing.
+* Gateway (full duplex): Envoy sends the headers, then the body in pieces, and the same for every
+  answer. It keeps nothing, so the picker sends all pieces back.
 
-A dialect has no state: it writes the actions when the machine calls it.
+A dialect has no state: it appends actions when the machine calls it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Dialect:
     def __init__(self, *, shows_answers: bool, keeps_headers: bool = False) -> None:
         self.shows_answers = shows_answers
         self.reads_by_server = keeps_headers and not shows_answers
-        """Whether the choice of answers to read depends on the serving endpoint."""
+        """Whether an answer may still be chosen for reading once its endpoint is known."""
         self.keeps_headers = keeps_headers
 
     def await_body(self, out: list[Action]) -> None:
@@ -71,12 +71,6 @@ class Dialect:
             )
         )
 
-    def stand_aside(self, body: Collected, out: list[Action]) -> None:
-        """Forward the request unchanged, and drop the collected body."""
-        body.changed = False
-        self.send(AnswerHeaders(_REQUEST, []), body, out)
-        body.take()
-
     def answer_headers(
         self,
         headers: list[tuple[str, str]],
@@ -86,9 +80,10 @@ class Dialect:
         read: bool,
     ) -> None:
         """Pass the response headers with changes; `read` requests the response body."""
-        out.append(
-            AnswerHeaders(_RESPONSE, headers, forged and _but(forged, headers), read_answer=read)
-        )
+        if forged:
+            own = {name for name, _ in headers}  # these replace forged ones
+            forged = tuple(name for name in dict.fromkeys(forged) if name not in own)
+        out.append(AnswerHeaders(_RESPONSE, headers, forged, read_answer=read))
 
     def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
         """Pass on another piece of the request's body."""
@@ -130,12 +125,6 @@ class _Gateway(Dialect):
         self, pieces: int, data: bytes, out: list[Action], *, end: bool, same: bool
     ) -> None:
         send_pieces(_RESPONSE, data, end=end, out=out)
-
-
-def _but(forged: tuple[str, ...], headers: list[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the forged headers that laar's headers do not replace."""
-    own = {name for name, _ in headers}
-    return tuple(name for name in dict.fromkeys(forged) if name not in own)
 
 
 NATIVE = Dialect(shows_answers=False)

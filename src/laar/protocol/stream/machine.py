@@ -1,4 +1,4 @@
-"""The state machine of one stream. It follows the phases of `TRANSITIONS` and decides nothing.
+"""The state machine of one stream: calls the handlers and checks the phases of `TRANSITIONS`.
 
 `Read`, `Ask` and `Served` are questions to the driver, each the last action of its list; the driver
 feeds the reply (`HasRead`, `Decided` or `Refused`, `Noted`). All other actions are messages to

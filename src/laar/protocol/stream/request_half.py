@@ -53,12 +53,18 @@ _MAX_DIGITS = 20
 """Maximum digits of a content length; Python rejects thousands."""
 
 _KEPT_CHARS = 500
-"""Characters kept of a question's head, and of its tail, after the decision: whole prompts, held
-until their answers end, would take gigabytes in a busy fleet. No feature reads more."""
+"""Characters kept of a question's start, and of its end, after the decision: in a busy fleet, all
+prompts whose answers have not ended would take gigabytes. No feature reads more."""
 
 _BY_TENANT = ("files", "uploads", "batches")
 """Collections of objects that are kept at a single endpoint for each tenant."""
 _UNSTEERED = (None, (), None, None, "", PLAIN)
+_BODIES_FULL = RequestError(
+    503,
+    "bodies-full",
+    "the picker holds as many bodies as bodies.max_held_bytes allows",
+    retry_after_s=1,
+)
 _UNANSWERED = (
     RequestPhase.HEADERS,
     RequestPhase.BODY,
@@ -95,7 +101,7 @@ class RequestHalf(StreamState):
         self.body.is_complete = event.end
         facts = self._begin(event)
         if facts.denied:
-            return self._refuse_denied(out)
+            return self._refuse(denied_path_error(), out)
         if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
             # Some engines treat this as a plain POST, whose body would bypass the reader.
             return self._refuse(RequestError(400, "bad-request", "a POST can't be upgraded"), out)
@@ -103,7 +109,12 @@ class RequestHalf(StreamState):
             return phase
         if event.end or facts.unread or self._head.upgrade:
             return self._ask_unread(now, out)
-        if self._announces_too_much(event.headers):
+        length = event.headers.get("content-length", "")
+        if (
+            length.isdecimal()
+            and len(length) < _MAX_DIGITS
+            and int(length) > self.env.settings.max_body_bytes
+        ):
             return self._refuse_long(out)
         self.dialect.await_body(out)
         return RequestPhase.BODY
@@ -134,7 +145,7 @@ class RequestHalf(StreamState):
         self.dialect = KEPT_HEADERS[event.shape]
         facts, body = self._begin(event), self.body
         if facts.denied:
-            return self._refuse_denied(out)
+            return self._refuse(denied_path_error(), out)
         body.is_complete = True
         if facts.unread:
             return self._ask_unread(now, out)
@@ -143,22 +154,8 @@ class RequestHalf(StreamState):
             return self._refuse_long(out)
         return self._read_body(now, out)
 
-    def _refuse_denied(self, out: list[Action]) -> RequestPhase:
-        """Refuse a path reserved for an engine's operators."""
-        self.shadow = False  # must not reach an engine, not even in shadow
-        return self._refuse(denied_path_error(), out)
-
-    def _announces_too_much(self, headers: Mapping[str, str]) -> bool:
-        """Return whether `content-length` exceeds the limit, to refuse the body early."""
-        length = headers.get("content-length", "")
-        return (
-            length.isdecimal()
-            and len(length) < _MAX_DIGITS
-            and int(length) > self.env.settings.max_body_bytes
-        )
-
     def _refuse_long(self, out: list[Action]) -> RequestPhase:
-        """Refuse a body beyond the limit: as it is not read, its model is unknown."""
+        """Refuse a body beyond the limit: it is not read, so its model is unknown."""
         limit = self.env.settings.max_body_bytes
         error = RequestError(413, "body-too-large", f"the body is longer than {limit} bytes")
         return self._refuse(error, out)
@@ -185,7 +182,7 @@ class RequestHalf(StreamState):
         test = event.headers.get(names.TEST_SELECTION) if env.settings.conformance_headers else ""
         if test and (wanted := names.read_subset(test)) is not None:
             self._subset = wanted if self._subset is None else self._subset & wanted
-        if env.enforced is not None:
+        if env.enforced is not None and not facts.denied:  # denied ones are refused in shadow too
             self.shadow = not env.enforced(head.session or self._id)
         return facts
 
@@ -195,7 +192,7 @@ class RequestHalf(StreamState):
             self.dialect.pass_request(event.data, out, end=event.end)
             return RequestPhase.SENT if event.end else RequestPhase.PASSING
         if body.gave_way:
-            return self._refuse_held(out)
+            return self._refuse(_BODIES_FULL, out)
         if self._subset is None:
             self._subset = event.subset
         body.add(event.data)
@@ -206,18 +203,8 @@ class RequestHalf(StreamState):
             return self._read_body(now, out)
         body.stays = self.shadow
         if not body.hold(len(event.data), now):
-            return self._refuse_held(out)
+            return self._refuse(_BODIES_FULL, out)
         return RequestPhase.BODY
-
-    def _refuse_held(self, out: list[Action]) -> RequestPhase:
-        """Refuse a body that would exceed the common byte limit."""
-        error = RequestError(
-            503,
-            "bodies-full",
-            "the picker holds as many bodies as bodies.max_held_bytes allows",
-            retry_after_s=1,
-        )
-        return self._refuse(error, out)
 
     def _request_trailers(
         self, event: RequestTrailers, now: float, out: list[Action]
@@ -226,7 +213,7 @@ class RequestHalf(StreamState):
             out.append(AnswerTrailers(Direction.REQUEST))
             return RequestPhase.SENT
         if self.body.gave_way:
-            return self._refuse_held(out)
+            return self._refuse(_BODIES_FULL, out)
         self.body.trailers = True
         return self._read_body(now, out)
 
@@ -234,7 +221,7 @@ class RequestHalf(StreamState):
         body = self.body.complete()
         if len(body) > ASIDE_BYTES:
             if not self.body.hold(len(body), now):
-                return self._refuse_held(out)
+                return self._refuse(_BODIES_FULL, out)
             out.append(Read(self.api, body))
             return RequestPhase.READING
         try:
@@ -282,7 +269,7 @@ class RequestHalf(StreamState):
         if self.api is Api.RESPONSES:
             self.stores_answer = True
         elif self._facts.stores and self.api is _OPAQUE:
-            # A batch names its results' files once it has ended; contents of files name nothing.
+            # Besides answers to POSTs: an ended batch names its result files, in any answer.
             self.stores_answer = head.method == "POST" or self._facts.stores == "batches"
             self.read_answer = self.stores_answer
         if self.api is not _OPAQUE and not self.dialect.shows_answers:
@@ -347,7 +334,7 @@ class RequestHalf(StreamState):
 
     def _decided(self, event: Decided, now: float, out: list[Action]) -> RequestPhase:
         decision = self.decision = event.decision
-        request, came = decision.request, self.body
+        request, body = decision.request, self.body
         # Keep only the part of the prompt that is read after the decision.
         request.spans, request.body, question = (), b"", request.question
         if len(question) > 2 * _KEPT_CHARS:
@@ -378,9 +365,9 @@ class RequestHalf(StreamState):
             change_headers(decided, self._head, request.id, may_add=self._may_add_headers)
         if (target := decision.rewrite or request.model) != self.asked:
             self._fit(target)
-        self.dialect.send(decided, came, out)
-        came.data = None  # kept until now: after a fault the body is forwarded unchanged
-        return RequestPhase.SENT if came.is_complete else RequestPhase.PASSING
+        self.dialect.send(decided, body, out)
+        body.data = None  # kept until now: after a fault the body is forwarded unchanged
+        return RequestPhase.SENT if body.is_complete else RequestPhase.PASSING
 
     def _fit(self, target: str) -> None:
         """Put the endpoint's model name into the body, unless it can't be spliced."""
@@ -389,11 +376,8 @@ class RequestHalf(StreamState):
         try:
             self.body.replace(splice_model(bytes(self.body.data), target, self._model_span))
             self.target = target
-        except (ValueError, RequestError):  # keep the destination: there is no other choice
+        except (ValueError, RequestError):  # the body still goes to the chosen endpoint
             self.unspliced += 1
-
-    def _refused(self, event: Refused, now: float, out: list[Action]) -> RequestPhase:
-        return self._refuse(event.error, out)
 
     def _refuse(self, error: RequestError, out: list[Action]) -> RequestPhase:
         if self.shadow:
@@ -405,8 +389,11 @@ class RequestHalf(StreamState):
 
     def _stand_aside(self, out: list[Action]) -> RequestPhase:
         """Forward the request unchanged."""
-        self.dialect.stand_aside(self.body, out)
-        return RequestPhase.SENT if self.body.is_complete else RequestPhase.PASSING
+        body = self.body
+        body.changed = False
+        self.dialect.send(AnswerHeaders(Direction.REQUEST, []), body, out)
+        body.take()
+        return RequestPhase.SENT if body.is_complete else RequestPhase.PASSING
 
     def _failed(self, event: Failed, now: float, out: list[Action]) -> RequestPhase:
         """Forward the request unchanged, if it has begun and was not forwarded yet.
@@ -418,7 +405,7 @@ class RequestHalf(StreamState):
         if not self._begun or self.request_phase not in _UNANSWERED:
             return self.request_phase
         if self.body.gave_way:
-            return self._refuse_held(out)
+            return self._refuse(_BODIES_FULL, out)
         if (self._pool or self._subset is not None) and not self.shadow:
             error = RequestError(
                 503,
@@ -464,7 +451,7 @@ REQUEST_HANDLERS: Mapping[type, Callable[[RequestHalf, Any, float, list[Action]]
     RequestTrailers: RequestHalf._request_trailers,
     HasRead: RequestHalf._has_read,
     Decided: RequestHalf._decided,
-    Refused: RequestHalf._refused,
+    Refused: lambda half, event, _now, out: half._refuse(event.error, out),
     Failed: RequestHalf._failed,
     Closed: RequestHalf._closed,
 }

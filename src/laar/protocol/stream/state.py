@@ -1,4 +1,4 @@
-"""The state shared by all streams of a picker, and that of both halves of a stream."""
+"""The state that all streams of a picker share, and the state of one stream."""
 
 from __future__ import annotations
 

@@ -41,10 +41,9 @@ from laar.wire import ext_proc_pb2 as pb
 if TYPE_CHECKING:
     from laar.server.extproc.processor import ExternalProcessor
 
-UNREADABLE = "unreadable message"
 
 Wait = Callable[[], Awaitable[Event]]
-"""A function that starts a wait; the awaited result is the machine's next event."""
+"""A coroutine function whose result is the machine's next event."""
 
 
 class Exchange(Handler):
@@ -56,7 +55,6 @@ class Exchange(Handler):
         self._stream: Stream | None = None  # created at the first message
         self._held: Waiting | None = None
         self._waiting: asyncio.Task[None] | None = None
-        call.reassure = self.reassure
         processor.metrics.streams_open += 1
         processor.begun += 1
         processor.exchanges.add(self)
@@ -77,7 +75,7 @@ class Exchange(Handler):
                 self._waiting = asyncio.create_task(self._go_on(wait))
         except DecodeError:
             self._processor.fault("closed a stream: not an Envoy message")
-            self._call.end(Code.INVALID_ARGUMENT, UNREADABLE)
+            self._call.end(Code.INVALID_ARGUMENT, "unreadable message")
         except Exception:  # noqa: BLE001 - a bug must not fail the request
             self._go_on_without()
 
@@ -170,7 +168,7 @@ class Exchange(Handler):
                 elif isinstance(action, Replied):
                     processor.director.replied(action.decision, action.reply, now, read=action.read)
                 elif isinstance(action, Read):
-                    # Envoy accepts one extension only, so it covers the wait for earlier bodies.
+                    # Envoy accepts one extension only: it must cover the wait for earlier bodies.
                     self.reassure()
                     return partial(self._read, action)
                 else:
@@ -217,9 +215,8 @@ class Exchange(Handler):
         processor.fault("a stream failed; its request continues without the picker", trace=True)
         actions = [] if stream is None else stream.receive(Failed(), processor.clock())
         for action in actions:
-            if (write := ANSWERS.get(type(action))) is not None:
-                self._call.send(write(action))
+            self._call.send(ANSWERS[type(action)](action))
             if isinstance(action, Immediate):
                 processor.answered(action)
-        if not any(type(action) in ANSWERS for action in actions):
+        if not actions:
             self._call.end()

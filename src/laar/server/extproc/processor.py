@@ -1,4 +1,4 @@
-"""The ext_proc server: one stream per HTTP request, driven through the sans-IO machine."""
+"""The ext_proc server: one stream per HTTP request, each driven by a state machine without I/O."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _LOG = logging.getLogger(__name__)
 _LOG_FAULTS_EVERY_S = 10.0
-"""Minimum seconds between logged faults (all are counted), lest they fill the disk."""
+"""Minimum seconds between logged faults, which would fill the disk; all of them are counted."""
 
 
 class ExternalProcessor:
@@ -61,7 +61,7 @@ class ExternalProcessor:
         self.ask_turn: Callable[[Request, float], Decision | Waiting] = (
             director.decide if flow is None else flow.ask
         )
-        """Decides on a session's turn now, or enqueues it; may raise `RequestError`."""
+        """Function that decides on a session's turn or enqueues it; may raise `RequestError`."""
         self.ask = self.ask_turn if flow is None or flow.by_load else director.decide
         """Like `ask_turn`, for a request without a session."""
         self.exchanges: set[Exchange] = set()
@@ -93,8 +93,8 @@ class ExternalProcessor:
     def let_go(self) -> None:
         """Close the streams of requests that Envoy can finish without the picker.
 
-        Envoy then considers the picker done. It would treat a lost connection as a failure and, if
-        it fails closed, also truncate the client's response.
+        Envoy then considers the picker done. If the connection were lost instead, Envoy would treat
+        that as a failure and, if it fails closed, also truncate the client's response.
         """
         for exchange in tuple(self.exchanges):
             exchange.let_go()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from laar.server.h2.framing import PREFIX_BYTES, CallError, Code, Unframer, status_headers
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _CHOKED_BYTES = 1 << 20
-"""Bytes of unsent answers above which the peer's messages on this stream are not handled."""
+"""Bytes of unsent answers above which the peer's further messages on this stream wait."""
 
 FRAME_BYTES = 1 << 16
-"""Maximum payload of a frame, so that calls alternate. Many peers accept only 16 KB."""
+"""Maximum payload of a frame, so that calls take turns. Many peers accept only 16 KB."""
 
 _CREDIT_BYTES = STREAM_WINDOW_BYTES // 2
-"""Used bytes of a stream's window from which it is replenished."""
+"""Used bytes of a stream's window at which it is replenished."""
 
 _RESPONSE = (
     (b":status", b"200"),
@@ -39,6 +39,9 @@ class Handler:
 
     def receive(self, message: bytes) -> None:
         """Handle a message."""
+
+    def reassure(self) -> None:
+        """Extend the peer's timeout, since its message is still arriving."""
 
     def half_closed(self) -> None:
         """Handle the end of the peer's messages; not called while the call is on hold."""
@@ -70,14 +73,12 @@ class Call:
         """Whether anything was sent."""
         self.heard = False
         """Whether part of a message was received."""
-        self.reassure: Callable[[], None] | None = None
-        """Extends the peer's timeout while its message is still arriving; None if not needed."""
         self.deadline: asyncio.TimerHandle | None = None
         self._connection = connection
         self._headers = headers
         self._longest_bytes = longest_bytes
         self._unframer: Unframer | None = None  # created once a message comes in pieces
-        self._owed_bytes = 0  # of the stream's window, used and not replenished yet
+        self._owed_bytes = 0  # used bytes of the stream's window, not replenished yet
         self._is_whole = False  # a complete message was received
         self._counted_bytes = 0  # this call's part of the connection's held bytes
         self._inbox: deque[bytes] = deque()
@@ -129,7 +130,7 @@ class Call:
         )
 
     def data_received(self, data: bytes, flow_bytes: int) -> None:
-        """Handle a piece of the request, of `flow_bytes` for flow control."""
+        """Handle a piece of the request, which counts as `flow_bytes` for flow control."""
         self._owed_bytes += flow_bytes
         if data:
             self.heard = True
@@ -158,7 +159,7 @@ class Call:
         if self._unframer is None:
             self._unframer = Unframer(self._longest_bytes)
         unframer = self._unframer
-        was_coming = unframer.held_bytes > 0 or not self._is_whole
+        was_coming = self.waits
         try:
             for message in unframer.feed(data):
                 if self._end is not None:  # ended by the previous message
@@ -173,7 +174,7 @@ class Call:
         except CallError as error:  # earlier messages are handled, however the bytes are split
             self.end(error.code, error.text)
             return
-        if unframer.held_bytes and not was_coming and self._end is None:
+        if self.waits and not was_coming:
             self._connection.is_coming(self)
         self._account()
 
@@ -240,7 +241,7 @@ class Call:
         self._connection.finished(self, reset=not self._remote_done)
 
     def _taken(self, count: int) -> Sequence[bytes | memoryview]:
-        """Remove `count` bytes from the output, which is longer, and return them."""
+        """Remove the first `count` bytes of the output, which has more, and return them."""
         out, left = self._out, count
         pieces: list[bytes | memoryview] = []
         while left:
@@ -299,8 +300,7 @@ class Call:
         self._unframer = None
         if self._counted_bytes:
             self._account()
-        self.reassure = None  # break a cycle that only a full collection would free
-        handler, self.handler = self.handler, _NO_HANDLER
+        handler, self.handler = self.handler, _NO_HANDLER  # no cycle is left to collect
         try:
             handler.closed()
         except Exception:  # noqa: BLE001 - a call's guard

@@ -1,8 +1,8 @@
 """One HTTP/2 connection: an asyncio protocol around jh2's state machine.
 
 The bytes of one read are handled and answered before the next read. Connections take turns: one
-that has used up its time continues after the others. Messages wait in their calls for flow-control
-windows, a writable socket, or their handlers.
+that has used up its time continues after the others. Messages to send wait in their calls for
+flow-control windows and a writable socket, received ones for their handlers.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ LINGER_S = 1.0
 """Seconds that a peer has to read the reason before its connection is aborted."""
 
 KEEPALIVE_S, ALIVE_S = 30.0, 20.0
-"""A peer silent for `KEEPALIVE_S` is pinged, and aborted after `ALIVE_S` more, as in grpc.aio. An
-Envoy whose machine died sends no reset; its requests would count as in flight for two hours."""
+"""A peer that is silent for `KEEPALIVE_S` is pinged, and its connection is aborted after `ALIVE_S`
+more, as in grpc.aio. An Envoy whose machine died sends no reset: without pings its requests would
+count as in flight for two hours."""
 
 SLOW_S = 0.5
-"""Seconds until a peer's timeout is extended while its message is still arriving. Without an answer
-Envoy gives up on the picker after 1.8 s, and a long body may take longer."""
+"""Seconds after which a peer's timeout is extended if its message is still arriving. Without an
+answer Envoy gives up on the picker after 1.8 s, and a long body may take longer."""
 
 _UNSENT_BYTES = 256 << 10
 _FRAMES_A_WRITE = 8
@@ -89,7 +90,7 @@ class Connection(asyncio.Protocol):
         self._greeted = False
         self._draining = False  # GOAWAY was sent
         self._refusing = False  # the peer has received the GOAWAY
-        self._owed_bytes = 0  # of the connection's window, used and not replenished yet
+        self._owed_bytes = 0  # used bytes of the connection's window, not replenished yet
         self._held_bytes = 0
         self._heard = True
         self._timer: asyncio.TimerHandle | None = None
@@ -143,7 +144,9 @@ class Connection(asyncio.Protocol):
                     self.h2.close(stream_id)
                     self._stream_reset(stream_id)
                 else:
-                    self._through_the_library(piece)
+                    for event in self.h2.receive_data(piece):
+                        if (react := _REACTIONS.get(type(event))) is not None:
+                            react(self, event)
                 if perf_counter() >= end:
                     is_over = False
                     break
@@ -160,8 +163,10 @@ class Connection(asyncio.Protocol):
             self._reading = False
         if self._coming:
             self._reassure(self._loop.time())
-        if self._owed_bytes >= CONNECTION_WINDOW_BYTES // 2:
-            self._credit()
+        if self._owed_bytes >= CONNECTION_WINDOW_BYTES // 2 and not self._closing:
+            # Bytes that calls hold are limited separately.
+            self.h2.increment_flow_control_window(self._owed_bytes)
+            self._owed_bytes = 0
         self._pump()
         if is_over:
             self._frames = None
@@ -232,8 +237,7 @@ class Connection(asyncio.Protocol):
 
     def is_coming(self, call: Call) -> None:
         """Record that a call's message has begun or is expected."""
-        if call.reassure is not None:
-            self._coming.append((self._loop.time(), call))
+        self._coming.append((self._loop.time(), call))
 
     def finished(self, call: Call, *, reset: bool) -> None:
         """Forget a call whose end is written; `reset` makes the peer stop sending."""
@@ -242,12 +246,6 @@ class Connection(asyncio.Protocol):
         self._drop(call.stream_id)
 
     # -- input of the peer ---------------------------------------------------------------------
-
-    def _through_the_library(self, data: bytes) -> None:
-        for event in self.h2.receive_data(data):
-            react = _REACTIONS.get(type(event))
-            if react is not None:
-                react(self, event)
 
     def _request(self, stream_id: int, head: Head) -> None:
         fits = self._server.open_calls.take(1, 1 + len(self._calls))
@@ -298,8 +296,8 @@ class Connection(asyncio.Protocol):
             if waits and now - begun_at <= SLOW_S:
                 break
             coming.popleft()
-            if waits and call.reassure is not None:
-                call.reassure()
+            if waits:
+                call.handler.reassure()
 
     def _data_event(self, event: Any) -> None:
         self._owed_bytes += event.flow_controlled_length
@@ -314,8 +312,8 @@ class Connection(asyncio.Protocol):
         call = self._drop(stream_id)
         if call is not None:
             call.lost()
-        # Envoy resets each stream at its end, and when a client leaves before a response. It always
-        # sends a message first; only a flood has calls without messages.
+        # Envoy resets each stream at its end, and when a client leaves before a response, but sends
+        # a message before. Calls that are reset without one are a flood.
         if call is not None and not call.heard and not self._resets.spend(self._loop.time()):
             raise FloodError("too many calls that are reset at once")
 
@@ -333,7 +331,6 @@ class Connection(asyncio.Protocol):
             self.wants_write(call)
 
     def _settings(self, event: Any) -> None:
-        self.h2.settings_changed(event)
         if not self._greeted:
             self._greeted = True
             self._keep_alive()
@@ -368,7 +365,7 @@ class Connection(asyncio.Protocol):
                     call.ready = True
                     self._ready.append(call)
                 unsent += 1
-                if unsent >= _FRAMES_A_WRITE:  # then check whether the socket accepts more
+                if unsent >= _FRAMES_A_WRITE:  # write, to see whether the socket accepts more
                     unsent = 0
                     transport.write(self.h2.data_to_send())
         except Exception:  # noqa: BLE001 - ends only this connection
@@ -382,15 +379,9 @@ class Connection(asyncio.Protocol):
         if self._unwritable and transport.get_write_buffer_size() > _FLOODED_BYTES:
             self._abort("the peer does not read its answers")
         elif not self._calls and (self._refusing or self.guard.leaving):
-            # A closed socket would answer the resets that Envoy sends for ended calls with one of
-            # the connection, and Envoy would lose the answers that it has not read.
+            # Envoy resets ended calls. A closed socket would respond by resetting the connection,
+            # and Envoy would lose the answers that it has not read.
             self._close(transport.write_eof if transport.can_write_eof() else None)
-
-    def _credit(self) -> None:
-        """Replenish the connection's window; held bytes of streams are limited separately."""
-        if not self._closing:
-            self.h2.increment_flow_control_window(self._owed_bytes)
-            self._owed_bytes = 0
 
     def _drop(self, stream_id: int) -> Call | None:
         call = self._calls.pop(stream_id, None)
@@ -406,7 +397,7 @@ class Connection(asyncio.Protocol):
     def _goaway(self, last_stream_id: int, code: int = 0) -> None:
         """Send GOAWAY after all frames already written.
 
-        The library must not send it, since it would then accept no frames.
+        The library must not send it: it would accept no more frames.
         """
         assert self._transport is not None
         gone = GoAwayFrame(0, last_stream_id=last_stream_id, error_code=code).serialize()

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
-from urllib.parse import quote_from_bytes
-
-from jh2.hpack import NeverIndexedHeaderTuple
 
 PREFIX_BYTES = 5
 """Size of a message's prefix: compression flag and length."""
@@ -17,7 +14,10 @@ _FEW_PIECES = 64
 _SMALL_PIECE_BYTES = 1024
 _UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _MOST_DIGITS = 8
-_MESSAGE_SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) != "%")
+
+MAX_LITERAL_BYTES = 126
+"""Maximum length of names and values in headers that laar sends: a greater length takes more than
+one byte."""
 
 
 class Code(IntEnum):
@@ -49,7 +49,7 @@ class Unframer:
     def __init__(self, longest_bytes: int) -> None:
         self._longest_bytes = longest_bytes
         self._pieces: list[bytes] = []
-        self._wanted_bytes = PREFIX_BYTES  # total length at which parsing can continue
+        self._wanted_bytes = PREFIX_BYTES  # length of the pieces at which parsing can continue
         self.held_bytes = 0
         """Bytes held of an incomplete message."""
 
@@ -83,12 +83,10 @@ class Unframer:
 
 
 def status_headers(code: Code, text: str = "") -> list[tuple[bytes, bytes]]:
-    """Return the trailers that end a call."""
+    """Return the trailers that end a call; `text` is ASCII without percent signs."""
     headers = [(b"grpc-status", b"%d" % code)]
     if text:
-        quoted = quote_from_bytes(text.encode("utf-8", "replace"), safe=_MESSAGE_SAFE)
-        # Controlled by the peer, so it must not enter the compression table.
-        headers.append(NeverIndexedHeaderTuple(b"grpc-message", quoted.encode()))
+        headers.append((b"grpc-message", text.encode()[:MAX_LITERAL_BYTES]))
     return headers
 
 

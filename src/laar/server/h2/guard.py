@@ -1,10 +1,10 @@
 """The guard in front of the HTTP/2 library, which reads only each frame's nine-byte header.
 
 The library checks which frames peers may send, but does not limit their cost. The guard limits the
-length of frames before they are buffered, header blocks, and floods of frames that cause useless
-work (CVE-2019-9511 to -9518, CVE-2023-44487, CVE-2024-27316 and the like). GOAWAY frames are
-removed: the library would close the connection at once, although open streams may continue. Frames
-accepted by `Library.takes` bypass the library.
+length of frames, before they are buffered, and of header blocks, and the number of frames that
+cause useless work (CVE-2019-9511 to -9518, CVE-2023-44487, CVE-2024-27316 and the like). It removes
+GOAWAY frames: the library would close the connection at once, although open streams may continue.
+Frames that `Library.takes` accepts bypass the library.
 
 No I/O: time is an argument.
 """
@@ -18,7 +18,7 @@ FRAME_HEAD = struct.Struct(">HBBBL")
 """A frame's header: its length in two parts, type, flags, stream id."""
 
 MAX_FRAME_BYTES = 1 << 18
-"""Maximum frame length. HTTP/2 requires at least 16 KB; large bodies cost less in fewer frames."""
+"""Maximum frame length. HTTP/2 requires at least 16 KB; long bodies cost less in fewer frames."""
 
 MAX_HEADER_BLOCK_BYTES = 1 << 16
 """Maximum length of a compressed header block, including continuations."""
@@ -32,13 +32,13 @@ _STREAM_ID = 0x7FFFFFFF
 _END_HEADERS, _ACK = 0x4, 0x1
 
 _LIBRARY, _NOBODY = 0, -1
-"""Recipients of frames other than streams."""
+"""Recipients of frames, other than streams."""
 
 _LIBRARY_BYTES = 4096
 """Maximum bytes of frames passed to the library at once, so that a turn can end in between."""
 
 _SMALL_DATA_BYTES = 256
-"""Minimum length of DATA frames that are always free; shorter ones are paid for by messages."""
+"""Minimum length of DATA frames that cost nothing; shorter ones are charged."""
 
 
 class Frame:
@@ -53,13 +53,13 @@ class Frame:
 
 
 LIBRARY = -1
-"""Used instead of a frame type for bytes for the library."""
+"""Yielded instead of a frame type if the bytes are for the library."""
 
 _AROUND = {Frame.DATA: 0, Frame.HEADERS: _END_HEADERS, Frame.RST_STREAM: 0}
 """Frame types that may bypass the library, each with the flags it must have."""
 
 _FREE = {Frame.DATA: _SMALL_DATA_BYTES, Frame.HEADERS: 0, Frame.RST_STREAM: 0}
-"""Minimum length at which these frames are not judged; `Connection` judges resets."""
+"""Minimum length, by type, of frames with those flags that `Guard._judge` need not see."""
 
 
 class FloodError(Exception):
@@ -78,7 +78,7 @@ class Budget:
         self._at = now
 
     def spend(self, now: float, earned: int = 0) -> bool:
-        """Spend one event, after adding those `earned` by useful ones; False if none remains.
+        """Spend one event, after adding those `earned`; return False if none remains.
 
         The budget never exceeds the burst.
         """
@@ -94,9 +94,9 @@ class Budget:
 
 
 class Share:
-    """A shared total; each connection may take at most as much as it leaves free.
+    """A total that connections share; each may take at most as much as it leaves free.
 
-    A lone connection may thus take half, and a new one always finds room.
+    A lone connection may thus take half, and a new one can always take some.
     """
 
     def __init__(self, most: int) -> None:
@@ -114,8 +114,8 @@ class Guard:
 
     Args:
         now: monotonic seconds.
-        takes: returns whether a frame listed in `_AROUND` bypasses the library, given kind, stream
-            and length; it then subtracts DATA from the windows.
+        takes: returns whether a frame of a type in `_AROUND` bypasses the library, given its type,
+            stream and length; it then subtracts DATA from the windows.
     """
 
     def __init__(self, now: float, takes: Callable[[int, int, int], bool]) -> None:
@@ -137,7 +137,7 @@ class Guard:
         """Inspect received bytes.
 
         Yields:
-            The kind of frame, its stream and bytes that bypass the library (a piece of DATA, or the
+            A frame's type, its stream and bytes that bypass the library (a piece of DATA, or the
             payload of another frame); or `LIBRARY`, 0 and bytes for the library. Handle each before
             requesting the next.
 
@@ -195,7 +195,7 @@ class Guard:
             yield LIBRARY, 0, data[since:end]
 
     def _judge(self, kind: int, flags: int, length: int, now: float) -> None:
-        """Charge a frame by its header; most are exempt (`_FREE`)."""
+        """Check and charge a frame by its header; most frames need neither (`_FREE`)."""
         if length > MAX_FRAME_BYTES:
             raise FloodError("a frame is too long")
         if kind == Frame.GOAWAY:
@@ -205,8 +205,13 @@ class Guard:
             if length >= _SMALL_DATA_BYTES:
                 return
         elif kind in (Frame.HEADERS, Frame.CONTINUATION):
-            self._header_block(kind, flags, length)
-            if kind == Frame.HEADERS:
+            is_first = kind == Frame.HEADERS
+            self._continuations = 0 if is_first else self._continuations + 1
+            self._block_bytes = length if is_first else self._block_bytes + length
+            too_long = self._block_bytes > MAX_HEADER_BLOCK_BYTES
+            if too_long or self._continuations > MAX_CONTINUATIONS:
+                raise FloodError("a header block is too long")
+            if is_first:
                 return
         elif kind == Frame.RST_STREAM:
             return  # `Connection` limits resets
@@ -217,14 +222,3 @@ class Guard:
         earned, self.messages = 4 * self.messages, 0
         if not self._idle.spend(now, earned):
             raise FloodError("too many frames that carry nothing")
-
-    def _header_block(self, kind: int, flags: int, length: int) -> None:
-        if kind == Frame.HEADERS:
-            self._block_bytes = self._continuations = 0
-        else:
-            self._continuations += 1
-        self._block_bytes += length
-        if self._block_bytes > MAX_HEADER_BLOCK_BYTES or self._continuations > MAX_CONTINUATIONS:
-            raise FloodError("a header block is too long")
-        if flags & _END_HEADERS:
-            self._block_bytes = self._continuations = 0

@@ -3,10 +3,10 @@
 jh2's frame objects cost more than the frames' content, so the frames of a typical call bypass them:
 `takes` selects frames that are complete, without padding or priority, and valid for their stream,
 and `open`, `close` and `write_data` keep jh2's streams and windows up to date. jh2 handles all
-other frames: the first headers, ends of streams except resets, errors.
+other frames, such as ends of streams other than resets, and all errors.
 
 Headers repeat from call to call. A header list that jh2 has accepted is not validated again, and
-response headers are written uncompressed, so they do not change jh2's compression tables.
+response headers are written uncompressed, without jh2's encoder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from jh2.config import H2Configuration
 from jh2.connection import AllowedStreamIDs, ConnectionState, H2Connection, _decode_headers
-from jh2.events import RemoteSettingsChanged, TrailersReceived
+from jh2.events import TrailersReceived
 from jh2.exceptions import ProtocolError
 from jh2.hyperframe.frame import HeadersFrame
 from jh2.settings import SettingCodes, Settings
@@ -36,13 +36,13 @@ HEADER_LIST_BYTES = 16 << 10
 `MAX_HEADER_BLOCK_BYTES` fails the connection."""
 
 _FIRST_WINDOW_BYTES = 65535
-_FIRST_TABLE_BYTES = 4096
-_MOST_LITERAL_BYTES = 126
-"""Maximum length of a literal; greater lengths take more than one byte."""
 _END_STREAM, _END_HEADERS = 0x1, 0x4
+_NO_TABLE = b"\x20"
+"""Sets the size of the compression table to 0. As it stays empty, it need not follow the peer's
+changes of its maximum size (RFC 7541, 4.2)."""
 _KNOWN_LISTS = _KNOWN_HEADERS = 64
-"""Number of cached header lists, and their maximum length: at most 6 MiB, about 20 KB if Envoy is
-the peer."""
+"""Maximum number of cached header lists, and of headers in each: they take up to 6 MiB, but about
+20 KB if Envoy is the peer."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
@@ -51,7 +51,7 @@ _RESET_BYTES = 4
 
 
 class Library(H2Connection):  # type: ignore[misc]  # it has no type information
-    """jh2's connection without costs per open stream or per typical frame."""
+    """jh2's connection, with less work per open stream and per frame."""
 
     MAX_CLOSED_STREAMS = 1024
 
@@ -63,7 +63,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         super().__init__(config=_CONFIG)
         self._frame_dispatch_table[HeadersFrame] = self._receive_checked
         self._written: list[bytes | bytearray | memoryview] = []
-        self._table_is_first = True
+        self._before_headers = _NO_TABLE  # only before the first ones
         self.local_settings = Settings(
             client=False,
             initial_values={
@@ -80,7 +80,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
 
     @property
     def open_inbound_streams(self) -> int:
-        """Return 0, since the caller limits streams; the base class walks all streams at each call.
+        """Return 0: `Connection` limits streams. jh2 would walk all streams for each new one.
 
         It would also fail a connection above the limit, which the peer may not know yet.
         """
@@ -93,8 +93,9 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         """Return whether a frame bypasses the library; pass others to `receive_data`.
 
         Args:
-            kind: type of the frame, without flags except END_HEADERS. If it bypasses the library,
-                DATA is subtracted from the windows; pass headers to `open`, a reset to `close`.
+            kind: type of the frame, which has no flags except END_HEADERS. If it bypasses the
+                library, DATA is subtracted from the windows; pass headers to `open`, a reset to
+                `close`.
             stream_id: its stream.
             length: bytes of its payload.
         """
@@ -155,18 +156,9 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         """Break reference cycles once the peer is gone."""
         self._frame_dispatch_table.clear()
 
-    def settings_changed(self, event: RemoteSettingsChanged) -> None:
-        """Apply the peer's settings: after a change of table size, jh2 must encode the headers."""
-        table = event.changed_settings.get(SettingCodes.HEADER_TABLE_SIZE)
-        if table is not None and table.new_value != _FIRST_TABLE_BYTES:
-            self._table_is_first = False
-
     def write_headers(self, stream: H2Stream, headers: Headers, *, end: bool = False) -> None:
         """Write headers or trailers to a stream that has not ended; `end` if nothing follows."""
-        block = _literal(headers) if self._table_is_first else b""
-        if not block:
-            self.send_headers(stream.stream_id, headers, end_stream=end)
-            return
+        block, self._before_headers = self._before_headers + _literal(headers), b""
         stream.state_machine.process_input(StreamInputs.SEND_HEADERS)
         flags = _END_HEADERS
         if end:
@@ -266,9 +258,7 @@ def _known(found: tuple[tuple[Any, ...], ...], is_trailer: bool) -> Head:
 
 @lru_cache(_KNOWN_LISTS)
 def _literal(headers: Headers) -> bytes:
-    """Return headers as never-indexed literals (RFC 7541, 6.2.3); empty if any is too long."""
-    if any(max(map(len, header)) > _MOST_LITERAL_BYTES for header in headers):
-        return b""
+    """Return short headers as never-indexed literals (RFC 7541, 6.2.3); see `MAX_LITERAL_BYTES`."""
     return b"".join(
         b"\x10%c%b%c%b" % (len(name), name, len(value), value) for name, value in headers
     )

@@ -22,7 +22,7 @@ _MOST_STREAMS = 100_000
 """Maximum streams per connection, as in the circuit breaker of laar's bootstraps."""
 
 HELD_BYTES = 512 << 20
-"""Maximum bytes of incomplete messages. A connection may hold half: a dozen bodies of 20 MB."""
+"""Maximum bytes of incomplete messages. One connection may hold half: a dozen bodies of 20 MB."""
 
 _BACKLOG = 1024
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -128,9 +128,9 @@ class H2Server:
         return port
 
     async def start(self) -> None:
-        """Accept connections, or again on the same sockets, to use another TLS context.
+        """Accept connections; a further call does so with another TLS context.
 
-        The sockets' shared queue keeps clients from being refused.
+        The sockets stay open and keep their queue, so no client is refused meanwhile.
         """
         loop = asyncio.get_running_loop()
         before = self._listening

@@ -103,7 +103,6 @@ class Sharer:
         self.bytes = Counter(sent=0, taken=0)
         self.restored = 0
         """Number of prompts whose blocks were restored from a snapshot."""
-        self._settings = sharing.settings
         self._has_secret = has_secret
         self._file: WholeFile | None = None
         if store is None and snapshot_file is not None:
@@ -224,7 +223,7 @@ class Sharer:
     def _noted(self, soon: bool) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        wait_s = self._settings.flush_ms / 1e3 * (1.0 if soon else _LATER)
+        wait_s = self.sharing.settings.flush_ms / 1e3 * (1.0 if soon else _LATER)
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._due.set)
 
     async def _send(self) -> None:
@@ -247,7 +246,7 @@ class Sharer:
                 if self._clock() - began > _SLICE_S:
                     await asyncio.sleep(0)
                     began = self._clock()
-            if not received or received[-1][1] < self._settings.lease_s:
+            if not received or received[-1][1] < self.sharing.settings.lease_s:
                 self._warm.set()
         raise StoreError("the connection to the other pickers was closed")
 
@@ -271,7 +270,7 @@ class Sharer:
                 self._problems.report("share.snapshot", None)
 
     async def _take_up(self, data: bytes, what: str) -> None:
-        namespace = self._settings.namespace
+        namespace = self.sharing.settings.namespace
         try:
             document: dict[str, Any] = await asyncio.to_thread(read_snapshot, data, namespace)
         except SnapshotFault as fault:

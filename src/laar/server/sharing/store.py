@@ -148,12 +148,11 @@ class Store:
         if not 0 < await self._ask("STRLEN", self._snapshot) <= MAX_SNAPSHOT_BYTES:
             return None
         try:
-            found = await self._ask("GET", self._snapshot, within_s=_FETCH_S)
+            found: bytes | None = await self._ask("GET", self._snapshot, within_s=_FETCH_S)
         except StoreError as fault:
             _LOG.warning("starting without the others' snapshot: %s", fault)
             return None
-        data: bytes | None = found
-        return data
+        return found
 
     async def _agreed(self, key: bytes) -> bytes:
         """Return the key that all pickers use; store `key` if there is none."""

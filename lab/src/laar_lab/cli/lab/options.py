@@ -18,9 +18,9 @@ Plot = Annotated[
 Data = Annotated[
     Path | None,
     typer.Option(
-        help="Directory with real traffic: agent-sessions.jsonl and "
-        "conversation-trace.jsonl, or .gz. Used by agents, conversations, day, suite "
-        "and no-regret."
+        help="Directory with real traffic (agent-sessions.jsonl and "
+        "conversation-trace.jsonl, or .gz) and graded answers "
+        "(correctness-9-models.jsonl.gz), for experiments that use them."
     ),
 ]
 Backend = Annotated[

@@ -49,7 +49,7 @@ def replay(
         typer.Option(
             "--closed-loop",
             help="Send each request of a session after the previous answer. A file without "
-            "sessions is replayed at its times.",
+            "sessions is replayed at its recorded times.",
         ),
     ] = False,
     sessions: Annotated[

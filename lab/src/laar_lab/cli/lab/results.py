@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -48,6 +50,14 @@ def results(
             "code, with the pages that quote them, and exit with 3 if there are any.",
         ),
     ] = False,
+    reuse: Annotated[
+        bool,
+        typer.Option(
+            "--reuse",
+            help="Run policies whose first seed gives the stored numbers on every workload only on "
+            "that seed, and keep their stored numbers. For no-regret, agents and conversations.",
+        ),
+    ] = False,
     data: Data = None,
     backend: Backend = "loky",
     jobs: Jobs = -1,
@@ -87,21 +97,54 @@ def results(
         console, commit = lab_console(), commit_of()
         hours = sum(each.hours(each.seeds) for each in chosen)
         if chosen:
-            console.print(f"{len(chosen)} experiments, about {spoken_time(hours)} on two cores")
+            about = "at most" if reuse else "about"
+            console.print(f"{len(chosen)} experiments, {about} {spoken_time(hours)} on two cores")
         for experiment in chosen:
             console.print(experiment.name, highlight=False)
             taken = data if "data" in experiment.takes else None
             scope = experiment.scope(None, quick=False, data=taken)
-            with placed(backend, jobs), kept_in(keep, (taken,)):
+            earlier = stored.get(experiment.name) if reuse else None
+            if earlier is not None and earlier.first_seed != scope.seeds[0]:
+                earlier = None  # numbers of other seeds
+            if earlier is not None:
+                scope = replace(scope, earlier=earlier.numbers)
+            with (
+                TemporaryDirectory() as scratch,
+                placed(backend, jobs),
+                # `just_made` needs the first seed once more, which is most of such a run
+                kept_in(keep or (Path(scratch) if scope.earlier else None), (taken,)),
+            ):
                 report = experiment.run(scope)
-                run = store(directory, experiment, report, scope, commit)
+                run = store(directory, experiment, report, scope, commit, earlier)
                 run = just_made(experiment, run, taken)
             write(directory, run)
             stored[experiment.name] = run
+            if reuse:
+                _tell_reused(earlier, run)
             for one in experiment.judged(report, scope):
                 console.print(f"  {one.verdict}: {one.claim.says}", highlight=False)
             (directory / "index.md").write_text(index_of(known, stored), "utf-8")
         (directory / "index.md").write_text(index_of(known, stored), "utf-8")
+
+
+def _tell_reused(earlier: Stored | None, run: Stored) -> None:
+    """Print how many runs were reused, and a line for each policy that gave other numbers."""
+    from laar_lab.stale import changed
+
+    console = lab_console()
+    total = sum(
+        len(values) for of in run.numbers.values() for values in next(iter(of.values())).values()
+    )
+    by_commit = {
+        commit: sum(count for rivals in of.values() for count in rivals.values())
+        for commit, of in run.reused.items()
+    }
+    of_them = "".join(f", {count} of {commit}" for commit, count in by_commit.items())
+    console.print(f"  {sum(by_commit.values())} of {total} runs reused{of_them}", highlight=False)
+    if earlier is not None:
+        for rival, cases in changed(earlier, run).items():
+            where = f"{len(cases)} of {len(run.numbers)} workloads: {', '.join(cases)}"
+            console.print(f"  changed: {rival} on {where}", highlight=False)
 
 
 def _check(runs: Sequence[Stored], directory: Path, minutes: float, data: Path | None) -> None:

@@ -57,15 +57,14 @@ def run(
     workload: Annotated[
         list[str] | None,
         typer.Option(
-            help="Workload to run, without a verdict, for suite and no-regret; repeatable. "
-            "Default: all."
+            help="Workload to run instead of the experiment's, without a verdict; repeatable."
         ),
     ] = None,
     fleet: Annotated[
         Path | None,
         typer.Option(
-            help="Fleet file (YAML) for the laar-* experiments. Default: the one that comes "
-            "with laar."
+            help="Fleet file (YAML) for the laar-* experiments and route-balance. Default: the "
+            "one that comes with laar."
         ),
     ] = None,
     records: Annotated[

@@ -41,7 +41,7 @@ def answer_for(
     ask: Ask,
     answerer: Answerer | None,
     *,
-    room: int,
+    free_tokens: int,
     wrong: bool = False,
     echo: tuple[str, str] | None = None,
 ) -> Answer:
@@ -50,16 +50,16 @@ def answer_for(
     Args:
         ask: the request.
         answerer: answers look-ups; None for an endpoint without a fleet model.
-        room: tokens that fit after the prompt, at least 1.
+        free_tokens: tokens that fit after the prompt, at least 1.
         wrong: answer something other than the model would.
         echo: names of the model and of the requested model; None for no echo.
     """
     if echo is not None and not wrong:
         model, asked = echo
-        tokens = min(ECHO_TOKENS if ask.max_tokens is None else ask.max_tokens, room)
+        tokens = min(ECHO_TOKENS if ask.max_tokens is None else ask.max_tokens, free_tokens)
         text = echo_text(model=model, asked=asked, question=ask.prompt.question, tokens=tokens)
         return Answer(text, tokens, "stop" if ask.max_tokens is None else "length", tokens)
-    limit = room if ask.max_tokens is None else min(ask.max_tokens, room)
+    limit = free_tokens if ask.max_tokens is None else min(ask.max_tokens, free_tokens)
     text = MISTAKE if wrong else NO_QUESTION
     if answerer is not None and not wrong:
         text = answerer.answer(ask.prompt.question)

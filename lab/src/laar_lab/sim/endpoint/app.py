@@ -198,7 +198,7 @@ class EndpointApp:
         if isinstance(body, ResponsesBody) and body.previous_response_id is not None:
             earlier = serving.stored.earlier(body.previous_response_id)
             ask = replace(ask, prompt=body.continuing(earlier, self._settings.template))
-        room = serving.room(ask)
+        free_tokens = serving.free_tokens(ask)
         stream = bool(body.stream)
         reply = reply_type(self._head(request, body))
         if serving.draining:
@@ -217,7 +217,7 @@ class EndpointApp:
             echo = (FOREIGN_MODEL, body.model or "")
             reply = reply_type(replace(self._head(request, body), model=FOREIGN_MODEL))
         wrong = kind is FaultKind.WRONG
-        answer = answer_for(ask, serving.answerer, room=room, wrong=wrong, echo=echo)
+        answer = answer_for(ask, serving.answerer, free_tokens=free_tokens, wrong=wrong, echo=echo)
         if kind is FaultKind.EMPTY:
             answer = Answer("", 1, "stop", 1)
         if kind in USELESS:

@@ -94,7 +94,7 @@ class Serving:
             text = f"The model `{name}` does not exist. Valid aliases: {', '.join(names)}."
             raise ApiError(404, text, param="model")
 
-    def room(self, ask: Ask) -> int:
+    def free_tokens(self, ask: Ask) -> int:
         """Return the number of tokens that fit after the prompt.
 
         Raises:

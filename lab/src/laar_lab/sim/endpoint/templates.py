@@ -2,7 +2,8 @@
 
 Written from descriptions published by their makers (Qwen3 and Mistral's common library, both
 Apache-2.0; OpenAI's harmony guide, Apache-2.0; Meta's prompt format page): the order of the parts
-and the marks between them are theirs, the instructions around tools have about their length.
+and the marks between them are as described there; the instructions around tools are our own and
+about as long.
 
 Templates differ in where they put tools and reasoning, which matters to a picker:
 

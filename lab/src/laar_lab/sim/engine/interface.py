@@ -125,7 +125,7 @@ class Engine(Protocol):
     def cut(self, now: float) -> Step | None:
         """Shorten the outstanding step to the part that can no longer change at `now`.
 
-        Returns the replacement step, with its duration counted from `now`, or None if the
+        Return the replacement step, with its duration counted from `now`, or None if the
         outstanding step stands.
         """
         ...

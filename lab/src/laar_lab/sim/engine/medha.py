@@ -23,7 +23,7 @@ from heapq import merge
 
 from laar.errors import SettingError, unknown
 from laar.flow import slack
-from laar.flow.slack import MIN_WORK_S, Line, Order, Prefill, height, pack
+from laar.flow.slack import MIN_WORK_S, Line, Order, Prefill, pack
 from laar_lab.sim.engine.cost import CostModel, Work
 from laar_lab.sim.engine.prefill_time import PrefillTable
 from laar_lab.sim.engine.schedule import Desk, Fcfs, Plan
@@ -171,7 +171,8 @@ class Slack(Fcfs):
         """Yield the prefills, most urgent first."""
 
         def rank(seq: Seq, *, waits: bool) -> _Ranked:
-            return height(self._line(seq), now), seq.number, waits, seq
+            line = self._line(seq)
+            return (line.offset_s - now) * line.rate, seq.number, waits, seq
 
         running = sorted([rank(seq, waits=False) for seq in desk.prefilling])
         waiting: Iterable[_Ranked] = (rank(seq, waits=True) for seq in desk.waiting)

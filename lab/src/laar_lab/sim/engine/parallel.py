@@ -37,7 +37,7 @@ from laar_lab.sim.engine.settings import EngineSettings
 class _Run:
     """A running job; `first_at` and `end_at` are points on the scale of work."""
 
-    __slots__ = ("blocks", "cached", "end_at", "first_at", "gone", "held", "job", "told")
+    __slots__ = ("blocks", "cached", "end_at", "first_at", "gone", "held", "job", "reported")
 
     def __init__(self, job: Job, cached: int, held: list[int], blocks: int) -> None:
         self.job = job
@@ -45,7 +45,7 @@ class _Run:
         self.held = held
         self.blocks = blocks
         self.first_at = self.end_at = math.inf
-        self.told = 0
+        self.reported = 0
         self.gone = False
 
 
@@ -158,10 +158,10 @@ class ParallelEngine:
 
     def _next_of(self, run: _Run, each_token: bool) -> float:
         """Return the point on the scale of work at which the job next has progress."""
-        if not run.told:
+        if not run.reported:
             return run.first_at
-        if each_token and run.told + 1 < run.job.output_tokens:
-            return run.first_at + run.told * self._token_s
+        if each_token and run.reported + 1 < run.job.output_tokens:
+            return run.first_at + run.reported * self._token_s
         return run.end_at
 
     def _tell(self, each_token: bool) -> tuple[Progress, ...]:
@@ -170,9 +170,9 @@ class ParallelEngine:
             if run.gone or self._next_of(run, each_token) > self._target:
                 continue
             finished = run.end_at <= self._target
-            self._gains.append((run, run.job.output_tokens - run.told if finished else 1))
+            self._gains.append((run, run.job.output_tokens - run.reported if finished else 1))
         return tuple(
-            Progress(run.job.id, tokens, run.told + tokens == run.job.output_tokens, run.cached)
+            Progress(run.job.id, tokens, run.reported + tokens == run.job.output_tokens, run.cached)
             for run, tokens in self._gains
         )
 
@@ -180,8 +180,8 @@ class ParallelEngine:
         """End the outstanding step and apply the progress it reported."""
         self._work = self._target
         for run, tokens in self._gains:
-            run.told += tokens
-            if run.told == run.job.output_tokens:
+            run.reported += tokens
+            if run.reported == run.job.output_tokens:
                 self._publish(run, run.job.prompt_tokens + run.job.output_tokens)
                 run.gone = True
         self._gains.clear()

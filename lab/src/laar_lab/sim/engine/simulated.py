@@ -118,7 +118,7 @@ class SimulatedEngine:
         self._decoding: list[Seq] = []
         self._jobs: dict[str, Seq] = {}
         self._flights: deque[_Flight] = deque()
-        self._told = 0  # flights at the head whose progress has been returned
+        self._reported = 0  # flights at the head whose progress has been returned
         self._events: tuple[KvEvent, ...] = ()  # reported with the outstanding step
         self._decodes = Work()
         self._free_at = [-math.inf] * self._cost.stages
@@ -339,11 +339,11 @@ class SimulatedEngine:
 
     def _tell(self, duration_s: float) -> Step:
         progress: list[Progress] = []
-        self._told = 0
+        self._reported = 0
         for flight in self._flights:
             if flight.exit_s > self._clock:
                 break
-            self._told += 1
+            self._reported += 1
             for seqs, tokens in ((flight.decoded, flight.tokens), (flight.finals, 1)):
                 progress += [
                     Progress(seq.job.id, tokens, seq.left == tokens, seq.cached)
@@ -353,7 +353,7 @@ class SimulatedEngine:
         return Step(max(0.0, duration_s), tuple(progress), self._events)
 
     def _settle(self) -> None:
-        for _ in range(self._told):
+        for _ in range(self._reported):
             flight = self._flights.popleft()
             decoded = [seq for seq in flight.decoded if not seq.gone]
             for seq in decoded:  # all take before any releases, as in single iterations
@@ -372,7 +372,7 @@ class SimulatedEngine:
                 seq.flights -= 1
                 if self._one_chunk and not seq.gone:
                     self.prefilling.append(seq)
-        self._told = 0
+        self._reported = 0
 
     def _gain(self, seq: Seq, tokens: int) -> None:
         seq.generated += tokens

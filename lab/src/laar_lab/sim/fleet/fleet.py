@@ -52,7 +52,8 @@ class VirtualFleet:
         assessor: the picker's estimates for models; None for the engines' measured speeds.
         policies: policies by name; None for fresh ones of the product.
         flow: settings of the flow control in `enqueue`; None holds no requests.
-        by_load: whether flow control holds requests for load, not only sessions for room.
+        by_load: whether flow control also holds requests while every endpoint is full, not only
+            turns whose context has no room in a cache.
 
     Raises:
         SettingError: there are no endpoints, two share a name, a block size is not a multiple of

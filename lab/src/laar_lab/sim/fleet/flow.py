@@ -26,14 +26,15 @@ class _Held:
 
 
 class FlowControl:
-    """Holds requests while every endpoint is full.
+    """Holds requests until an endpoint can take them.
 
     Args:
         director: director that decides.
         prefixes: prefix index of that director.
         settings: settings of the queue.
         clock: clock of the run.
-        by_load: hold requests for load; otherwise only turns without room for their context.
+        by_load: hold requests while every endpoint is full; otherwise only turns whose context has
+            no room in a cache.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class FlowControl:
         self._admission.moved(decision, self._clock.now)
 
     def answering(self, decision: Decision, *, ok: bool = True) -> None:
-        """Handle the first token of an answer, or a refusal for lack of room unless `ok`."""
+        """Handle the first token of an answer or, unless `ok`, a refusal for lack of room."""
         self._admission.answering(decision, self._clock.now, ok=ok, full=not ok)
         self.dispatch()
 

@@ -1,6 +1,6 @@
 """Prompts without text: chained block ids instead of bytes.
 
-A simulated prompt is an array of 64-bit ids, one per block of 16 tokens; an id stands for the whole
+A simulated prompt is an array of 64-bit ids, one per block of 16 tokens; an id identifies the whole
 prompt up to and including its block, like the hash ids of a Mooncake trace. They are the keys of
 the engine's prefix cache, and the picker's prefix index gets the same ids cut to its grid: it finds
 the same matches as hashed text would give, at the same cost as in production.
@@ -115,7 +115,7 @@ class BlockPrefixes(PrefixBeliefs):
     def _read(
         self, prompt: Asked, weights: str, spans: Sequence[str]
     ) -> tuple[Chain, bytes | None]:
-        """Cut the ids to the index's grid; an id at a block's end stands for all before it."""
+        """Cut the ids to the index's grid; an id at a block's end identifies all before it."""
         assert isinstance(prompt, Request)
         hashes = array("Q")
         blocks_of = self.held.get(prompt.id, self.upcoming)

@@ -1,4 +1,4 @@
-"""What tenants can learn about each other from response headers."""
+"""Response headers reveal to a tenant only what the settings allow about others."""
 
 import random
 
@@ -48,7 +48,7 @@ def director():
 
 
 def told(director, *, tenant="", prompt="hello", at=0.0, **settings):
-    """Return the x-laar headers of an answer to one request."""
+    """Return the x-laar headers of the answer to one request."""
     stream = Stream(Environment(settings=StreamSettings(**settings), new_id=lambda: "id"))
     head = {**PATH, **({FAIRNESS: tenant} if tenant else {})}
     body = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": prompt}]})
@@ -82,7 +82,7 @@ def test_clients_get_the_headers_that_the_settings_allow(answers, tenant, shown)
 
 
 @pytest.mark.parametrize("by_tenant", [False, True])
-def test_the_cost_reveals_prompts_of_other_tenants_unless_prefixes_are_separated(by_tenant):
+def test_the_shown_cost_reveals_others_prompts_unless_prefixes_are_separate(by_tenant):
     there = director()
     prompt = "a secret of many words " * 3000
     settings = {"answers": Answers.ALL, "by_tenant": by_tenant, "prompt": prompt}
@@ -94,12 +94,12 @@ def test_the_cost_reveals_prompts_of_other_tenants_unless_prefixes_are_separated
     others = ttft_ms("b", 100.0)
     again = ttft_ms("a", 200.0)
     assert again < first / 2
-    # The engine's speed is learned meanwhile, so compare who still pays for the prompt.
+    # laar learns the engine's speed meanwhile, so compare only the uncached with the cached prompt.
     assert (others > 2 * again) is by_tenant
 
 
 def test_decision_ids_cannot_be_guessed_from_each_other():
-    """No id is another with a few bits changed, as for counters."""
+    """Any two ids differ in many bits, unlike the values of a counter."""
     made = [told(director_, tenant="a")["x-laar-decision-id"] for director_ in [director()] * 50]
     numbers = [int(one, 16) for one in made]
     assert all(len(one) == 32 for one in made)

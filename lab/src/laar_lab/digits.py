@@ -1,0 +1,23 @@
+"""How exactly numbers are stored and compared: to seven digits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+_DIGITS = 7
+
+TOLERANCE = 1e-6
+"""Relative and absolute; stored numbers have seven digits."""
+
+
+def rounded(values: Iterable[float]) -> list[float]:
+    """Return the values as they are stored."""
+    return [float(f"{value:.{_DIGITS}g}") for value in values]
+
+
+def same(before: float, after: float) -> bool:
+    """Return whether two numbers are equal as far as they are stored; NaN equals NaN."""
+    if math.isnan(before) or math.isnan(after):
+        return math.isnan(before) and math.isnan(after)
+    return math.isclose(before, after, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
