@@ -68,8 +68,8 @@ class NoopPicker:
             "response_body": response(response_body={}),
             "response_trailers": response(response_trailers={}),
         }
-        if sample:  # in the first headers answered: the response's
-            for phase in ("request_headers", "response_headers"):  # if Envoy sends no request's
+        if sample:  # in the reply to the first headers, which may be those of the response
+            for phase in ("request_headers", "response_headers"):
                 self._continue[phase].mode_override.MergeFrom(
                     ext_proc.ProcessingMode(
                         request_body_mode=ext_proc.ProcessingMode.BUFFERED,

@@ -1,6 +1,6 @@
 """`public_api.txt` lists the public API.
 
-After a change of the API, update the file by hand, and add a line to the changelog.
+After a change to the API, update the file by hand, and add a line to the changelog.
 """
 
 import operator

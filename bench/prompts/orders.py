@@ -1,7 +1,7 @@
 """Bodies whose order matters, by name: `KEPT` and `RANKED`.
 
 There are two groups. If the order is inherent (a story, steps, a conversation), the same parts come
-in the same order each time and must never be moved. If each request ranks the same items anew (a
+in the same order each time and must never be moved. If each request ranks the same items again (a
 race, orders newest first), they may be moved only with a note that states the received order.
 """
 

@@ -57,14 +57,14 @@ def test_outcomes_lose_half_of_their_weight_in_a_half_life() -> None:
         assert mean_of(online, 0.8, age_s) == pytest.approx(50 * 0.8 / (50 + n))
 
 
-def test_a_model_replaced_under_its_name_is_noticed_within_hours() -> None:
+def test_a_model_replaced_under_the_same_name_is_noticed_within_hours() -> None:
     known = CapabilityModel(artifact({"a": model(2.2, cells=(("en", 4096, "qa", 500),))}))
     rng, online, now = random.Random(1), OnlineOutcomes(known), 0.0
     for right, hours in ((0.9, 72), (0.2, 6)):
         for _ in range(100 * hours):
             now += HOUR / 100
             online.observe("a", QA, rng.random() < right, now)
-        # The model is right in 0.9 at first, and in 0.2 after its replacement.
+        # The model is right 90 % of the time at first, and 20 % after its replacement.
         assert (mean_of(online, 0.9, now) > 0.7) == (right > 0.7)
 
 

@@ -65,7 +65,7 @@ def test_by_default_the_chart_renders_the_overlay(chart: Path, shape: str) -> No
     assert len(set(tokens.values())) == len(tokens)
 
 
-def test_values_of_the_chart_reach_the_objects(chart: Path) -> None:
+def test_chart_values_reach_the_objects(chart: Path) -> None:
     settings = {"kubernetes": [{"selector": {"app": "mine"}, "ports": [9000]}]}
     values = {
         "image": {"repository": "registry.example/laar", "digest": "sha256:" + "0" * 64},

@@ -45,7 +45,7 @@ NOT_RUN = [
     {"make", "demo"},
     {"make", "attack"},
     {"laar", "calibrate"},
-    {"pytest"},  # these take long, and have tests of their own
+    {"pytest"},  # these take a long time, and have tests of their own
     {"laar", "ttca"},
     {"laar", "overload"},
     {"laar", "race"},

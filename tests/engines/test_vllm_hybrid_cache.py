@@ -39,7 +39,7 @@ def test_cached_prefixes_of_a_model_with_sliding_windows_are_estimated(
         [PYTHON, script, str(blocks), tmp_path / "served"],
         env=os.environ | QUIET,
         check=True,
-        timeout=1500,  # it takes 13 s of CPU time, which may take long on a busy machine
+        timeout=1500,  # it takes 13 s of CPU time, which may take much longer on a busy machine
     )
     held, groups = TokenBlocks(), Groups()
     held.emptied(0, "m")

@@ -313,7 +313,7 @@ def sidecar() -> str:
 def test_an_envoy_yaml_for_other_settings_is_refused(
     tmp_path: Path, settings: str, change: dict[str, str], fault: str | None
 ) -> None:
-    """The settings may differ in a copied directory, or after a change of the picker's port."""
+    """The settings may differ in a copied directory, or after a change to the picker's port."""
     config, written = tmp_path / "laar.yaml", tmp_path / "envoy.yaml"
     config.write_text(
         "endpoints: [{address: '127.0.0.1:1', model: m}]\nenvoy: {eds_file: run/e.json}\n"

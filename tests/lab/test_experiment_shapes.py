@@ -65,7 +65,7 @@ def invented(kind: Any) -> Any:
 
 
 def sweep(run: Callable[..., Any], cases: Sequence[tuple[Any, ...]], *, label: str) -> list[Any]:
-    """Return invented results, in place of `laar_lab.sweep`."""
+    """Return made-up results, in place of `laar_lab.sweep`."""
     for case in cases:
         inspect.signature(run).bind(*case)
         joblib.hash(case)  # the real sweep stores runs under this hash
@@ -76,7 +76,7 @@ def sweep(run: Callable[..., Any], cases: Sequence[tuple[Any, ...]], *, label: s
 
 
 SLOW = {"gorgo-rtt", "laar-ladder"}
-"""Experiments that take long even with invented results."""
+"""Experiments that are slow even with made-up results."""
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ RULES = ("lmetric", "smg", "p2c", "round-robin")
 
 
 class World:
-    """Invented runs by the speed of each policy, and the commit of the code."""
+    """Made-up runs by the speed of each policy, and the commit of the code."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -136,7 +136,7 @@ def test_first_tokens_after_fetching_are_predicted_within_30_percent(fetch_share
     assert max(errors[20:]) < 0.3
 
 
-def test_a_prompt_goes_where_fetching_plus_computing_takes_least():
+def test_a_prompt_goes_where_fetching_plus_computing_takes_the_least_time():
     fleet = Offloading("a", "b", fetch_share=0.1)
     # So that the size of a block is known.
     assert {fleet.ask(seed)[0].slot for seed in range(10, 16)} == {0, 1}

@@ -34,7 +34,7 @@ def ids_of(text: str) -> np.ndarray:
 
 
 class Engine:
-    """An engine's cache, with its own names of blocks, and its events."""
+    """An engine's cache, with its own names for blocks, and its events."""
 
     def __init__(self, beliefs: PrefixBeliefs, slot: int) -> None:
         self.beliefs, self.slot = beliefs, slot

@@ -37,7 +37,7 @@ async def test_a_request_leaves_no_reference_cycle() -> None:
 
 
 async def _asked(http, upstream, url, number) -> None:
-    """Run one exchange after another, each of another kind."""
+    """Run one exchange after another, each of a different kind."""
     chat = {"model": "m", "messages": [{"role": "user", "content": f"{number}"}]}
     long = {"model": "m", "messages": [{"role": "user", "content": f"{number} " * 60_000}]}
     unknown = {"model": "none", "messages": []}

@@ -104,7 +104,7 @@ async def test_the_connection_of_a_silent_peer_is_closed(monkeypatch, caplog):
         frame(5, 0x4, 1, b"\0\0\0\2"),  # clients may not push
         frame(RST, 0, 7, b"\0\0\0\0"),  # a stream never opened
         frame(PING, 0, 0, b"short"),
-        frame(DATA, 0x8, 1, b"\xff"),  # more padding than the frame is long
+        frame(DATA, 0x8, 1, b"\xff"),  # more padding than the frame has bytes
     ],
 )
 async def test_broken_frames_end_their_connection(served, data):

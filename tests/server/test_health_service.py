@@ -157,7 +157,7 @@ async def test_an_endpoint_with_useless_answers_gets_almost_no_requests(gateway,
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_full_queue_is_not_a_fault(gateway, http, shape):
-    """Only the body tells what a 503 means, so the picker reads it even if it does not sample."""
+    """Only the body says what a 503 means, so the picker reads it even if it samples no answers."""
     upstreams, _, envoy = await fleet(gateway, shape, Answer(status=503, body=FULL))
     ends = await load(http, envoy.url(), 100)
     assert ends["503 with an error"] <= 10

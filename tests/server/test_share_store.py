@@ -609,7 +609,7 @@ async def test_a_large_snapshot_does_not_separate_a_picker_from_the_others(
     await wire.cut()
 
 
-async def test_a_snapshot_may_take_long_on_a_slow_link(server, members, tmp_path):
+async def test_a_snapshot_may_take_a_long_time_on_a_slow_link(server, members, tmp_path):
     await server.start()
     wire = Slow(server.socket, tmp_path / "wire")
     await wire.heal()

@@ -113,7 +113,7 @@ async def test_an_engine_with_tls_and_a_base_path_and_a_key_answers_in_every_sha
     async with httpx.AsyncClient(base_url=running.url(), headers=client, timeout=20) as http:
         answer = await http.post("/v1/chat/completions?x=1", json=CHAT)
         assert (answer.status_code, answer.headers["x-laar-model"]) == (200, "m"), answer.text
-        # A GET is decided at its headers, by another kind of message to the picker.
+        # A GET is decided at its headers, by a different kind of message to the picker.
         read = await http.get("/v1/anything?y=2")
         assert read.status_code == 200
     assert engine.asked == ["/openai/v1/chat/completions?x=1"]

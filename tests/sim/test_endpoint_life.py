@@ -192,7 +192,7 @@ def job(name: str, tokens: int = 50, **fields: float) -> Job:
 
 
 async def test_a_fast_run_takes_the_same_engine_time_as_a_stepwise_one() -> None:
-    """Errors of timers must not accumulate. The reference steps the same engine without a clock."""
+    """Timer errors must not accumulate. The reference steps the same engine without a clock."""
     reference, now, times = engine(), 0.0, []
     reference.submit(job("a"))
     while (step := reference.step(now)) is not None:

@@ -83,7 +83,7 @@ def test_buckets_are_cumulative_and_end_at_the_count() -> None:
         assert counts == sorted(counts)
         total = next(v for (n, _), v in read.items() if n == f"{name}_count")
         assert counts[-1] == total
-    # The first token took 0.6 s: over the bucket of 0.5 s, within that of 0.75 s.
+    # The first token took 0.6 s: above the 0.5 s bucket, within the 0.75 s one.
     ttft = dict(buckets["vllm:time_to_first_token_seconds"])
     assert (ttft[0.5], ttft[0.75]) == (0, 1)
 

@@ -46,7 +46,7 @@ MAX_CELLS_OF_TENANT = 5_000
 """Maximum cells created by one tenant's outcomes: 50 models in 100 cells. Others need room too."""
 
 MAX_SHARES = 40_000
-"""Maximum shares, one per cell and reporter (8 MB); beyond it named reporters count as unnamed."""
+"""Maximum shares, one per cell and reporter (8 MB); further reporters count as unnamed."""
 
 KAPPA = 50.0
 """Minimum weight of a fitted prior, in outcomes: even a thin cell uses the fit's other cells."""
@@ -60,8 +60,8 @@ CAP_PER_HOUR = 200.0
 way within the hour; a burst of false ones cannot."""
 
 _MOST_OUTCOMES = 1000.0
-"""Outcomes that a cell remembers, so that a model replaced under its name is noticed in hours even
-where many are reported. The standard error of a share is then 0.016 at most."""
+"""Outcomes that a cell remembers, so that a model replaced under the same name is noticed in hours
+even where many are reported. The standard error of a share is then 0.016 at most."""
 
 _HOUR_S = 3600.0
 _SWEEP_S = 60.0  # minimum interval between sweeps of forgotten cells and reporters at a cap

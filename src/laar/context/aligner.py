@@ -102,7 +102,7 @@ class OrderIndex:
             be changed; the next orders evict the excess.
 
     Attributes:
-        orders: the orders by hash of the whole, oldest first.
+        orders: the orders, by the hash of all their documents, oldest first.
         affinities: popularity counts by scope.
     """
 

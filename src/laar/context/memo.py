@@ -42,7 +42,7 @@ MAX_SAVED = 2048
 """Number of latest messages in a snapshot: 0.4 KB each with 6 documents, 1.9 KB with 40."""
 
 TTL_S = 3600.0
-"""Seconds without requests after which a conversation's messages may be ordered anew."""
+"""Seconds without requests after which a conversation's messages may be reordered."""
 
 
 class Memo:

@@ -1,4 +1,4 @@
-"""Rewrite a text with its documents in another order: spans move, nothing is re-rendered.
+"""Rewrite a text with its documents in a different order: spans move, nothing is re-rendered.
 
     before | item gap item gap item | rest of the block | order note | after
 

@@ -32,7 +32,7 @@ class Reason(StrEnum):
     OFF = "off"
     NO_DOCUMENTS = "no_documents"
     UNCHANGED = "unchanged"
-    SAME_ORDER = "same_order"  # no two documents were seen in another order
+    SAME_ORDER = "same_order"  # no two documents were seen in a different order
     NOTHING_SHARED = "nothing_shared"  # prompts like this one begin differently each time
     OBSERVED = "observed"
     HOLDOUT = "holdout"

@@ -46,7 +46,7 @@ class Paces:
         self._learned = 0
         self.first: Floats = np.empty(0)
         self.rest: Floats = np.empty(0)
-        self._columns: Floats = np.empty((6, 0))  # logs, weight and scatter of `first`, of `rest`
+        self._columns: Floats = np.empty((6, 0))  # log, weight, scatter: of `first`, `rest`
         self._paced_at: Floats = np.empty(0)
 
     def grow(self, size: int) -> None:

@@ -41,7 +41,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Split ``ip:port``, ``[v6]:port`` or ``name:port``; return the host without brackets.
 
     Raises:
-        ValueError: the address has another form; the message names the fault.
+        ValueError: the address has a different form; the message names the fault.
     """
     scheme, marked, rest = address.partition("://")
     if marked and scheme:

@@ -22,7 +22,7 @@ from laar.prefix.tiers import FAR, HOST
 from laar.prefix.tokens import Stored
 
 _MEDIUM = "GPU"
-"""The medium that prefills read from; vLLM on CPUs also calls it this."""
+"""The medium that prefills read from; vLLM uses this name on CPUs too."""
 _TIERS = {
     _MEDIUM: 0,
     **dict.fromkeys(("CPU", "CPU_PINNED"), HOST),

@@ -161,7 +161,7 @@ class Questions:
             and max(endpoint.progress_at) > breaker.suspected_at
         ):
             failed = None  # it is busy with other requests
-        # Events never risk a client's request: Envoy does not retry after an event.
+        # An error event in a stream can't be retried, so it never leads to a trial with a client.
         weight = 0.0 if failed is breaker.kind is Kind.EVENT else 1.0
         breaker.record_probe(failed, weight, now)
 

@@ -46,7 +46,7 @@ _WORTH = 0.02  # minimum share of the prompt that is reported
 _FIXED = ("system", "developer", "tools")
 _SHORT, _LONG = 500, 4_000  # characters that may differ at a system prompt's end, and before it
 _LEARNT = 4  # prompts until an agent's frame is known
-_FEW = 0.1  # minimum share after the user's text, or in another order, that is reported
+_FEW = 0.1  # minimum share after the user's text, or in a different order, that is reported
 _ASKED = ("user", "")
 _WHERE = {
     "user": "the user's text",

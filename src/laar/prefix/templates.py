@@ -136,7 +136,7 @@ class Templates:
         Args:
             model: the model that answered.
             slot: its endpoint.
-            chain: the prompt, with its hashes in each arrangement `to_learn`.
+            chain: the prompt, with its hashes in each arrangement that `to_learn` returned.
             share: cached share, in 0..1; None without a report.
         """
         seen = self._seen

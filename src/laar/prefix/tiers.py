@@ -3,7 +3,7 @@
 Blocks evicted from an engine's device may remain on its host, and beyond that on disk or at a peer.
 Fetching a block takes a fraction of the time to compute it: a fifth from the host, two fifths from
 further away, until first tokens show how long it takes at an endpoint. So a prompt goes where
-fetching plus computing takes least.
+fetching plus computing takes the least time.
 
 Caches evict the end of a prompt first, so its blocks are on the device, then on the host, then
 further away.

@@ -355,7 +355,7 @@ class NameRestorer:
 
     @staticmethod
     def _partial(data: bytes, pattern: bytes, start: int) -> int:
-        """Return the length of the longest suffix of `data[start:]` that starts `pattern`."""
+        """Return the length of the longest suffix of `data[start:]` that `pattern` begins with."""
         start = max(start, len(data) - len(pattern) + 1)
         while (start := data.find(pattern[:1], start)) >= 0:
             if pattern.startswith(data[start:]):

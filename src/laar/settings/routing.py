@@ -161,7 +161,7 @@ class Tuning(Section):
     enabled: bool = False
     """Whether the picker tunes its weights by hill climbing, which starts over after a restart. Off
     by default, since a climb is an experiment on users. Afterwards set routing.k_rtt, k_queue and
-    k_delay to what `laar tune --live` prints, and switch it off. While it is on, changes of these
+    k_delay to what `laar tune --live` prints, and switch it off. While it is on, changes to these
     three settings wait for a restart, since the climb started from them."""
     bounds: Mapping[str, tuple[float, float]] = TUNABLE
     """Floor and cap of each tuned weight."""

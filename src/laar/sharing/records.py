@@ -85,7 +85,7 @@ class _Record(Struct, array_like=True, forbid_unknown_fields=True):
         cls.kind = cls.__name__.lower()
 
     def makes_sense(self) -> bool:
-        """Return whether its values are possible, beyond what its fields declare."""
+        """Return whether the values are plausible; their types are checked already."""
         return True
 
 
@@ -140,7 +140,7 @@ class Turn(_Record, tag="t"):
     context: Context
 
     def makes_sense(self) -> bool:
-        """Return whether such a context is possible."""
+        """Return whether the context is plausible."""
         session, *amounts = self.context
         return len(session) <= _MAX_TEXT_CHARS and all(0.0 <= it < _LARGEST for it in amounts)
 
@@ -161,7 +161,7 @@ class Heard(_Record, tag="h"):
     word: Word
 
     def makes_sense(self) -> bool:
-        """Return whether its amount is possible."""
+        """Return whether the amount is plausible."""
         return 0.0 <= self.word.amount < _LARGEST
 
 

@@ -62,7 +62,7 @@ def run(engine: str | EngineProfile, mix: Mix, seed: int) -> Latencies:
 
 
 def with_slack(order: str, *, multi_prefill: bool = True, late_share: float = 0.0) -> EngineProfile:
-    """Return Medha's engine with another order or batching, otherwise unchanged."""
+    """Return Medha's engine with a different order or batching, otherwise unchanged."""
     profile = load_profile(MEDHA)
     slack = replace(
         profile.settings.slack, order=order, multi_prefill=multi_prefill, late_share=late_share

@@ -1,7 +1,7 @@
 """Does admitting sessions by the price of cache room harm traffic whose contexts fit?
 
 Every workload of `no-regret` runs with the default policy: with neither gate nor flow control, with
-only the gate for sessions (a picker's default), and, in quick runs only because it takes long to
+only the gate for sessions (a picker's default), and, in quick runs only because it is slow to
 simulate, with default flow control. All get the same load and network for each seed. The real
 chats, whose requests name no session, run a second time with a name for each conversation: sessions
 that pause for minutes and rarely return.

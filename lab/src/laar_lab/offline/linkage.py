@@ -1,8 +1,8 @@
 """Average-linkage clustering by the nearest-neighbour chain, O(N^2).
 
 The paper says to merge the closest pair repeatedly and does not name the linkage; its published
-figures fit average linkage. SciPy's `linkage` gives the same distances, but breaks ties in another
-order, which would change plans and stored results.
+figures fit average linkage. SciPy's `linkage` gives the same distances, but breaks ties in a
+different order, which would change plans and stored results.
 
 The chain finds merges out of order. Average linkage is monotone, so a stable sort by distance
 restores the order. Ties are deterministic: the chain starts at the lowest remaining cluster,

@@ -35,7 +35,7 @@ DAY_TURNS = 25
 """Turns of a session in a day of 25 minutes; real sessions go on for hours."""
 
 MAX_PAUSE_S = 60.0
-"""Limit of pauses; a run of minutes would not reach the turn after a longer pause."""
+"""Longest pause; a run of a few minutes would never reach the turn after a longer one."""
 
 
 def _file(data: Path, name: str) -> Path:

@@ -1,7 +1,7 @@
 """Conversations over documents, and prompts with memories, as bodies that go through the hook.
 
 A body's prompt is hashed block by block as text, so that the simulated engine sees each change made
-by the hook (an order, a note that replaces a document). Four bytes are a token.
+by the hook (an order, a note that replaces a document). Four bytes count as a token.
 
 Conversations: the documents of a turn belong to the conversation's topic, whose popularity falls
 with its rank, and a share of them occurred in earlier turns (MT-RAG: 40 %). Memories: the user's

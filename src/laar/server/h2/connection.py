@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 
 TURN_S = 0.002
 """Seconds of event loop time that a connection may use at once, about 40 messages of 1 KB. Further
-input waits for the turns of other connections, and finally in the peer's socket."""
+input waits until other connections have had a turn, and eventually backs up at the peer."""
 
 GREETING_S = 10.0
 """Seconds to wait for the peer's preface and settings."""

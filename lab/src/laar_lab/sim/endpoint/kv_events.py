@@ -121,7 +121,7 @@ class KvEventPublisher:
             self._publisher.send_multipart((self._topic, seq, payload), zmq.NOBLOCK)
 
     def restart(self) -> None:
-        """Drop all state, as a new process would."""
+        """Drop all state, as if the process had been restarted."""
         self._noted = []
         self._kept.clear()
         self._next_seq = 0

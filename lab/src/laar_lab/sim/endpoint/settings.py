@@ -60,7 +60,7 @@ class EndpointSettings:
         transfer_tokens_per_s: tokens of KV transferred per second, on the engine's clock, if
             another endpoint has prefilled the prompt; see `laar_lab.sim.endpoint.apart`.
         shutdown_timeout_s: how long running requests continue after SIGTERM; 0 as in vLLM.
-        kv_events: publish changes of the prefix cache; None for no publishing.
+        kv_events: publish changes to the prefix cache; None for no publishing.
         echo: answer with a text that the client can verify; see `laar_lab.sim.endpoint.echo`.
         faults: initial faults; see `laar_lab.sim.endpoint.faults`.
         allow_fault_header: accept ``x-sim-fault`` and ``PUT /sim/faults``. Never enable this where

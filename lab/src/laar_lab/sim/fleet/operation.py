@@ -53,7 +53,7 @@ class Operation:
         self._fleet.clock.later(at_s, self._deploy, grace_s)
 
     def scale(self, at_s: float, listed: int, grace_s: float) -> None:
-        """Schedule a change of the number of endpoints."""
+        """Schedule a change in the number of endpoints."""
         self._fleet.clock.later(at_s, self._scale, listed, grace_s)
 
     def measure(self) -> None:
