@@ -23,7 +23,7 @@ hundred others. Among candidates that were never measured, the model whose answe
 the prior for the others, so that each is tried. Unseen first tokens (of answers whose body is not
 read) teach the first line nothing: prompts ahead are then estimated from elapsed time, and whole
 answers still teach the second line and the paces. Errors are relative to the prediction, outliers
-count linearly, old samples are forgotten, and each constant has bounds that no answer can exceed.
+count linearly, old samples are forgotten, and no answer can push a constant beyond its bounds.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Engines:
         return paced
 
     def reassess(self, speed: Callable[[str], SpeedPrior] | None = None) -> None:
-        """Use new estimates from the assessor from now on; `speed` returns the speed of a model.
+        """Use new estimates from the assessor from now on; `speed` returns a model's speed.
 
         What was learned remains valid, in units of the new c(m): the next decision uses both.
         """
@@ -375,7 +375,7 @@ class Engines:
         model = self._models.get(name)
         if model is None:
             if len(self._models) >= max(_MAX_MODELS, 2 * len(self._table.models)):
-                self._models.clear()  # names come from endpoint sources, but need a cap
+                self._models.clear()  # names come from endpoint sources, but still need a cap
             model = self._models[name] = EngineModel(self._speed(name))
         if base is not None and model.base != base:
             model.rebase(*base)

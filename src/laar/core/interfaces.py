@@ -76,8 +76,8 @@ class View:
         wake_s: the part of `load_s` until the engine is awake; None if all are.
         apart: the endpoints that may prefill for a candidate; None if there are none.
         chain: the prompt's prefixes; None if prefixes are not kept.
-        fetched_tokens: prefill tokens that take as long as fetching the text cached in slower
-            memory, which `cached_tokens` excludes; None if none is cached there.
+        fetched_tokens: number of tokens whose prefill takes as long as fetching the text cached
+            in slower memory, which `cached_tokens` excludes; None if none is cached there.
         faults: parts of the policy that failed on this request.
     """
 
@@ -182,7 +182,7 @@ Fits = Callable[[View], Mask]
 
 
 class NoRoomError(Exception):
-    """No candidate has room now. `view` has their estimates; `fits` masks those it would fit."""
+    """No candidate has room now. `view` has their estimates; `fits` masks those it could fit."""
 
     def __init__(self, view: View, fits: Mask) -> None:
         super().__init__("no candidate has room")

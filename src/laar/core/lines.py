@@ -60,7 +60,7 @@ class Line:
     ) -> bool:
         """Add a sample with an error of about `scale`; return whether coefficients changed."""
         if (
-            len(features) != len(self.now)  # from another version
+            len(features) != len(self.now)  # from a different version
             or not all(map(_LARGEST.__gt__, map(abs, (*features, value))))  # NaN fails too
             or not 0.0 < scale < _LARGEST
         ):

@@ -1,4 +1,4 @@
-"""The set of endpoints, as their sources describe them and as they report themselves.
+"""The set of endpoints, as described by their sources and by their own reports.
 
 Sources (a file, DNS, Kubernetes) may overlap: the first wins, but pools are combined. An endpoint's
 own report adds its model's other names and its adapters, except names that the configuration gives
@@ -184,7 +184,7 @@ class Served:
 
 @dataclass(slots=True)
 class Membership:
-    """What is known of the endpoints; `specs` merges it, and forgets addresses that have left.
+    """What is known about the endpoints; `specs` merges it, and forgets addresses that have left.
 
     Args:
         sources: the endpoints of each source, by address.

@@ -2,10 +2,10 @@
 
 Between two turns, a session's context stays in its endpoint's cache until others need the room:
 engines evict the least recently used. Once the contexts of all sessions exceed the caches, each
-turn evicts one that is about to be needed again, and all of them are prefilled over and over. It is
-then better to hold a turn whose context has no place, before it starts.
+turn evicts one that is about to be needed again, and all of them are prefilled over and over. Then
+it is better to hold back turns whose contexts have no place.
 
-Room has a price. Keeping an idle session's place pays if the session returns soon enough, but
+Room has a price. Keeping an idle session's place pays off if the session returns soon enough, but
 others wait for the room meanwhile. So each return to a kept place costs some seconds of room,
 estimated from how long such sessions have paused before. Per second that it is kept, a place saves
 the total cost of prefilling the context again, divided by these seconds; more if its session's
@@ -34,7 +34,7 @@ from laar.latest import Latest
 from laar.prefix.blocks import Chain
 
 _AGES_S = tuple(2.0**power for power in range(9))
-"""Upper bounds of the pause classes, in seconds; after four minutes' pause, a session is gone."""
+"""Upper bounds of the pause classes, in seconds; after four minutes, a session counts as gone."""
 
 _FADED = 0.998
 """Decay of earlier pauses with each new one, so that about the last 500 count."""
@@ -44,20 +44,20 @@ _PRIOR = 0.5
 doubles, half of the sessions return meanwhile."""
 
 _ACCEPTED = 0.995
-"""Decay of an earlier refusal with each turn that ends there, so that about the last 200 count. An
-engine without room soon refuses again, while a single refusal may have had another cause."""
+"""Decay of a refusal with each turn that ends at the endpoint, so that about the last 200 count. An
+engine without room soon refuses again; a single refusal may have had a different cause."""
 
 _DELAYED = 5.0
-"""Turns that an eviction delays if the session is sure to come back: the number that run or wait at
-an engine that prefills one prompt after another."""
+"""Turns that an eviction delays if the session is sure to come back: as many as run or wait at an
+engine that prefills one prompt after another."""
 
 _SURE_S = 32.0
-"""Seconds for which a session that has returned twice is sure to come back. People pause for
-longer. The second time, it must have continued its prompt: a name may also be an application's,
-which unrelated prompts of its users share."""
+"""Seconds for which a session that has returned twice counts as sure to come back. People pause for
+longer. The second time, it must have continued its prompt, since a name may be an application's,
+shared by unrelated prompts of its users."""
 
 _MAX_GONE = 10_000
-"""Maximum sessions without a place that are remembered; those longest without one go first."""
+"""Maximum sessions without a place that are remembered; those without one for longest go first."""
 
 _LEAST_TOKENS = 16.0
 """Minimum tokens of a place: one block. Bounds the number of places at an endpoint."""
@@ -78,12 +78,12 @@ class Place:
         slot: the endpoint.
         tokens: its length without `shared`.
         reread_s: cost of prefilling it again, in seconds.
-        shared: tokens that others had cached there before, such as a common system prompt.
+        shared: tokens already cached there for others, such as a common system prompt.
         visited: `shared` at its first visit, by endpoint; later, it also finds text of its own.
         busy: turns in flight.
         idle_at: when the last turn ended.
-        middle: the number of blocks up to the middle of its own text, and the hash of the last; 0
-            blocks if unknown.
+        middle: the number of blocks up to the middle of its own text, and the hash of the last one;
+            0 blocks if unknown.
         is_session: whether it has a name or continued after an answer. A prompt sent once, or by
             many at once, is not a session and never worth its room.
         has_returned: whether the session ever returned to a kept place.
@@ -148,7 +148,7 @@ class Sessions:
         return next((place for place in known if place is not None), None)
 
     def prices(self, view: View, turns: Floats, now: float) -> Floats:
-        """Return, by candidate, the seconds that a second's wait saves the session that gains most.
+        """Return, by candidate, the seconds that a second of waiting saves the one that gains most.
 
         Above 1, the prompt should be held; infinite if turns in flight occupy the room. `turns` is
         the share of the prompts ahead that a prompt waits for, by candidate (`laar.core.engines`).
@@ -183,8 +183,8 @@ class Sessions:
     ) -> Place | None:
         """Record the context of a turn that is sent; return its place, for `end`.
 
-        The tokens that a context probably finds cached (`found`) where it has not been before are
-        shared and take no room.
+        If a context is new to an endpoint, the tokens that it probably finds cached there (`found`)
+        are shared and take no room.
 
         Contexts that no longer fit are removed, least recently used first. Return None if the turn
         could not be recognized again, if it exceeds the cache, or if the endpoint has room for
@@ -354,12 +354,12 @@ class Sessions:
         return price
 
     def _keeping(self, now: float) -> list[float]:
-        """Return the seconds that room is kept per return, by the class of the pause so far."""
+        """Return for how many seconds room is kept per return, by the class of the pause so far."""
         if now < self._learned_at + _LEARNED_FOR_S:
             return self._keeping_s
         idle = [place for place in self._places.values() if place.is_session and not place.busy]
         ages_s = np.sort([now - place.idle_at for place in idle])
-        still = len(ages_s) - np.searchsorted(ages_s, _AGES_S)  # longer idle than each class
+        still = len(ages_s) - np.searchsorted(ages_s, _AGES_S)  # idle for longer than each class
         chances = self._returned / (self._returned + self._stayed + still)
         keeping_s = []
         for at in range(len(_AGES_S)):

@@ -128,7 +128,7 @@ def find(own: Mapping[Kind, Mapping[str, Factory]], kind: Kind, name: str) -> Fo
         name: its name in the settings.
 
     Raises:
-        SettingError: it does not exist, two packages have one, or it cannot be imported.
+        SettingError: it does not exist, two packages provide one, or it cannot be imported.
     """
     factories = own.get(kind, {})
     if name in factories:

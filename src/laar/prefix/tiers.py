@@ -51,7 +51,7 @@ class Tiers:
         self._paces.pop(slot, None)
 
     def fetched(self, slot: int, blocks: array[int], found: int) -> float:
-        """Return how many blocks could be computed in the time to fetch a slot's slower copies.
+        """Return how many blocks could be computed in the time it takes to fetch the slower copies.
 
         Args:
             slot: the endpoint.
