@@ -18,7 +18,7 @@ from laar.sharing.records import Count, Load, Record, Text, valid
 SCHEMA = 3
 
 MAX_BATCH_BYTES = 4 << 20
-"""Longest batch accepted. All loads of 10,000 endpoints are 1 MB, the longest chain 50 kB."""
+"""Longest batch accepted. All loads of 10,000 endpoints take 1 MB, the longest chain 50 kB."""
 
 _FEW = Meta(max_length=20_000)
 

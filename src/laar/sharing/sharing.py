@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from laar.context.memo import Memo
 
 SAMPLES_A_S = 50.0
-"""Maximum engine samples sent per second: an engine's fit remembers some 500, so more would only
+"""Maximum engine samples sent per second: an engine's fit remembers about 500, so more would only
 add cost."""
 
 HELLO_EVERY_S = 1.0

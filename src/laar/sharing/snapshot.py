@@ -62,7 +62,7 @@ def snapshot(
         sharing: the picker's sharing.
         now: seconds, monotonic.
         with_key: include the hash secret; only for the picker's own file.
-        place: position in the stream of records up to which the snapshot includes them.
+        place: position in the stream up to which the snapshot includes its records.
     """
     director = sharing.director
     table = director.table
@@ -84,7 +84,7 @@ def snapshot(
         "ns": sharing.settings.namespace,
         "key_id": sharing.key_id,
         "place": place,
-        # The last batch of each picker whose outcomes are included; of this picker, the last sent.
+        # The last batch of each picker whose outcomes are included; for this one, the last sent.
         "seen": sharing.peers.numbers() | {sharing.origin: sharing.outbox.seq},
         "sizes": sizes,
         "stored": director.stored.latest(MAX_STORED),
@@ -162,8 +162,8 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
         director.stored.heard(object_id, address, session)
     director.engines.restore(document.get("engines"))
     away_s = _age_s(document, sharing.wall_clock())
-    # The store replays batches after a snapshot: a state newer than the snapshot by fewer seconds
-    # may include outcomes that will arrive again.
+    # The store replays batches after a snapshot: a state that is newer than the snapshot by
+    # fewer seconds may include outcomes that will arrive again.
     followed_s = 0.0 if sharing.outbox.closed else sharing.settings.history_s
     if (
         (online := sharing.online) is not None
