@@ -184,7 +184,7 @@ def shares_of(log_odds: _Floats, intercepts: _Floats, slopes: _Floats) -> _Float
     """
     trust = np.maximum.reduce(intercepts + slopes * log_odds, axis=-1, keepdims=True)
     odds = np.exp(np.minimum(np.maximum(log_odds, -50), 50))
-    # Squared: otherwise a task half as likely would get a third of the request, rarely the true share.
+    # Squared: otherwise a task half as likely would get a third of the request, rarely correctly.
     likeness = (odds / (1 + odds)) ** 2
     shares: _Floats = likeness / (
         _total(likeness) * (1 + np.exp(-np.minimum(np.maximum(trust, -50), 50)))

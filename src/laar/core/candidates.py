@@ -22,7 +22,7 @@ from laar.errors import RequestError
 from laar.health import Health, Standing, set_apart, standing_of
 
 MAX_AGE_S = 1.0
-"""Seconds a group is valid without new readings, which go stale as time passes."""
+"""Seconds for which a group is valid without new readings, since old ones go stale."""
 
 
 @dataclass(slots=True, kw_only=True)

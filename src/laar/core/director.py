@@ -6,7 +6,7 @@ exactly once, however the request ended, and passes the completion to the learne
 
 A fault in an estimator, a learner or an observer never fails a request. Each part is guarded
 (`laar.core.guards`), and a decision made without one says so in its reason (`degraded-*`). Learners
-and observers are called from four lists of steps, in order.
+and observers are called from four ordered lists of steps.
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ WAKE_S = 6.0
 """Seconds that waking an engine takes, until measured: the longest of the 0.1 to 6 s that
 vLLM's authors report (https://blog.vllm.ai/2025/10/26/sleep-mode.html)."""
 WAKE_TIMEOUT_S = 60.0
-"""Timeout of a wake-up: ten times the longest that vLLM's authors measured. An engine's `wake_s` is
-longer if it could not be woken: it gets requests only if every other one sleeps."""
+"""Timeout of a wake-up: ten times the longest that vLLM's authors measured. An engine that
+could not be woken has a longer `wake_s`, and gets requests only if no other endpoint is left."""
 _FIRST_CAPACITY = 16
 COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_tokens")
 """The counters that are summed over all pickers."""

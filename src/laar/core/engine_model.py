@@ -144,7 +144,7 @@ class EngineModel:
             self._expect_answers(*((answer_s, 4.0) if timed else (_ANSWER_S, 1.0)))
 
     def imitate(self, other: EngineModel) -> None:
-        """Replace unmeasured priors, while they matter, with what another model has learned."""
+        """Replace unmeasured priors, while they matter, with what a different model has learned."""
         if self._guess_share > _LEAST_SHARE and self.speed == SpeedPrior():
             if not self.first.seen:
                 self.first.expect(other.first.now, _first_doubt(self.speed))

@@ -1,7 +1,7 @@
 """The speed of engines, learned from the requests they served.
 
 All engines share one closed-form model. A request with `x` seconds of prompt to prefill, `n` other
-requests there, and `W` seconds of prompts ahead of it takes, in addition to the round trip,
+requests at its endpoint, and `W` seconds of prompts ahead takes, in addition to the round trip,
 
     to the first token   f_p * (b + c * x * (1 + s * n) + w * W)
     from there on        f_d * (d0 + d1 * n)
@@ -10,11 +10,11 @@ requests there, and `W` seconds of prompts ahead of it takes, in addition to the
 
 `context` is the mean number of tokens that each uncached token attends to: the cached ones and half
 of the rest. `q` makes long prompts take more than proportional time, as attention does. `w` is the
-share of the prompts ahead that a request waits for: 1 if they are prefilled one after another, 0
-if all at once. `s` is how much each other request slows its prefill; `d0` is the time of a lone
-answer, and `d1` what each other request (mean number there) adds. These belong to a model and
-are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace relative to the others of
-its model (`laar.core.paces`). An engine such as vLLM has `w` = 1 and `s` = 0; one that runs all
+share of the prompts ahead that a request waits for: 1 if they are prefilled one after another, 0 if
+all at once. `s` is how much each other request slows its prefill; `d0` is the time of a lone
+answer, and `d1` what each other request adds (`n` then being their mean). These belong to a model
+and are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace relative to the others
+of its model (`laar.core.paces`). An engine such as vLLM has `w` = 1 and `s` = 0; one that runs all
 prefills concurrently has the reverse. `n` and `W` are counted in `laar.core.traffic`.
 
 With few samples the priors apply: c(m) and the base of the artifact, prefill as in vLLM, attention

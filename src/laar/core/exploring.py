@@ -17,8 +17,8 @@ EXPLORE = "explore"
 """Reason code of exploratory decisions."""
 
 EXPLORE_SHARE = 0.01
-"""Share of eligible requests that explore: enough for an estimate to recover in a day, too few to
-be noticed in the mean."""
+"""Share of eligible requests that explore: enough for an estimate to recover within a day, too few
+to affect the mean noticeably."""
 
 ENOUGH_OUTCOMES = 30.0
 """Outcomes needed for a model to count as known, as many as the fit needs to trust a cell."""

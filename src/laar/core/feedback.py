@@ -1,4 +1,4 @@
-"""Learn from requests: about engines while a request is in flight, about the rest at its end."""
+"""Learn from requests: about engines while a request is in flight, about all else at its end."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A policy is a profile: filters, weighted scorers, and the max-score picker. A filter returns a mask
 of the candidates, a scorer a score for each; neither replaces the other. Both get the same `View`,
-built once per decision.
+which is built once per decision.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class View:
         in_flight: requests in flight there, by the picker's count.
         rtt_s: round trip.
         probability: P(correct) of the candidate's model, given the models that failed.
-        evidence: number of outcomes behind that probability.
+        evidence: number of outcomes that this is based on.
         seconds_per_token: seconds of prefill for each uncached token.
         base_s: the part of an answer's time that does not grow with the prompt, in seconds.
         times_tried: earlier attempts at the question with the candidate's model.

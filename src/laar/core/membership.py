@@ -11,20 +11,20 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 EVENTS_LABEL = "laar.dev/kv-events"
-"""Label for an endpoint's KV event socket: a port of its own host, or ``tcp://host:port``."""
+"""Label for an endpoint's KV event socket: a port on its own host, or ``tcp://host:port``."""
 
 REPLAY_LABEL = "laar.dev/kv-events-replay"
-"""Label for the socket that replays KV events; same values."""
+"""Label for the socket that replays KV events; it has the same form."""
 
 POOL_LABEL = "laar.dev/pool"
 """Label for an endpoint's pool, for requests that a gateway routes to one pool; its value may name
 several, separated by commas."""
 
 TASK_LABEL = "laar.dev/task"
-"""Label for an endpoint's task: ``generate``, or another such as ``embed``."""
+"""Label for an endpoint's task: ``generate``, or a different one such as ``embed``."""
 
 ROLE_LABEL = "llm-d.ai/role"
-"""Label for an endpoint's role in disaggregated prefill; values are llm-d's."""
+"""Label for an endpoint's role in disaggregated prefill, with llm-d's values."""
 
 WAKE_LABEL = "laar.dev/wake"
 """Label for an engine that the picker may wake when it sleeps; its value is ``true``."""

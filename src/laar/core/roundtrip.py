@@ -34,7 +34,7 @@ CLIP_FLOOR_S = 0.02
 """Within one region the mean is under 1 ms, with many times that in jitter: 20 ms is normal."""
 
 STALE_AFTER_S = 300.0
-"""Ten missed probes at GORGO's interval of 30 s: by then readiness checks have reacted as well."""
+"""Ten missed probes at GORGO's interval of 30 s: by then, readiness checks have reacted too."""
 
 
 def smooth_rtt(previous_s: float, sample_s: float) -> float:

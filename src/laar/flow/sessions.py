@@ -79,13 +79,13 @@ class Place:
         tokens: its length without `shared`.
         reread_s: cost of prefilling it again, in seconds.
         shared: tokens already cached there for others, such as a common system prompt.
-        visited: `shared` at its first visit, by endpoint; later, it also finds text of its own.
+        visited: `shared` at its first visit, by endpoint; later visits also find text of its own.
         busy: turns in flight.
         idle_at: when the last turn ended.
         middle: the number of blocks up to the middle of its own text, and the hash of the last one;
             0 blocks if unknown.
         is_session: whether it has a name or continued after an answer. A prompt sent once, or by
-            many at once, is not a session and never worth its room.
+            many at once, is not a session, and never worth the room it takes.
         has_returned: whether the session ever returned to a kept place.
         is_sure: whether the last return was not the first, and continued its prompt.
     """
@@ -307,8 +307,8 @@ class Sessions:
     def _leaving_at(self, view: View) -> Iterator[list[tuple[Place, float]] | None]:
         """Yield what each candidate would evict for the prompt.
 
-        Places idle or without a session, least recently used first, each with the share evicted;
-        None if turns in flight fill the cache.
+        Idle or sessionless places, least recently used first, each with the share evicted; None if
+        turns in flight fill the cache.
         """
         of = view.slots.tolist(), view.tokens.tolist(), view.cached_tokens.tolist()
         for slot, tokens, cached in zip(*of, strict=True):
@@ -374,7 +374,7 @@ class Sessions:
         return self._keeping_s
 
     def _learn(self, pause_s: float, *, returned: bool) -> None:
-        """Count a pause that ended, or one that has lasted this long and may go on."""
+        """Count a pause that ended, or one that has lasted this long so far."""
         at = bisect_left(_AGES_S, pause_s)
         self._stayed[:at] = self._stayed[:at] * _FADED + 1.0
         self._returned[at : at + 1] = self._returned[at : at + 1] * _FADED + returned

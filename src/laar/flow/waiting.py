@@ -27,7 +27,7 @@ K = TypeVar("K", bound=Hashable)
 
 MAX_IDLE_TENANTS = 1024
 """Tenants with nothing waiting whose token debt is remembered, per lane; the oldest are dropped
-first. A debt matters only until the others have been served as much."""
+first. A debt matters only until the other tenants have been served as much."""
 
 
 class Bag(Generic[K]):

@@ -78,7 +78,7 @@ _LIMITED_S = 20.0
 _OTHERS_TRIAL_S = 5.0
 """Maximum seconds to wait for another picker's trial: that picker may be gone."""
 _NEGLIGIBLE = 0.02
-"""Failures below this have no visible effect on the price."""
+"""A weight of failures below this has no visible effect on the price."""
 
 
 class State(StrEnum):
@@ -168,7 +168,7 @@ class Breaker:
     refused: bool = False
     """The probe was denied access, which counts once a sibling has accepted the same probe."""
     failed_again: bool = False
-    """It was already excluded when it was last opened."""
+    """The endpoint was already excluded when its breaker last opened."""
     is_hopeless: bool = False
     """Lately it has only failed, several times in a row."""
     _limit: float = math.inf

@@ -11,7 +11,7 @@ The "optimized baseline" guide ("sticky until saturated") combines a filter, `St
 which keeps the endpoints that hold most of the prompt while they are not much slower than the
 others, and a scorer, `FewestTokens`, for the work ahead.
 
-An endpoint that was never scraped gets the worst score: unknown is not idle.
+An endpoint that was never scraped gets the worst score, since unknown does not mean idle.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _STEP = 256  # characters between two offsets in the simulated cache
 _HEAD = 2_000  # characters at the beginning of prompts by which an agent is recognized
 _ALIKE = 0.06  # share of these characters that two prompts of an agent have in common
 _FRAME = 0.6  # share of an agent's prompts that contain a line of its frame
-_USUAL = 0.3  # share of prompts that a finding must occur in
+_USUAL = 0.3  # share of prompts in which a finding must occur
 _WORTH = 0.02  # minimum share of the prompt for a finding to be reported
 
 _FIXED = ("system", "developer", "tools")

@@ -5,8 +5,8 @@ that serves some of the requests. The first one there pays for all that follow, 
 copy depends on their number. The estimate is the number of recent requests (Lindy's law: a prefix
 that was requested often keeps being requested).
 
-Requests are counted only at a few depths of the prompt, ever further apart, so that a request costs
-at most 24 look-ups at any length. Counts fade with `HORIZON_S`.
+Requests are counted only at a few depths of the prompt, ever further apart, so that a request takes
+at most 24 look-ups, whatever its length. Counts fade with the time constant `HORIZON_S`.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class StoredAt(_Record, tag="a"):
 
 
 class Turn(_Record, tag="t"):
-    """The prompt of an entry is a turn of a session; its context takes room in a cache."""
+    """The prompt of an entry is a turn of a session; its context takes up room in a cache."""
 
     entry: Count
     address: Text

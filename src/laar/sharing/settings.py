@@ -33,4 +33,4 @@ class SharingSettings:
     """Seconds of silence after which a picker's requests in flight no longer count. A picker
     sends something every third of this time."""
     history_s: Annotated[float, Ge(5), Le(3600)] = 60.0
-    """Seconds of records beyond the last snapshot that the store keeps for starting pickers."""
+    """Seconds of records that the store keeps for starting pickers, besides the last snapshot."""

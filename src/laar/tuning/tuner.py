@@ -55,7 +55,7 @@ CORNER_DRAWS = 16
 bounds, one sample in 2**n is clipped back to the incumbent."""
 
 LONGEST_GAP_S = 60.0
-"""Maximum seconds counted between two calls, and at least 0, since clocks jump."""
+"""Maximum seconds counted between two calls (the minimum is 0), since clocks jump."""
 
 HISTORY = 64
 """Windows kept for the export."""

@@ -43,7 +43,7 @@ If the client has an objective for the first token, waiting up to it costs next 
 beyond it several times as much: a patient job goes where its prefix is, however far.
 
 Tried and rejected: a lower weight for the round trip, a higher one for first tokens, a charge for
-the whole prompt, cached or not, the long-run mean in addition to `n`, and the text that a prompt
+the entire prompt, cached or not, the long-run mean in addition to `n`, and the text that a prompt
 evicts in turn when it is prefilled again. Decision 0014 has the figures.
 """
 
