@@ -211,7 +211,7 @@ class FittedOn(_Part):
     """The questions used in a fit, which must not be used to evaluate it.
 
     Args:
-        held_out: share of the questions left out of the fit.
+        held_out: share of the questions that the fit left out.
         questions: base64 of the questions' hashes, five bytes each, sorted.
     """
 

@@ -250,7 +250,7 @@ class CapabilityModel:
         return np.array([self._outcomes.get((model, cell), 0) for model in models], np.float64)
 
     def measured(self, model: str, features: Features) -> int:
-        """Return the number of measured outcomes behind the cell that reports go to."""
+        """Return the number of measured outcomes behind the cell to which reports are added."""
         return self._learned[model, learned(self._at_measured_length(features))]
 
     def _probabilities(self, models: tuple[str, ...], features: Features) -> _Row:

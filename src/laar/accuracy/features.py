@@ -8,7 +8,7 @@ text, "ru" for all Cyrillic), and one Chinese sentence in an English prompt's ta
 The capability model only needs classes that are stable, not correct.
 
 `FEATURES_SCHEMA` changes whenever the same prompt could yield features for which an artifact would
-be wrong; artifacts fitted on another version are rejected. Adding finer buckets is not such a
+be wrong; artifacts fitted on a different version are rejected. Adding finer buckets is not such a
 change: if an artifact lacks one, the bucket above is used.
 """
 

@@ -147,7 +147,7 @@ class OnlineOutcomes:
         return np.array(means)
 
     def outcomes(self, models: Sequence[str], features: Features, now: float) -> list[float]:
-        """Return the decayed number of reported outcomes in the cell of each model."""
+        """Return the decayed number of reported outcomes in each model's cell."""
         features = learned(features)
         cells = [self.cells.get((model, features)) for model in models]
         return [
@@ -276,7 +276,7 @@ class OnlineOutcomes:
         """Restore a saved state over the present cells; return the number restored.
 
         The state may come from a file that anyone edited, so no error is raised: invalid entries
-        are skipped and counted as refused, and a state of another schema restores nothing.
+        are skipped and counted as refused, and a state with a different schema restores nothing.
         Evidence about an artifact that has been replaced is dropped, as in `new_prior`.
 
         Args:

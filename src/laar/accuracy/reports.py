@@ -279,8 +279,8 @@ class OutcomeReports:
     def _wrong(self, decision: _Decision) -> list[str]:
         """Return the models that gave a wrong answer before, excluding those that gave none.
 
-        Otherwise a model would look too good while another one is down: as if it had been right
-        when the other was wrong.
+        Otherwise a model would look too good while another is down, as if it had been right when
+        the other was wrong.
         """
         wrong = list(decision.tried)
         for earlier in self._before(decision):

@@ -253,7 +253,7 @@ def task_table(
 
     Args:
         probabilities: by task, then model; above 0.
-        counts: outcomes behind each; 0 if a base rate is used.
+        counts: number of outcomes for each; 0 if a base rate is used.
         base: P(correct) by model, for a request of no graded task.
         best: index of the best single model.
         margins: margins deducted from leads, on a graded and on an ungraded task.

@@ -41,7 +41,7 @@ _Name = Annotated[str, Meta(max_length=256)]
 _Cell = tuple[
     _Name, _Name, Annotated[float, Meta(gt=0, lt=1e9)], Annotated[float, Meta(ge=0, lt=1e9)]
 ]
-"""A cell in a saved state: model, language, characters per token, and reports behind them."""
+"""A cell in a saved state: model, language, characters per token, and number of reports."""
 
 
 class TokenEstimator:

@@ -67,7 +67,7 @@ class Adapters:
         Args:
             slots: the endpoints.
             name: the model that the request names.
-            answer_s: duration of a whole answer, after which an adapter slot becomes free.
+            answer_s: duration of a complete answer, after which an adapter slot becomes free.
         """
         if not self._table.weights(name):
             return None

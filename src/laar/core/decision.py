@@ -37,9 +37,9 @@ class DirectorSettings:
     policy: str = "laar"
     """Policy for requests without an x-laar-policy header."""
     allow_policy_header: bool = True
-    """Whether x-laar-policy may select another policy for a request."""
+    """Whether x-laar-policy may select a different policy for a request."""
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"auto": ()})
-    """Virtual model names and the models each stands for; an empty list means all models."""
+    """Virtual model names, each with its models; an empty list means all models."""
     fallbacks: Annotated[int, Ge(0), Le(8)] = 2
     """Number of further endpoints given to Envoy for its own retries. Two are enough for a rolling
     restart; each adds an address to a header."""

@@ -110,7 +110,7 @@ class EndpointTable(Names):
     `in_flight` the requests, `visiting` those only prefilled there for another endpoint (this
     picker's alone), `failures` consecutive failed probes (infinite after a refused connection),
     `asleep` is from the last reading, `wake_s` the seconds that waking the engine takes,
-    `has_tiers` is 1 for one with memory behind its cache. `model_id` indexes `models`, the distinct
+    `has_tiers` is 1 if it has memory behind its cache. `model_id` indexes `models`, the distinct
     first names. The `COUNTED` columns are the rows of `counted`; `elsewhere` is the part of them
     that other pickers have in flight, 0 for a lone picker.
 

@@ -93,7 +93,7 @@ class Kept(NamedTuple):
 
 
 class Engines:
-    """Learns the constants of all endpoints, and keeps the counts behind them.
+    """Learns the constants of all endpoints, and keeps the counts that they depend on.
 
     Args:
         table: the endpoints.
@@ -299,7 +299,7 @@ class Engines:
         self._learn(slot, self._model(self._name(slot)), sample)
 
     def state(self) -> dict[str, object]:
-        """Return the state of models and, by address, of endpoints' paces, as plain values."""
+        """Return the state of models and, by address, endpoints' paces, as plain values."""
         paces: dict[str, list[float]] = {}
         for slot in self._table.active.tolist():
             pace = self._paces.state(slot)

@@ -70,7 +70,7 @@ class View:
             nothing is known.
         answers: P(the endpoint answers); None while all are healthy.
         pace: factor by which each is slower than its siblings; None while none is slower.
-        typical_s: duration of a whole answer in seconds, if `pace` is known.
+        typical_s: duration of a complete answer in seconds, if `pace` is known.
         load_s: seconds until the requested adapter is loaded and the engine awake; None if all are
             ready.
         wake_s: the part of `load_s` until the engine is awake; None if all are.

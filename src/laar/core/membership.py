@@ -170,7 +170,7 @@ class Served:
     """The names that an endpoint reports.
 
     Args:
-        weights: names of whole models, and the source each was loaded from.
+        weights: names of full models, and the source from which each was loaded.
         adapters: names of loaded LoRA adapters, and the model that each belongs to.
         generates: whether it generates text; None when unknown.
         max_model_len: longest prompt and answer together; None when not reported.
@@ -252,7 +252,7 @@ def _as_served(
     """Return the endpoint with its adapters and its model's other names added.
 
     An endpoint cannot claim a name that the configuration gives to another model, and its adapters
-    cannot have a name in `taken`: endpoints list it for a whole model.
+    cannot have a name in `taken`: endpoints list those names for full models.
     """
     own, same = spec.models[0], _own_names(spec, served)
     adapters = [n for n, parent in served.adapters.items() if parent in same and n not in taken]

@@ -1,8 +1,8 @@
 """The choice of a prefiller, and of encoders.
 
-A policy that computes costs chooses it together with the candidate (`Apart.chosen`); an excluded
-prefiller gets its trial here. `laar.core.apart` describes the cost of a pair. Encoders are chosen
-after the candidate: their cost is unknown, but the same for all candidates.
+A policy that computes costs chooses the prefiller along with the candidate (`Apart.chosen`); an
+excluded one gets its trial here. `laar.core.apart` describes the cost of a pair. Encoders are
+chosen after the candidate: their cost is unknown, but the same for all candidates.
 """
 
 from __future__ import annotations

@@ -197,12 +197,12 @@ class Prefills:
                 self._uncount(slot, line, prefill)
 
     def _believe(self, slot: int, line: _Line, read_s: float) -> None:
-        """Correct the clock by an endpoint's reading."""
+        """Correct the clock with an endpoint's reading."""
         waiting, running = float(self.table.waiting[slot]), float(self.table.running[slot])
         if math.isnan(waiting) or math.isnan(running):
             return
         there = [prefill for prefill in line.requests.values() if prefill.sent_s < read_s]
-        # Other pickers may send there too; assume our share of the waiting is our share of all.
+        # Other pickers may send there too: assume that our share of the waiting is that of all.
         ours = min(1.0, len(there) / max(1.0, waiting + running))
         begun = len(there) - min(len(there), math.ceil(waiting * ours))
         for prefill in there[begun:]:

@@ -79,10 +79,10 @@ class Queue(Generic[T]):
     """The picker's queue; `T` is the type of admission's result, for example the chosen endpoint.
 
     Attributes:
-        sheds: requests refused or dropped so far, by reason code.
-        dispatched: requests admitted so far.
-        held_bytes: bodies held now.
-        contexts: requests that wait for room for their contexts.
+        sheds: number of requests refused or dropped so far, by reason code.
+        dispatched: number of requests admitted so far.
+        held_bytes: memory that waiting requests take now.
+        contexts: number of requests that wait for room for their contexts.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:

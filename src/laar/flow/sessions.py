@@ -63,7 +63,7 @@ _LEAST_TOKENS = 16.0
 """Minimum tokens of a place: one block. Bounds the number of places at an endpoint."""
 
 _MOMENT_S = 1e-6
-"""Seconds past the end of a pause class, to fall into the next one."""
+"""Seconds added to the end of a pause class to reach the next one."""
 
 _LEARNED_FOR_S = 1.0
 """Seconds between counts of the currently idle places."""
@@ -148,7 +148,8 @@ class Sessions:
         return next((place for place in known if place is not None), None)
 
     def prices(self, view: View, turns: Floats, now: float) -> Floats:
-        """Return, by candidate, the seconds that a second of waiting saves the one that gains most.
+        """Return, by candidate, what a second of waiting saves the session that gains most, in
+        seconds.
 
         Above 1, the prompt should be held; infinite if turns in flight occupy the room. `turns` is
         the share of the prompts ahead that a prompt waits for, by candidate (`laar.core.engines`).
@@ -344,8 +345,8 @@ class Sessions:
             if place.is_session:
                 idle_s = then - place.idle_at
                 is_sure = place.is_sure and idle_s <= _SURE_S
-                # In full caches a context that comes back displaces another. That delays others
-                # where prefills wait for each other, and causes refusals where engines refuse.
+                # In a full cache, a returning context displaces another one. That delays others
+                # where prefills are sequential, and causes refusals where engines refuse.
                 sequential = min(1.0, waits)
                 displaced = max(sequential, self._caches[place.slot].refuses)
                 prefills = (1.0 + displaced) * (1.0 + is_sure * sequential * _DELAYED)

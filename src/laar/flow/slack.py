@@ -2,7 +2,7 @@
 
 Slack is the time a request can still lose: s = arrival + objective - now - remaining work. LARS
 orders by relative slack, rho = s / total work: two requests with 2 s of slack run different risks
-when one has 5 s of work ahead and the other 100 s.
+if one has 5 s of work ahead and the other has 100 s.
 
 Each order is a function from a request's numbers to a line, `(offset_s, rate)`, whose height at any
 time is `(offset_s - now) * rate`; the lowest goes first. A line stays valid until the remaining

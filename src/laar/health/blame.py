@@ -1,6 +1,6 @@
 """Decide who is at fault: the endpoint, or a request that every endpoint fails.
 
-A prompt that breaks every engine, or a tenant who sends only such, must not take down the fleet.
+A prompt that breaks every engine, or a tenant who sends only those, must not take down the fleet.
 A failure is blamed on the request if sibling endpoints fail that request too, or have repeatedly
 failed similar ones: of the same tenant or session, or with the same prompt or beginning. Each of
 these properties is a trait, recorded from its first failure on.

@@ -93,7 +93,7 @@ class PrefixWatcher(Protocol):
         ...
 
     def ended(self, receipt: Receipt, *, ok: bool, share: float | None) -> None:
-        """Handle the end of an entry's request; also called for entries of other pickers."""
+        """Handle the end of an entry's request; also called for other pickers' entries."""
         ...
 
     def cleared(self, slot: int) -> bool:
@@ -153,7 +153,7 @@ class PrefixBeliefs:
             prompt: the request.
             weights: the adapter that serves it; empty for the endpoints' own models.
             models: the models to estimate tokens for.
-            guess: tokens by another estimate; shape ``(len(models),)``.
+            guess: tokens by a different estimate; shape ``(len(models),)``.
             capacity: number of slots.
             now: monotonic seconds.
         """

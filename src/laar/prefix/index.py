@@ -15,10 +15,10 @@ any time, each block in the index is proven or claimed by an open request.
 
 When the engine reports fewer cached tokens than the index expected, the blocks of *that* prompt are
 not the ones to forget: the engine has just computed them (removing them, as GORGO's optional
-feedback does, sends the next turn of the conversation elsewhere). A single miss may have another
-reason, such as an adapter unknown here. But if a second prompt misses too, everything last used no
-later than the older of the two is forgotten: an LRU cache has lost that as well. So an endpoint
-of unknown capacity, or one whose restart was not seen, corrects itself.
+feedback does, sends the next turn of the conversation elsewhere). A single miss may have a
+different reason, such as an adapter unknown here. But if a second prompt misses too, everything
+last used no later than the older of the two is forgotten: an LRU cache has lost that as well. So an
+endpoint of unknown capacity, or one whose restart was not seen, corrects itself.
 
 The index is an estimate. Generated text is unknown until it returns in the next turn; engines pin
 running requests and share blocks among adapters by their own rules. Memory is bounded by
@@ -88,7 +88,7 @@ class _Cache:
     claims: dict[int, array[int]] = field(default_factory=dict)  # hashes of open requests, by stamp
     by_head: dict[int, _Use] = field(default_factory=dict)
     by_age: OrderedDict[int, _Use] = field(default_factory=OrderedDict)
-    missed: array[int] | None = None  # the prompt of a miss not yet confirmed by another
+    missed: array[int] | None = None  # the prompt of a miss not yet confirmed by a second
     missed_stamp: int = 0  # stamp of the use that had proven that prompt
     root_blocks: int = 0  # blocks covered by the engine's first block; 0 while unknown
 
@@ -477,5 +477,5 @@ def _along(cache: _Cache, hashes: array[int]) -> Iterator[tuple[_Use, int]]:
 
 
 def _proven(cache: _Cache, hashes: array[int]) -> int:
-    """Return the number of leading blocks of a prompt that a successful request has used."""
+    """Return how many leading blocks of a prompt successful requests have used."""
     return max((min(use.proven, held) for use, held in _along(cache, hashes)), default=0)

@@ -188,7 +188,7 @@ class PromptLengths:
             chain: the prompt.
             text: its text.
             models: the models to estimate for.
-            guess: tokens by another estimate; shape ``(len(models),)``, as is the result.
+            guess: tokens by a different estimate; shape ``(len(models),)``, as is the result.
         """
         total = len(text)
         if not total:

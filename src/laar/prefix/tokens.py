@@ -486,7 +486,7 @@ class TokenBlocks:
     def _place(self, model: str, chain: Chain) -> tuple[int, _Text] | None:
         """Return how many bytes of a prompt have known blocks, and by which text.
 
-        A prompt that continues after a text's last whole block is assumed to continue all of it.
+        A prompt that continues after a text's last full block is assumed to continue all of it.
         """
         depth, text = self._deepest(self._known.get(model, {}), chain)
         if text is None:

@@ -2,7 +2,7 @@
 
 JSON is readable by operators, and msgspec parses and validates it as fast as any other format. A
 record is a list that begins with its tag; hashes are base64. Input is untrusted: invalid loads and
-records are skipped and counted, and batches of another schema or namespace are rejected.
+records are skipped and counted, and batches with a different schema or namespace are rejected.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def read_batch(namespace: str, data: bytes) -> tuple[Batch, int]:
     """Read a batch; return it and the number of its invalid loads and records.
 
     Raises:
-        Unreadable: too long, not a batch, or of another schema or namespace.
+        Unreadable: too long, not a batch, or with a different schema or namespace.
     """
     if len(data) > MAX_BATCH_BYTES:
         raise Unreadable("too-long")

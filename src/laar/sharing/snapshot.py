@@ -23,8 +23,8 @@ from laar.sharing.sharing import Sharing
 SCHEMA = 1
 
 MAX_BLOCKS = 1 << 20
-"""Maximum blocks of prompts in a snapshot, the latest ones: 11 MB, some 100 busy endpoints' caches.
-Collecting them blocks the event loop for about 10 ms."""
+"""Maximum blocks of prompts in a snapshot, the latest ones: 11 MB, about 100 busy endpoints'
+caches. Collecting them blocks the event loop for about 10 ms."""
 
 MAX_STORED = 8192
 """Maximum stored responses in a snapshot, the latest ones."""
@@ -114,7 +114,7 @@ def read_snapshot(data: bytes, namespace: str) -> dict[str, Any]:
     """Return the snapshot as plain values; may run on any thread.
 
     Raises:
-        SnapshotFault: damaged, or for another version or namespace.
+        SnapshotFault: damaged, or for a different version or namespace.
     """
     digest, _, body = data.partition(b"\n")
     if len(data) > MAX_SNAPSHOT_BYTES or digest != _digest(body):

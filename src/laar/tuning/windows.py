@@ -51,7 +51,7 @@ class Observed:
 
     Args:
         version: `Weights.version` at the decision.
-        ttft_s: time to first token; the whole time if the answer was not streamed.
+        ttft_s: time to first token; the total time if the answer was not streamed.
         e2e_s: time to the end. Times that are not positive finite numbers count as a failure.
         ok: whether there was an answer.
     """

@@ -71,7 +71,7 @@ class _LeftOut(NamedTuple):
         strangers: the tasks left out of it.
         asked: questions left out, of both kinds of task.
         log_odds: by question and column.
-        table: the models' shares of right answers in the data of the fit.
+        table: the models' shares of right answers in the fit's data.
         single: the best single model.
     """
 
