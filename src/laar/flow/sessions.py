@@ -148,8 +148,7 @@ class Sessions:
         return next((place for place in known if place is not None), None)
 
     def prices(self, view: View, turns: Floats, now: float) -> Floats:
-        """Return, by candidate, what a second of waiting saves the session that gains most, in
-        seconds.
+        """Return the seconds that a second of waiting saves the session gaining most, by candidate.
 
         Above 1, the prompt should be held; infinite if turns in flight occupy the room. `turns` is
         the share of the prompts ahead that a prompt waits for, by candidate (`laar.core.engines`).

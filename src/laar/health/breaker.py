@@ -10,8 +10,8 @@ A first failure makes an endpoint a suspect, if the picker can probe it: it gets
 it answers the probe. Waiting for a second and third failure would cost clients those requests,
 and these might never come: the price after the first may drive all traffic away.
 
-P(answers) is the share of good outcomes among the last dozen, each decaying with a half-life, plus
-a small prior in its favor. The breaker opens on consecutive failures, or on a share of them. Each
+P(answers) is the share of good outcomes among the last dozen, which decay with a half-life, and
+a small prior of good ones. The breaker opens on consecutive failures, or on a share of them. Each
 opening soon after the previous one doubles the time to the next trial: an endpoint that fails every
 second request passes every second trial, but must not return each time.
 """
@@ -58,7 +58,7 @@ wrong header must not exclude an endpoint."""
 
 _LEAST = 6.0  # outcomes needed to compute a share
 _CONVALESCENT = 4
-"""Answers after a trial during which a single failure excludes the endpoint again."""
+"""Number of answers after a trial during which one failure excludes the endpoint again."""
 _FAITH = 2.0  # weight of the prior, in good outcomes
 _JITTER = 0.2  # maximum share by which a wait is lengthened
 _HANG_FACTOR = 5.0
@@ -78,7 +78,7 @@ _LIMITED_S = 20.0
 _OTHERS_TRIAL_S = 5.0
 """Maximum seconds to wait for another picker's trial: that picker may be gone."""
 _NEGLIGIBLE = 0.02
-"""A weight of failures below this has no visible effect on the price."""
+"""Weight below which failures have no visible effect on the price."""
 
 
 class State(StrEnum):
@@ -119,8 +119,8 @@ class HealthSettings:
     """Whether the picker sends an excluded endpoint a chat request of a few tokens before it risks
     a client's request. An endpoint that requires a key answers 401, which proves nothing."""
     longest_trial_s: Annotated[float, Ge(1), Le(3600)] = 30.0
-    """Longest time between two trials, in seconds, plus a fifth of jitter. With 30 and the slow
-    start after it, a recovered endpoint is back within a minute."""
+    """Longest time between two trials, in seconds, plus up to a fifth of jitter. With 30 and the
+    slow start after it, a recovered endpoint is back within a minute."""
 
     def __post_init__(self) -> None:
         """Raise SettingError for invalid values."""
