@@ -1,7 +1,7 @@
 """The capability artifact: the result of `laar fit`, as JSON that people can read and check.
 
-It is data, not code: numbers in named fields, validated on load (finite, in range, limited in
-number), so an artifact from any source is safe to load. Two versions are checked: the artifact's
+It is data, not code: numbers in named fields, validated on load (finite, in range, not too
+many), so an artifact from any source is safe to load. Two versions are checked: the artifact's
 own, and that of the features it was fitted on; if either differs, it is rejected with both named.
 
 A model's log odds in a cell are its intercept plus its terms. A term is named by the classes it
@@ -44,7 +44,7 @@ CONTEXT_TOKENS = 65536.0
 BEND = 2.0
 """Default of `Speed.bend`, until measured.
 
-Counting operations, it is 2 for dense models of 8B and 14B, and 1.2 for 70B.
+By operation counts, it is 2 for dense models of 8B and 14B, and 1.2 for 70B.
 """
 
 MAX_BEND = 64.0
@@ -54,7 +54,7 @@ MAX_SPREAD_SHARE = 0.5
 """Relative error above which c(m) counts as unmeasured."""
 
 FINGERPRINT_BYTES = 5
-"""Bytes of a question's hash. With a million stored, one in a million other questions collides."""
+"""Bytes of a question's hash. With a million stored, one in a million new questions collides."""
 
 _Difference = Annotated[float, Field(ge=-1, le=1)]
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -192,12 +192,12 @@ class TextColumn(_Part):
 
 
 class TextTerms(_Part):
-    """How to infer a request's task from its words if it names none.
+    """How to infer a request's task from its words if the request names none.
 
     Args:
         text_schema: version of the hashing.
         gain_unseen: mean gain in the share of right answers over the best single model, on tasks
-            left out of the fit, including that of the trust terms; None with too few tasks.
+            left out of all fits, even of the trust terms; None with too few tasks.
         worst_unseen: the gain on the worst of these tasks.
     """
 
@@ -211,7 +211,7 @@ class FittedOn(_Part):
     """The questions used in a fit, which must not be used to evaluate it.
 
     Args:
-        held_out: share of the questions left out of the fit.
+        held_out: share of the questions that the fit left out.
         questions: base64 of the questions' hashes, five bytes each, sorted.
     """
 
@@ -275,7 +275,7 @@ def parse_artifact(data: bytes, *, source: str) -> Capability:
         source: the file's name, for messages.
 
     Raises:
-        SettingError: the artifact is invalid; the message gives the fault and the remedy.
+        SettingError: the artifact is invalid; the message says why, and what to do.
     """
     if len(data) > MAX_ARTIFACT_BYTES:
         raise SettingError(f"{source} has {len(data)} bytes; at most {MAX_ARTIFACT_BYTES} are read")

@@ -43,7 +43,7 @@ class Assessment:
     Args:
         tokens: length of the prompt in the model's tokens.
         probability: P(correct), given the models already tried.
-        evidence: number of outcomes behind that probability.
+        evidence: number of outcomes that this is based on.
         seconds_per_token: c(m), seconds of prefill per token.
         base_s: seconds that do not grow with the prompt.
         cell: language, length bucket and task used for the look-up.
@@ -133,7 +133,7 @@ class CapabilityAssessor:
     Args:
         capability: the model read from the artifact.
         online: reported outcomes; None to use only the artifact.
-        tasks: names that every client may use, besides the artifact's.
+        tasks: names that every client may use, in addition to the artifact's.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class CapabilityAssessor:
             online = None
         if online is not None:
             prior = online.posterior(prior, key, features, now)
-        if tried:  # given that they failed; a reported outcome corrects the prior first
+        if tried:  # condition on their failures, after reports have corrected the prior
             prior = self.capability.given_failures(prior, key, tried)
         return Assessment(
             tokens=tokens,

@@ -38,14 +38,14 @@ from laar.accuracy.features import GENERIC, Features
 from laar.accuracy.text import Said, TaskTable, TextModel, task_table
 
 MIN_PROBABILITY, MAX_PROBABILITY = 0.001, 0.999
-"""Bounds of Q: a cost is divided by it, and no evidence shows that a model never fails."""
+"""Bounds on Q: a cost is divided by it, and no evidence shows that a model never fails."""
 
 MAX_CACHED_ROWS = 4096
-"""Cached rows, one per list of models and cell. Clients may name any task, so a cap is needed."""
+"""Cached rows, one per model list and cell. Clients may name any task, so a cap is needed."""
 
-_MAX_CACHED_TABLES = 256  # one per list of models, language and length
-_MAX_LISTS = 16  # cached lists of models: the fleet's, and one per virtual name for adapters
-_MOSTLY = 0.5  # share above which a request belongs to a task, or to the measured tasks at all
+_MAX_CACHED_TABLES = 256  # one per model list, language and length
+_MAX_LISTS = 16  # cached model lists: the fleet's, and one per virtual name for adapters
+_MOSTLY = 0.5  # share above which a request belongs to a task, or to any measured task
 
 UNMEASURED_PROBABILITY = 0.5
 """Q without an artifact: equal for all models, so that it does not affect the choice."""
@@ -64,7 +64,7 @@ _Row = NDArray[np.float64]
 
 
 class SpeedPrior(NamedTuple):
-    """A model's time to first token, as assumed before it served a request.
+    """A model's time to first token, as assumed before it has served any request.
 
     Args:
         seconds_per_token: c(m).
@@ -100,7 +100,7 @@ _FEW_OUTCOMES = 30.0
 
 
 def _base_rates(models: Mapping[str, ModelCapability]) -> dict[str, float]:
-    """Return each model's mean, shrunk towards that of all; without cells, its stored mean."""
+    """Return each model's mean, shrunk towards the mean of all; without cells, its stored mean."""
     counts = {name: model.outcomes for name, model in models.items()}
     total = max(1, sum(counts.values()))
     pooled = sum(models[name].mean * count for name, count in counts.items()) / total
@@ -226,7 +226,7 @@ class CapabilityModel:
         )
 
     def _counted(self, model: str, features: Features) -> int:
-        """Return the number of outcomes behind the model's probability on these features."""
+        """Return the number of outcomes on which the model's probability here is based."""
         return self._sums.get((model, self._standing_for(features)), (0.0, 0))[1]
 
     def given_failures(self, row: _Row, models: Sequence[str], tried: Sequence[str]) -> _Row:
@@ -250,7 +250,7 @@ class CapabilityModel:
         return np.array([self._outcomes.get((model, cell), 0) for model in models], np.float64)
 
     def measured(self, model: str, features: Features) -> int:
-        """Return the number of measured outcomes behind the cell that reports go to."""
+        """Return the number of measured outcomes behind the cell to which reports are added."""
         return self._learned[model, learned(self._at_measured_length(features))]
 
     def _probabilities(self, models: tuple[str, ...], features: Features) -> _Row:
@@ -281,7 +281,7 @@ class CapabilityModel:
         return features._replace(bucket=self._buckets[at])
 
     def _standing_for(self, features: Features) -> Features:
-        """Return the features with a measured bucket, and `_ANY` for what was not measured."""
+        """Return the features with a measured bucket, and `_ANY` for what else was not measured."""
         language, bucket, task = self._at_measured_length(features)
         return Features(
             language if language in self._languages else _ANY,
@@ -318,7 +318,7 @@ def _summed(
 def _by_models(
     measured: Mapping[str, float], unmeasured: float
 ) -> Callable[[tuple[str, ...]], _Row]:
-    """Return a function of models, which gives an unmeasured one the mean of the measured ones."""
+    """Return a function of models that gives unmeasured ones the mean of the measured ones."""
     mean = sum(measured.values()) / len(measured) if measured else unmeasured
     return lru_cache(_MAX_LISTS)(
         lambda models: np.array([measured.get(model, mean) for model in models])

@@ -7,7 +7,7 @@ a question has a hidden difficulty d, standard normal, and model m is right with
 
 so that over all difficulties it is right with about sigmoid(z_m), the artifact's probability (the
 factor is the usual probit approximation of a logistic-normal integral). By Bayes, a failure is
-evidence of d, and stronger evidence the likelier success was. The integral over d is a sum over a
+evidence about d: the likelier success was, the stronger. The integral over d is a sum over a
 few nodes (Gauss-Hermite), which takes some microseconds, and only on retries.
 
 This is the Rasch model of test theory with the log odds as the models' abilities (Rasch 1960).
@@ -43,7 +43,7 @@ def curves(probabilities: _Floats, spread: float) -> _Floats:
 
 
 def given(probabilities: _Floats, failed: NDArray[np.bool_], spread: float) -> _Floats:
-    """Return P(correct) of each model, given that the `failed` were wrong; shape (models,)."""
+    """Return P(correct) of each model, given that those in `failed` were wrong; shape (models,)."""
     at = curves(probabilities, spread)
     weights = nodes[1] * np.prod(1 - at[failed], axis=0)
     moved: _Floats = at @ (weights / weights.sum())

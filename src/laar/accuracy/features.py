@@ -8,8 +8,8 @@ text, "ru" for all Cyrillic), and one Chinese sentence in an English prompt's ta
 The capability model only needs classes that are stable, not correct.
 
 `FEATURES_SCHEMA` changes whenever the same prompt could yield features for which an artifact would
-be wrong; artifacts fitted on another version are rejected. A finer bucket is not such a change:
-if an artifact lacks it, the one above is used.
+be wrong; artifacts fitted on a different version are rejected. Adding finer buckets is not such a
+change: if an artifact lacks one, the bucket above is used.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ FEATURES_SCHEMA = 1
 
 MIN_BUCKET_TOKENS = 512
 MIN_LEARNED_BUCKET_TOKENS = 4096
-"""Shortest bucket of online learning; the four it combines would each fill a quarter as fast."""
+"""Shortest bucket of online learning; each of the four it combines would fill a quarter as fast."""
 
 MAX_BUCKET_TOKENS = 2**24
-"""Cap on buckets, so that their number is finite: nothing serves prompts past 16M tokens."""
+"""Largest bucket, so that their number is finite: no engine serves prompts over 16M tokens."""
 
 GENERIC = "generic"
 
@@ -111,7 +111,7 @@ def head_and_tail(text: str, head_chars: int = _HEAD_CHARS, tail_chars: int = _T
 
 
 def language_of(text: str) -> str:
-    """Return the language by the script of head and tail; "en" for Latin or no text."""
+    """Return the language, by the script of head and tail; "en" for Latin script or no text."""
     sample = head_and_tail(text)
     if sample.isascii():
         return "en"

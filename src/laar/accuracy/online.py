@@ -14,7 +14,7 @@ Named reporters are compared with each other: one that disagrees with the others
 including for its past reports (`laar.accuracy.reporters`), and can use at most half of a cell's
 cap. If most of them lie, for days, they win; the server restricts who may report.
 
-An outcome reached after failures comes from the harder queries. Its `offset` (how far the failures
+An outcome that follows failures comes from a harder query. Its `offset` (how far the failures
 had lowered the expectation) is added back, so that a model that is only ever tried last does not
 look worse than it is.
 """
@@ -40,10 +40,10 @@ from laar.accuracy.trust import PriorTrust
 STATE_SCHEMA = 1
 
 MAX_CELLS = 20_000
-"""About 6 MB: 50 models in 400 cells. Clients may name any task, so there must be a cap."""
+"""Maximum cells, about 6 MB: 50 models in 400 each. A cap is needed: clients may name any task."""
 
 MAX_CELLS_OF_TENANT = 5_000
-"""Maximum cells created by one tenant's outcomes: 50 models in 100 cells. Others need room too."""
+"""Maximum cells created by one tenant's outcomes: 50 models in 100 each. Others need room too."""
 
 MAX_SHARES = 40_000
 """Maximum shares, one per cell and reporter (8 MB); further reporters count as unnamed."""
@@ -54,14 +54,14 @@ _MOST_KAPPAS = 4.0
 """Maximum weight of a well-measured prior, as a multiple of `KAPPA`: 200 outcomes, as many as a
 cell accepts in an hour."""
 HALF_LIFE_S = 86_400.0
-"""Half-life of an outcome, a day: models change rarely, their traffic changes by the hour."""
+"""Half-life of an outcome, a day: models rarely change, while traffic changes by the hour."""
 CAP_PER_HOUR = 200.0
 """Weight of outcomes that one cell accepts in any hour: true reports move it 80 % of the
 way within the hour; a burst of false ones cannot."""
 
 _MOST_OUTCOMES = 1000.0
 """Outcomes that a cell remembers, so that a model replaced under the same name is noticed in hours
-even where many are reported. The standard error of a share is then 0.016 at most."""
+even if many are reported. The standard error of a share is then 0.016 at most."""
 
 _HOUR_S = 3600.0
 _SWEEP_S = 60.0  # minimum interval between sweeps of forgotten cells and reporters at a cap
@@ -107,7 +107,7 @@ class OnlineOutcomes:
     ) -> None:
         self.capability = capability or CapabilityModel()
         self.trust = PriorTrust()
-        """The shares of their weight that priors keep."""
+        """The share of its weight that each prior keeps."""
         self._reporters = ReporterTrust()
         self.cap_per_hour = cap_per_hour
         self._forgetting = log(2) / half_life_s
@@ -121,7 +121,7 @@ class OnlineOutcomes:
         self._begun: Counter[str | None] = Counter()
         self._swept_s = float("-inf")
         self.refused = 0
-        """Outcomes refused because they are implausible, or because no cell is free."""
+        """Outcomes refused because they are implausible or there is no free cell."""
         self.on_taken: Callable[[Taken], None] | None = None
         """Called with each accepted outcome that was reported to this picker."""
         self.restored_at_s = float("-inf")
@@ -130,7 +130,7 @@ class OnlineOutcomes:
     def posterior(
         self, prior: NDArray[np.float64], models: Sequence[str], features: Features, now: float
     ) -> NDArray[np.float64]:
-        """Return posterior means around `prior`, shape (len(models),); `prior` without any."""
+        """Return posterior means around `prior`, shape (len(models),); `prior` without outcomes."""
         features = learned(features)
         found = [self.cells.get((model, features)) for model in models]
         if not any(found):
@@ -147,7 +147,7 @@ class OnlineOutcomes:
         return np.array(means)
 
     def outcomes(self, models: Sequence[str], features: Features, now: float) -> list[float]:
-        """Return the decayed number of reported outcomes in the cell of each model."""
+        """Return the decayed number of reported outcomes in each model's cell."""
         features = learned(features)
         cells = [self.cells.get((model, features)) for model in models]
         return [
@@ -228,7 +228,7 @@ class OnlineOutcomes:
             counts.level += weight
             counts.correct += weight * (correct + offset)
             counts.outcomes += weight
-        # Another picker may have another artifact, with other errors.
+        # The other picker may have a different artifact, with different errors.
         cell.prior = self._prior(model, features)
         self._judge(*key, cell, () if alone else (name,))
         return True
@@ -276,8 +276,8 @@ class OnlineOutcomes:
         """Restore a saved state over the present cells; return the number restored.
 
         The state may come from a file that anyone edited, so no error is raised: invalid entries
-        are skipped and counted as refused, and a state of another schema restores nothing.
-        Evidence about an artifact that was replaced is dropped, as in `new_prior`.
+        are skipped and counted as refused, and a state with a different schema restores nothing.
+        Evidence about an artifact that has been replaced is dropped, as in `new_prior`.
 
         Args:
             state: a result of `state`, after a round trip through JSON.

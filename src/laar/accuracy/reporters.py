@@ -4,12 +4,12 @@ Every outcome is about a different answer, so two reports never contradict each 
 reporters of the same kind of request (a model and a cell) should see about the same share of right
 answers. A reporter is compared with the others of a cell by a beta-binomial likelihood under four
 hypotheses: its reports are true, a quarter of them are inverted, they are unrelated to the answers,
-all are inverted. Cells add up, and Bayes gives the weight of its reports: 1, 1/4, 0, 0. The weight
-for an inverted share f is (1 - 2 f)^2, the information left in a binary answer (the one-coin model
-of Dawid and Skene 1979).
+all are inverted. The evidence of cells adds up, and Bayes gives the weight of its reports: 1, 1/4,
+0, 0. The weight for an inverted share f is (1 - 2 f)^2, the information left in a binary answer
+(the one-coin model of Dawid and Skene 1979).
 
 Each reporter has one vote: none outweighs all others together, however much it sends, and a cell is
-evidence about a reporter only if two others report on it. So one of three can be outvoted, a lone
+evidence about a reporter only if two others report there. So one of three can be outvoted, a lone
 reporter is never judged, and an honest majority is required. An honest reporter may have harder
 questions, so shares may differ with a standard deviation of about 0.1 (`_ALIKE`) without losing
 weight.
@@ -24,14 +24,14 @@ from operator import add, mul, sub
 from laar.accuracy.trust import log_beta_binomial
 
 MAX_REPORTERS = 16
-"""Maximum named reporters; a service that checks answers is one reporter. Further names count as
+"""Maximum named reporters; a service that checks answers is one reporter. Further ones count as
 unnamed until the outcomes of an earlier reporter are forgotten."""
 
 SIGNS = "(signs)"
 """The reporter of weak outcomes (`laar.accuracy.signs`)."""
 
 UNNAMED = ""
-"""The reporter of all reports without a name."""
+"""The reporter that all reports without a name count for."""
 
 _WEIGHTS = (1.0, 0.25, 0.0, 0.0)
 _PRIORS = (0.94, 0.02, 0.02, 0.02)

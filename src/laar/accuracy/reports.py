@@ -1,4 +1,4 @@
-"""Outcomes reported for decisions: which ones count, and what a retry shows.
+"""Outcomes reported for decisions: which ones count, and what a retry implies.
 
 A report names a decision. It counts once, for a decision that is remembered. Repeats change
 nothing, nor do contradictions (the first report stands), and both are counted separately so that a
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from laar.accuracy.signs import Sign, Signs
 
 MAX_PENDING = 50_000
-"""Maximum decisions remembered: minutes at 100 per second, 30 MB. The oldest is dropped first."""
+"""Maximum decisions remembered: minutes at 100 per second, 30 MB. The oldest are dropped first."""
 
 
 class Verdict(StrEnum):
@@ -73,7 +73,7 @@ class Answered(NamedTuple):
 _MOST_ALIKE = 8
 """Latest attempts remembered per request and list of tried models; a retry may follow any."""
 
-_AT_ONCE_S = 60.0  # repeating the question within this time after an answer shows dissatisfaction
+_AT_ONCE_S = 60.0  # repeating the question this soon after an answer shows dissatisfaction
 
 _Link = tuple[Hashable, tuple[str, ...]]
 """A request, and the models tried on it."""
@@ -209,7 +209,7 @@ class OutcomeReports:
             signs.learn(model, sign, correct=decision.correct)
             return
         if self._wrong(decision):
-            return  # retries come from harder questions, which signs do not account for
+            return  # retries are of harder questions, which signs do not account for
         expected = self._online.probabilities((model,), decision.features, now).item()
         correct, weight, offset = signs.weak(model, sign, expected)
         self._online.observe(
@@ -253,7 +253,7 @@ class OutcomeReports:
         while decision is not None and decision.previous is not None:
             earlier = self._decisions.get(decision.previous)
             if earlier is None or earlier.correct is not None:
-                break  # the attempts before it were judged with it
+                break  # the attempts before it were judged together with it
             if earlier.answered:
                 self.retries[self._judge(decision.previous, False, now, reporter)] += 1
             decision = earlier
@@ -279,8 +279,8 @@ class OutcomeReports:
     def _wrong(self, decision: _Decision) -> list[str]:
         """Return the models that gave a wrong answer before, excluding those that gave none.
 
-        Otherwise a model would look too good while another one is down: as if it had been right
-        when the other was wrong.
+        Otherwise a model would look too good while another is down, as if it had been right when
+        the other was wrong.
         """
         wrong = list(decision.tried)
         for earlier in self._before(decision):

@@ -1,10 +1,10 @@
 """Retry state without server state: the list of tried models travels with the request.
 
-The picker's answer names the models tried so far, the client sends the list back (LAAR, section
-5.4).
+The picker's answer names the models tried so far, and the client sends this list back (LAAR,
+section 5.4).
 
 The list comes from the client and is not trusted. It is truncated, names that no endpoint serves
-are dropped, and both are counted; it never fails a request.
+are dropped, and both are counted; it never makes a request fail.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ be right with probability p is right with p r / q, where q = p r + (1 - p) w, an
 p (1 - p) * sum((r - w)^2 / q) of a reported outcome, summed over the signs that it might have
 shown: 1 if they never err, 0 if they carry no information.
 
-Signs that all models show alike distinguish none: the recent mean of p r / q - p is subtracted.
+Signs that all models show equally distinguish none: the recent mean of p r / q - p is subtracted.
 
 Clients choose requests, and thereby signs. All signs count as one reporter: a quarter of a cell's
 cap, and less if two named reporters disagree.
@@ -32,7 +32,7 @@ FORM, SURE, TURN = 0, 1, 2
 
 _SHORT_TOKENS = 256  # client limits below this are meant to cut answers short
 _SURENESS = (0.75, 0.85, 0.93)  # class boundaries of mean token probability, where available
-_MAX_MODELS = 256  # models with separate counts; more count only in the total
+_MAX_MODELS = 256  # models with separate counts; further ones count only in the total
 
 _GUESSES = (
     np.array([[0.86, 0.10, 0.04], [0.965, 0.03, 0.005]]),

@@ -1,7 +1,7 @@
 """Limit the tasks that clients may name.
 
 A client may name any task (`x-laar-task`), and each new one creates cells of outcomes, whose number
-is limited. So each tenant may name a limited number of tasks besides the operator's and the
+is limited. So each tenant may name only so many tasks in addition to the operator's and the
 artifact's. Names beyond the limit are ignored.
 """
 
@@ -15,7 +15,7 @@ MAX_TASKS = 32
 """Maximum tasks that one tenant may name besides the known ones: more than a product has."""
 
 MAX_TENANTS = 1000
-"""Maximum tenants with remembered tasks, about 4 MB; the least recent is dropped first."""
+"""Maximum tenants with remembered tasks, about 4 MB; the least recently seen is dropped first."""
 
 IDLE_S = 86_400.0
 """Seconds without use after which a name may be replaced: a day."""

@@ -102,7 +102,7 @@ def hashed(said: Said) -> NDArray[np.float32]:
     return np.sqrt(squares, out=squares)
 
 
-@lru_cache(maxsize=256)  # applications repeat the same system prompt and body features
+@lru_cache(maxsize=256)  # applications reuse their system prompt and body features
 def _of_application(
     system: str, marks: tuple[str, ...]
 ) -> tuple[tuple[NDArray[np.uint64], float], ...]:
@@ -184,7 +184,7 @@ def shares_of(log_odds: _Floats, intercepts: _Floats, slopes: _Floats) -> _Float
     """
     trust = np.maximum.reduce(intercepts + slopes * log_odds, axis=-1, keepdims=True)
     odds = np.exp(np.minimum(np.maximum(log_odds, -50), 50))
-    # Squared: otherwise a task half as likely would get a third of the request, rarely the truth.
+    # Squared: otherwise a task half as likely would get a third of the request, rarely correctly.
     likeness = (odds / (1 + odds)) ** 2
     shares: _Floats = likeness / (
         _total(likeness) * (1 + np.exp(-np.minimum(np.maximum(trust, -50), 50)))
@@ -229,13 +229,13 @@ class TaskTable(NamedTuple):
 _LESS = 1e-9  # keeps a model that is not surely better ranked below the best single model
 
 _DOUBT = 8.0
-"""The mean of P(correct) uses a reduced trust, with the trust's squared odds, divided by this: the
-largest trust of many tasks is too high. Of left-out questions with a trust of 0.6 a quarter were of
-known tasks, with 0.8 half."""
+"""The mean of P(correct) uses a reduced trust, whose odds are the trust's squared odds divided by
+this: the largest trust over many tasks is too high. Of left-out questions, a quarter were of known
+tasks at a trust of 0.6, and half at 0.8."""
 
 _SURE, _SURER = (0.5, 0.5), (1.0, 2.0)
 """Margins deducted from a model's lead: in standard errors over its questions on a graded task, in
-standard deviations between tasks on an ungraded one. Decision 11 has the cost of other values."""
+standard deviations between tasks on an ungraded one. Decision 11 gives the cost of other values."""
 
 MOST_LOSS = 0.003
 """Estimated loss on tasks left out of the fit, in shares of the answers, beyond which `_SURER`
@@ -253,10 +253,10 @@ def task_table(
 
     Args:
         probabilities: by task, then model; above 0.
-        counts: outcomes behind each; 0 if a base rate is used.
+        counts: number of outcomes for each; 0 if a base rate is used.
         base: P(correct) by model, for a request of no graded task.
         best: index of the best single model.
-        margins: those deducted from leads, on a graded and on an ungraded task.
+        margins: margins deducted from leads, on a graded and on an ungraded task.
     """
     # A task counts fully once its sampling error is below the deviation between tasks, about 0.2.
     means = np.average(probabilities, axis=0, weights=np.maximum(counts, 1e-9) / (counts + 6))

@@ -1,9 +1,9 @@
 """Estimate a prompt's length in tokens without a tokenizer.
 
 Tokens are estimated as characters divided by characters per token, by language and model. The ratio
-starts from the capability artifact, or from a rough figure for the language, and follows the
-`usage.prompt_tokens` that sampled answers report. The length of a Python string costs nothing, so
-the estimate takes the same time for any prompt.
+starts from the capability artifact, or from a rough figure for the language, and then follows
+`usage.prompt_tokens` as reported in sampled answers. The length of a Python string costs nothing,
+so the estimate takes the same time for any prompt.
 
 Usage is not trusted: a report outside the range of tokenizers is clipped, one report moves a warm
 cell only by a small step, and the number of cells is limited. Language and model do not determine
@@ -41,7 +41,7 @@ _Name = Annotated[str, Meta(max_length=256)]
 _Cell = tuple[
     _Name, _Name, Annotated[float, Meta(gt=0, lt=1e9)], Annotated[float, Meta(ge=0, lt=1e9)]
 ]
-"""A cell in a saved state: model, language, characters per token, and reports behind them."""
+"""A cell in a saved state: model, language, characters per token, and number of reports."""
 
 
 class TokenEstimator:
@@ -52,7 +52,7 @@ class TokenEstimator:
     """
 
     def __init__(self, measured: Mapping[str, Mapping[str, float]] | None = None) -> None:
-        # By model and language: log of characters per token, and the reports behind it.
+        # By model and language: log of characters per token, and the number of reports.
         self._cells: dict[tuple[str, str], tuple[float, float]] = {}
         self._tokens_per_char = lru_cache(_MAX_KEPT)(self._current_tokens_per_char)
         self.begin(measured or {})

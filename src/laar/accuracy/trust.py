@@ -2,7 +2,7 @@
 
 An artifact may be wrong about a model as a whole: fitted on other questions, or on another model
 with the same name. Its prior should then weigh less than a correct one. Of several weights, the one
-under which the outcomes are most probable is used. That is empirical Bayes for the strength of a
+under which the outcomes are most probable is used. This is empirical Bayes for the strength of a
 power prior; a cell with prior p, n outcomes and s correct ones has, under weight k, the
 beta-binomial likelihood
 

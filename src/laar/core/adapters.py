@@ -1,12 +1,12 @@
 """The LoRA adapters that engines have loaded, and the cost of loading others.
 
-An engine holds up to `max_loras` adapters in GPU memory. A request for another one makes it load
-that one, taking `LOAD_S`. While requests for `max_loras` other adapters run, it first waits for all
-requests for one of them to end, which takes about as long as an answer. Both costs are in seconds
-like all other terms, so a long enough queue outweighs the affinity to a loaded adapter.
+An engine holds up to `max_loras` adapters in GPU memory. Loading another one for a request takes
+`LOAD_S`. While requests for `max_loras` other adapters run, the engine first waits until all those
+for one of them have ended, which takes about as long as an answer. Both costs are in seconds, like
+all other terms, so a long enough queue outweighs the affinity to a loaded adapter.
 
 An adapter counts as loaded if this picker used it recently, or if the engine's metrics page lists
-it, which covers requests of other pickers. Unknown adapters cost nothing, and an endpoint that
+it, which covers other pickers' requests. Unknown adapters cost nothing, and an endpoint that
 never reported its `max_loras` is assumed to have room.
 
 Memory: at most `MAX_KEPT` names per endpoint, only of adapters that the endpoint lists.
@@ -67,7 +67,7 @@ class Adapters:
         Args:
             slots: the endpoints.
             name: the model that the request names.
-            answer_s: duration of a whole answer, after which an adapter slot becomes free.
+            answer_s: duration of a complete answer, after which an adapter slot becomes free.
         """
         if not self._table.weights(name):
             return None

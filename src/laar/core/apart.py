@@ -67,7 +67,7 @@ class Apart:
         least_tokens: fewest uncached tokens for the rule `threshold`.
         transfer_s_per_token: seconds to fetch the KV of one token.
         of: the endpoints.
-        tokens: tokens of the prompt.
+        tokens: prompt tokens.
         cached_tokens: how many of them the endpoint probably has cached.
         seconds_per_token: seconds of prefill for one token.
         base_s: the part of an answer's time that does not grow with the prompt, in seconds.
@@ -127,7 +127,7 @@ class Prefiller:
 def may_be_apart(request: Request) -> bool:
     """Return whether one endpoint may prefill the request and another decode it.
 
-    A request that needs what an engine stores is not split: only one engine has it.
+    A request for an object that an engine stores is not split: only that engine has it.
     """
     stays = request.prefill_in_place or request.shadow or request.response_id or request.stored_ids
     return request.api in _APIS and not stays
@@ -145,7 +145,7 @@ def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:
     size = 1 + max(int(kv_group.max(initial=0)), int(wanted.max(initial=0)))
     first, second = np.full(size, NO_POSITION, np.intp), np.full(size, NO_POSITION, np.intp)
     order = np.argsort(cost, kind="stable")[::-1]
-    first[kv_group[order]] = order  # of several in a group, the last and cheapest remains
+    first[kv_group[order]] = order  # the last write of each group wins: its cheapest
     others = order[first[kv_group[order]] != order]
     second[kv_group[others]] = others
     best = np.where(wanted < 0, NO_POSITION, first[wanted])

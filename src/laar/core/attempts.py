@@ -1,6 +1,6 @@
 """Health's records of requests in flight: where each was sent, and how that attempt went.
 
-Each call is guarded: a fault in health costs its record, never the request or its reservation.
+Each call is guarded: a fault in health may lose a record, never the request or its reservation.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Attempts:
             now=now,
             rtt_s=float(view.rtt_s[decision.position]) if view else 0.0,
             trial=decision.trial and timed,
-            timed=timed and not wakes,  # waking does not make it slow
-            name="" if name in decision.settings.aliases else name,  # of its main model
+            timed=timed and not wakes,  # the time to wake up is no sign of slowness
+            name="" if name in decision.settings.aliases else name,  # an alias: the main model
         )
         flight.read = health.wants_read(attempt, now)
 
@@ -97,7 +97,7 @@ class Attempts:
             if reply.model and goes_by(reply.model, self._table.spec(flight.slot).models):
                 reply.model = ""
             health.replied(flight.attempt, reply, now, read=read, excused=excused)
-        # An answer does not show which of them failed; the faulty one will collect more errors.
+        # An answer does not show which helper failed; the faulty one will collect more errors.
         for attempt in flight.helpers:
             health.replied(attempt, reply, now, excused=excused)
 

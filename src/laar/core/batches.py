@@ -22,9 +22,9 @@ _MOST_EACH = 1.5  # cap on `each`; above 1 because answers take space too
 class Batches:
     """The batch size of each engine, by slot: `most_at_once`, infinite if never full.
 
-    An engine is full when requests wait while it runs as many as ever, in consecutive readings
-    between which prompts were prefilled: each request that ended made room for another. Behind a
-    long prompt, by contrast, none would be prefilled and fewer would run. A size that is too small
+    An engine is full when requests wait while it runs as many as it ever did, in consecutive
+    readings between which prompts were prefilled: each request that ended made room for another.
+    Behind a long prompt, none would be prefilled and fewer would run. A size that is too small
     corrects itself: once traffic drops, the engine is no longer full and the size is dropped.
 
     `each` is the number of cache tokens taken by one prompt token in flight: less than one if
@@ -51,7 +51,7 @@ class Batches:
     def look(self, done_s: Floats) -> bool:
         """Process new readings; return whether a batch size changed.
 
-        `done_s` is the total prefill that each endpoint has completed, in seconds.
+        `done_s` is the total prefill work that each endpoint has completed, in seconds.
         """
         table, changed = self._table, False
         if table.readings == self._readings:

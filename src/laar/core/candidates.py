@@ -22,7 +22,7 @@ from laar.errors import RequestError
 from laar.health import Health, Standing, set_apart, standing_of
 
 MAX_AGE_S = 1.0
-"""Seconds a group is valid without new readings, which go stale as time passes."""
+"""Seconds for which a group is valid without new readings, since old ones go stale."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class Candidates:
                 "every engine that may serve this request is asleep and must be woken",
                 retry_after_s=1,
             )
-        # A request at an engine that could not be woken may wait there forever.
+        # A request sent to an engine that could not be woken may wait forever.
         reached = unless_none(reached, table.wake_s[reached] <= WAKE_TIMEOUT_S)
         slots = unless_none(reached, unsaturated(table, reached, self._max_waiting, now))
         models = self._models(able)

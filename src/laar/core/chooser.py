@@ -254,9 +254,9 @@ class Chooser:
     ) -> Decision:
         """Choose the least loaded of some random endpoints, as there is no prompt to price.
 
-        All kinds of requests count as load: engines compute vectors between generated tokens.
+        All kinds of requests count as load: engines compute embeddings between generated tokens.
         A tenant's files and batches go to the same endpoint, by rendezvous hashing, so that a later
-        request finds all of them there, and a picker that has forgotten the ids finds them too.
+        request finds all of them there, even through a picker that has forgotten the ids.
         """
         slots = unless_none(slots, self.table.asleep[slots] == 0.0)
         table, tenant = self.table, request.tenant
@@ -347,8 +347,8 @@ class Chooser:
         """Return the fallbacks, best first: endpoints that serve the model the body names, if any.
 
         Sleeping engines are omitted: nothing would wake one. Envoy retries with the same headers,
-        so fallbacks must share the first endpoint's rank, key and base path and, if there are a
-        prefiller or encoders, be other endpoints with their model.
+        so fallbacks must share the first endpoint's rank, key and base path. With a prefiller or
+        encoders, they must also share its model, and exclude the prefiller.
         """
         table, found = self.table, list[str]()
         by_slot = table.by_slot

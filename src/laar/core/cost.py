@@ -60,10 +60,10 @@ class Terms:
     `latency_s = rtt_s + base_s + prefill_s + queue_s + transfer_s + slow_s` is the expected time of
     the answer: `queue_s` is the delay from other requests there, `ahead_s` the part of it for the
     prompts ahead, `slow_s` the extra time compared with the endpoint's siblings, `transfer_s` the
-    time to fetch KV from the prefiller (`laar.core.apart`). `cost_s` is a sum of seconds
-    `/ (answers * probability) * penalty`, where `answers` is P(it answers). The default policy's
-    sum weights these and adds `others_s`, the seconds that other requests lose, less those they
-    save (`laar.policies.laar.outlook`). None means 0, or 1 for `answers`.
+    time to fetch KV from the prefiller (`laar.core.apart`). `cost_s` is a sum of seconds times
+    `penalty / (answers * probability)`, where `answers` is P(it answers). The default policy's sum
+    weights these and adds `others_s`, the seconds that other requests lose, less those they save
+    (`laar.policies.laar.outlook`). None means 0, or 1 for `answers`.
     """
 
     rtt_s: Floats

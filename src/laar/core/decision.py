@@ -37,9 +37,9 @@ class DirectorSettings:
     policy: str = "laar"
     """Policy for requests without an x-laar-policy header."""
     allow_policy_header: bool = True
-    """Whether x-laar-policy may select another policy for a request."""
+    """Whether x-laar-policy may select a different policy for a request."""
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"auto": ()})
-    """Virtual model names and the models each stands for; an empty list means all models."""
+    """Virtual model names, each with its models; an empty list means all models."""
     fallbacks: Annotated[int, Ge(0), Le(8)] = 2
     """Number of further endpoints given to Envoy for its own retries. Two are enough for a rolling
     restart; each adds an address to a header."""
@@ -53,10 +53,10 @@ class DirectorSettings:
     take the request, and x-laar-exhausted is sent once all have been tried."""
     apart: ApartRule = "by-cost"
     """When a prompt is prefilled by an endpoint other than the one that answers, among those with
-    llm-d's roles (label llm-d.ai/role). by-cost: when a prefill next to the answers in
-    progress costs more than a prefill elsewhere plus the transfer of its KV. never. always: if any
-    endpoint may. threshold: `apart_tokens` or more, as in llm-d. Only for policies that compute a
-    cost, such as `laar`."""
+    llm-d's roles (label llm-d.ai/role). by-cost: when a prefill next to the answers in progress
+    costs more than a prefill elsewhere plus the transfer of its KV. never. always: if such an
+    endpoint exists. threshold: `apart_tokens` or more, as in llm-d. Only for policies that compute
+    a cost, such as `laar`."""
     apart_tokens: Annotated[int, Ge(0), Le(10_000_000)] = 512
     """For `apart: threshold`: minimum prompt tokens not cached at the answering endpoint for
     another endpoint to prefill them."""
@@ -93,7 +93,7 @@ class InFlight:
         unjudged: health's records of these attempts, with their slots, until the end shows
             whether the request was at fault.
         served: Envoy named the serving endpoint.
-        answering: the first byte of the answer was seen; the prefill is over, also elsewhere.
+        answering: the first byte of the answer was seen; the prefill is over, even at a prefiller.
         settled: the request has ended.
         admitted: flow control counts it until its end.
         prefill_receipt: the prompt's entry in the prefix index at its prefiller.
@@ -128,7 +128,7 @@ class Decision:
     """The endpoint that a request goes to, and why. `flight` is the request's state from then on.
 
     Args:
-        id: identifies the decision in reports of outcomes; empty for a preview.
+        id: identifies the decision in outcome reports; empty for a preview.
         request: the request.
         settings: settings in effect at the time. An explanation uses them even after they have
             changed.
@@ -207,7 +207,7 @@ class Completion:
     """How a request ended.
 
     Args:
-        status: HTTP status of the endpoint's answer; None when none came.
+        status: HTTP status of the endpoint's answer; None without an answer.
         cause: ``complete``, ``disconnect``, ``reset`` or ``error``.
         latency_s: seconds from the decision to the end.
         ttft_s: seconds from the decision to the first byte of the answer's body, if it was

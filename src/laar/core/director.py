@@ -1,12 +1,12 @@
 """The director: the lifecycle of a request; synchronous, with time passed in.
 
 `decide` chooses and reserves in one call, with no await between reading the table and counting the
-request: two requests of a burst never see the same idle endpoint. `settle` undoes the reservation
+request: two requests of a burst never both see an endpoint as idle. `settle` undoes the reservation
 exactly once, however the request ended, and passes the completion to the learners.
 
 A fault in an estimator, a learner or an observer never fails a request. Each part is guarded
 (`laar.core.guards`), and a decision made without one says so in its reason (`degraded-*`). Learners
-and observers are called from four lists of steps, in order.
+and observers are called from four ordered lists of steps.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Director(Chooser):
     # -- in flight -----------------------------------------------------------------------------
 
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool = False) -> None:
-        """Record the endpoint's status, or a later error; `read` if its body is seen."""
+        """Record the endpoint's status, or a later error; `read` if the body is read."""
         if self.health is None:
             return
         try:

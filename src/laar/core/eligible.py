@@ -84,6 +84,6 @@ def _fits_window(view: View) -> Mask:
 
 
 def least_tried(times_tried: Floats, able: Eligible | None) -> Mask:
-    """Return the candidates tried as rarely as the least tried that can take the request."""
+    """Return the candidates tried least often, compared with those that can take the request."""
     least: Mask = times_tried == (times_tried if able is None else times_tried[able.may]).min()
     return least

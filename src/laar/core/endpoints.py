@@ -41,14 +41,14 @@ Mask = NDArray[np.bool_]
 class Reading:
     """The values of one scrape of an endpoint's metrics page; NaN where one is missing.
 
-    `waiting` and `running` are requests, `kv_usage` is a share in 0..1, `capacity_tokens` the size
-    of the KV cache. `adapters` are those of running requests, `max_adapters` how many may run at
-    once. `restarted` is true when counters ran backwards since the last scrape: the engine
+    `waiting` and `running` count requests, `kv_usage` is a share in 0..1, `capacity_tokens` the
+    size of the KV cache. `adapters` are those of running requests, `max_adapters` how many may run
+    at once. `restarted` is true when counters ran backwards since the last scrape: the engine
     restarted, and its cache is empty. `started_s` is its start time by its own clock. `refused`
-    counts the requests it refused since the last scrape because its queue was full. `asleep` is
-    0 for an engine that is awake, `OFFLOADED` for one that sleeps with its weights in the host's
+    counts the requests it refused since the last scrape because its queue was full. `asleep` is 0
+    for an engine that is awake, `OFFLOADED` for one that sleeps with its weights in the host's
     memory, 2 for one that sleeps otherwise. `has_tiers` is true for one that has fetched cached
-    tokens from memory behind its KV cache, or has some there; `host_tokens` is its size in tokens.
+    tokens from memory behind its KV cache, or has some there; `host_tokens` is that memory's size.
     """
 
     waiting: float = math.nan
@@ -74,11 +74,11 @@ WAKE_S = 6.0
 """Seconds that waking an engine takes, until measured: the longest of the 0.1 to 6 s that
 vLLM's authors report (https://blog.vllm.ai/2025/10/26/sleep-mode.html)."""
 WAKE_TIMEOUT_S = 60.0
-"""Timeout of a wake-up: ten times the longest that vLLM's authors measured. An engine's `wake_s` is
-longer if it could not be woken: it gets requests only if every other one sleeps."""
+"""Timeout of a wake-up: ten times the longest that vLLM's authors measured. An engine that
+could not be woken has a longer `wake_s`, and gets requests only if no other endpoint is left."""
 _FIRST_CAPACITY = 16
 COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_tokens")
-"""The counters that are summed over several pickers."""
+"""The counters that are summed over all pickers."""
 _READ = ("waiting", "running", "kv_usage", "capacity_tokens", "asleep", "has_tiers")
 _UNKNOWN = ("rtt_s", "rtt_at", "waiting", "running", "kv_usage", "capacity_tokens", "read_at")
 _COUNTERS = (*COUNTED, "visiting", "failures", "asleep", "has_tiers")
@@ -109,8 +109,8 @@ class EndpointTable(Names):
     them believed not cached, `prefill_tokens` those of the latter whose answers have not begun,
     `in_flight` the requests, `visiting` those only prefilled there for another endpoint (this
     picker's alone), `failures` consecutive failed probes (infinite after a refused connection),
-    `asleep` is that of the last reading, `wake_s` the seconds that waking the engine takes,
-    `has_tiers` is 1 for one with memory behind its cache. `model_id` indexes `models`, the distinct
+    `asleep` is from the last reading, `wake_s` the seconds that waking the engine takes,
+    `has_tiers` is 1 if it has memory behind its cache. `model_id` indexes `models`, the distinct
     first names. The `COUNTED` columns are the rows of `counted`; `elsewhere` is the part of them
     that other pickers have in flight, 0 for a lone picker.
 
@@ -413,5 +413,5 @@ class EndpointTable(Names):
                 self._free_if_idle(address, slot)
 
     def slot_counted(self, key: str) -> int:
-        """Return what `slot` does, or the slot of a leaving endpoint with requests in flight."""
+        """Return the slot of an endpoint that is present or has requests in flight, else -1."""
         return self._slot_of.get(key, -1)

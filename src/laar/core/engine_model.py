@@ -1,4 +1,4 @@
-"""The learned constants of a model's engines: a line to the first token, and one for the rest.
+"""The learned constants of a model's engines: a line for the first token, and one for the rest.
 
 See `laar.core.engines` for the formulas.
 """
@@ -25,12 +25,12 @@ _LEAST_ANSWER_S = 1e-3
 _LEAST_SHARE = 0.1  # share of a prior in the mean answer below which the prior is kept
 _MOST_TOKENS = 100_000  # per answer; larger reports are not plausible
 _REPACED = 2.0  # samples lose 18 % of their weight if their paces change by 10 %
-_LEAST_SLOWED = 0.01  # minimum relative slowdown of an answer by each other one, as in vLLM
+_LEAST_SLOWED = 0.01  # minimum relative slowdown by each other answer, as in vLLM
 
 
 @dataclass(kw_only=True, eq=False)
 class EndpointConstants:
-    """The constants of some endpoints, multiplied by the endpoint's pace if one applies.
+    """The constants of some endpoints, multiplied by their paces where one applies.
 
     The symbols are those of `laar.core.engines`.
 
@@ -93,12 +93,12 @@ class Sample(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """c(m) as measured in serving: artifact and answers combined, each weighted by its error.
+    """c(m) as measured while serving: artifact and answers combined, each weighted by its error.
 
     Args:
         seconds_per_token: c(m).
         error_s_per_token: its standard error.
-        samples: number of first tokens behind it.
+        samples: number of first tokens that it is based on.
     """
 
     seconds_per_token: float
@@ -144,7 +144,7 @@ class EngineModel:
             self._expect_answers(*((answer_s, 4.0) if timed else (_ANSWER_S, 1.0)))
 
     def imitate(self, other: EngineModel) -> None:
-        """Replace unmeasured priors, while they matter, with what another model has learned."""
+        """Replace unmeasured priors, while they matter, with what a different model has learned."""
         if self._guess_share > _LEAST_SHARE and self.speed == SpeedPrior():
             if not self.first.seen:
                 self.first.expect(other.first.now, _first_doubt(self.speed))
@@ -235,11 +235,11 @@ class EngineModel:
         return changed, (took + 0.01) / (guess + 0.01)
 
     def repaced(self, first: float, rest: float) -> None:
-        """Discount earlier samples, which were adjusted with other paces.
+        """Discount earlier samples, which were adjusted with the previous paces.
 
         Args:
-            first: mean change of log `first` of the paces.
-            rest: mean change of log `rest`.
+            first: mean change in the logarithm of the paces `first`.
+            rest: mean change in that of `rest`.
         """
         if first or rest:
             self.first.fade(math.exp(-_REPACED * first))

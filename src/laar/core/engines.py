@@ -1,7 +1,7 @@
 """The speed of engines, learned from the requests they served.
 
 All engines share one closed-form model. A request with `x` seconds of prompt to prefill, `n` other
-requests there, and `W` seconds of prompts ahead of it takes, in addition to the round trip,
+requests at its endpoint, and `W` seconds of prompts ahead takes, in addition to the round trip,
 
     to the first token   f_p * (b + c * x * (1 + s * n) + w * W)
     from there on        f_d * (d0 + d1 * n)
@@ -10,11 +10,11 @@ requests there, and `W` seconds of prompts ahead of it takes, in addition to the
 
 `context` is the mean number of tokens that each uncached token attends to: the cached ones and half
 of the rest. `q` makes long prompts take more than proportional time, as attention does. `w` is the
-share of the prompts ahead that a request waits for: 1 if they are prefilled one after another, 0
-if all at once. `s` is how much each other request slows its prefill; `d0` is the time of a lone
-answer, and `d1` what each other request (mean number there) adds. These belong to a model and
-are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace relative to the others of
-its model (`laar.core.paces`). An engine such as vLLM has `w` = 1 and `s` = 0; one that runs all
+share of the prompts ahead that a request waits for: 1 if they are prefilled one after another, 0 if
+all at once. `s` is how much each other request slows its prefill; `d0` is the time of a lone
+answer, and `d1` what each other request adds (`n` then being their mean). These belong to a model
+and are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace relative to the others
+of its model (`laar.core.paces`). An engine such as vLLM has `w` = 1 and `s` = 0; one that runs all
 prefills concurrently has the reverse. `n` and `W` are counted in `laar.core.traffic`.
 
 With few samples the priors apply: c(m) and the base of the artifact, prefill as in vLLM, attention
@@ -23,7 +23,7 @@ hundred others. Among candidates that were never measured, the model whose answe
 the prior for the others, so that each is tried. Unseen first tokens (of answers whose body is not
 read) teach the first line nothing: prompts ahead are then estimated from elapsed time, and whole
 answers still teach the second line and the paces. Errors are relative to the prediction, outliers
-count linearly, old samples are forgotten, and each constant has bounds that no answer can exceed.
+count linearly, old samples are forgotten, and no answer can push a constant beyond its bounds.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Kept(NamedTuple):
 
 
 class Engines:
-    """Learns the constants of all endpoints, and keeps the counts behind them.
+    """Learns the constants of all endpoints, and keeps the counts that they depend on.
 
     Args:
         table: the endpoints.
@@ -158,7 +158,7 @@ class Engines:
         return paced
 
     def reassess(self, speed: Callable[[str], SpeedPrior] | None = None) -> None:
-        """Use new estimates from the assessor from now on; `speed` returns the speed of a model.
+        """Use new estimates from the assessor from now on; `speed` returns a model's speed.
 
         What was learned remains valid, in units of the new c(m): the next decision uses both.
         """
@@ -299,7 +299,7 @@ class Engines:
         self._learn(slot, self._model(self._name(slot)), sample)
 
     def state(self) -> dict[str, object]:
-        """Return the state of models and, by address, of endpoints' paces, as plain values."""
+        """Return the state of models and, by address, endpoints' paces, as plain values."""
         paces: dict[str, list[float]] = {}
         for slot in self._table.active.tolist():
             pace = self._paces.state(slot)
@@ -375,7 +375,7 @@ class Engines:
         model = self._models.get(name)
         if model is None:
             if len(self._models) >= max(_MAX_MODELS, 2 * len(self._table.models)):
-                self._models.clear()  # names come from endpoint sources, but need a cap
+                self._models.clear()  # names come from endpoint sources, but still need a cap
             model = self._models[name] = EngineModel(self._speed(name))
         if base is not None and model.base != base:
             model.rebase(*base)

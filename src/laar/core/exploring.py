@@ -1,9 +1,9 @@
 """Exploration: a small share of requests goes to a model whose accuracy is poorly known.
 
-A model that an artifact measured badly, or not at all, might never be chosen again, so no report
-would correct its estimate. Where outcomes are reported, a random sample of requests goes to
-the cheapest candidate whose model has few outcomes of this kind, measured and reported together.
-Retries and requests with an objective are exempt; candidates that take much longer are skipped.
+A model with a poor estimate in the artifact, or none, might never be chosen, so no report would
+correct it. Where outcomes are reported, a random sample of requests goes to the cheapest candidate
+whose model has few outcomes, measured or reported, on such requests. Retries and requests with an
+objective are exempt; candidates that take much longer are skipped.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ EXPLORE = "explore"
 """Reason code of exploratory decisions."""
 
 EXPLORE_SHARE = 0.01
-"""Share of eligible requests that explore: enough for an estimate to recover in a day, too few to
-be noticed in the mean."""
+"""Share of eligible requests that explore: enough for an estimate to recover within a day, too few
+to affect the mean noticeably."""
 
 ENOUGH_OUTCOMES = 30.0
 """Outcomes needed for a model to count as known, as many as the fit needs to trust a cell."""

@@ -1,4 +1,4 @@
-"""Learn from requests: about engines while a request is in flight, about the rest at its end."""
+"""Learn from requests: about engines while a request is in flight, about all else at its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning.windows import Observed
 
 _FOUND = 0.9
-"""Share of the tokens believed cached that an engine must report for its fetch to be a sample."""
+"""Share of the tokens believed cached that an engine must report for a fetch to be a sample."""
 
 
 class Feedback:
@@ -59,7 +59,7 @@ class Feedback:
             teaches=moved_at is None
             and (view.fetched_tokens is None or not view.fetched_tokens[at])
             and (view.load_s is None or not view.load_s[at])
-            # A prefill elsewhere that is not seen to end can't be separated from the answer.
+            # A prefill elsewhere whose end is not seen can't be separated from the answer.
             and (decision.prefiller is None or decision.request.first_token_seen),
             reads=decision.prefiller is None,
         )
@@ -87,7 +87,7 @@ class Feedback:
         if began is None or prefiller is None or view is None:
             return
         if self._table.slot_counted(prefiller.key) != prefiller.slot:
-            return  # the endpoint has left, and its slot may be another's
+            return  # the endpoint has left, and its slot may have been reused
         self._engines.gone(began, now)
         complete = end.ok and end.cause == "complete" and not end.error
         if complete and end.ttft_s is not None and decision.flight.slot == decision.slot:

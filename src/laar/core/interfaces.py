@@ -2,7 +2,7 @@
 
 A policy is a profile: filters, weighted scorers, and the max-score picker. A filter returns a mask
 of the candidates, a scorer a score for each; neither replaces the other. Both get the same `View`,
-built once per decision.
+which is built once per decision.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class View:
         in_flight: requests in flight there, by the picker's count.
         rtt_s: round trip.
         probability: P(correct) of the candidate's model, given the models that failed.
-        evidence: number of outcomes behind that probability.
+        evidence: number of outcomes that this is based on.
         seconds_per_token: seconds of prefill for each uncached token.
         base_s: the part of an answer's time that does not grow with the prompt, in seconds.
         times_tried: earlier attempts at the question with the candidate's model.
@@ -70,14 +70,14 @@ class View:
             nothing is known.
         answers: P(the endpoint answers); None while all are healthy.
         pace: factor by which each is slower than its siblings; None while none is slower.
-        typical_s: duration of a whole answer in seconds, if `pace` is known.
+        typical_s: duration of a complete answer in seconds, if `pace` is known.
         load_s: seconds until the requested adapter is loaded and the engine awake; None if all are
             ready.
         wake_s: the part of `load_s` until the engine is awake; None if all are.
         apart: the endpoints that may prefill for a candidate; None if there are none.
         chain: the prompt's prefixes; None if prefixes are not kept.
-        fetched_tokens: prefill tokens that take as long as fetching the text cached in slower
-            memory, which `cached_tokens` excludes; None if none is cached there.
+        fetched_tokens: number of tokens whose prefill takes as long as fetching the text cached
+            in slower memory, which `cached_tokens` excludes; None if none is cached there.
         faults: parts of the policy that failed on this request.
     """
 
@@ -182,7 +182,7 @@ Fits = Callable[[View], Mask]
 
 
 class NoRoomError(Exception):
-    """No candidate has room now. `view` has their estimates; `fits` masks those it would fit."""
+    """No candidate has room now. `view` has their estimates; `fits` masks those it could fit."""
 
     def __init__(self, view: View, fits: Mask) -> None:
         super().__init__("no candidate has room")

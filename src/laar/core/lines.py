@@ -60,7 +60,7 @@ class Line:
     ) -> bool:
         """Add a sample with an error of about `scale`; return whether coefficients changed."""
         if (
-            len(features) != len(self.now)  # from another version
+            len(features) != len(self.now)  # from a different version
             or not all(map(_LARGEST.__gt__, map(abs, (*features, value))))  # NaN fails too
             or not 0.0 < scale < _LARGEST
         ):
@@ -105,12 +105,12 @@ class Line:
         self._products = [product / factor for product in self._products]
 
     def fade(self, share: float) -> None:
-        """Let the samples so far count only with this share of their weight."""
+        """Let the samples so far count with only this share of their weight."""
         self._squares = self._squares * share
         self._products = [product * share for product in self._products]
 
     def restate(self, factors: Sequence[float]) -> None:
-        """Rescale what was learned to features that are larger by these factors from now on."""
+        """Rescale what was learned: from now on, features are larger by these factors."""
         scale = np.array(factors)
         self._squares = self._squares * np.outer(scale, scale)
         self._products = (np.array(self._products) * scale).tolist()
@@ -138,7 +138,7 @@ class Line:
         return True
 
     def _solve(self, squares: Floats, products: Floats) -> list[float]:
-        """Return the coefficients within their bounds that fit best.
+        """Return the best-fitting coefficients within their bounds.
 
         A coefficient beyond a bound is held at it while the others are fitted again. If it were
         only clipped, the others would stay fitted to a value that it does not have.

@@ -1,4 +1,4 @@
-"""The set of endpoints, as their sources describe them and as they report themselves.
+"""The set of endpoints, as described by their sources and by their own reports.
 
 Sources (a file, DNS, Kubernetes) may overlap: the first wins, but pools are combined. An endpoint's
 own report adds its model's other names and its adapters, except names that the configuration gives
@@ -11,20 +11,20 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 EVENTS_LABEL = "laar.dev/kv-events"
-"""Label for an endpoint's KV event socket: a port of its own host, or ``tcp://host:port``."""
+"""Label for an endpoint's KV event socket: a port on its own host, or ``tcp://host:port``."""
 
 REPLAY_LABEL = "laar.dev/kv-events-replay"
-"""Label for the socket that replays KV events; same values."""
+"""Label for the socket that replays KV events; it has the same form."""
 
 POOL_LABEL = "laar.dev/pool"
 """Label for an endpoint's pool, for requests that a gateway routes to one pool; its value may name
 several, separated by commas."""
 
 TASK_LABEL = "laar.dev/task"
-"""Label for an endpoint's task: ``generate``, or another such as ``embed``."""
+"""Label for an endpoint's task: ``generate``, or a different one such as ``embed``."""
 
 ROLE_LABEL = "llm-d.ai/role"
-"""Label for an endpoint's role in disaggregated prefill; values are llm-d's."""
+"""Label for an endpoint's role in disaggregated prefill, with llm-d's values."""
 
 WAKE_LABEL = "laar.dev/wake"
 """Label for an engine that the picker may wake when it sleeps; its value is ``true``."""
@@ -170,7 +170,7 @@ class Served:
     """The names that an endpoint reports.
 
     Args:
-        weights: names of whole models, and the source each was loaded from.
+        weights: names of full models, and the source from which each was loaded.
         adapters: names of loaded LoRA adapters, and the model that each belongs to.
         generates: whether it generates text; None when unknown.
         max_model_len: longest prompt and answer together; None when not reported.
@@ -184,7 +184,7 @@ class Served:
 
 @dataclass(slots=True)
 class Membership:
-    """What is known of the endpoints; `specs` merges it, and forgets addresses that have left.
+    """What is known about the endpoints; `specs` merges it, and forgets addresses that have left.
 
     Args:
         sources: the endpoints of each source, by address.
@@ -252,7 +252,7 @@ def _as_served(
     """Return the endpoint with its adapters and its model's other names added.
 
     An endpoint cannot claim a name that the configuration gives to another model, and its adapters
-    cannot have a name in `taken`: endpoints list it for a whole model.
+    cannot have a name in `taken`: endpoints list those names for full models.
     """
     own, same = spec.models[0], _own_names(spec, served)
     adapters = [n for n, parent in served.adapters.items() if parent in same and n not in taken]

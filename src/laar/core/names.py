@@ -1,4 +1,4 @@
-"""Find endpoints by the name of a model or pool, by address, or by IP; compare models' names."""
+"""Find endpoints by the name of a model or pool, by address, or by IP; compare model names."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _arrays(slots: Mapping[str, list[int]]) -> dict[str, NDArray[np.intp]]:
 
 
 def goes_by(name: str, known: Iterable[str]) -> bool:
-    """Return whether an answer's model name is one of the known ones, or a variant of it.
+    """Return whether an answer's model name is one of the known ones, or a variant of one.
 
     Engines may answer with the path the model was loaded from, or append a date or version.
     """

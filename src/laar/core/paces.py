@@ -60,17 +60,17 @@ class Paces:
     def learn(
         self, slot: int, ratio: float, weight: float, as_of: float, *, first: bool
     ) -> tuple[float, float] | None:
-        """Learn from an answer; return by how much the paces of its model changed.
+        """Learn from an answer; return by how much its model's paces changed.
 
-        That is the mean change of log `first` and log `rest`, by samples; None while the answer
-        only waits to be counted with the next ones.
+        That is the mean change in log `first` and log `rest`, weighted by samples; None if the
+        answer will only be counted together with the next ones.
 
         Args:
             slot: the endpoint.
             ratio: the time it took, divided by its model's usual time.
             weight: weight of the sample.
             as_of: the time up to which older samples have faded.
-            first: whether it is the time to the first token, or that from there on.
+            first: whether the time is that to the first token, not that from there on.
         """
         logs, seen, scatter = self._columns[:3] if first else self._columns[3:]
         keep = 1.0 - weight / _MEMORY
@@ -131,7 +131,7 @@ class Paces:
             (rest_logs, rest_seen, self.rest),
         ):
             logs = (own + _TIE * both) / (count + _TIE)
-            # Make the paces relative to the others: what they all share is in the model's lines.
+            # Make the paces relative to each other: what they all share is in the model's lines.
             mean = float(logs @ weights) / total if total > 0.0 else 0.0
             logs -= mean
             # Breiman's garrote: 0 for a deviation within the scatter, nearly all of it far beyond.

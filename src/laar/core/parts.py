@@ -16,7 +16,7 @@ from laar.prefix.beliefs import PrefixBeliefs
 
 
 class Parts(NamedTuple):
-    """The parts that decisions are made of.
+    """The parts that contribute to decisions.
 
     Args:
         table: the endpoints.

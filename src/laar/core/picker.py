@@ -16,7 +16,7 @@ GORGO's authors and by llm-d's users)."""
 
 
 def ranking(scores: Floats, masks: Sequence[Mask] = ()) -> Slots:
-    """Return positions by mask, then by score; masks take precedence over scores.
+    """Return positions ordered by mask, then by score.
 
     Args:
         scores: scores of the candidates.

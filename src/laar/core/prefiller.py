@@ -1,8 +1,8 @@
 """The choice of a prefiller, and of encoders.
 
-A policy that computes costs chooses it together with the candidate (`Apart.chosen`); an excluded
-prefiller gets its trial here. `laar.core.apart` describes the cost of a pair. Encoders are chosen
-after the candidate: their cost is unknown, but the same for all candidates.
+A policy that computes costs chooses the prefiller along with the candidate (`Apart.chosen`); an
+excluded one gets its trial here. `laar.core.apart` describes the cost of a pair. Encoders are
+chosen after the candidate: their cost is unknown, but the same for all candidates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from laar.prefix.lengths import DIGEST
 
 _MAX_ENCODED = 32
 """Maximum images, sounds and videos of a prompt that get an encoder each: the sidecar sends further
-ones to the same encoders. 32 addresses are 700 bytes of a header."""
+ones to the same encoders. 32 addresses take 700 bytes in a header."""
 _EVEN = 1.25
 """Bound on an encoder's items in flight, as a multiple of the mean: consistent hashing with bounded
 loads (Mirrokni, Thorup and Zadimoghaddam 2016)."""
@@ -37,7 +37,7 @@ def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> 
         due = health.due(trials, now)
         slot = None if due is None or due == own or kv_group[due] != kv_group[own] else due
     trial = slot is not None
-    if slot is not None:  # an excluded endpoint: nothing is known of its cache and its load
+    if slot is not None:  # an excluded endpoint: nothing is known about its cache or load
         place, columns = at, (view.tokens, view.seconds_per_token, view.base_s)
     elif place >= 0:
         slot = int(apart.of.slots[place])
@@ -70,8 +70,8 @@ def choose_encoders(
 ) -> tuple[Encoder, ...]:
     """Return the encoder of each image, sound or video; empty if endpoint `own` encodes them.
 
-    A prompt's items are encoded by different encoders, as far as there are enough. The same item
-    goes to the same encoder, which caches embeddings, unless that has many more in flight than
+    A prompt's items go to different encoders if there are enough. The same item always goes to
+    the same encoder, which caches embeddings, unless that one has many more items in flight than
     others. Ordering encoders by a hash with the item needs no memory, and all pickers agree.
     """
     if not table.fetches[own] or table.encodes[own] or request.api is not Api.CHAT:

@@ -2,8 +2,8 @@
 
 Values created for every request are not frozen dataclasses, here and elsewhere on the request path:
 freezing triples the cost of creating one. Still, only three places change a request:
-`laar.core.stored` sets the session of a stored answer, the stream drops what is no longer needed of
-the prompt, and the record of the decision drops the rest.
+`laar.core.stored` sets the session of a stored answer, the stream drops parts of the prompt that
+are no longer needed, and the record of the decision drops the rest.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class Request:
         id: the ``x-request-id``, from the client or from the picker.
         api: body format.
         model: model name in the client's request; empty for none.
-        encodes: whether it is opaque and its path is one for vectors, scores or labels.
+        encodes: whether it is opaque and its path is one for embeddings, scores or labels.
         spans: the prompt's text in the order in which the engine sees it: role markers, tools,
             texts, digests of images. Prefixes are hashed over these.
         question: text of the last user message, from which language and task are detected.
         system: beginning of the system prompt; empty for none.
         marks: features of the body: tools, a response format, turns. They also indicate the task.
         chars: characters in all spans.
-        tokens: length of a prompt that came as token ids; 0 if it must be estimated.
+        tokens: length of a prompt that was sent as token ids; 0 if it must be estimated.
         stream: the client requested a streamed answer.
         max_tokens: limit on the answer; None when the client set none.
         body_bytes: size of the body.
@@ -75,7 +75,7 @@ class Request:
             may be shed first.
         objective: name of that objective; empty for none.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
-        task: ``x-laar-task``; empty to detect.
+        task: ``x-laar-task``; empty to detect it.
         policy: ``x-laar-policy``; empty for the settings' policy.
         session: session it belongs to, from ``x-laar-session`` or the names that agents and APIs
             use; empty for none.

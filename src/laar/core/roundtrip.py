@@ -5,8 +5,8 @@ the GORGO paper. With a probe every 30 s that is a time constant of about 100 s.
 
 Two things are added to GORGO's method:
 
-* Spikes are clipped. A near replica with a mean of 37 ms was seen to answer one probe in 20 in 545
-  ms; unclipped, one such sample adds 150 ms, and the cost of the best endpoint is wrong for
+* Spikes are clipped. A nearby replica with a mean of 37 ms was seen to take 545 ms for one probe
+  in 20; unclipped, one such sample adds 150 ms, and the cost of the best endpoint is wrong for
   minutes. A sample counts for at most three times the mean so far, or 20 ms if that is more. A
   route that has really become slow is still tracked: each probe then multiplies the mean by 1.6,
   37 to 456 ms in six. Samples below the mean are not clipped: nothing answers faster than the wire.
@@ -34,7 +34,7 @@ CLIP_FLOOR_S = 0.02
 """Within one region the mean is under 1 ms, with many times that in jitter: 20 ms is normal."""
 
 STALE_AFTER_S = 300.0
-"""Ten missed probes at GORGO's interval of 30 s: by then readiness checks have reacted as well."""
+"""Ten missed probes at GORGO's interval of 30 s: by then, readiness checks have reacted too."""
 
 
 def smooth_rtt(previous_s: float, sample_s: float) -> float:

@@ -23,7 +23,7 @@ class Enforcement:
     own load balancing, or another picker's header, chooses the endpoint."""
     enforce_share: Annotated[float, Ge(0), Le(1)] = 1.0
     """In mode `enforce`, share of requests whose decision is enforced; the others are in shadow.
-    Sampled by session, or by request without one, so that a session does not switch sides."""
+    Sampled by session, or by request if there is none, so that no session switches sides."""
 
     @property
     def share(self) -> float:

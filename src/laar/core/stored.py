@@ -1,8 +1,8 @@
-"""What endpoints hold of earlier requests: answers, files, and contexts of sessions.
+"""What endpoints store from earlier requests: answers, files, and session contexts.
 
 The Responses API continues and fetches answers by id, and other APIs store conversations, files and
 batches. Engines do not share them, so a request that names one can be served only by the engine
-that stores it. If the picker does not know the id of an answer it cannot guess: it forwards the
+that stores it. If the picker does not know an answer's id, it cannot guess: it forwards the
 request only if a single endpoint could have stored it. Other unknown ids are ignored, since engines
 may share files.
 """
@@ -27,7 +27,7 @@ class Context(NamedTuple):
     Args:
         session: key of the session, with its tenant and model.
         tokens: its length.
-        shared: how many of them others had cached there before.
+        shared: how many of these tokens were already cached there for others.
         reread_s: cost of prefilling it again, in seconds.
     """
 
@@ -85,7 +85,7 @@ class StoredObjects:
 
 
 def not_stored() -> RequestError:
-    """Return the error for a request that names an object which no known endpoint stores."""
+    """Return the error for a request that names an object that no known endpoint stores."""
     return RequestError(
         404, "unknown-response", "no endpoint is known to store what the request names"
     )

@@ -1,4 +1,4 @@
-"""The traffic to each endpoint: prefill work ahead, mean requests in flight, and their rates.
+"""The traffic to each endpoint: prefill work ahead, mean number of requests in flight, and rates.
 
 A first token that the picker sees removes its prompt from the work ahead. Prompts whose first token
 is not seen (answers whose body is not read) leave it by elapsed time, and at the latest when their
@@ -42,11 +42,11 @@ class Elsewhere(NamedTuple):
     """Other pickers' traffic to an endpoint; work is in seconds estimated by c(m).
 
     Args:
-        ahead_s: total work of their prompts not yet prefilled whose first token will be seen.
+        ahead_s: total work of their prompts that await prefill and whose first token will be seen.
         unseen_s: the same for requests in flight whose first token is not seen.
         sent: requests since the last report.
         sent_s: work of these requests' prompts.
-        hidden_s: the part of `sent_s` whose first token is not seen.
+        hidden_s: the part of `sent_s` for prompts whose first token is not seen.
         read_s: work of the prompts prefilled since the last report.
     """
 
@@ -63,9 +63,9 @@ class Traffic:
 
     `ahead_s` is prefill work not yet done, and `since` when its first prompt began; `free_at` is
     when the prompts with unseen first tokens will be done. `load` and `came` fade; `mean` is the
-    mean requests in flight, as of `at`. `flight_s`, `done_s` (prompts prefilled), `sent`, `sent_s`,
+    mean number in flight, as of `at`. `flight_s`, `done_s` (prompts prefilled), `sent`, `sent_s`,
     `hidden_s` and `own_read_s` only grow. `own_ahead_s` and `others_ahead_s` are the parts of
-    `ahead_s`. `unseen_s` is prefill work of requests in flight with unseen first tokens, and
+    `ahead_s`. `unseen_s` is the prefill work of requests in flight with unseen first tokens,
     `others_unseen_s` that of other pickers.
 
     Args:
@@ -210,7 +210,7 @@ class Traffic:
         self.free_at[slot] = min(free_at, now + MAX_AHEAD_S)
 
     def _bound(self, slot: int, pace: float, now: float) -> None:
-        # The work left is at most the prompts of requests in flight.
+        # The work left is at most that of the prompts in flight.
         unseen_s = self.unseen_s.item(slot) + self.others_unseen_s.item(slot)
         self.free_at[slot] = min(self.free_at.item(slot), now + unseen_s * pace)
 

@@ -1,13 +1,13 @@
 """Admission, between queue and director: which requests go now and which wait (Medha paper, 4.1).
 
-A request goes at once if none waits ahead of it and some candidate has room; otherwise it is
-queued, and tried again each time a request leaves. The decision itself, with its reservation,
+A request goes at once if none waits ahead of it and a candidate has room; otherwise it is queued,
+and tried again each time a request leaves. The decision itself, with its reservation,
 remains one synchronous call.
 
 A turn whose context has a place (`laar.flow.sessions`) goes there without waiting. Any other turn
 also needs room for its context. A turn that waits for such room goes after `max_hold_s` at the
 latest, or at once if the queue is full. By default, requests never wait because of load, so those
-without a session name are decided as if there were no admission.
+without a session name are sent as if there were no admission.
 
 Prefill seconds in flight are counted by `laar.flow.prefills`: c(m) for each token that the endpoint
 has probably not cached, including the quadratic cost of long prompts.
@@ -48,7 +48,7 @@ from laar.prefix.index import Receipt
 
 Verdict = Decision | Exception
 """The decision, or the error that prevented it: a `RequestError` is an answer for the client, any
-other a fault of laar, after which the request must continue without a decision."""
+other is a bug in laar, after which the request must continue without a decision."""
 
 _MAX_BAND = 1000
 """Bands are clamped to this, so that an engine's priority stays an exact JSON number."""
@@ -56,8 +56,8 @@ _BAND_STEP = 1 << 40
 """Engine priorities between two bands: 34 years in milliseconds, so that they never mix."""
 
 _OWN_READ = 2.0
-"""Weight of prefilling a context again: that of the first token in the default cost. The delay it
-causes other requests is ignored, here and for held turns alike."""
+"""Weight of prefilling a context again: that of the first token in the default cost. The delay to
+other requests is ignored, both here and for held turns."""
 
 _CACHED_SHARE = 0.9
 """Cached share of a prompt above which its context counts as already there, and needs no room."""
@@ -66,13 +66,13 @@ _IN_TURN = 0.5
 """Share of the prompts ahead (w) above which an engine prefills more in turn than in parallel."""
 
 _MAX_ASKED = 10_000
-"""Maximum sessions whose waits add up over attempts; the oldest are dropped first."""
+"""Maximum sessions whose waits are added up over attempts; the oldest are dropped first."""
 
 _SHOWN = 50
 """Maximum number of sessions in an explanation."""
 
 _SHORTS_LATELY_S = 5.0
-"""Seconds after a short prompt during which more are expected, and endpoints kept free for them."""
+"""Seconds after a short prompt in which more are expected, so endpoints are kept free for them."""
 
 _WORDS = {
     SATURATED: "every endpoint is full, and so is the queue",
@@ -105,8 +105,8 @@ class Admission:
         draining: whether the picker is stopping, so that no request waits any more.
         prefills: the prefills in flight.
         sessions: the sessions whose contexts have a place.
-        on_turn: called with the slot, the prefix receipt and the context of a named turn that is
-            sent, for `heard` of other pickers.
+        on_turn: called with the slot, the prefix receipt and the context of each named turn that
+            is sent; other pickers pass them to `heard`.
     """
 
     def __init__(self, director: Director, settings: FlowSettings, *, by_load: bool = True) -> None:
@@ -308,8 +308,8 @@ class Admission:
     def explained(self, decision: Decision, now: float) -> dict[str, object]:
         """Return a previewed request's place and its price, and the sessions with a place.
 
-        `wait_s` is how long it would wait until the room is worth less to others, and `price_s` the
-        seconds that its wait saves them: 0 if it goes at once, None if turns in flight occupy the
+        `wait_s` is how long it would wait until the room is worth less to others, `price_s` the
+        seconds that its wait saves them: 0 if it goes at once, None if turns in flight take up the
         room.
         """
         view = decision.view
@@ -351,7 +351,7 @@ class Admission:
         """Describe a request by the candidate with the least prefill work for it, if any is known.
 
         Requests that may go to the same endpoints share a lane, whichever model name they use:
-        `fits` are the candidates of a request that has to wait, None if it is only described.
+        `fits` are the candidates of a request that has to wait, None for a mere description.
         """
         tokens = uncached = request.chars / PlainAssessor.CHARS_PER_TOKEN
         work_s, reach = tokens * PlainAssessor.SECONDS_PER_TOKEN, 0
@@ -386,8 +386,8 @@ class Admission:
     def _own(self, request: Request, view: View) -> Mask | None:
         """Return the candidates that hold the session's context; None if none does.
 
-        All candidates while a turn of the session is in flight: parallel turns, as under a name
-        shared by many, are not worth tying to one endpoint. Unless `by_load`, a cached prompt
+        All candidates while a turn of the session is in flight: it is not worth tying parallel
+        turns, as under a name shared by many, to one endpoint. Unless `by_load`, a cached prompt
         counts too: another picker may have sent the last turn.
         """
         session = _session(request)
@@ -413,7 +413,7 @@ class Admission:
         """Return which `free` candidates get a turn that is let in without room for its context.
 
         It evicts a context wherever it goes. Spread evenly, such turns would leave no context in
-        any cache, so they share the endpoint with the longest wait of at most another `max_hold_s`.
+        any cache, so they share the endpoint with the longest wait of at most `max_hold_s` more.
         The cost decides if nothing waits, a candidate has the context, their chances of a correct
         answer differ, or the client has an objective. It also decides between engines that prefill
         in parallel: on one of them, every further turn would slow all others, for minutes.
@@ -455,8 +455,8 @@ class Admission:
     def _apart(self, mixed: Mask, item: Item, now: float, *, is_long: bool) -> Mask:
         """Keep long and short prompts on different endpoints while possible.
 
-        Engines that serve in order of arrival delay a short prompt by the whole of a long one
-        ahead. So shorts wait for an endpoint without a long one, if there is any, and longs with
+        Engines that serve in order of arrival delay a short prompt by all of a long one ahead of
+        it. So shorts wait for an endpoint without a long one, if there is any, and longs with
         slack leave half of the endpoints to shorts, if any came recently. Leaving shorts only the
         last endpoint made it the bottleneck of a fleet with mostly short requests (`laar lab run
         medha-picker`).
@@ -484,7 +484,7 @@ class Admission:
             decision: the request's decision.
             now: the current time.
             ok: whether the endpoint accepted the request.
-            full: whether it may have refused it for lack of room.
+            full: whether it may have refused the request for lack of room.
         """
         self.prefills.answered(decision.id, now, ok=ok)
         if not ok and (place := self._turns.pop(decision.id, None)) is not None:
@@ -563,7 +563,7 @@ def _session(request: Request) -> str:
 def _waiting_can_help(error: RequestError, request: Request) -> bool:
     """Return whether waiting can help: no endpoint is known or awake, and any would do.
 
-    An endpoint that left does not come back with what it stored.
+    An endpoint that left comes back without the objects it stored.
     """
     empty = error.reason in ("no-endpoints", "no-candidates", "asleep")
     return empty and request.subset is None and not (request.response_id or request.stored_ids)

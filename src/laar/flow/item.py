@@ -32,10 +32,10 @@ class Item:
         tenant: the tenant charged with its tokens.
         band: strict priority, higher first; usually 0.
         lane: name of the set of endpoints it may go to; equal sets should share a name.
-        reach: that set, one bit per endpoint; 0 if unknown.
+        reach: that set of endpoints, one bit each; 0 if unknown.
         arrival_s: arrival time, on the same clock as `now`.
         objective_s: TTFT objective, in seconds from arrival.
-        earlier_s: seconds that its session waited in earlier attempts; they reduce its slack.
+        earlier_s: seconds that its session waited in earlier attempts, which reduce its slack.
         for_context: whether it waits only for room for its context; it is let in after
             `max_hold_s`, or if the queue would refuse it.
         work_s: prefill seconds when run alone.

@@ -5,8 +5,8 @@ not seen (the answers are not read or streamed), and counting until the answers 
 endpoint with requests that only decode. A clock is used instead: an endpoint prefills in order of
 arrival, so a prefill is done once its seconds and those of the prefills before it have passed.
 
-A clock alone would be as wrong as c(m) is: too slow, and endpoints look full while idle; too fast,
-and the queue never fills. Two things correct it:
+A clock alone would be as wrong as c(m) is: if too slow, idle endpoints would look full; if too
+fast, the queue would never fill. Two things correct it:
 
 * its pace, actual time over c(m)'s estimate, learned per model from the first tokens that are
   seen;
@@ -33,13 +33,13 @@ _UNDER_WAY_S = 0.25
 """A metrics page read within this many seconds of sending a request may not include it yet."""
 
 _MEMORY_S = 5.0
-"""Prefill seconds after which a pace is mostly relearned: a few prompts of a loaded fleet."""
+"""Prefill seconds after which a pace is mostly relearned: a few prompts in a loaded fleet."""
 _LEAST_S = 0.2
 """Minimum seconds of work ahead to learn a pace from: below this, an iteration and the round trip
 dominate."""
 _MIN_PACE, _MAX_PACE = 1 / 16, 4.0
-"""Bounds on a pace: an unmeasured c(m) is rarely further off. Too low a pace merely makes
-the queue fill late; too high a pace leaves endpoints idle, so that bound is tighter."""
+"""Bounds on a pace: an unmeasured c(m) is rarely further off. A pace that is too low only makes the
+queue fill late; one that is too high leaves endpoints idle, so that bound is tighter."""
 _MAX_MODELS = 1024
 
 
@@ -197,12 +197,12 @@ class Prefills:
                 self._uncount(slot, line, prefill)
 
     def _believe(self, slot: int, line: _Line, read_s: float) -> None:
-        """Correct the clock by an endpoint's reading."""
+        """Correct the clock with an endpoint's reading."""
         waiting, running = float(self.table.waiting[slot]), float(self.table.running[slot])
         if math.isnan(waiting) or math.isnan(running):
             return
         there = [prefill for prefill in line.requests.values() if prefill.sent_s < read_s]
-        # Other pickers may send there too; assume our share of the waiting is our share of all.
+        # Other pickers may send there too: assume that our share of the waiting is that of all.
         ours = min(1.0, len(there) / max(1.0, waiting + running))
         begun = len(there) - min(len(there), math.ceil(waiting * ours))
         for prefill in there[begun:]:

@@ -1,12 +1,12 @@
 """The queue of requests whose candidates are all full (after the Medha paper).
 
-The highest priority band goes first; within it, the tenant served the fewest tokens, with its
-request of the lowest relative slack. A long request with slack lets shorts go first. Requests that
-compete for the same endpoints share a lane, so a full model does not block a free one: a refusal
-closes the lane for the rest of the call, or only to longs if the refused request is long.
-Lanes may share some endpoints, so they take turns, one request each. A tenant that waits in several
-such lanes is charged in each one that the chosen endpoint belongs to, and a tenant ahead of it in
-one lane goes ahead of it in the others: more lanes do not mean more turns.
+The highest priority band goes first; within it, the tenant served the fewest tokens, and of its
+requests the one with the lowest relative slack. A long request with slack lets shorts go first.
+Requests that compete for the same endpoints share a lane, so a full model does not block a free
+one: a refusal closes the lane for the rest of the call, or only to longs if the refused request is
+long. Lanes may share some endpoints, so they take turns, one request each. A tenant that waits in
+several such lanes is charged in each one that the chosen endpoint belongs to, and a tenant ahead of
+it in one lane goes ahead of it in the others: more lanes do not mean more turns.
 
 The queue itself never blocks. `enqueue` returns at once, `dispatch` is called when a request leaves
 or readings change, and `next_wakeup_s` says when to call it regardless: a single timer. Every
@@ -18,8 +18,8 @@ waiting (the most bytes, if these are at their limit); otherwise the new request
 client can claim more urgency than zero slack: an objective shorter than the work itself is raised
 to it.
 
-Order and bands are exact at every call. Approximations: equal heights go in either order, `is_long`
-and tokens are the caller's estimates, and `retry_after_s` follows the queue's recent speed.
+Order and bands are exact at every call. Approximations: equal heights are in no particular order,
+`is_long` and tokens are the caller's estimates, and `retry_after_s` follows the recent speed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from laar.flow.waiting import Crowd, Lane
 T = TypeVar("T")
 
 MAX_WORK_S = 1e6
-"""Cap on work, more than any prompt has; keeps infinite estimates out of the arithmetic."""
+"""Cap on work, more than any prompt needs; keeps infinite estimates out of the arithmetic."""
 
 MAX_VERDICTS = 64
 """Maximum verdicts per `dispatch`, so that a fleet coming up never blocks the event loop; while
@@ -63,7 +63,7 @@ MAX_REFUSALS = 32
 the band's other lanes."""
 
 MAX_RETRY_AFTER_S = 60
-"""Longest `retry-after` in seconds; beyond it, the estimate means little."""
+"""Longest `retry-after` in seconds: longer estimates mean little."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,10 +79,10 @@ class Queue(Generic[T]):
     """The picker's queue; `T` is the type of admission's result, for example the chosen endpoint.
 
     Attributes:
-        sheds: requests refused or dropped so far, by reason code.
-        dispatched: requests admitted so far.
-        held_bytes: bodies held now.
-        contexts: requests that wait for room for their contexts.
+        sheds: number of requests refused or dropped so far, by reason code.
+        dispatched: number of requests admitted so far.
+        held_bytes: memory that waiting requests take now.
+        contexts: number of requests that wait for room for their contexts.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -95,7 +95,7 @@ class Queue(Generic[T]):
         self._waiting: dict[Hashable, Item] = {}
         self._bands: dict[int, _Band] = {}
         self._ranks: list[int] = []  # negated band numbers, so that the highest band is first
-        self._expiries: list[tuple[float, int, Hashable, str]] = []  # a heap, also of ids that left
+        self._expiries: list[tuple[float, int, Hashable, str]] = []  # a heap; some ids have left
         self._serial = 0
         self._shorts = 0
         self._verdicts: list[tuple[Item, T | Shed]] = []  # known, not yet handed out
@@ -150,7 +150,7 @@ class Queue(Generic[T]):
         Args:
             now: seconds, monotonic.
             admit: (item, shorts_wait) -> the reservation made for the item, or None if no endpoint
-                has room. `shorts_wait` is true if other, short requests wait: then an endpoint
+                has room. `shorts_wait` is true if short requests wait too: then an endpoint
                 must not take a second long one. Must not call the queue.
             slot_of: returns the endpoint of a result, as its bit in `Item.reach`.
         """
@@ -271,10 +271,10 @@ class Queue(Generic[T]):
         self.held_bytes += item.body_bytes
 
     def _make_room(self, item: Item, now: float) -> bool:
-        """Return whether the item fits, after dropping others that should yield to it.
+        """Drop items that should yield to this one, if needed; return whether it fits.
 
         If the number of requests is at its limit, one yields. If the bytes are, the tenant with the
-        most bytes yields as many requests as it takes.
+        most bytes yields as many requests as necessary.
         """
         if self._fits(item):
             return True

@@ -5,12 +5,12 @@ never go stale, but count only this picker's requests. The endpoints' readings c
 but lag, and stop when an endpoint is too busy to be scraped.
 
 So a reading can close an endpoint only while it is fresh. Treating a stale one as full, as some
-pickers do, locks out a fleet for good: nothing is sent, so nothing changes. Here a stale or missing
-reading leaves the decision to the picker's counters, which fall as its requests end.
+pickers do, locks out a fleet for good: nothing is sent, so no reading changes. Here a stale or
+missing reading leaves the decision to the picker's counters, which fall as its requests end.
 
-A long prefill in flight must not fill an endpoint alone, or it would delay every short one for
+A long prefill in flight must not fill an endpoint by itself, or it would delay every short one for
 minutes, the convoy effect that this package prevents: for short prompts, the long ones in flight
-count as half the cap at most.
+count as at most half of the cap.
 """
 
 from __future__ import annotations

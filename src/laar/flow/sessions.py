@@ -2,10 +2,10 @@
 
 Between two turns, a session's context stays in its endpoint's cache until others need the room:
 engines evict the least recently used. Once the contexts of all sessions exceed the caches, each
-turn evicts one that is about to be needed again, and all of them are prefilled over and over. It is
-then better to hold a turn whose context has no place, before it starts.
+turn evicts one that is about to be needed again, and all of them are prefilled over and over. Then
+it is better to hold back turns whose contexts have no place.
 
-Room has a price. Keeping an idle session's place pays if the session returns soon enough, but
+Room has a price. Keeping an idle session's place pays off if the session returns soon enough, but
 others wait for the room meanwhile. So each return to a kept place costs some seconds of room,
 estimated from how long such sessions have paused before. Per second that it is kept, a place saves
 the total cost of prefilling the context again, divided by these seconds; more if its session's
@@ -34,7 +34,7 @@ from laar.latest import Latest
 from laar.prefix.blocks import Chain
 
 _AGES_S = tuple(2.0**power for power in range(9))
-"""Upper bounds of the pause classes, in seconds; after four minutes' pause, a session is gone."""
+"""Upper bounds of the pause classes, in seconds; after four minutes, a session counts as gone."""
 
 _FADED = 0.998
 """Decay of earlier pauses with each new one, so that about the last 500 count."""
@@ -44,26 +44,26 @@ _PRIOR = 0.5
 doubles, half of the sessions return meanwhile."""
 
 _ACCEPTED = 0.995
-"""Decay of an earlier refusal with each turn that ends there, so that about the last 200 count. An
-engine without room soon refuses again, while a single refusal may have had another cause."""
+"""Decay of a refusal with each turn that ends at the endpoint, so that about the last 200 count. An
+engine without room soon refuses again; a single refusal may have had a different cause."""
 
 _DELAYED = 5.0
-"""Turns that an eviction delays if the session is sure to come back: the number that run or wait at
-an engine that prefills one prompt after another."""
+"""Turns that an eviction delays if the session is sure to come back: as many as run or wait at an
+engine that prefills one prompt after another."""
 
 _SURE_S = 32.0
-"""Seconds for which a session that has returned twice is sure to come back. People pause for
-longer. The second time, it must have continued its prompt: a name may also be an application's,
-which unrelated prompts of its users share."""
+"""Seconds for which a session that has returned twice counts as sure to come back. People pause for
+longer. The second time, it must have continued its prompt, since a name may be an application's,
+shared by unrelated prompts of its users."""
 
 _MAX_GONE = 10_000
-"""Maximum sessions without a place that are remembered; those longest without one go first."""
+"""Maximum sessions without a place that are remembered; those without one for longest go first."""
 
 _LEAST_TOKENS = 16.0
 """Minimum tokens of a place: one block. Bounds the number of places at an endpoint."""
 
 _MOMENT_S = 1e-6
-"""Seconds past the end of a pause class, to fall into the next one."""
+"""Seconds added to the end of a pause class to reach the next one."""
 
 _LEARNED_FOR_S = 1.0
 """Seconds between counts of the currently idle places."""
@@ -78,14 +78,14 @@ class Place:
         slot: the endpoint.
         tokens: its length without `shared`.
         reread_s: cost of prefilling it again, in seconds.
-        shared: tokens that others had cached there before, such as a common system prompt.
-        visited: `shared` at its first visit, by endpoint; later, it also finds text of its own.
+        shared: tokens already cached there for others, such as a common system prompt.
+        visited: `shared` at its first visit, by endpoint; later visits also find text of its own.
         busy: turns in flight.
         idle_at: when the last turn ended.
-        middle: the number of blocks up to the middle of its own text, and the hash of the last; 0
-            blocks if unknown.
+        middle: the number of blocks up to the middle of its own text, and the hash of the last one;
+            0 blocks if unknown.
         is_session: whether it has a name or continued after an answer. A prompt sent once, or by
-            many at once, is not a session and never worth its room.
+            many at once, is not a session, and never worth the room it takes.
         has_returned: whether the session ever returned to a kept place.
         is_sure: whether the last return was not the first, and continued its prompt.
     """
@@ -148,7 +148,7 @@ class Sessions:
         return next((place for place in known if place is not None), None)
 
     def prices(self, view: View, turns: Floats, now: float) -> Floats:
-        """Return, by candidate, the seconds that a second's wait saves the session that gains most.
+        """Return the seconds that a second of waiting saves the session gaining most, by candidate.
 
         Above 1, the prompt should be held; infinite if turns in flight occupy the room. `turns` is
         the share of the prompts ahead that a prompt waits for, by candidate (`laar.core.engines`).
@@ -183,8 +183,8 @@ class Sessions:
     ) -> Place | None:
         """Record the context of a turn that is sent; return its place, for `end`.
 
-        The tokens that a context probably finds cached (`found`) where it has not been before are
-        shared and take no room.
+        If a context is new to an endpoint, the tokens that it probably finds cached there (`found`)
+        are shared and take no room.
 
         Contexts that no longer fit are removed, least recently used first. Return None if the turn
         could not be recognized again, if it exceeds the cache, or if the endpoint has room for
@@ -307,8 +307,8 @@ class Sessions:
     def _leaving_at(self, view: View) -> Iterator[list[tuple[Place, float]] | None]:
         """Yield what each candidate would evict for the prompt.
 
-        Places idle or without a session, least recently used first, each with the share evicted;
-        None if turns in flight fill the cache.
+        Idle or sessionless places, least recently used first, each with the share evicted; None if
+        turns in flight fill the cache.
         """
         of = view.slots.tolist(), view.tokens.tolist(), view.cached_tokens.tolist()
         for slot, tokens, cached in zip(*of, strict=True):
@@ -344,8 +344,8 @@ class Sessions:
             if place.is_session:
                 idle_s = then - place.idle_at
                 is_sure = place.is_sure and idle_s <= _SURE_S
-                # In full caches a context that comes back displaces another. That delays others
-                # where prefills wait for each other, and causes refusals where engines refuse.
+                # In a full cache, a returning context displaces another one. That delays others
+                # where prefills are sequential, and causes refusals where engines refuse.
                 sequential = min(1.0, waits)
                 displaced = max(sequential, self._caches[place.slot].refuses)
                 prefills = (1.0 + displaced) * (1.0 + is_sure * sequential * _DELAYED)
@@ -354,12 +354,12 @@ class Sessions:
         return price
 
     def _keeping(self, now: float) -> list[float]:
-        """Return the seconds that room is kept per return, by the class of the pause so far."""
+        """Return for how many seconds room is kept per return, by the class of the pause so far."""
         if now < self._learned_at + _LEARNED_FOR_S:
             return self._keeping_s
         idle = [place for place in self._places.values() if place.is_session and not place.busy]
         ages_s = np.sort([now - place.idle_at for place in idle])
-        still = len(ages_s) - np.searchsorted(ages_s, _AGES_S)  # longer idle than each class
+        still = len(ages_s) - np.searchsorted(ages_s, _AGES_S)  # idle for longer than each class
         chances = self._returned / (self._returned + self._stayed + still)
         keeping_s = []
         for at in range(len(_AGES_S)):
@@ -374,7 +374,7 @@ class Sessions:
         return self._keeping_s
 
     def _learn(self, pause_s: float, *, returned: bool) -> None:
-        """Count a pause that ended, or one that has lasted this long and may go on."""
+        """Count a pause that ended, or one that has lasted this long so far."""
         at = bisect_left(_AGES_S, pause_s)
         self._stayed[:at] = self._stayed[:at] * _FADED + 1.0
         self._returned[at : at + 1] = self._returned[at : at + 1] * _FADED + returned

@@ -28,8 +28,8 @@ class FlowSettings:
     times its prefill on an idle engine."""
     objective_factor: Annotated[float, Ge(1), Le(1000)] = 5.0
     """Factor on the prefill time in the objective of a request that sets none (see
-    `objective_base_s`). Users accept a second; a factor of five gives a long prompt slack to
-    yield."""
+    `objective_base_s`). Users accept a second; a factor of five gives a long prompt enough
+    slack to yield."""
     long_tokens: Annotated[int, Ge(1), Le(1 << 30)] = 8192
     """Uncached prompt tokens above which a request is long. While short requests wait, an endpoint
     does not get a second long one. The Medha paper's short requests have at most 8K."""

@@ -27,7 +27,7 @@ K = TypeVar("K", bound=Hashable)
 
 MAX_IDLE_TENANTS = 1024
 """Tenants with nothing waiting whose token debt is remembered, per lane; the oldest are dropped
-first. A debt matters only until the others have been served as much."""
+first. A debt matters only until the other tenants have been served as much."""
 
 
 class Bag(Generic[K]):
@@ -138,7 +138,7 @@ class Crowd(Generic[K]):
 
 @dataclass(slots=True, eq=False)
 class _Tenant:
-    """One tenant in one lane: tokens served in this busy period, and its requests by kind."""
+    """One tenant in one lane: tokens served in this busy period, and requests by kind."""
 
     served_tokens: float
     last_turn: int = 0  # number of its last turn, ascending over all lanes
@@ -208,7 +208,7 @@ class Lane:
                     del self._idle[next(iter(self._idle))]
 
     def charge(self, tenant: str, served_tokens: int) -> None:
-        """Charge a tenant that waits here for tokens that another lane served it."""
+        """Charge a tenant that waits here for tokens that it was served in a different lane."""
         if tenant in self._tenants:
             firsts = [found for ring in self._rings.values() if (found := ring.first(0.0))]
             least = min(served_tokens for _, served_tokens in firsts)

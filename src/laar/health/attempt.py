@@ -29,10 +29,10 @@ class Attempt:
         at: time of the decision.
         predicted_s: the picker's prediction of its duration.
         tokens: the prompt's length.
-        rtt_s: the round trip: a distant endpoint is not a slow one.
+        rtt_s: the round trip, since a distant endpoint is not a slow one.
         ahead: requests in flight at its endpoint when it was sent.
-        timed: whether the time at which the endpoint received it is known.
-        name: the model's name that the endpoint got.
+        timed: whether it is known when the endpoint received the request.
+        name: the model name that the endpoint received.
         read: the body of its answer is read.
         stage: how far it has progressed.
         progress_at: when its answer was last seen to continue.

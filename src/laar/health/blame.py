@@ -1,9 +1,9 @@
 """Decide who is at fault: the endpoint, or a request that every endpoint fails.
 
-A prompt that breaks every engine, or a tenant who sends nothing else, must not take out the fleet.
+A prompt that breaks every engine, or a tenant who sends only those, must not take down the fleet.
 A failure is blamed on the request if sibling endpoints fail that request too, or have repeatedly
 failed similar ones: of the same tenant or session, or with the same prompt or beginning. Each of
-these properties is a trait, with a record from its first failure on.
+these properties is a trait, recorded from its first failure on.
 
 Nothing is excused unless the endpoint has recently proved that it answers others: if a whole fleet
 fails, the failures are its own.
@@ -36,7 +36,7 @@ class _Record(Recent):
 
 
 class Blame:
-    """The records of traits. They are empty, at no cost, while no request fails everywhere."""
+    """The records of traits: empty, and free of cost, while no request fails everywhere."""
 
     def __init__(self) -> None:
         self.records: Latest[int, _Record] = Latest(_MOST)
@@ -63,7 +63,7 @@ class Blame:
     def is_culprit(self, traits: Iterable[int], now: float) -> bool:
         """Return whether requests with one of these traits often fail at several endpoints.
 
-        Failures at one may be its own fault: prompts with the same beginning go to one endpoint.
+        Failures at one endpoint may be its own fault: prompts with the same beginning go there.
         """
         for trait in traits:
             record = self.records.get(trait)

@@ -8,12 +8,12 @@
 
 A first failure makes an endpoint a suspect, if the picker can probe it: it gets no requests until
 it answers the probe. Waiting for a second and third failure would cost clients those requests,
-and they might never come: the price of the first may drive all traffic away.
+and these might never come: the price after the first may drive all traffic away.
 
-P(answers) is the share of good outcomes among the last dozen, decayed by age with a half-life,
-with a small prior in favor. The breaker opens on consecutive failures, or on a share of them. Each
+P(answers) is the share of good outcomes among the last dozen, which decay with a half-life, and
+a small prior of good ones. The breaker opens on consecutive failures, or on a share of them. Each
 opening soon after the previous one doubles the time to the next trial: an endpoint that fails every
-second request passes every second trial, yet must not return each time.
+second request passes every second trial, but must not return each time.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from laar.health.kinds import Kind
 from laar.health.recent import WINDOW, Recent
 
 FAILING_SHARE = 0.35
-"""Share of failures among an endpoint's last dozen outcomes that excludes it. At about a third, an
-endpoint that fails every second request is detected after about seven failures; one that fails one
+"""Share of failures among its last dozen outcomes that excludes an endpoint. At about a third, one
+that fails every second request is detected after about seven failures; one that fails one request
 in ten stays, at a higher price."""
 
 FIRST_TRIAL_S = 1.0
 """Seconds from excluding an endpoint to the first request on trial. Doubled each time it fails
-again, and five times as long after a hang. A short fault should cost a second."""
+again, and five times as long after a hang. A short failure should cost only a second."""
 
 SLOW_START_S = 10.0
-"""Seconds over which the price of a new or returning endpoint falls from five times the normal one
-to normal: its caches are cold, and another failure should cost little."""
+"""Seconds over which the price of a new or returning endpoint falls from five times its normal
+level to normal: its caches are cold, and another failure should cost little."""
 
 OVERDUE_S = 2.0
-"""Seconds of silence that never count as a hang. A longer silence counts if it exceeds the model's
+"""Seconds of silence that never count as a hang. A longer silence does if it exceeds the model's
 typical time by three deviations while endpoints with the same model answer."""
 
 FULL_S = 1.0
@@ -54,31 +54,31 @@ retry-after; doubled while it stays full."""
 
 LONGEST_FULL_S = 30.0
 """Longest pause in seconds, despite retry-after: engines drain their queues in seconds, and a
-wrong header must not take an endpoint out."""
+wrong header must not exclude an endpoint."""
 
 _LEAST = 6.0  # outcomes needed to compute a share
 _CONVALESCENT = 4
-"""Answers after a trial during which a single failure excludes the endpoint again."""
+"""Number of answers after a trial during which one failure excludes the endpoint again."""
 _FAITH = 2.0  # weight of the prior, in good outcomes
 _JITTER = 0.2  # maximum share by which a wait is lengthened
 _HANG_FACTOR = 5.0
-"""Factor on the delay of the first trial after a hang: such a trial may cost a client its whole
-timeout; a refused one costs only a round trip."""
+"""Factor on the delay of the first trial after a hang: such a trial may cost a client its full
+timeout, while a refused one costs only a round trip."""
 _FIRST_SHARE = 0.2  # factor on P(answers) when a slow start begins
 _AGAIN_S = 0.5
 """Seconds until a trial without a verdict (its client left, or was at fault) is repeated."""
 _PROBES_BELIEVED = 6
 """Failed probes after which a request is tried anyway: the probe itself may be the problem."""
 _SUSPECT_S = 1.0
-"""Seconds until a suspect returns if its probe is unanswered: it may well be busy, not down."""
+"""Seconds until a suspect returns if its probe is unanswered: it may be busy rather than down."""
 _EXCUSED = (Kind.RETRIED, Kind.STATUS, Kind.ERROR)
 _LIMIT_DOUBLES_S = 5.0
 _LIMITED_S = 20.0
-"""Seconds after which a limit is dropped; it has grown sixteenfold by then."""
+"""Seconds after which a limit is dropped; by then it has grown by a factor of sixteen."""
 _OTHERS_TRIAL_S = 5.0
 """Maximum seconds to wait for another picker's trial: that picker may be gone."""
 _NEGLIGIBLE = 0.02
-"""Failures below this have no visible effect on the price."""
+"""Weight below which failures have no visible effect on the price."""
 
 
 class State(StrEnum):
@@ -111,7 +111,7 @@ class HealthSettings:
     applies: ClassVar = Applies.AT_ONCE
 
     enabled: bool = True
-    """Whether failures count. If not, an endpoint that fails fast looks idle and attracts
+    """Whether failures count. If they don't, an endpoint that fails fast looks idle and attracts
     traffic."""
     consecutive_failures: Annotated[int, Ge(1), Le(1000)] = 3
     """Consecutive failures that exclude an endpoint. One may be chance, but not three in a row."""
@@ -119,8 +119,8 @@ class HealthSettings:
     """Whether the picker sends an excluded endpoint a chat request of a few tokens before it risks
     a client's request. An endpoint that requires a key answers 401, which proves nothing."""
     longest_trial_s: Annotated[float, Ge(1), Le(3600)] = 30.0
-    """Longest time between two trials, in seconds, plus a fifth of jitter. With 30 and the slow
-    start after it, a recovered endpoint is back within a minute."""
+    """Longest time between two trials, in seconds, plus up to a fifth of jitter. With 30 and the
+    slow start after it, a recovered endpoint is back within a minute."""
 
     def __post_init__(self) -> None:
         """Raise SettingError for invalid values."""
@@ -147,13 +147,13 @@ class Breaker:
     state: State = State.CLOSED
     """See the module's docstring."""
     kind: Kind = Kind.STATUS
-    """Kind of failure that it was last opened or suspected for."""
+    """Kind of failure for which it was last opened or suspected."""
     opened_at: float = 0.0
     openings: int = 0
     trial: Attempt | None = None
     """The attempt that is the trial in progress."""
     trial_at: float = 0.0
-    """When a trial is due, while open; when a suspect returns, if its probe is unanswered."""
+    """When a trial is due if open, or when a suspect whose probe is unanswered returns."""
     trials: int = 0
     full_until: float = 0.0
     """The endpoint is full, and gets no requests before this time."""
@@ -168,9 +168,9 @@ class Breaker:
     refused: bool = False
     """The probe was denied access, which counts once a sibling has accepted the same probe."""
     failed_again: bool = False
-    """It was already excluded when it was last opened."""
+    """The endpoint was already excluded when its breaker last opened."""
     is_hopeless: bool = False
-    """Lately it has done nothing but fail, several times in a row."""
+    """Lately it has only failed, several times in a row."""
     _limit: float = math.inf
     _probed: bool = False  # the probe succeeded
     _failed_probes: float = 0.0
@@ -351,7 +351,7 @@ class Breaker:
     def record_overload(self, attempt: Attempt, now: float) -> None:
         """Record that the endpoint refused a request because of the requests ahead of it.
 
-        That is neither a failure nor a reason to pause: it works, up to the number it accepted.
+        That is neither a failure nor a reason to pause: it works, up to as many as it accepted.
         """
         if attempt.ahead < self.limit(now):
             self._limit, self.limited_at = float(attempt.ahead), now

@@ -17,9 +17,9 @@ PROVED_S = 5.0
 fault triggers a probe, at most once a second, so a healthy endpoint soon has proof."""
 
 _FIRST_READS = 3
-"""Answers of a new endpoint that are read: wrong settings show in the first ones."""
+"""How many answers of a new endpoint are read: wrong settings show in the first ones."""
 _TRUST_AFTER = 4
-"""Answers that must be read and found good, after an error inside one, before unread ones count."""
+"""After an error in an answer, how many must be read and found good before unread ones count."""
 _CONTESTED_S = 5.0
 _FAULTS = {
     Kind.STATUS: "answers 502, 503 or 504",
@@ -39,7 +39,7 @@ _MAX_NAMES = 64  # models remembered per endpoint: adapters come and go while an
 _OVERTAKING = 3
 _RETRIED = 64
 _ADMITS_S = 60.0
-"""Seconds for which an endpoint that accepted a request without a key counts as accepting them."""
+"""Seconds for which an endpoint that accepted a request without a key is assumed to do so."""
 _ADMITS_STILL_S = 5.0
 
 
@@ -48,7 +48,7 @@ class Family:
 
     Attributes:
         members: the endpoints, by slot.
-        times: the typical times, by whether the answer is streamed.
+        times: the typical times, for streamed and for other answers.
         contested_until: time until which all answers are read, for comparison, after an endpoint
             gave a useless one.
     """
@@ -82,7 +82,7 @@ class Endpoint:
         self.pace = 1.0
         self.denied = Habit()
         self.in_a_row: Latest[str, int] = Latest(_MAX_NAMES)
-        """Consecutive failures by model; for the main one only 4xx, which alone mean nothing."""
+        """Consecutive failures by model; for the main one only 4xx, which mean little alone."""
         self.cut = Habit()
         self.useless = Habit()
         """Useless answers among those read, or recognized by their headers."""
@@ -102,7 +102,7 @@ class Endpoint:
         self.admitted_at = float("-inf")
         """Time at which it last accepted a probe, which has no key."""
         self.disputed = 0.0
-        """Weight of failures that count until it proves that it answers others."""
+        """Weight of the failures that count only until it proves that it answers others."""
         self.refusals = 0.0
         """Load refusals counted by its metrics page that no attempt explains yet."""
         self.refused_at = float("-inf")
@@ -140,7 +140,7 @@ class Endpoint:
         self.to_read, self.doubted = _TRUST_AFTER, True
 
     def prove(self, now: float, name: str) -> None:
-        """Record a good answer, and retract failures that were the requests' or models' fault."""
+        """Record a good answer; retract failures that were the fault of requests or models."""
         if len(self.proved_at) >= _MAX_NAMES and name not in self.proved_at:
             del self.proved_at[min(self.proved_at, key=self.proved_at.__getitem__)]
         self.proved_at[name] = now

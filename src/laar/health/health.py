@@ -6,12 +6,12 @@ stand out are examined (`Records.outliers`).
 
 An endpoint is excluded while its breaker is open. Three bounds limit the damage of a mistake: of
 the candidates that sometimes answer, at most `MAX_OUT_SHARE` are excluded, and the best stay at a
-higher price; if all would be excluded, none is, so that clients see the engines' own errors; and
+higher price; if all would be excluded, none are, so that clients see the engines' own errors; and
 excluded endpoints are tried again, one request at a time.
 
-The share does not apply to endpoints that did nothing but fail. Kept at any price, they have no
-requests in flight, so they win as the healthy ones fill up: with four of five refusing at once and
-one of the four kept, 98 % of the requests failed.
+That share does not apply to endpoints that have only failed. Whatever their price, they would have
+no requests in flight, so they would win as the healthy ones fill up: with four out of five refusing
+at once and one of the four kept, 98 % of the requests failed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PROBE_FIRST_S = 1.0
 _BLAMED = (Kind.STATUS, Kind.ERROR, Kind.EVENT)
 """Failures that may be the request's fault."""
 _TRIAL_S = 5.0
-"""Seconds for which a trial is announced to other pickers; then it is over or its picker gone."""
+"""Seconds for which a trial is announced to other pickers: then it is over, or its picker gone."""
 
 
 class Health:
@@ -47,7 +47,7 @@ class Health:
         rng: spreads trials over time.
 
     Attributes:
-        records: what is known of each endpoint; read only.
+        records: what is known about each endpoint; read only.
         questions: the picker's probes of endpoints, and their results.
         look_at: when `look` next has something to do.
         reads: whether answers may be read.
@@ -135,7 +135,7 @@ class Health:
         read: bool = False,
         excused: bool = False,
     ) -> None:
-        """Record the endpoint's reply: its status, or a later error; `read` if the body is seen.
+        """Record the endpoint's reply: its status, or a later error; `read` if the body is read.
 
         `excused` means that the request is at fault if it failed.
         """
@@ -209,7 +209,7 @@ class Health:
     ) -> Kind:
         """Record a request's end; return why its attempts before the last probably failed.
 
-        `Kind.REQUEST` means that the request is at fault, and no endpoint, not even the last.
+        `Kind.REQUEST` means that the request is at fault rather than any endpoint, even the last.
 
         Args:
             traits: properties that other failing requests may share: see `laar.health.blame`.
@@ -322,6 +322,6 @@ class Health:
         return known.fault if known is not None and known.breaker.is_out else ""
 
     def answers(self, slot: int, now: float) -> float:
-        """Return P(answers) of a slot; 1 if nothing is known of it."""
+        """Return P(answers) of a slot; 1 if nothing is known about it."""
         known = self._endpoints.get(slot)
         return 1.0 if known is None else known.breaker.answers(now)

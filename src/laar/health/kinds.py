@@ -1,8 +1,8 @@
-"""Classify answers by what they say of the endpoint: it works, it is full, it fails, or nothing.
+"""Classify answers by what they say about the endpoint: it works, is full, or fails; or nothing.
 
 A refusal is one of three things, which must be kept apart. A client error says nothing about the
-endpoint. A full engine is healthy and needs a pause, not an investigation: breakers that mistook
-"no room for this prompt" for a fault answered 503 to most real agent traffic. Only other refusals
+endpoint. A full engine is healthy and needs a pause, not an investigation: breakers that took "no
+room for this prompt" for a failure answered 503 to most real agent traffic. Only other refusals
 are failures.
 
 An apparent client error may still be the fault of one endpoint: a missing model, or a different API
@@ -20,7 +20,7 @@ class Kind(StrEnum):
     """Ways to fail; also labels of the metric."""
 
     STATUS = "status"
-    """502, 503, 504 and similar: any other request would have got the same answer."""
+    """502, 503, 504 and the like: any other request would have got the same answer."""
     ERROR = "error"
     """500: broken, or overwhelmed by this request."""
     EVENT = "error-event"
@@ -34,7 +34,7 @@ class Kind(StrEnum):
     EMPTY = "empty"
     """An empty answer, while siblings' are not."""
     TYPE = "content-type"
-    """An answer of another content type than requested (an HTML page), while siblings' have the
+    """An answer with a content type other than requested (an HTML page), while siblings' have the
     right one."""
     UNREADABLE = "unreadable"
     """An answer that is neither JSON nor events, while siblings' are."""
@@ -47,7 +47,7 @@ class Kind(StrEnum):
     FULL = "full"
     """429, or a full queue: never opens the breaker."""
     REQUEST = "request"
-    """Any of the above if the request or its adapter is at fault: the endpoint answers others."""
+    """Any of the above if the request or its adapter is at fault: others are answered."""
 
 
 GOOD = "good"

@@ -1,7 +1,7 @@
 """The effect of an outcome on its endpoint's health: good, a failure, or neither.
 
-A failure of a kind that may be a client's fault (a wrong key, a cut answer) is compared with the
-endpoint's siblings before it counts.
+Before a failure of a kind that may be a client's fault (a wrong key, a cut answer) counts, the
+endpoint is compared with its siblings.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from laar.health.records import Records
 
 _LIGHTEST = 0.1
 _EVENTS_IN_ROW = 2
-"""Consecutive errors within a 200 that open the breaker if siblings send none. Envoy does not retry
-these, so a third would hit another client."""
+"""Consecutive errors within a 200 that open the breaker if siblings send none. Envoy doesn't retry
+these, so a third one would reach another client."""
 _TIMES_EVERY_S = 0.01
 """Minimum seconds between timed answers of an endpoint; timing is the main cost here."""
 _UNHEARD_S = 0.5
 _REFUSALS_S = 30.0
-"""Seconds for which counted refusals wait for their attempts, which are reported only later."""
+"""Seconds for which counted refusals wait for their attempts, which are only reported later."""
 _MOST_REFUSALS = 1000.0
 _FOR_ONE_MODEL = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.DENIED))
 _IN_BODY = USELESS | {Kind.HANG, Kind.EVENT, Kind.CUT}
@@ -84,7 +84,7 @@ class Outcomes:
         is_brief = seconds < times.brief_s and not attempt.read
         endpoint.briefs = endpoint.briefs + 1 if is_brief else 0
         is_quick = is_brief and (endpoint.briefs > 1 or seconds < times.quick_s)
-        if is_quick:  # it may be an unseen error: read the next answers
+        if is_quick:  # it may have been an unseen error: read the next answers
             endpoint.to_read = max(endpoint.to_read, 2)
         if now - endpoint.progress_at[Stage.OVER] < _TIMES_EVERY_S and attempt.good:
             return  # the mean has enough samples
@@ -137,7 +137,7 @@ class Outcomes:
     def _useless(self, attempt: Attempt, kind: Kind, flaw: str, now: float) -> None:
         """Record a useless answer; it counts only if siblings' answers are useful.
 
-        A probe settles most cases: a client may have asked for an empty answer; a probe never does.
+        A probe settles most cases: unlike a client, it never asks for an empty answer.
         """
         endpoint = attempt.endpoint
         breaker = endpoint.breaker
@@ -226,7 +226,7 @@ class Outcomes:
     def _weight(
         endpoint: Endpoint, attempt: Attempt | None, kind: Kind
     ) -> tuple[float, int | None]:
-        """Return a failure's weight, and the streak that opens the breaker; None if as usual."""
+        """Return a failure's weight, and the streak that opens the breaker (None: default)."""
         if kind is Kind.RETRIED:
             return RETRIED, None
         if kind is Kind.DENIED:  # earlier denials have not been counted yet
@@ -244,7 +244,7 @@ class Outcomes:
         if kind is Kind.ERROR:
             return weight, None
         endpoint.doubt()
-        weight *= 1.0 + endpoint.briefs  # unread answers before it probably had errors too
+        weight *= 1.0 + endpoint.briefs  # the unread answers before it probably had errors too
         endpoint.briefs = 0
         usual = endpoint.breaker.rules.settings.consecutive_failures
         others_do = any(other.doubted for other in endpoint.others())
@@ -265,7 +265,7 @@ class Outcomes:
         if apart is None:  # nothing is known of the siblings yet: wait for their answers
             breaker.pause(now + _UNHEARD_S)
         if attempt is not None and attempt is breaker.trial and breaker.kind is Kind.DENIED:
-            # Siblings deny access too: the fault is the client's.
+            # Siblings deny access too: it is the client's fault.
             breaker.record_success(attempt, now)
         else:
             self._questions.suspect(endpoint, Kind.DENIED, 1.0, now)
@@ -276,7 +276,7 @@ class Outcomes:
     def _full(
         self, endpoint: Endpoint, attempt: Attempt | None, reply: Reply | None, now: float
     ) -> None:
-        """Record that the endpoint is full, which is not a fault."""
+        """Record that the endpoint is full, which is not a failure."""
         breaker = endpoint.breaker
         endpoint.failures[Kind.FULL] += 1
         endpoint.refusals -= 1.0
@@ -293,8 +293,8 @@ class Outcomes:
     def refused(self, endpoint: Endpoint, count: float, now: float) -> None:
         """Record the load refusals that an endpoint's metrics page counts.
 
-        Envoy does not report why an attempt failed. So this many of the attempts counted as
-        failures, or yet to be reported, were refusals instead.
+        Envoy does not report why an attempt failed. So this many of the attempts that count as
+        failures, or are yet to be reported, were in fact refusals.
         """
         if now - endpoint.refused_at > _REFUSALS_S:
             endpoint.refusals = 0.0

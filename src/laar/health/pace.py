@@ -1,8 +1,8 @@
 """The typical times of a model's endpoints, and the pace of each relative to the others.
 
 Times are compared with the picker's own prediction, as log ratios: prompts differ by orders of
-magnitude, and a c(m) that is wrong by a factor is equally wrong for all siblings. Nothing here is
-compared with a fixed limit, only with the times of the group.
+magnitude, and a c(m) that is off by some factor is off by the same factor for all siblings. Nothing
+here is compared with a fixed limit, only with the times of the group.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _GRAIN_S = 0.1
 """Seconds added to the predicted time, which is near 0 for a cached prompt and excludes the
 decoding of the answer."""
 
-_WEIGHT = 0.05  # weight of a new time in the group's mean: about the last forty count
+_WEIGHT = 0.05  # weight of a new time in the group's mean: about the last forty times count
 _SPREAD_LEAST = 0.3  # minimum: real times are never steadier
 _SPREAD_AT_FIRST = 1.0
 _DEVIATIONS = 3.0
 _SIZES = 64
-_QUICK = 0.1  # share of the typical duration, as is the next
+_QUICK = 0.1  # share of the typical duration; so is the next
 _BRIEF = 0.5
 
 _SLOT_MOST = 24.0  # answers that an endpoint's mean covers
@@ -30,7 +30,7 @@ otherwise keep its price long after it has become fast again."""
 _SURE_DEVIATIONS = 2.5
 _MAX_PACE = 30.0
 MIN_PACE = 1.5
-"""Below this, an endpoint is as fast as its siblings: temporary load differs by as much."""
+"""Below this, an endpoint counts as fast as its siblings: load makes as much difference."""
 
 
 def ratio(seconds: float, predicted_s: float) -> float:
@@ -98,12 +98,12 @@ class GroupTimes:
 
     @property
     def mean(self) -> float:
-        """Mean log ratio of complete answers' actual to predicted time."""
+        """Mean log ratio of the actual to the predicted time of complete answers."""
         return self._stages[2].mean
 
     @property
     def spread(self) -> float:
-        """Spread of complete answers' times, in logarithms."""
+        """Spread of the logarithms of complete answers' times."""
         return self._stages[2].spread
 
     @property

@@ -17,7 +17,7 @@ from laar.health.records import Records
 RETRIED = 0.5
 """Weight of a failure known only because Envoy retried elsewhere: it may have been a 429."""
 _LIGHT = 0.5
-"""Minimum weight of an error to trigger a probe: a lighter one may be due to its prompt alone,
+"""Minimum weight of an error that triggers a probe: a lighter one may be due to its prompt alone,
 about which a tiny probe says nothing."""
 _DENIED_ROW = 2
 _REJECTED_ROW = 4  # the probe alone decides: clients cause such streaks too
@@ -32,8 +32,8 @@ class Questions:
     """The probes that are due, and the effects of their results.
 
     Attributes:
-        are_asked: whether due probes are sent; if not, no endpoint is suspected.
-        doubts: slots, and models that they may be unable to serve; probes for these decide.
+        are_asked: whether due probes are sent; if not, no endpoint is suspected. doubts: slots,
+        each with a model that it may be unable to serve; probes for that model decide.
     """
 
     def __init__(self, records: Records) -> None:
@@ -41,7 +41,7 @@ class Questions:
         self.doubts: set[tuple[int, str]] = set()
         self._records = records
         self._controls: dict[int, bool] = {}
-        """Siblings of an endpoint that denies access, and whether their probe is in flight."""
+        """Siblings of endpoints that deny access, and whether their probe is in flight."""
 
     @property
     def _may_ask(self) -> bool:
@@ -79,9 +79,9 @@ class Questions:
             self._records.mark(endpoint)
 
     def failed_for(self, endpoint: Endpoint, name: str) -> bool:
-        """Record a failure of a model; return whether that model may be at fault, not the endpoint.
+        """Record a model's failure; return whether it, not the endpoint, may be at fault.
 
-        The first in a row counts against both: failing now and then keeps an endpoint's price up.
+        The first in a row counts against both, so occasional failures keep an endpoint's price up.
         """
         endpoint.in_a_row[name] = row = endpoint.in_a_row.get(name, 0) + 1
         if name == endpoint.model or not self._may_ask:
@@ -120,10 +120,10 @@ class Questions:
         *,
         refused: bool = False,
     ) -> None:
-        """Record a probe's result: a reply, a failure without one, or neither if unreachable.
+        """Record a probe's result: a reply, a failure without one, or neither: unreachable.
 
-        `refused` means that no process listens. Perhaps only the picker cannot reach it, so this
-        counts only if a client's attempt has just failed too.
+        `refused` means that no process listens. Perhaps only the picker cannot reach the endpoint,
+        so this counts only if a client's attempt has just failed too.
         """
         records = self._records
         was_control = self._controls.pop(slot, False)

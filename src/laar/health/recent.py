@@ -13,8 +13,8 @@ WINDOW = 12.0
 """Effective number of outcomes: enough to tell 1/3 from 1/10, few enough to react fast."""
 
 HALF_LIFE_S = 30.0
-"""Seconds after which an outcome counts for half. About as long as a restart: older outcomes may
-be those of another process."""
+"""Seconds after which an outcome counts for half. About as long as a restart takes: older outcomes
+may be those of a previous process."""
 
 _HABIT_HALF_LIFE_S = 60.0
 _LEAST = 2.7
@@ -22,9 +22,9 @@ _LEAST = 2.7
 _SUSPECT = 1.8
 """Occurrences after which an endpoint should pause until siblings' outcomes are known."""
 _HABIT = 0.7
-"""Share above which bad outcomes are the endpoint's habit; below it, some clients cause them."""
+"""Share above which bad outcomes are the endpoint's habit; below, clients may be the cause."""
 _ROW = 4
-"""Consecutive outcomes that show a change of habit."""
+"""Consecutive outcomes that show that a habit has changed."""
 _QUIET_S = 30.0
 _RARE = 0.2
 """Share below which a sibling does not have the habit."""
@@ -50,7 +50,7 @@ class Recent:
         return self.good + self.bad
 
     def add(self, now: float, *, good: float = 0.0, bad: float = 0.0) -> None:
-        """Count outcomes, for which older ones make room; negative counts retract some."""
+        """Count outcomes, which displace older ones; negative counts retract some."""
         self.fade(now)
         self.good = max(0.0, self.good + good)
         self.bad = max(0.0, self.bad + bad)
@@ -107,7 +107,7 @@ class Habit(Recent):
         return self.total >= _EVIDENCE
 
     def is_quiet(self, now: float) -> bool:
-        """Return whether it hardly ever happens, and not recently."""
+        """Return whether it hardly ever happens, and has not happened recently."""
         self.fade(now)
         return self.bad <= _RARE * self.total and now - self.last_at > _QUIET_S
 

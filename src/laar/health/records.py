@@ -64,7 +64,7 @@ class Records:
         self.version += 1
 
     def judge(self, endpoint: Endpoint, reply: Reply, now: float) -> Kind | str | None:
-        """Return the verdict on a reply, comparing its model name with siblings' names.
+        """Return the verdict on a reply, comparing the model that it names with siblings' answers.
 
         None for an answer that says nothing about its endpoint.
         """

@@ -32,7 +32,7 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
     has_ended = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S  # then most need no check
     for attempt in endpoint.attempts:
         if now - attempt.at <= _DOUBTED_S:
-            return  # all later attempts are younger
+            return  # all later attempts are more recent
         if attempt.overdue or attempt.judged or (has_ended and not attempt.is_followed):
             continue
         silent_s = silence_s(attempt, now, _DOUBTED_S)
@@ -55,7 +55,7 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
 def silence_s(attempt: Attempt, now: float, beyond_s: float = OVERDUE_S) -> float:
     """Return for how long an attempt has been silent while siblings made progress, in seconds.
 
-    Return 0 for a silence that is not longer than `beyond_s`, or than is typical.
+    Return 0 for a silence no longer than `beyond_s`, or than typical.
     """
     if not attempt.timed:
         return 0.0

@@ -25,8 +25,8 @@ _FULL_LOOK_S = 0.25
 
 MAX_OUT_SHARE = 0.7
 """Maximum share of a request's candidates that may be excluded at once although they sometimes
-answer; the least bad stay, at a higher price. A fleet that loses more than two thirds is more
-likely overloaded or misjudged than broken. Endpoints that have done nothing but fail are excluded
+answer; the least bad stay, at a higher price. A fleet that seems to lose more than two thirds is
+more likely overloaded or misjudged than broken. Endpoints that have only failed are excluded
 beyond this share. If all are excluded, all are tried."""
 
 
@@ -98,7 +98,7 @@ def standing_of(
 def _out(endpoints: Sequence[Endpoint], answers: Floats) -> tuple[Flags, bool]:
     """Return which endpoints to exclude, and whether all fail, in which case none is excluded.
 
-    Exclude hopeless ones first, then those least likely to answer, up to a share of all.
+    Exclude hopeless ones first, then those least likely to answer, up to the maximum share.
     """
     breakers = [endpoint.breaker for endpoint in endpoints]
     out = np.array([breaker.is_out for breaker in breakers])

@@ -1,12 +1,12 @@
 """Check answers with the checkers of an evaluation set.
 
     {"contains": "42"}                     the text occurs in the answer
-    {"exact": "42"}                        the answer is the text, ignoring white space at the ends
+    {"exact": "42"}                        the answer is the text, ignoring white space at both ends
     {"json": {"x": 1}}                     the answer is this JSON, alone or in a code fence
     {"number": 42, "tolerance": 0.5}       the last number in the answer is within the tolerance
 
 Each check takes time linear in the answer's length. For other checks, grade answers with your own
-program; `laar fit` reads the result.
+program; `laar fit` reads its output.
 """
 
 from __future__ import annotations

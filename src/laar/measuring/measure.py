@@ -1,7 +1,7 @@
 """`laar measure`: ask every model every question, and record the outcomes.
 
 Outcomes are appended to a JSONL file as they arrive, one line at a time, and a new run resumes
-where the last one stopped, so an interruption only loses the requests in flight. An incomplete last
+where the last one stopped, so an interruption loses only the requests in flight. An incomplete last
 line (full disk, power cut) is removed before anything is appended. Requests without an answer are
 recorded too, and repeated by the next run.
 
@@ -106,7 +106,7 @@ def ask(
 
     Args:
         endpoints: base URLs.
-        models: models to ask; empty for all that are served.
+        models: models to ask; empty for all that the endpoints serve.
         questions: the questions; if there is a time limit, any prefix should be balanced.
         out: JSONL file of the outcomes, as in `measure`.
         asking: how to ask.

@@ -62,7 +62,7 @@ def build_policies(
 
 
 def _made(found: Found, given: Parameters, weights: CostWeights) -> Any:
-    """Create a policy or a part; laar's own has the cost's weights."""
+    """Create a policy or a part; those named ``laar`` get the cost's weights."""
     of_cost = asdict(weights) if found.name == "laar" and not found.origin else {}
     return found.make(of_cost | dict(given))
 

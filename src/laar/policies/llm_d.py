@@ -4,14 +4,14 @@ Based on llm-d-router v0.10.0 and 066c20e (August 2026): the scorers for prefix,
 KV-cache use and token load, and the prefix-cache affinity filter.
 
 `llm_d` is the profile of the binary and of the chart: queue, KV-cache use and prefix with the
-weights 2, 2 and 3. Its picker shuffles and takes the maximum, so ties are broken at random. A match
-counts up to 131,072 tokens since v0.9; before, 256 blocks of 16 tokens.
+weights 2, 2 and 3. Its picker shuffles and takes the maximum, so ties are broken at random. Since
+v0.9, a match is capped at 131,072 tokens; before, at 256 blocks of 16 tokens.
 
 The "optimized baseline" guide ("sticky until saturated") combines a filter, `StickyUntilSaturated`,
 which keeps the endpoints that hold most of the prompt while they are not much slower than the
-others, and a scorer, `FewestTokens` to prefill.
+others, and a scorer, `FewestTokens`, for the work ahead.
 
-An endpoint that was never scraped gets the worst score: unknown is not idle.
+An endpoint that was never scraped gets the worst score, since unknown does not mean idle.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class StickyUntilSaturated:
         affinity_threshold: share of the prompt that makes an endpoint sticky.
         max_ttft_penalty_ms: maximum delay that stickiness may cost; 0 for no limit.
         prefill_tokens_per_s: `peakPrefillThroughput`. The default is that of a 32B model on two
-            H100; the guide says to measure it for each fleet. 0 uses the endpoint's speed as
+            H100s; the guide says to measure it for each fleet. 0 uses the endpoint's speed as
             estimated by laar.
         exploration_probability: share of requests that are not filtered.
     """

@@ -5,7 +5,7 @@ A package provides them as entry points of four groups, ``laar.filters``, ``laar
 keyword parameters, with their defaults, are the ones that settings may set.
 
 laar's own names come first: no package can replace one. A package's code runs only once the
-settings name one of its entry points. So an installed package costs nothing and breaks nothing
+settings name one of its entry points. So installing a package costs nothing and breaks nothing
 until it is used, and no request header can load it.
 """
 
@@ -128,7 +128,7 @@ def find(own: Mapping[Kind, Mapping[str, Factory]], kind: Kind, name: str) -> Fo
         name: its name in the settings.
 
     Raises:
-        SettingError: it does not exist, two packages have one, or it cannot be imported.
+        SettingError: it does not exist, two packages provide one, or it cannot be imported.
     """
     factories = own.get(kind, {})
     if name in factories:

@@ -1,4 +1,4 @@
-"""Policies without a cost: by load, by session, round robin, at random."""
+"""Policies without a cost: by load, by session, round robin, and random."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Advice on what keeps prompts from sharing a prefix, and how much prefill fixing it would save.
 
 One prompt per second is split into lines, in the order of its model's chat template; all tools
-count as one line. A line that most prompts of an agent contain belongs to its frame. Text that
-differs between prompts (a date, a working directory) breaks the prefix if such a line follows.
+count as one line. A line that most prompts of an agent contain belongs to the agent's frame. Text
+that differs between prompts (a date, a working directory) breaks the prefix if more frame follows.
 Every prompt passes through a simulated cache twice: as it is, and with such text moved to the end
 and the tools sorted. The difference is the potential saving.
 No text is kept, only hashes, except the names of models and tools.
@@ -35,13 +35,13 @@ MAX_LINES = 1_000
 MAX_HOMES, MAX_COUNTED, MAX_CACHED = 20_000, 6_000, 40_000
 """Maximum lines that identify agents, lines counted per agent, and cached prompt offsets."""
 
-_MEMORY = 64  # prompts after which the counts of an agent are halved
+_MEMORY = 64  # prompts after which an agent's counts are halved
 _STEP = 256  # characters between two offsets in the simulated cache
 _HEAD = 2_000  # characters at the beginning of prompts by which an agent is recognized
 _ALIKE = 0.06  # share of these characters that two prompts of an agent have in common
 _FRAME = 0.6  # share of an agent's prompts that contain a line of its frame
-_USUAL = 0.3  # share of prompts that a finding must occur in
-_WORTH = 0.02  # minimum share of the prompt that is reported
+_USUAL = 0.3  # share of prompts in which a finding must occur
+_WORTH = 0.02  # minimum share of the prompt for a finding to be reported
 
 _FIXED = ("system", "developer", "tools")
 _SHORT, _LONG = 500, 4_000  # characters that may differ at a system prompt's end, and before it
@@ -82,7 +82,7 @@ class Advice(NamedTuple):
         agent: its model and tools.
         prompts: number of sampled prompts; older ones count less.
         found: share of their text that an unlimited cache would hold.
-        could: the same, if the advice had been applied.
+        could: the same, had the advice been followed.
         sentences: what breaks its prefixes, or where they diverge.
     """
 
@@ -102,7 +102,7 @@ class _Line(NamedTuple):
         role: role of its message.
         at: its offset in its message, in characters.
         text: the text; empty for tools.
-        unordered: the key, but independent of the order of the tools.
+        unordered: like `key`, but independent of the order of the tools.
     """
 
     key: int
@@ -166,7 +166,7 @@ class Advisor:
         could = self._pass(
             hash((salt, "could")), [(line.unordered, line.size) for line in kept + behind]
         )
-        if counts["prompts"] >= _LEARNT + 2:  # the cache has seen prompts with lines moved
+        if counts["prompts"] >= _LEARNT + 2:  # the cache has seen prompts with moved lines
             _judge(agent, lines, kept, now, could)
             counts["billing"] += _BILLING in body
             counts["thoughts"] += 0 if template.keeps_thoughts else _thoughts(spans)

@@ -42,7 +42,7 @@ BYTES_PER_TOKEN = 4
 Floats = npt.NDArray[np.float64]
 
 Demand = tuple[Floats, Floats]
-"""Depths in a prompt, as ascending shares of it, and the requests expected to share each."""
+"""Depths in a prompt, as ascending shares of it, and how many requests may share each."""
 
 
 class Prompt(Protocol):
@@ -70,7 +70,7 @@ class PrefixMatch(NamedTuple):
         chain: the prompt.
         tokens: its length for each model.
         shares: share of it, in 0..1, that each slot has cached.
-        demand: how many requests share how much of it; None when nothing is known.
+        demand: how many requests share which part of it; None when nothing is known.
         again: by slot, the share of the evicted text that is requested again, relative to the
             prompt's uncached part; None if every cache has room.
         fetched: share of the prompt that takes as long to compute as each slot takes to fetch its
@@ -93,7 +93,7 @@ class PrefixWatcher(Protocol):
         ...
 
     def ended(self, receipt: Receipt, *, ok: bool, share: float | None) -> None:
-        """Handle the end of an entry's request; also called for entries of other pickers."""
+        """Handle the end of an entry's request; also called for other pickers' entries."""
         ...
 
     def cleared(self, slot: int) -> bool:
@@ -153,7 +153,7 @@ class PrefixBeliefs:
             prompt: the request.
             weights: the adapter that serves it; empty for the endpoints' own models.
             models: the models to estimate tokens for.
-            guess: tokens by another estimate; shape ``(len(models),)``.
+            guess: tokens by a different estimate; shape ``(len(models),)``.
             capacity: number of slots.
             now: monotonic seconds.
         """
@@ -176,7 +176,7 @@ class PrefixBeliefs:
         return PrefixMatch(chain, tokens, shares, demand, again, fetched)
 
     def chain(self, prompt: Prompt, weights: str = "") -> Chain:
-        """Hash the prompt; prompts with different salts or weights share nothing."""
+        """Hash a prompt; prompts with different salts or weights share nothing."""
         return self._read(prompt, weights, prompt.spans)[0]
 
     def _read(
@@ -184,7 +184,7 @@ class PrefixBeliefs:
     ) -> tuple[Chain, bytes | None]:
         """Return the hashes of the prompt made of these spans, and its text.
 
-        The text is None where a simulator's subclass has only hashes: then no length is estimated.
+        The text is None if a simulator's subclass has only hashes; then no length is estimated.
         """
         text = "".join(spans).encode("utf-8", "surrogatepass")
         salt = f"{prompt.salt}\0{weights}" if weights else prompt.salt
@@ -209,7 +209,7 @@ class PrefixBeliefs:
             self.index.resize(capacity)
 
     def rekey(self, key: bytes) -> None:
-        """Switch to another secret, and forget all entries hashed with the old one."""
+        """Switch to a different secret, and forget all entries hashed with the old one."""
         self._hasher = PromptHasher(key)
         for slot in range(self._slots):
             self.index.drop(slot)
@@ -307,7 +307,7 @@ class PrefixBeliefs:
         """Record blocks that entered a slot's cache.
 
         If they begin a prompt and their first block is new to the slot, the text index learns the
-        engine's name for it, provided that only one request in flight can have stored it. Replayed
+        engine's name for it, if only one request in flight could have stored it. Replayed
         events (`past`) may belong to requests that have ended, so no names are learned from them.
         """
         self.blocks_held.stored(slot, model, event)
@@ -323,7 +323,7 @@ class PrefixBeliefs:
     def removed(self, slot: int, hashes: Sequence[int | bytes], tier: int = 0) -> None:
         """Record blocks that left a slot's tier of memory.
 
-        A prompt is gone with its first block, unless another tier has a copy.
+        A prompt is gone once its first block is, unless another tier has a copy.
         """
         known = self._roots.get(slot, {})
         for name in self.blocks_held.removed(slot, hashes, tier):

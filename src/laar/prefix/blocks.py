@@ -34,11 +34,11 @@ from xxhash import xxh3_64_intdigest
 from laar.prefix.lengths import Weighed
 
 MAX_HASHED_BYTES = 4 << 20
-"""Text beyond this counts as uncached. It is the longest context served today, 1M tokens."""
+"""Text beyond this counts as uncached. The longest contexts served today, 1M tokens, fit."""
 
 RUN = 32
-"""Blocks hashed and remembered together: 2 KiB at a prompt's start, 32 KiB from 32 KiB on. Fewer
-would need more look-ups, and more would leave more blocks at the end to hash one by one."""
+"""Blocks hashed and remembered together: 2 KiB at a prompt's start, 32 KiB beyond its first 32 KiB.
+Fewer would need more look-ups, and more would leave more blocks at the end to hash one by one."""
 
 MAX_KNOWN = 16_384
 """Runs remembered, 8 MB; beyond that the table is cleared."""
@@ -64,7 +64,7 @@ class Chain:
     Args:
         hashes: one unsigned 64-bit integer per block; entry ``i`` covers blocks ``0..i``.
         total_bytes: length of the prompt in UTF-8, including the partial last block.
-        weighed: how its length was estimated; None if there was no text for that.
+        weighed: how its length was estimated; None without a text to estimate it from.
         others: hashes of the same prompt in the arrangements of other chat templates, to learn
             the model's template.
         tokens: its length if it is one prompt of token ids; 0 if it must be estimated.

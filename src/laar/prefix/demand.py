@@ -5,8 +5,8 @@ that serves some of the requests. The first one there pays for all that follow, 
 copy depends on their number. The estimate is the number of recent requests (Lindy's law: a prefix
 that was requested often keeps being requested).
 
-Requests are counted only at a few depths of the prompt, ever further apart, so that a request costs
-at most 24 look-ups at any length. Counts fade with `HORIZON_S`.
+Requests are counted only at a few depths of the prompt, ever further apart, so that a request takes
+at most 24 look-ups, whatever its length. Counts fade with the time constant `HORIZON_S`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy.typing as npt
 from laar.prefix.blocks import ENDS, Chain, blocks_in
 
 HORIZON_S = 60.0
-"""Seconds that requests count for, and are expected for: about as long as a popular prefix stays in
-the cache of a busy endpoint."""
+"""Seconds for which past requests count and future ones are expected: about as long as a popular
+prefix stays in the cache of a busy endpoint."""
 
 _FORGOTTEN_S = 3.0 * HORIZON_S  # by then a single request has faded to a twentieth
 
@@ -29,7 +29,7 @@ MAX_PREFIXES = 65_536
 
 _PLACES_BYTES = (256, 512, *(scale << power for power in range(9, 20) for scale in (2, 3)))
 PLACES = list(map(blocks_in, _PLACES_BYTES))
-"""Prompt depths at which to count, in blocks, up to 1.5 MiB; each is 1.3 to 2 times the last."""
+"""Depths at which to count, in blocks, up to 1.5 MiB; each is 1.3 to 2 times the previous one."""
 _ENDS = np.array([ENDS[block] for block in PLACES], np.float64)
 
 
@@ -56,7 +56,7 @@ class PrefixDemand:
     def expected(
         self, chain: Chain, now: float
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
-        """Return depths in the prompt, as shares of it, and the requests that share each.
+        """Return depths in the prompt, as shares of it, and how many requests share each.
 
         No known request shares more than the last depth. None if no request shares any of it.
         """

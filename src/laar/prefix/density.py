@@ -1,8 +1,8 @@
 """Bytes of prompt per token, from the prompt lengths that engines report.
 
 The index counts bytes, an engine's cache counts tokens. English prose has four bytes per token;
-code, JSON, and most languages have fewer, and an index that overestimates such a cache twofold
-expects prefixes that were evicted long ago.
+code, JSON, and most languages have fewer, and an index that overestimates a cache by a factor of
+two expects prefixes that were evicted long ago.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _PRIOR_TOKENS = 20_000.0
 _MEMORY_TOKENS = 2_000_000.0
 """Tokens after which earlier prompts count for half: traffic changes."""
 _LEAST, _MOST = 0.25, 16.0
-"""Bounds: images are many tokens in few bytes, and an engine's report may be wrong."""
+"""Bounds: an image has many tokens in few bytes, and an engine's report may be wrong."""
 
 
 class Density:

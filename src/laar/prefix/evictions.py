@@ -1,6 +1,6 @@
 """The probability that evicted text is requested again, by its age.
 
-A prompt that is prefilled takes room in its endpoint's cache. If the cache is full, the least
+A prefilled prompt takes up room in its endpoint's cache. If the cache is full, the least
 recently used text is evicted. That costs nothing if it is never requested again, and a full prefill
 if its conversation continues. The age of the evicted text tells the two apart: an endpoint whose
 oldest prompts are from yesterday loses nothing; one whose oldest were used half a minute ago loses
@@ -8,9 +8,9 @@ prompts that are about to return.
 
 So returns are counted by age, over the whole fleet: of the text that was not requested during the
 first `a` seconds after its use, the share that is requested before `2 a` (a life table in half
-octaves, which accounts for text that has not returned yet). The count stops at `2 a` because a
-little more room in a cache keeps text a little longer, not forever. If a cache is much too small
-for all requests, that share is rightly small.
+octaves, which accounts for text that has not returned yet). The count stops at `2 a` because
+a little more cache keeps text a little longer, not forever. In a cache that is much too small for
+all requests, that share is small, and should be.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_SHARE = 0.75
 """Cap on the share: text that returns evicts other text in turn, which multiplies evictions by
 1 / (1 - share), at most four."""
 
-_DOUBT_BYTES = 100_000.0  # added to the bytes seen: a few prompts prove nothing
+_DOUBT_BYTES = 100_000.0  # added to the bytes seen, since a few prompts prove nothing
 
 
 class Evictions:

@@ -10,15 +10,15 @@ There are two structures over the same chained hashes:
   exact to the block, and a use never has to move when others branch off it.
 
 A prompt is entered at the decision, so that a burst with one prefix sticks together; the entry is
-retracted if the request fails. Blocks become *proven* when a request over them has succeeded: each
-block in the index is proven or claimed by an open request at any time.
+retracted if the request fails. Blocks become *proven* when a request over them has succeeded: at
+any time, each block in the index is proven or claimed by an open request.
 
 When the engine reports fewer cached tokens than the index expected, the blocks of *that* prompt are
 not the ones to forget: the engine has just computed them (removing them, as GORGO's optional
-feedback does, sends the next turn of the conversation elsewhere). A single miss may have another
-reason, such as an adapter unknown here. But if a miss of another prompt follows, everything last
-used no later than the older of the two is forgotten: an LRU cache has lost that too. So an endpoint
-of unknown capacity, or one whose restart was not seen, corrects itself.
+feedback does, sends the next turn of the conversation elsewhere). A single miss may have a
+different reason, such as an adapter unknown here. But if a second prompt misses too, everything
+last used no later than the older of the two is forgotten: an LRU cache has lost that as well. So an
+endpoint of unknown capacity, or one whose restart was not seen, corrects itself.
 
 The index is an estimate. Generated text is unknown until it returns in the next turn; engines pin
 running requests and share blocks among adapters by their own rules. Memory is bounded by
@@ -42,7 +42,7 @@ from laar.prefix.blocks import ENDS, Chain
 from laar.prefix.segments import Segments, give, shared_blocks, shared_from
 
 MAX_BYTES = 128 << 20
-"""The caches of 100 endpoints with 500k tokens each: at least 2 million blocks of chats."""
+"""Fits the caches of 100 endpoints with 500k tokens each: at least 2 million blocks of chats."""
 
 DEFAULT_CAPACITY_BYTES = 2_000_000
 """Capacity assumed until an engine's is known: 500k tokens of 4 bytes, common for 7-14B models."""
@@ -88,7 +88,7 @@ class _Cache:
     claims: dict[int, array[int]] = field(default_factory=dict)  # hashes of open requests, by stamp
     by_head: dict[int, _Use] = field(default_factory=dict)
     by_age: OrderedDict[int, _Use] = field(default_factory=OrderedDict)
-    missed: array[int] | None = None  # the prompt of a miss not yet confirmed by another
+    missed: array[int] | None = None  # the prompt of a miss not yet confirmed by a second
     missed_stamp: int = 0  # stamp of the use that had proven that prompt
     root_blocks: int = 0  # blocks covered by the engine's first block; 0 while unknown
 
@@ -197,7 +197,7 @@ class PrefixIndex:
     def settle(self, receipt: Receipt, cached_fraction: float | None = None) -> bool:
         """Record that a request succeeded: its prompt is cached now, and most recently used.
 
-        Return False for a void receipt: another endpoint may have the slot.
+        Return False for a void receipt: the slot may belong to a different endpoint.
 
         Args:
             receipt: the receipt from `insert`.
@@ -227,7 +227,7 @@ class PrefixIndex:
         Its capacity becomes unknown. Takes a few microseconds per use.
         """
         cache = self._caches[slot]
-        cache.claims.clear()  # open receipts become void: another endpoint may get the slot
+        cache.claims.clear()  # open receipts become void: the slot may be reused
         self.clear(slot)
         cache.root_blocks = 0
         self.room_bytes[slot] = DEFAULT_CAPACITY_BYTES
@@ -235,8 +235,8 @@ class PrefixIndex:
     def clear(self, slot: int) -> None:
         """Forget the slot's cached prompts: its cache was emptied, or the engine restarted.
 
-        Claims of open requests are kept. An engine reports that it emptied its cache together with
-        the blocks of the next request, which is one of these.
+        Claims of open requests are kept. An engine reports an emptied cache only together with the
+        blocks of the next request, which is one of these.
         """
         cache = self._caches[slot]
         while cache.by_age:
@@ -254,7 +254,7 @@ class PrefixIndex:
         )
 
     def set_first_block(self, slot: int, first_bytes: float) -> None:
-        """Set how much prompt text a first block of the slot's engine holds, unless it is known."""
+        """Set how much text a first block of the slot's engine holds, unless that is known."""
         cache = self._caches[slot]
         if cache.root_blocks:
             return
@@ -302,7 +302,7 @@ class PrefixIndex:
         self._fit(self._caches[slot])
 
     def dump(self, max_blocks: int) -> list[Kept]:
-        """Return the latest uses over all slots, the oldest first, with at most `max_blocks`.
+        """Return the latest uses over all slots, the oldest first, up to `max_blocks` in total.
 
         Claims count as unproven uses. The arrays are the index's own: do not modify them.
         """
@@ -323,7 +323,7 @@ class PrefixIndex:
     def restore(self, uses: Iterable[Kept]) -> int:
         """Restore a result of `dump` into an empty index; return the number of uses.
 
-        Inconsistent parts are skipped: they may come from another version, or a file.
+        Inconsistent parts are skipped: they may come from a different version, or a file.
         """
         if self._segments.by_first:
             return 0
@@ -455,7 +455,7 @@ class PrefixIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Estimated memory that the index takes."""
+        """Estimated memory use of the index."""
         segment_bytes = SEGMENT_BYTES + (len(self._caches) >> 3)  # one bit per slot
         return (
             len(self._segments.by_first) * segment_bytes
@@ -477,5 +477,5 @@ def _along(cache: _Cache, hashes: array[int]) -> Iterator[tuple[_Use, int]]:
 
 
 def _proven(cache: _Cache, hashes: array[int]) -> int:
-    """Return the number of leading blocks of a prompt that a successful request has used."""
+    """Return how many leading blocks of a prompt successful requests have used."""
     return max((min(use.proven, held) for use, held in _along(cache, hashes)), default=0)

@@ -1,14 +1,14 @@
 """Prompt lengths in tokens, estimated from the conversation and the characters of the text.
 
-A fixed ratio of characters to tokens is off by a factor of two if prose, JSON and code are
-mixed. Tokenizers have common habits, though: most words are one token, a number is a token per one
+A fixed ratio of characters to tokens is off by a factor of two for a mix of prose, JSON and code.
+But tokenizers have habits in common: most words are one token, a number is a token per one
 to three digits, a symbol is about half a token, a line starts a new token. So a text's length is
 computed as a weighted count of its characters and of the points where one character class follows
 another. On prose, code, markup, tables and texts in twenty languages, the weights below are within
-15 % of four tokenizers for four of five texts; with a flat four bytes per token, for two of five.
+15 % of four tokenizers for four out of five texts; a flat four bytes per token is, for two.
 
 The weights of each model are learned from the lengths that its engines report (recursive least
-squares); after thirty reports they are within 15 % for nine of ten texts. Images and the tokens
+squares); after thirty reports they are within 15 % for nine out of ten texts. Images and the tokens
 that a chat template adds to a message have weights like the others.
 
 Once an answer in a conversation has reported its tokens, they are used for the known part; the
@@ -48,14 +48,14 @@ MAX_MODELS = 256
 """Models with learned weights, 6 kB each; beyond that the table is cleared."""
 
 MAX_LOOK = 256
-"""Blocks looked up from a prompt's end: a turn of 64 KiB and more."""
+"""Blocks looked up from a prompt's end: a turn of 64 KiB or more."""
 
 _WINDOWS, _WINDOW_BYTES = 12, 128
-"""Number and length of samples of a long text: 2 % error, and 20 us for any length."""
+"""Number and length of samples from a long text: 2 % error, and 20 us at any length."""
 
 _LEAST, _MOST = 0.05, 5.0  # tokens per byte
 _MOST_OF_IMAGE = 20_000.0  # tokens
-_MOST_SPREADS = 3.0  # cap on the error of a report, in standard deviations
+_MOST_SPREADS = 3.0  # cap on a report's error, in standard deviations
 _RENEWAL = 0.005  # share of the initial uncertainty added with each report: traffic changes
 
 Floats = npt.NDArray[np.float64]
@@ -105,7 +105,7 @@ _FIRST = np.array(
     + [begun for _, _, begun in _WEIGHTS]
     + [_TOKENS_OF_PROMPT, _TOKENS_OF_MESSAGE, _TOKENS_OF_IMAGE]
 )
-# The weights may all be off together by a third, and each by a half.
+# The weights may all be off by a third in common, and each by a half on its own.
 _UNSURE = np.outer(0.3 * _FIRST, 0.3 * _FIRST) + np.diag((0.5 * _FIRST + 0.02) ** 2)
 _SCATTER = 0.1  # relative scatter of reports for the same text
 
@@ -188,7 +188,7 @@ class PromptLengths:
             chain: the prompt.
             text: its text.
             models: the models to estimate for.
-            guess: tokens by another estimate; shape ``(len(models),)``, as is the result.
+            guess: tokens by a different estimate; shape ``(len(models),)``, as is the result.
         """
         total = len(text)
         if not total:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 _FEW_HOLDERS = 32
-"""Up to this number, holders are processed one by one, which is faster than whole columns."""
+"""Up to this many holders are processed one by one, which is faster than whole columns."""
 
 
 @dataclass(slots=True, eq=False)
@@ -155,7 +155,7 @@ def shared_blocks(one: array[int], other: array[int]) -> int:
 def shared_from(part: array[int], hashes: array[int], depth: int) -> int:
     """Return the number of blocks that ``part`` and ``hashes[depth:]`` share, at least 1.
 
-    If chained hashes are equal at one depth, they are equal at all earlier ones: bisection works.
+    If chained hashes are equal at one depth, they are at all earlier ones, so bisection works.
     """
     most = min(len(part), len(hashes) - depth)
     if part[most - 1] == hashes[depth + most - 1]:

@@ -105,7 +105,7 @@ class Templates:
     """The templates of all models.
 
     Attributes:
-        known: templates by model as revealed by engines; these are not learned.
+        known: templates by model, as revealed by engines; they are not learned.
     """
 
     def __init__(self) -> None:

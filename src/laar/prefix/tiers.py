@@ -1,9 +1,9 @@
 """Copies of KV blocks in slower memory than the device's, and the time to fetch them.
 
 Blocks evicted from an engine's device may remain on its host, and beyond that on disk or at a peer.
-Fetching a block takes a fraction of the time to compute it: a fifth from the host, two fifths from
-further away, until first tokens show how long it takes at an endpoint. So a prompt goes where
-fetching plus computing takes the least time.
+Fetching a block takes a fraction of the time to compute it: a fifth is assumed from the host, two
+fifths from further away, until first tokens show how long it takes at an endpoint. So a prompt goes
+where fetching plus computing takes the least time.
 
 Caches evict the end of a prompt first, so its blocks are on the device, then on the host, then
 further away.
@@ -51,7 +51,7 @@ class Tiers:
         self._paces.pop(slot, None)
 
     def fetched(self, slot: int, blocks: array[int], found: int) -> float:
-        """Return how many blocks could be computed in the time to fetch a slot's slower copies.
+        """Return how many blocks could be computed in the time it takes to fetch the slower copies.
 
         Args:
             slot: the endpoint.

@@ -2,8 +2,8 @@
 
 Engines name a block by their own hash: vLLM's depends on its algorithm, seed and release, and
 SGLang's differs. So no engine's scheme is imitated here. An event carries the token ids of its
-blocks; they are hashed again, chained as in the engine, under the adapter and the cache salt. The
-engine's own names serve to find a block's parent, and the block that was removed.
+blocks; they are hashed again, chained as in the engine, with the adapter and the cache salt. The
+engine's own names are used only to find a block's parent, and the block that was removed.
 
 A prompt is matched in two steps. The text index's chain (`laar.prefix.blocks`) identifies a text;
 texts whose blocks have been learned (`TokenBlocks.learn`) map each offset to a block. Each
@@ -13,11 +13,11 @@ ended, so a prompt is known by its earlier turns: all that a cache can hold, exc
 The token at which a prompt leaves all known ones is interpolated; the second prompt that leaves
 there makes it exact, since the token ids of both are known then.
 
-What counts, by endpoint:
+What counts as cached, by endpoint:
 
 * If no event was missed since the cache was empty: exactly the blocks in the events.
 * Otherwise: at least the blocks in the events.
-* Requests in flight always count, and those whose events are late: their blocks will be stored.
+* Requests in flight and those whose events are late always count: their blocks will be stored.
 
 A prompt's blocks are learned from the events themselves if they name the session of a request.
 A session that only the engine gets is sent with each request (`TokenBlocks.expect`), and the blocks
@@ -47,7 +47,7 @@ TokenIds = npt.NDArray[np.uint32]
 
 MAX_BLOCKS = 1_000_000
 """Maximum blocks of all endpoints, about 290 MB: 32 caches of 500k tokens in blocks of 16. Beyond
-that, the endpoint with most of them uses the text index until its cache is empty."""
+that, the endpoint with the most uses the text index until its cache is empty."""
 
 MAX_TEXTS = 400_000
 """Maximum blocks of text with known engine blocks, about 60 MB: 750 conversations of 400 kB. A text
@@ -218,7 +218,7 @@ class TokenBlocks:
             self._slots[fullest].left_out = True
 
     def removed(self, slot: int, hashes: Sequence[int | bytes], tier: int = 0) -> list[int | bytes]:
-        """Remove blocks that left a cache or slower memory; return those without another copy."""
+        """Remove blocks that left a cache or slower memory; return those with no copy left."""
         held = self._slots.get(slot)
         gone: list[int | bytes] = []
         if held is None:
@@ -311,7 +311,7 @@ class TokenBlocks:
         """Expect a request's KV events by its session; return it, or "" if the slot has no events.
 
         Args:
-            session: what the engine gets as the request's session.
+            session: the session that is sent to the engine with the request.
             slot: the slot that it is sent to.
             chain: its prompt.
             tokens: estimated length of the prompt.
@@ -346,7 +346,7 @@ class TokenBlocks:
     def _take_expected(
         self, session: str, model: str, parent: int, own: array[int], size: int
     ) -> None:
-        """Append blocks to those of a session's request; the first may follow cached blocks."""
+        """Append blocks to those of a session's request; the first may continue a cached part."""
         expected = self._expected[session]
         blocks, before, is_first = expected.blocks, len(expected.blocks), not expected.blocks
         if not is_first and blocks[-1] != parent:
@@ -443,8 +443,8 @@ class TokenBlocks:
     ) -> npt.NDArray[np.float64] | None:
         """Replace the text index's shares of a prompt by those from events.
 
-        Return by slot the share that takes as long to compute as its slower copies to fetch; None
-        if there are no such copies.
+        Return by slot the share whose computation takes as long as fetching the slower copies; None
+        if there are none.
 
         Args:
             chain: the prompt.
@@ -486,7 +486,7 @@ class TokenBlocks:
     def _place(self, model: str, chain: Chain) -> tuple[int, _Text] | None:
         """Return how many bytes of a prompt have known blocks, and by which text.
 
-        A prompt that continues after a text's last whole block is assumed to continue all of it.
+        A prompt that continues after a text's last full block is assumed to continue all of it.
         """
         depth, text = self._deepest(self._known.get(model, {}), chain)
         if text is None:

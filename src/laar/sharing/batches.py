@@ -2,7 +2,7 @@
 
 JSON is readable by operators, and msgspec parses and validates it as fast as any other format. A
 record is a list that begins with its tag; hashes are base64. Input is untrusted: invalid loads and
-records are skipped and counted, and batches of another schema or namespace are rejected.
+records are skipped and counted, and batches with a different schema or namespace are rejected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from laar.sharing.records import Count, Load, Record, Text, valid
 SCHEMA = 3
 
 MAX_BATCH_BYTES = 4 << 20
-"""Longest batch accepted. All loads of 10,000 endpoints are 1 MB, the longest chain 50 kB."""
+"""Longest batch accepted. All loads of 10,000 endpoints take 1 MB, the longest chain 50 kB."""
 
 _FEW = Meta(max_length=20_000)
 
@@ -67,7 +67,7 @@ def read_batch(namespace: str, data: bytes) -> tuple[Batch, int]:
     """Read a batch; return it and the number of its invalid loads and records.
 
     Raises:
-        Unreadable: too long, not a batch, or of another schema or namespace.
+        Unreadable: too long, not a batch, or with a different schema or namespace.
     """
     if len(data) > MAX_BATCH_BYTES:
         raise Unreadable("too-long")

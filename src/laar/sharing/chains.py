@@ -2,7 +2,7 @@
 
 Hashes are chained, so if two chains agree at one block they agree on all before it. A chain that
 continues one already sent is sent as an anchor (a position in that chain and its hash) plus the
-blocks after it. So a turn of a conversation sends only its new part, not the whole prompt.
+blocks after it. So a turn of a conversation sends only its new part, not the full prompt.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from array import array
 from laar.latest import Latest
 
 MAX_ANCHORS = 131_072
-"""Positions remembered by hash: some 20 MB for chats, some 120 MB for agents with 400 KB prompts.
+"""Positions remembered by hash: about 20 MB for chats, 120 MB for agents with 400 KB prompts.
 The least recently used is evicted. A sender refers only to the newer half of the positions that it
 remembers."""
 

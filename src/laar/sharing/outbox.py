@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from laar.sharing.sharing import Sharing
 
 BATCH_RECORDS = 128
-"""Records per batch. A picker applies a batch in one go: some 3 ms."""
+"""Records per batch. A picker applies a batch without interruption, in about 3 ms."""
 
 _BATCH_BYTES = 32 << 10  # maximum per batch, without its last record and its loads
 
@@ -24,14 +24,14 @@ AT_ONCE_BYTES = 256 << 10
 does not block the event loop."""
 
 MAX_WAITING_BYTES = 16 << 20
-"""Bytes of records that may wait while the store is unreachable: half a minute at 1,000 decisions a
-second. Beyond it the oldest are dropped, which costs cache hits; loads are never dropped."""
+"""Bytes of records that may wait while the store is unreachable: half a minute at 1,000 decisions
+per second. Beyond it the oldest are dropped, which costs cache hits; loads are never dropped."""
 
 _BEATS = 3.0
 """Heartbeats in a lease: if all of them are missed, the connection counts as lost."""
 
 FULL_S = 5.0
-"""Seconds between batches with all loads: the effect of a lost batch lasts no longer."""
+"""Seconds between batches with all loads: a lost batch has no effect for longer than this."""
 
 _RECORD_BYTES = 64  # size of most records when serialized
 
@@ -48,7 +48,7 @@ class Outbox:
         """Called when there is something to send; called again before `batches` only if urgent."""
         self._announced: bool | None = None
         self.closed = False
-        """There are no other pickers and never will be: nothing is queued."""
+        """There are no other pickers, and never will be, so nothing is queued."""
         self.waiting_bytes = 0
         self.sent: Counter[str] = Counter()
         """Records by kind."""

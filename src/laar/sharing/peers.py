@@ -1,8 +1,8 @@
 """The requests that other pickers have in flight, summed per endpoint into this picker's tables.
 
 A picker's load at an endpoint is a state that only it writes, so the sum over pickers needs no
-agreement: records may be lost, duplicated or late, and the next one corrects them. Loads are held
-by lease: those of a picker that sends nothing for `lease_s` no longer count.
+agreement: records may be lost, duplicated or late, and the next one corrects them. Loads are
+leased: those of a picker that sends nothing for `lease_s` no longer count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_PEERS = 256
 """Maximum pickers remembered, including those that left; the one silent for longest is dropped."""
 
 MAX_LOADS = 20_000
-"""Maximum endpoints with a load of one other picker: as many as a batch may have."""
+"""Maximum endpoints at which one other picker has a load: as many as a batch may have."""
 
 FORGET_S = 600.0
 """Seconds of silence after which a picker and its batch numbers are forgotten."""
@@ -32,7 +32,7 @@ TAG_CHARS = 6
 
 
 def tag_of(origin: str) -> str:
-    """Return the prefix of a picker's decision ids, which routes reports of outcomes to it."""
+    """Return the prefix of a picker's decision ids, which routes outcome reports to it."""
     size = TAG_CHARS // 2
     return blake2b(origin.encode(), digest_size=size, person=b"laar-decision").hexdigest()
 

@@ -1,4 +1,4 @@
-"""The prefix index shared between pickers: each also records the others' prompts."""
+"""The prefix index shared between pickers: each one also records the others' prompts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ends = Callable[[float], None]
 
 CLEAR_ONCE_S = 5.0
 """Pickers notice an endpoint's restart at different times. Only one clearing in this period counts:
-a second one would forget the prompts entered after the first."""
+a second one would drop prompts entered after the first."""
 
 MAX_OPEN = 65_536
 """Maximum open entries kept for one other picker; beyond it, the oldest counts as ended."""
@@ -63,7 +63,7 @@ class SharedPrefixes:
             self.sharing.outbox.add(Entered(entry, address, size, known, anchor, to_bytes(tail)))
 
     def ended(self, receipt: Receipt, *, ok: bool, share: float | None) -> None:
-        """Send how a prompt's request ended; a miss is evidence for all pickers."""
+        """Tell the others how a prompt's request ended; a miss is evidence for all pickers."""
         entry = self._open.pop(receipt, None)
         if entry is not None:
             self.sharing.outbox.add(
@@ -71,7 +71,7 @@ class SharedPrefixes:
             )
 
     def turn(self, slot: int, receipt: Receipt | None, context: Context) -> None:
-        """Send that a prompt is a turn of a session."""
+        """Tell the others that a prompt is a turn of a session."""
         entry = self._open.get(receipt) if receipt is not None else None
         if entry is not None:
             self.sharing.outbox.add(Turn(entry, self._table.spec(slot).key, context))

@@ -57,7 +57,7 @@ def valid(entries: object, kind: Any) -> Iterator[Any]:
 class Load(NamedTuple):
     """All that one picker has in flight at an endpoint, and its traffic there since it started.
 
-    A state, not a change: the latest load is right, even if earlier ones were lost.
+    A state, not a change: the latest load is correct even if earlier ones were lost.
     """
 
     in_flight: Amount
@@ -79,7 +79,7 @@ class _Record(Struct, array_like=True, forbid_unknown_fields=True):
     kind: ClassVar[str]
     """Name in metrics."""
     soon: ClassVar[bool] = True
-    """Whether the others need it as promptly as a decision."""
+    """Whether the other pickers need it as soon as they need decisions."""
 
     def __init_subclass__(cls) -> None:
         cls.kind = cls.__name__.lower()
@@ -93,7 +93,7 @@ class Entered(_Record, tag="p"):
     """A prompt was sent to an endpoint.
 
     Its chain is the first `known` blocks of a chain that ends or has an anchor at `anchor`,
-    followed by `tail`. `entry` identifies it when it ends; ascending per origin.
+    followed by `tail`. `entry` identifies it when it ends, and ascends per origin.
     """
 
     entry: Count
@@ -133,7 +133,7 @@ class StoredAt(_Record, tag="a"):
 
 
 class Turn(_Record, tag="t"):
-    """The prompt of an entry is a turn of a session; its context takes room in a cache."""
+    """The prompt of an entry is a turn of a session; its context takes up room in a cache."""
 
     entry: Count
     address: Text

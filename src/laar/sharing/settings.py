@@ -23,7 +23,7 @@ class SharingSettings:
 
     namespace: Annotated[str, Matches(r"[A-Za-z0-9._-]{1,64}")] = "laar"
     """Name of the deployment: pickers share state only within a namespace. Use one for each
-    fleet of endpoints; splitting a fleet by pool also divides the traffic of the store."""
+    fleet of endpoints; splitting a fleet by pool also divides the store's traffic."""
     flush_ms: Annotated[float, FIXED] = 12.0
     """Milliseconds for which records are gathered before they are sent, counted from the first
     decision among them. The ends of requests wait up to three times as long, to be sent along with
@@ -33,4 +33,4 @@ class SharingSettings:
     """Seconds of silence after which a picker's requests in flight no longer count. A picker
     sends something every third of this time."""
     history_s: Annotated[float, Ge(5), Le(3600)] = 60.0
-    """Seconds of records beyond the last snapshot that the store keeps for starting pickers."""
+    """Seconds of records that the store keeps for starting pickers, besides the last snapshot."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from laar.context.memo import Memo
 
 SAMPLES_A_S = 50.0
-"""Maximum engine samples sent per second: an engine's fit remembers some 500, so more would only
+"""Maximum engine samples sent per second: an engine's fit remembers about 500, so more would only
 add cost."""
 
 HELLO_EVERY_S = 1.0
@@ -100,8 +100,8 @@ class Sharing:
         causes = ("missed", "doubled", "dropped", "unknown-prefix", "lease", "interruption")
         self.lost = Counter(dict.fromkeys(causes, 0))
         """Losses: batches that never arrived (missed), or arrived twice or too late (doubled),
-        records dropped unsent, prompts that continue one not seen here (unknown-prefix), and the
-        ends of leases and of the connection."""
+        records dropped unsent, prompts that continue one not seen here (unknown-prefix),
+        expired leases (lease), and lost connections (interruption)."""
         self.outbox = Outbox(self)
         self.peers = Peers(self)
         self._unseen = Unseen(self)

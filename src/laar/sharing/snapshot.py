@@ -23,8 +23,8 @@ from laar.sharing.sharing import Sharing
 SCHEMA = 1
 
 MAX_BLOCKS = 1 << 20
-"""Maximum blocks of prompts in a snapshot, the latest ones: 11 MB, some 100 busy endpoints' caches.
-Collecting them blocks the event loop for about 10 ms."""
+"""Maximum blocks of prompts in a snapshot, the latest ones: 11 MB, about 100 busy endpoints'
+caches. Collecting them blocks the event loop for about 10 ms."""
 
 MAX_STORED = 8192
 """Maximum stored responses in a snapshot, the latest ones."""
@@ -62,7 +62,7 @@ def snapshot(
         sharing: the picker's sharing.
         now: seconds, monotonic.
         with_key: include the hash secret; only for the picker's own file.
-        place: position in the stream of records up to which the snapshot includes them.
+        place: position in the stream up to which the snapshot includes its records.
     """
     director = sharing.director
     table = director.table
@@ -84,7 +84,7 @@ def snapshot(
         "ns": sharing.settings.namespace,
         "key_id": sharing.key_id,
         "place": place,
-        # The last batch of each picker whose outcomes are included; of this picker, the last sent.
+        # The last batch of each picker whose outcomes are included; for this one, the last sent.
         "seen": sharing.peers.numbers() | {sharing.origin: sharing.outbox.seq},
         "sizes": sizes,
         "stored": director.stored.latest(MAX_STORED),
@@ -114,7 +114,7 @@ def read_snapshot(data: bytes, namespace: str) -> dict[str, Any]:
     """Return the snapshot as plain values; may run on any thread.
 
     Raises:
-        SnapshotFault: damaged, or for another version or namespace.
+        SnapshotFault: damaged, or for a different version or namespace.
     """
     digest, _, body = data.partition(b"\n")
     if len(data) > MAX_SNAPSHOT_BYTES or digest != _digest(body):
@@ -162,8 +162,8 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
         director.stored.heard(object_id, address, session)
     director.engines.restore(document.get("engines"))
     away_s = _age_s(document, sharing.wall_clock())
-    # The store replays batches after a snapshot: a state newer than the snapshot by fewer seconds
-    # may include outcomes that will arrive again.
+    # The store replays batches after a snapshot: a state that is newer than the snapshot by
+    # fewer seconds may include outcomes that will arrive again.
     followed_s = 0.0 if sharing.outbox.closed else sharing.settings.history_s
     if (
         (online := sharing.online) is not None

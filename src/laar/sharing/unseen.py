@@ -1,10 +1,10 @@
 """Expected requests that other pickers have sent but this one has not heard of yet.
 
 All pickers see the same endpoint as the cheapest, and would all send their next request there until
-they hear of each other. So each endpoint is owned by one picker, by rendezvous hashing. At others'
-endpoints a picker expects one request, with the probability that any of them sends one within
-`RECORD_S`. Endpoints of nearly equal cost are thus divided between the pickers; one cheaper by more
-than a request is still chosen by all.
+they hear of each other's. So each endpoint is owned by one picker, by rendezvous hashing. At
+others' endpoints a picker expects one request, with the probability that any of them sends one
+within `RECORD_S`. Endpoints of nearly equal cost are thus divided between the pickers; one that is
+cheaper by more than a request costs is still chosen by all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from laar.sharing.sharing import Sharing
 
 RECORD_S = 0.05
-"""Seconds until nearly all pickers have a record: batching, the network and a busy reader."""
+"""Seconds until nearly all pickers have a record, given batching, the network and busy readers."""
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 

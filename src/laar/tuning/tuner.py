@@ -3,7 +3,7 @@
 Each trial perturbs every weight of the incumbent by an independent lognormal factor, clipped to its
 floor and cap, and measures the result on one window. The step grows on success and shrinks on
 failure so that one trial in five succeeds (Rechenberg). Section 3 of the GORGO paper, with these
-differences, each because the published form was observed to fail:
+differences, each made because the published form was observed to fail:
 
 * Windows are closed cohorts of the candidate's own decisions (see `windows`).
 * Noise. The authors saw large swings between measurements of identical weights, and their incumbent
@@ -42,7 +42,7 @@ GROWTH = 1.5
 """Step factor on success; on failure its inverse fourth root, which balances at one in five."""
 
 SETTLING_SHARE = 8
-"""One settling decision for every eight in the window lets queues of the previous weights drain."""
+"""One settling decision for every eight in the window lets the previous weights' queues drain."""
 
 SLOW_RATIO = 1.5
 LEAST_STRIKES = 3
@@ -52,10 +52,10 @@ p99, or failed beyond the incumbent's share of failures."""
 
 CORNER_DRAWS = 16
 """Maximum samples until a candidate differs from the incumbent: with n weights in a corner of the
-bounds one sample in 2**n is clipped back to the incumbent."""
+bounds, one sample in 2**n is clipped back to the incumbent."""
 
 LONGEST_GAP_S = 60.0
-"""Maximum seconds counted between two calls, and at least 0, since clocks jump."""
+"""Maximum seconds counted between two calls (the minimum is 0), since clocks jump."""
 
 HISTORY = 64
 """Windows kept for the export."""
@@ -90,7 +90,7 @@ class Tuner:
         self._incumbent: Mapping[str, float] = MappingProxyType(clipped)
         self._baseline: WindowScore | None = None  # the incumbent's latest window
         self._remeasure = True
-        self._candidate: Mapping[str, float] | None = None  # it has won once and must win again
+        self._candidate: Mapping[str, float] | None = None  # has won once and must win again
         self.sigma = settings.sigma
         self._trials = self._windows = self._lost_in_a_row = 0
         self._history: deque[WindowScore] = deque(maxlen=HISTORY)

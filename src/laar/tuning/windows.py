@@ -1,8 +1,8 @@
 """Measure the effect of a set of weights on a closed cohort of requests, as one number.
 
 A window is a cohort: the first ``size`` decisions made with its weights, tagged with the window's
-version, and all of their outcomes, however late. This avoids two mistakes. The GORGO paper
-takes the last 128 completions whatever their weights, so with its hop of 32 three quarters of a
+version, and all of their outcomes, however late. This avoids two mistakes. The GORGO paper takes
+the last 128 completions regardless of their weights, so with its hop of 32 three quarters of a
 window belong to other weights. And a window that closes after a number of *completions* omits the
 slowest requests, which rewards weights that make some requests very slow. While a cohort drains,
 the incumbent's weights serve, so a candidate is exposed no longer than its window.
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 _LONGEST_S = 1e9
-"""Longest accepted time: thirty years, which no answer takes; sums of longer ones overflow."""
+"""Longest accepted time: thirty years, longer than any answer; sums of longer times overflow."""
 
 _Latencies = npt.NDArray[np.float64]
 
@@ -51,7 +51,7 @@ class Observed:
 
     Args:
         version: `Weights.version` at the decision.
-        ttft_s: time to first token; the whole time if the answer was not streamed.
+        ttft_s: time to first token; the total time if the answer was not streamed.
         e2e_s: time to the end. Times that are not positive finite numbers count as a failure.
         ok: whether there was an answer.
     """

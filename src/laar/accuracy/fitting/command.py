@@ -44,7 +44,7 @@ def run_fit(
     """Fit an artifact, write it, and print its quality.
 
     Args:
-        outcomes: files from `laar measure`, or of graded answers in other forms.
+        outcomes: files from `laar measure`, or files of graded answers in other forms.
         out: the artifact; an existing one is replaced.
         json_file: file for the held-out figures.
         hold_out: share of the questions reserved for `laar evaluate`; None for the default.
@@ -116,7 +116,7 @@ def run_fit(
 
 
 def _notes(read: Records) -> list[str]:
-    """Return notes on faults in the files, beginning with those of single lines."""
+    """Return notes on errors in the files, beginning with those in single lines."""
     notes = list(read.faults)
     if read.unreadable > len(read.faults):
         notes.append(f"{read.unreadable - len(read.faults)} more lines could not be read")

@@ -1,7 +1,7 @@
 """Evaluate an artifact on queries it was not fitted on.
 
-Two questions are answered: are the probabilities right (Brier score, AUC, calibration error,
-reliability bins), and do the retry terms help where they are used, at attempts 2 and later.
+This answers two questions: are the probabilities right (Brier score, AUC, calibration error,
+reliability bins), and do the retry terms help where they are used, at attempts 2 and later?
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Evaluation:
         reliability: bins of equal width that contain outcomes.
         retries: the effect of the retry terms.
         queries: number of held-out queries.
-        worth: sentences on what choosing models by the artifact gains on these queries.
+        worth: sentences on what is gained by choosing models with the artifact on these queries.
         gain: share of correct first answers, less that of the best model alone; 0 if unknown.
     """
 
@@ -105,7 +105,7 @@ def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> 
 
 
 def _figures(tries: Sequence[Sequence[MeasuredOutcome]]) -> list[float]:
-    """Return share right and mean seconds of first answers, and mean seconds to a correct answer.
+    """Return the share right and mean seconds of first answers, and mean seconds to a correct one.
 
     The last excludes questions that no model answers correctly.
     """

@@ -4,9 +4,9 @@ The features are classes, so outcomes are summed by cell and the regression uses
 fit hardly grows with the data. Language, bucket and task are one-hot encoded with their pairwise
 interactions; the strength of the L2 penalty is chosen by cross-validation over queries.
 
-Every quality figure is held out: queries are split in halves by a hash of their id, the figures
-come from a fit on one half evaluated on the other, and the artifact's coefficients from a fit on
-all. scikit-learn and scipy are imported only here; serving an artifact needs neither.
+Every quality figure is held out: queries are split in half by a hash of their id, the figures come
+from a fit on one half evaluated on the other, and the artifact's coefficients from a fit on all.
+scikit-learn and scipy are imported only here; serving an artifact needs neither.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _STRENGTHS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)  # C, the inverse of the L2
 _FOLDS = 5
 _MAX_LOG_ODDS = 50.0
 _MAX_QUERIES = 20_000  # maximum used to fit the spread of the difficulty
-_WORTH_A_SPREAD = 2.0  # gain in log likelihood: chance exceeds it one time in twenty
+_WORTH_A_SPREAD = 2.0  # gain in log likelihood; by chance, exceeded one time in twenty
 _MIN_RATIO_CHARS = 400  # shorter prompts measure the chat template, not the text
 
 _Floats = NDArray[np.float64]
@@ -126,8 +126,8 @@ def _fit(judged: Sequence[MeasuredOutcome], created: str, data_sha256: str, hold
     second = [outcome for outcome in judged if _held_out(outcome.query_id)]
     if not first or not second:
         raise SettingError(f"{len(judged)} outcomes are too few to fit: measure more queries")
-    # Matrices have about 30 columns: threads of the linear algebra library would only wait for each
-    # other, on a busy machine for twenty times as long as the work takes.
+    # Matrices have about 30 columns: the linear algebra library's threads would only wait for each
+    # other, on a busy machine twenty times as long as the work itself takes.
     with threadpool_limits(1):
         on_first, _ = _artifact(first, created, data_sha256)
         evaluation = evaluate(on_first, second)
@@ -311,7 +311,7 @@ def _cross_validated(
         out = folds == fold
         kept = weight * ~out
         if not (kept[y == 1].sum() and kept[y == 0].sum()):
-            continue  # this fold contains all outcomes of one kind
+            continue  # all outcomes of one kind are in this fold
         intercept, *coefficients = _logistic(x[~out], y[~out], weight[~out], strength)
         log_odds = x[out] @ np.array(coefficients) + intercept
         loss += float(weight[out] @ np.logaddexp(0, np.where(y[out] == 1, -log_odds, log_odds)))

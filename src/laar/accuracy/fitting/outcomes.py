@@ -1,6 +1,6 @@
 """Measured outcomes: one line of JSON per query and model, as written by `laar measure`.
 
-If a query and model occur twice the later line is used.
+If a query and model occur twice, the later line is used.
 """
 
 from __future__ import annotations

@@ -9,13 +9,13 @@ A file has one JSON entry per line, or one JSON array of entries, optionally gzi
 * an outcome of `laar measure`;
 * a decision of the log, or of ``GET /decisions``, with the outcome reported for it as ``correct``,
   or in a separate line: ``{decision_id, correct}``. Without an outcome it is not judged. Retries
-  are left out: they come from questions that other models failed.
+  are left out, since they come from questions that other models failed.
 
 A question is identified by a hash of its text, so that a fit can record which it has seen. If one
 model answers a text at several prompt lengths, each length is a different question. If it answers
 the same text several times in a file, the text does not identify the question (it refers to a
 document that the record does not contain); then an answer is identified by its content and its
-number among answers of the same content. A file that is given twice is read once.
+number among answers with the same content. A file that is given twice is read once.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ MAX_FAULTS_NAMED = 20
 _MAX_LINE_BYTES = 64 << 20
 MAX_TASK_CHARS = 128
 _MAX_LANGUAGE_CHARS = 64
-"""Short, since an artifact's term, at most 256 characters, names a task and a language."""
+"""Short, since a term in an artifact, of at most 256 characters, names a task and a language."""
 _MANY_QUESTIONS = 30
-"""Minimum number of repeatedly answered questions for holding out whole questions, not single
+"""Minimum number of questions with several answers for holding out questions rather than single
 answers."""
 
 _GRADES = ("correct", "score", "grade")
-_LISTS = ("decisions", "records", "outcomes")  # keys of an object that holds only a list of entries
+_LISTS = ("decisions", "records", "outcomes")  # keys of an object that only holds a list of entries
 _OF_DECISION = ("id", "model", "adapter", "task", "language", "bucket_tokens", "completion")
 
 
@@ -75,8 +75,8 @@ class Records:
         faults: the first twenty unreadable entries, each with its file, line and reason.
         unreadable: number of unreadable entries; they are skipped.
         unjudged: number of answers without a verdict; they are skipped.
-        contradictions: number of verdicts reversed by a later entry: at temperature 0 the endpoint
-            is not deterministic, or two runs had different settings.
+        contradictions: number of verdicts reversed by a later entry: the endpoint is not
+            deterministic at temperature 0, or two runs had different settings.
         from_measure: all entries are outcomes of `laar measure`.
         sha256: hash of the files.
     """
@@ -201,7 +201,7 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
 
 
 class _Decided(NamedTuple):
-    """Joins the decisions of a log with outcomes in separate lines, in any order."""
+    """Joins a log's decisions with outcomes in separate lines, in any order."""
 
     decisions: dict[str, dict[str, Any]]
     outcomes: dict[str, bool]
@@ -292,7 +292,7 @@ _Amount = Annotated[float, Field(ge=0, lt=2**31)]
 
 
 def _called(*names: str) -> Any:
-    """Return a field that a file may call by any of these names."""
+    """Return a field that may have any of these names in a file."""
     return Field(default=None, validation_alias=AliasChoices(*names))
 
 
@@ -311,7 +311,7 @@ class _Entry(BaseModel):
     def outcome(
         self, model: str, score: float | None, seconds: float | None, dollars: float | None
     ) -> MeasuredOutcome:
-        """Return one model's outcome; another question of the same text has the same id."""
+        """Return one model's outcome; a different question with the same text has the same id."""
         question = seen = self.question or ""
         prompt_chars = len(question)
         if self.question is None and isinstance(self.messages, list):
@@ -385,7 +385,7 @@ def _present(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _told_apart(files: Sequence[Sequence[list[MeasuredOutcome]]]) -> Iterator[MeasuredOutcome]:
-    """Yield the outcomes, with ids that distinguish questions of the same text.
+    """Yield the outcomes, with ids that distinguish questions with the same text.
 
     Ids do not depend on the files or the order of entries. If many questions are answered several
     times, the ids of answers to one question share a part (`question_of`).

@@ -2,10 +2,10 @@
 
 The first token of a short prompt shows an engine's overhead, queue and jitter; only prompts of very
 different lengths show the time per token. So the slope is the weighted median of the slopes between
-pairs of such prompts (Theil and Sen), each weighted by the difference of its lengths. Its error is
-the standard deviation of this median over resampled answers. The effect of context is chosen from
-a few values; the default is used unless another fits clearly better. An adapter uses the weights of
-its base, so the answers of both share one slope.
+pairs of such prompts (Theil and Sen), each weighted by the difference between its lengths. Its
+error is the standard deviation of this median over resampled answers. The effect of context is
+chosen from a few values; the default is used unless one fits clearly better. An adapter uses
+the weights of its base, so the answers of both share one slope.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LEAST_PAIRS = 10
 _POINTS = 96  # beyond this, answers of similar lengths are replaced by their medians
 _RESAMPLES = 40
 _BENDS = (0.0, 1.0, BEND, 4.0, 8.0, 16.0, 32.0, MAX_BEND)
-_CLEARLY = 0.95  # share of the default bend's error below which another bend replaces it
+_CLEARLY = 0.95  # share of the default bend's error below which a different one replaces it
 
 _Floats = NDArray[np.float64]
 _N = TypeVar("_N", float, _Floats)
@@ -114,8 +114,8 @@ def _line(work: _Floats, seconds: _Floats) -> _Line:
 def _timed(outcomes: Sequence[MeasuredOutcome]) -> tuple[list[MeasuredOutcome], _Floats]:
     """Return the answers whose prompts were not fully cached, and their times.
 
-    These are times to first token if most answers have one, because decoding depends on the answer
-    and not on the prompt.
+    These are times to first token if most answers have them, because decoding depends on the
+    answer rather than the prompt.
     """
     usable = [
         outcome

@@ -7,7 +7,7 @@ physics question in mathematical notation is neither.
 The trust is learned by leaving out data: each fit omits a group of tasks and a fold of the other
 questions. Its log odds on the fold's questions, and on those of tasks that it never saw, show how
 likely a question with such log odds is to belong to the task rather than to an ungraded one. The
-same fits show what routing would gain on unseen tasks, with a trust learned without them.
+same fits show what routing would gain on unseen tasks, with trust learned without them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ counterexample."""
 _STRENGTH = 10.0  # C of the regressions, chosen on questions of nine tasks in five folds
 _MAX_QUESTIONS = 30_000  # maximum to learn words from; larger sets are sampled
 _MAX_GROUPS = 10  # groups of left-out tasks; each costs a fit
-_MAX_LEFT_OUT = 200_000  # questions times tasks in a fit with tasks left out: takes minutes
+_MAX_LEFT_OUT = 200_000  # questions times tasks in a fit that leaves out tasks: takes minutes
 _PRIOR_OUTCOMES = 10.0  # weight of the mean in a task's share of right answers
 _FOLDS = 5  # one fold is left out with each group
 _MIXED = 0.8  # mixed texts per question
@@ -69,9 +69,9 @@ class _LeftOut(NamedTuple):
     Args:
         columns: the tasks in the fit.
         strangers: the tasks left out of it.
-        asked: left-out questions of both kinds of task.
+        asked: questions left out, of both kinds of task.
         log_odds: by question and column.
-        table: the models' shares of right answers in the data of the fit.
+        table: the models' shares of right answers in the fit's data.
         single: the best single model.
     """
 

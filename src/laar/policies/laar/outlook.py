@@ -18,19 +18,19 @@ first token counts twice: for that token, and for the end.
   counts: on average, an answer in flight is half done. Each of them is slowed as much in turn, and
   waits for this prompt if prefills are sequential (`w`), or slows down during it (`s`).
 * `later`: a request that reaches the endpoint while it is still busy with this prompt waits too.
-  Until the work ahead is done, which takes `wait / (1 - load)` seconds as busy periods do, requests
-  arrive at the fleet's rate per endpoint, and each is delayed by `w * read`; those that arrive
-  during this prefill, by half of that on average. So long prompts weigh more than in proportion,
-  and a conversation does not move lightly.
-* `evicted`: a prompt takes room in the endpoint's cache and, if that is full, evicts the least
+  Until the work ahead is done, which takes `wait / (1 - load)` seconds, as in any busy period,
+  requests arrive at the fleet's rate per endpoint, and each is delayed by `w * read`; those that
+  arrive during this prefill, by half of that on average. So the weight of a prompt grows faster
+  than its length, and a conversation is not moved lightly.
+* `evicted`: a prompt takes up room in the endpoint's cache and, if that is full, evicts the least
   recently used text. A share `r` of text of that age is requested again, and must be prefilled
   again (`laar.prefix.evictions`). So a prompt goes where there is room, or where only
   text is evicted that has long been out of use.
 * `queued`: the part of `wait` for a slot in a full engine. Later requests wait for a slot as well;
   their number is uncertain, so four are assumed, as at a load of 0.8.
 * `room`: the part of `wait` for room in the engine's KV cache, if the prompts in flight fill it,
-  until enough of them have ended. One later request waits as long again. The metrics page gives
-  the cache's size; `laar.core.batches` estimates how much of it a token in flight takes.
+  until enough of them have ended. One later request is assumed to wait as long. The metrics page
+  gives the cache's size; `laar.core.batches` estimates how much of it a token in flight takes.
 * `invested`: a prefix that many requests share is worth a copy. It saves them the time by which the
   endpoints that hold the prefix were recently busier, on average, than this one. As many requests
   are expected as came recently (`laar.prefix.demand`), less those that the existing copies would
@@ -42,9 +42,9 @@ The time to load an adapter, or to wait for a free adapter slot, is part of the 
 If the client has an objective for the first token, waiting up to it costs next to nothing, and
 beyond it several times as much: a patient job goes where its prefix is, however far.
 
-Tried and rejected: a lower weight of the round trip, a higher one of first tokens, a charge for the
-whole prompt, cached or not, the long-run mean in addition to `n`, and the text that a
-prompt evicts in turn when it is prefilled again. Decision 0014 has the figures.
+Tried and rejected: a lower weight for the round trip, a higher one for first tokens, a charge for
+the entire prompt, cached or not, the long-run mean in addition to `n`, and the text that a prompt
+evicts in turn when it is prefilled again. Decision 0014 has the figures.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from laar.prefix.beliefs import Demand
 
 _SAME = 0.01  # shares of a prompt that differ by less count as equal
 _MOVES = 0.1  # share of the cost added when a conversation leaves its model
-_HELD = 0.5  # a prompt with this share cached somewhere continues a conversation
+_HELD = 0.5  # a prompt with this share cached somewhere is taken to continue a conversation
 _ONCE = 1.5  # a prefix that is requested less often than this is not worth another copy
 
 
@@ -138,8 +138,8 @@ def _spared(
 ) -> Floats | None:
     """Return the seconds that a copy of the prefix at each candidate would save later requests.
 
-    None if it would save nothing, which is the usual case: mostly, not even a free copy would make
-    another candidate the cheapest.
+    None if it would save nothing, as is usual: most often, not even a free copy would make another
+    candidate the cheapest.
     """
     best = int(total_s.argmin())
     near = (total_s - priced.copy_s < total_s[best]).nonzero()[0]
@@ -182,7 +182,7 @@ def _spared(
 def _moving(view: View) -> Floats | None:
     """Return the factor on the cost for leaving the conversation's model; None if all are 1.
 
-    The factor is 1 for retries, and for models that hold as much of the prompt.
+    The factor is 1 for retries, and for candidates that hold as much of the prompt.
     """
     if np.count_nonzero(view.times_tried):
         return None

@@ -23,7 +23,7 @@ from laar.policies.laar.pricing import FIRST, Price, PricingInputs, asked_of, mo
 def read_elsewhere(
     apart: Apart, view: View, engines: Engines, inputs: PricingInputs, alone: Price
 ) -> Price:
-    """Return the prices, using the pair's price if it is cheaper than the candidate alone.
+    """Return the prices: the pair's if it is cheaper than the candidate alone.
 
     Store in `apart` the prefiller that each price assumes, and the seconds that this choice saves.
 

@@ -44,7 +44,7 @@ class Asked(NamedTuple):
         since: when the engine began the first of them.
         free_at: when the prompts whose first token the picker does not see will be done.
         load: recent work sent, in seconds estimated by c(m) per second.
-        came: the number of requests behind `load` (see `FEW_CAME`).
+        came: the number of requests that `load` is based on (see `FEW_CAME`).
     """
 
     ahead_s: Floats
