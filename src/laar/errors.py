@@ -75,7 +75,7 @@ def unusable_environment(fault: ValueError) -> SettingError:
 
 
 def first_fault(error: ValidationError, whole: str = "the entry") -> str:
-    """Return the first fault in a value and its location, without the value's content."""
+    """Return the first fault in a value, with its location but without the value's content."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"])) or whole
     return f"{where}: {first['msg']}"

@@ -1,4 +1,4 @@
-"""A dictionary with a limit, for what is remembered of clients and endpoints."""
+"""A dictionary with a limit, for what is remembered about clients and endpoints."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@
 
 Each check tests one promise of `laar.Filter`, `laar.Scorer`, `laar.Picker` or `laar.Policy` in
 situations that occur in fleets: one endpoint, a thousand, none scraped yet, nothing cached, models
-without a measurement. laar runs the same checks on its own parts. No check needs pytest, a server
-or a network. A broken promise raises `AssertionError` that names the situation.
+never measured. laar runs the same checks on its own parts. No check needs pytest, a server or a
+network. A broken promise raises an `AssertionError` that names the situation.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ _SITUATIONS: Mapping[str, Callable[[int], View]] = {
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One promise of the contract. Calling it raises `AssertionError` if the promise is broken.
+    """One promise of the contract. Calling it raises an `AssertionError` if the promise is broken.
 
     Args:
         name: the promise, in a few words.

@@ -24,7 +24,7 @@ _REMEDY = "correct it, or delete it and one is rendered from the settings"
 
 
 def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
-    """Return the bootstrap: envoy.yaml next to the settings, or a rendered one.
+    """Return the bootstrap: envoy.yaml next to the settings, else a rendered one.
 
     Raises:
         SettingError: Envoy would not learn the endpoints, could not reach the picker, is not
@@ -54,7 +54,7 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
 def envoy_faults(loaded: Loaded, config: Path) -> list[str]:
     """Return the reasons that would keep Envoy from starting, each with its remedy.
 
-    Ports are not checked: Envoy names one that it can't listen on, and `laar serve` prints that.
+    Ports are not checked: Envoy names any that it can't listen on, and `laar serve` prints that.
     """
     try:
         bootstrap = bootstrap_beside(loaded, config)

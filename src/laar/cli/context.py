@@ -53,8 +53,8 @@ def doctor(
 ) -> None:
     """Show the documents that the context hook finds in a request body, or why it finds none.
 
-    Of several bodies, one per line, the last is shown, after learning from the others.
-    No body leaves this machine, and none of its text is printed.
+    If there are several bodies, one per line, the last is shown, after learning from the others. No
+    body leaves this machine, and none of its text is printed.
     """
     import orjson
 
@@ -62,7 +62,7 @@ def doctor(
 
     settings = _of_route(config_file, route)
     raw = sys.stdin.buffer.read() if body == "-" else Path(body).read_bytes()
-    # One body per line, or a single one over several lines.
+    # One body per line, or a single body over several lines.
     lines = raw.splitlines() if raw.startswith(b"{") else []
     *earlier, last = lines if all(line.endswith(b"}") for line in lines) and lines else [raw]
     diagnosis = diagnose(last, settings, earlier=earlier)
@@ -98,8 +98,8 @@ def advise(
 ) -> None:
     """Report what keeps prompts from sharing a prefix: a date, a path, tools in varying order.
 
-    Prints where each agent's prompts differ, and how much prefill moving that text would save.
-    An agent is a model with its tools. No text of prompts is stored.
+    Prints where each agent's prompts differ, and how much prefill would be saved by moving that
+    text. An agent is a model with its tools. No prompt text is stored.
     """
     import asyncio
 

@@ -1,4 +1,4 @@
-"""`laar doctor`: find the faults of a deployment."""
+"""`laar doctor`: find the faults in a deployment."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from laar.declaring import field_texts
 from laar.envoy.options import BootstrapOptions, Shape
 
 _NAMES = {"eds_path": "eds-file", "endpoint_cas": "endpoint-ca", "listen_host": "listen-address"}
-"""Names of options that differ from their fields'."""
+"""Option names that differ from their fields' names."""
 
 
 def envoy(
@@ -66,7 +66,7 @@ def _parameters() -> Iterator[Parameter]:
             kind = Path | None
         elif field.name == "endpoint_cas":
             kind, default = list[str] | None, None
-        usual = f"--{field.name.replace('_', '-')}"  # Typer adds --no-... to a usual name
+        usual = f"--{field.name.replace('_', '-')}"  # Typer adds --no-... to such a name
         own = [_option(field.name)] if _option(field.name) != usual else []
         option = typer.Option(*own, help=texts.get(field.name))
         mark = Annotated[kind, option]  # type: ignore[valid-type]

@@ -1,7 +1,7 @@
 """`laar explain`: show the cost terms of a request's candidates, with an explanation.
 
 Offline, it builds the picker from its settings, without readings: queues and caches are empty and
-round trips unknown, so only accuracy and speed decide. A running picker (`--url`) also uses its
+round trips are unknown, so only accuracy and speed decide. A running picker (`--url`) also uses its
 readings.
 """
 
@@ -41,7 +41,7 @@ _TERMS = {
 }
 _SCORE = {"score": "{score:.3g}"}
 _HEALTH = {"answers P": "{answers:.2f}", "slow s": "{slow_s:.3f}"}
-"""Columns of numbers, with the format of a candidate's fields."""
+"""Number columns, with the format of a candidate's fields."""
 
 
 def explain(
@@ -94,7 +94,7 @@ def read_headers(lines: list[str]) -> dict[str, str]:
     """Return ``name: value`` lines as a mapping with names in lower case.
 
     Raises:
-        SettingError: a line has no colon, or has a character not allowed in headers.
+        SettingError: a line has no colon, or has a character that headers can't contain.
     """
     found = {}
     for line in lines:
@@ -106,7 +106,7 @@ def read_headers(lines: list[str]) -> dict[str, str]:
 
 
 def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the record of the decision based on the settings alone.
+    """Return the record of a decision based on the settings alone.
 
     Raises:
         LaarError: the settings can't be used, or the request would be refused.

@@ -1,4 +1,4 @@
-"""`laar fit`: learn the success rates and speeds of models from outcomes."""
+"""`laar fit`: learn the models' success rates and speeds from outcomes."""
 
 from __future__ import annotations
 

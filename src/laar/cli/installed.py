@@ -1,8 +1,8 @@
 """Find commands by name: laar's own, and those of installed packages such as laar-lab.
 
-Packages provide entry points in the group ``laar.commands``, named like the command, with dots
+Packages provide entry points in the ``laar.commands`` group, named after the command, with dots
 between the words: ``up`` or ``context.plan``. Each refers to a function for Typer or to a
-`typer.Typer`. A command is imported only when run or listed, so no other command pays for it.
+`typer.Typer`. A command is imported only when run or listed, so others need not pay for it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class InstalledGroup(TyperGroup):
     """A group with laar's own commands, then those of installed packages."""
 
     own: Mapping[str, str] = {}
-    """laar's own commands that are imported when needed, besides the registered ones."""
+    """laar's own commands that are imported when needed, in addition to the registered ones."""
     path = ""
     """Prefix of the packages' entry point names."""
 

@@ -44,7 +44,7 @@ def serve(
     worker_home: Annotated[Path, typer.Option(hidden=True)] = Path(),
 ) -> None:
     """Run the picker: ext_proc, gRPC health, and the admin port with metrics."""
-    gc.disable()  # until `keep_young`; saves a tenth of the startup time, mostly imports
+    gc.disable()  # until `keep_young`; saves a tenth of startup, which is mostly imports
     from laar.settings import load
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the settings are about to be read anyway

@@ -58,7 +58,7 @@ _EXTRA_OF = {
 
 MIN_TABLE_WIDTH = 160  # in a narrower terminal lines wrap, which beats truncated numbers
 FAULT = 2
-"""Exit status for a fault the user can correct."""
+"""Exit status for an error the user can correct."""
 
 
 @contextmanager
@@ -88,8 +88,8 @@ def report_errors() -> Iterator[None]:
 def handle_signals() -> Iterator[None]:
     """Make SIGTERM and SIGHUP end a command like Ctrl-C, including everything it started.
 
-    Ctrl-C is enabled even if it was ignored, as for background jobs of scripts. Commands with
-    their own shutdown replace these handlers.
+    Ctrl-C is enabled even if it was ignored, as in a script's background jobs. Commands with their
+    own shutdown replace these handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -136,11 +136,11 @@ def admin_url(place: str) -> str:
 
 
 def read_token(path: Path | None) -> str | None:
-    """Read the token in a file; None without a file.
+    """Read the token in a file; return None without a file.
 
     Raises:
         OSError: the file can't be read.
-        SettingError: it has several tokens, like the reporters' file.
+        SettingError: it has several tokens, as the reporters' file may.
     """
     if path is None:
         return None

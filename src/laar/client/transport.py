@@ -13,7 +13,7 @@ from laar.client.wire import MAX_ANSWER_BYTES, Completion, Deltas, NotACompletio
 from laar.datalayer.fetching import read_capped
 from laar.errors import SettingError
 
-_ERROR_CHARS = 300  # characters of an error's body: enough to identify it
+_ERROR_CHARS = 300  # characters of an error body: enough to identify it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Reply:
         latency_s: seconds from sending to the last byte.
         ttft_s: seconds from sending to the first token of a streamed answer, including reasoning.
         headers: headers of the answer, names in lower case.
-        completion: the answer; None without one, and `error` has the reason.
+        completion: the answer; None if there is none, and `error` gives the reason.
     """
 
     status: int

@@ -104,7 +104,7 @@ async def until_correct(
 ) -> Outcome:
     """Ask, check, and ask again through the picker until the answer is correct.
 
-    If the check raises, the attempt counts as wrong and its `error` has the exception. A status
+    If the check raises, the attempt counts as wrong and its `error` holds the exception. A status
     that no retry can fix ends the loop.
 
     Args:
@@ -116,7 +116,7 @@ async def until_correct(
         model: model name; a virtual one lets the picker choose, a concrete one restricts it.
         max_attempts: attempts after which the outcome is censored; the paper's cap R.
         stop_when_exhausted: stop once every model has been tried.
-        stream: ask for a stream; attempts then carry their time to first token.
+        stream: ask for a stream; attempts then include their time to first token.
         headers: headers of each attempt, such as ``authorization`` or ``x-laar-task``.
         params: further fields of the body, such as ``max_tokens``; temperature is 0 unless given.
         timeout_s: timeout of one attempt.
@@ -206,7 +206,7 @@ def pause_s(reply: Reply, attempts_made: int) -> float:
 def blocking(call: Callable[P, Coroutine[None, None, T]]) -> Callable[P, T]:
     """Return a synchronous version of a coroutine function, for code without an event loop.
 
-    If an event loop is running, as in notebooks, it blocks that loop and runs in another thread.
+    If an event loop is running, as in notebooks, this blocks that loop and runs in another thread.
     """
 
     @wraps(call)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import orjson
 
 MAX_ANSWER_BYTES = 16 * 2**20
-"""Maximum answer: over ten times the longest output of today's models. In a stream the limit
-applies to the text and to each event, since events add about 250 bytes per token."""
+"""Maximum length of an answer: over ten times the longest output of today's models. In a stream the
+limit applies to the text and to each event, since events add about 250 bytes per token."""
 
 _OF_TOKENS = ("content", "reasoning_content", "reasoning", "tool_calls", "refusal")
 """Fields of a delta that hold model output."""

@@ -8,13 +8,13 @@ the paper's search has a hit rate of 0.20, this one 0.35 or more (`laar lab run 
 
 A path starts at a `seed`: a hash of the scope (tenant, route, model) and of everything before the
 documents. Two prompts that differ there share no cache, so they share no path, and documents under
-an unknown seed keep the order received.
+an unknown seed keep their received order.
 
 Only shared prefixes of orders have nodes. Below them the trie points to the order itself: its tail
 costs 8 bytes per document, and a search compares it without probing.
 
 Guarantees: the result is a permutation; it shares at least as long a path as the received order;
-aligning the result again, against the same index, returns it. Orders are evicted oldest first
+aligning the result again, against the same index, returns it. Orders are evicted, oldest first,
 beyond `capacity_docs` nodes and after `TTL_S`, which keeps the index about as old as the endpoints'
 caches, and by `forget` when an engine reports evictions: each order records its last endpoint. Hash
 collisions affect order, never content.
@@ -35,15 +35,15 @@ from laar.latest import Latest
 
 MAX_BRANCHES = 60
 """Maximum branches per search, about 0.06 ms. A truncated search may find a shorter path. Compared
-with a limit of 100, the hit rate on measured loads is at most 0.0007 lower, and 0.002 with 40."""
+with a limit of 100, the hit rate on measured loads is at most 0.0007 lower (0.002 with 40)."""
 
 _SHALLOW = 32
 """Number of documents for which `MAX_BRANCHES` suffices. Each further one allows one more branch;
 otherwise the search could not reach the end of a long list."""
 
 _MOST_SHARED = 32
-"""Maximum documents of all orders (8 bytes each), as a multiple of `capacity_docs`. That alone does
-not limit them: long orders that differ only in their last document take one position each."""
+"""Maximum documents of all orders (8 bytes each), as a multiple of `capacity_docs`, which alone
+does not limit them: long orders that differ only in their last document take one position each."""
 
 _EXPIRE_AT_ONCE = 32  # per call: a burst of expiries must not cost a request a millisecond
 _FORGET_AT_ONCE = 256  # about 2 ms, when an endpoint's cache is gone; later calls drop the rest
@@ -89,13 +89,13 @@ TTL_S = 900.0
 caches."""
 
 MAX_SCOPES = 32
-"""Maximum pairs of tenant and model with popularity counts, 0.5 MB each; LRU eviction."""
+"""Maximum pairs of tenant and model whose popularity is counted, 0.5 MB each; LRU eviction."""
 
 
 class OrderIndex:
     """Index of orders sent, over all scopes.
 
-    A document position takes 80 to 190 bytes; 900 if many orders differ in the last document only.
+    A document position takes 80 to 190 bytes; 900 if many orders differ only in the last document.
 
     Args:
         capacity_docs: maximum positions: as many documents as fit into all endpoints' caches. May
@@ -185,7 +185,7 @@ class OrderIndex:
     def place(self, seed: int, docs: Sequence[int], now: float, *, endpoint: str) -> None:
         """Record the endpoint of an already recorded order, without counting the request again.
 
-        An order stays with the endpoint that has it until another one is known.
+        An order stays with its endpoint until a different one is known.
         """
         whole = hash((seed, *docs))
         order = self.orders.get(whole)
@@ -223,7 +223,7 @@ class OrderIndex:
             self._drop(whole)
 
     def _send(self, whole: int, order: _Order, endpoint: str) -> None:
-        """Set the last endpoint of an order, as that endpoint's latest; empty if unknown."""
+        """Set an order's last endpoint (empty if unknown), for which it is the latest order."""
         if order.endpoint:
             there = self._sent_to[order.endpoint]
             del there[whole]
@@ -306,7 +306,7 @@ def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple
     No path contains a document twice, so visited documents need not be tracked.
     """
     best, longest = [own], len(own)
-    toll = 1 + len(asked) // 32  # the cost of a branch grows with the number of documents
+    toll = 1 + len(asked) // 32  # a branch costs more with more documents
     left = MAX_BRANCHES + toll * max(0, len(asked) - _SHALLOW)
     stack: list[tuple[tuple[int, ...], dict[int, _Branch | _Order], set[int]]]
     stack = [((), root.below, root.below.keys() & asked)]

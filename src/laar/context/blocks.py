@@ -52,7 +52,7 @@ class Block:
         end: position for a note about their order, after everything that belongs to them.
         labels_stay: the labels are outside the items, so they number positions, not documents.
         quoted: the documents' own text is inside a JSON string.
-        shape: format in which the block was found.
+        shape: the format in which the block was found.
         held: reason why the items must not move; None if they may.
         numbers: start and end of each number in the labels, and the index of the item that it
             numbers; empty if ids may not replace the numbers.
@@ -83,16 +83,16 @@ class Block:
 
 
 DOCUMENT_BLOCKS = ("document", "search_result")
-"""Types of blocks that hold one document each."""
+"""Types of blocks that each hold one document."""
 
 MAX_DOCS = 256
-"""Maximum documents of a list to reorder; bounds the search for an order."""
+"""Maximum documents in a list to reorder; bounds the search for an order."""
 
 MAX_MARKS = 8
 """Maximum delimiters examined per allowed document; bounds scans of texts full of delimiters."""
 
 MAX_SEPARATOR = 16
-"""Maximum length of the text between two documents, which must be the same between all."""
+"""Maximum length of the text between two documents, which must be the same for all pairs."""
 
 
 def block_of(
@@ -164,10 +164,10 @@ def _counted(
 
 
 MAX_HEAD = 40
-"""Maximum length of the text (a tag's or field's name) before the number of an item."""
+"""Maximum length of the text (a tag or field name) before an item's number."""
 
 MAX_LABEL = 64
-"""Maximum length of a label to repeat in a note."""
+"""Maximum length of a label that a note repeats."""
 
 
 def count_up(names: Sequence[str]) -> bool:

@@ -36,7 +36,7 @@ class Text(NamedTuple):
         value: the string, decoded.
         role: role of its message.
         fresh: the text belongs to the last turn.
-        parts: the text is the raw JSON of a message's content with its blocks, or of `documents`.
+        parts: the text is the raw JSON of a message's content blocks, or of `documents`.
     """
 
     path: Path
@@ -59,8 +59,8 @@ def prompt_texts(body: dict[str, object], api: str, raw: bytes | None = None) ->
     Args:
         body: the body, parsed.
         api: the API of the body.
-        raw: the body as received. With it, a content whose blocks are documents is also returned
-            as one text, before the texts of its blocks; with None it is not.
+        raw: the body as received. With it, content whose blocks are documents is also returned as
+            one text, before the texts of its blocks.
 
     Raises:
         Refused: `api` is not ``chat``, ``messages``, ``responses`` or ``completions``.
@@ -121,7 +121,7 @@ def said_before(body: dict[str, object], path: Path) -> bytes:
     if path[0] == "messages":
         before.append(body.get("system"))
     if path[0] == "documents" and isinstance(messages := body.get("messages"), list):
-        # Templates render them after the system prompt.
+        # Templates render these after the system prompt.
         before += takewhile(lambda message: _role(message) == "system", messages)
     at: object = body
     for step in path:
@@ -138,7 +138,7 @@ def _messages(key: str, messages: object, whole: bool) -> Iterator[Text]:
     if not isinstance(messages, list):
         return
     roles = list(map(_role, messages))
-    last = len(roles)  # start of the last turn: after the last answer that a message follows
+    last = len(roles)  # start of the last turn: after the last answer followed by a message
     while last and roles[last - 1] is None:
         last -= 1
     while last and roles[last - 1] is not None:

@@ -1,4 +1,4 @@
-"""A model of an engine's prefix cache with documents as units, to count expected hits.
+"""A model of an engine's prefix cache, with documents as units, to count expected hits.
 
 All documents count as equally long, and only leading ones are reused. The least recently used leaf
 is evicted first. The system prompt, the question, decoded tokens and rounding to KV blocks are

@@ -6,8 +6,8 @@ numbers to ids, and ids in the answer are replaced by the numbers.
 
     [1] a [2] b  ->  [4821] b [7340] a (note: 1 = [7340], 2 = [4821])  ->  "see [4821]"  ->  [2]
 
-An id has four digits: longer than list numbers, not a year, and not in the prompt. If an answer
-bypasses the picker, because it died meanwhile, its citations name no document, not a wrong one.
+An id has four digits: longer than list numbers, not a year, and not in the prompt. If the picker
+dies meanwhile and the answer bypasses it, the citations name no document rather than a wrong one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PLAIN = frozenset(
      "chat_template_kwargs", "cache_salt", "ignore_eos", "session_id", "chat_id", "stop",
      "prompt_cache_key", "safety_identifier", "keep_alive", "include_reasoning", "stop_token_ids")
 )  # fmt: skip
-"""Request fields with which the answer stays plain text; others may ask for tokens, tool calls or a
+"""Request fields that leave the answer plain text; others may ask for tokens, tool calls or a
 grammar."""
 
 _FIELDS = ("content", "reasoning_content", "reasoning", "text")
@@ -105,7 +105,7 @@ def numbered(text: str, block: Block) -> Block:
 
 
 def ids_of(scope: int, keys: Sequence[int], texts: Sequence[str]) -> tuple[str, ...]:
-    """Return an id for each document, the same in all prompts; empty if one has no unused id.
+    """Return an id for each document, the same in all prompts; empty if one can't get an unused id.
 
     Args:
         scope: hash of tenant, route and model.
@@ -141,7 +141,7 @@ class _Text:
 
     def __init__(self, numbers: Mapping[str, str]) -> None:
         self._numbers = numbers
-        self._before = ""  # the character before the next one
+        self._before = ""  # the character before the next piece
         self.held = ""
 
     def feed(self, piece: str, *, end: bool) -> str:

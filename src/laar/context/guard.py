@@ -3,12 +3,12 @@
 A comparison with a control group would overestimate the gain, since a small group shares prefixes
 only within itself. Instead all documents pass through two simulated caches, one in the order sent
 and one in the order received. The gain is the difference in expected hits. Routing and eviction
-lose some hits in either order, so a regression of reported on expected shares scales the
-difference. It includes windows in which new conversations are left unchanged. A route is switched
-off if its gain plus two standard errors is below the minimum, or if its answers are reported to be
+lose some hits in either order, so the difference is scaled by a regression of reported on expected
+shares. It includes windows in which new conversations are left unchanged. A route is switched off
+if its gain plus two standard errors is below the minimum, or if its answers are reported to be
 worse than without reordering; it stays off until `reset`.
 
-A conversation counts once, by its mean, and stays in its group with all turns and retries.
+A conversation counts once, by its mean, and stays in its group with all its turns and retries.
 Otherwise the difficulty of a few popular questions would decide.
 
 De-duplication always saves the text it removes, so only its harm is measured: a share of the
@@ -32,8 +32,8 @@ MAX_SIDES = 20_000
 """Conversations whose group is remembered; older ones join the group of the current window."""
 
 HARM_ERRORS = 3.0
-"""Standard errors by which answers must be worse. The test is repeated after each outcome, so two
-standard errors would be exceeded by chance sooner or later."""
+"""Standard errors by which answers must be worse to count as harmed. The test is repeated after
+each outcome, so two standard errors would be exceeded by chance sooner or later."""
 
 MIN_GAIN = 0.01
 """Minimum increase in the cached share of prompt tokens, since less does not justify changing
@@ -54,7 +54,7 @@ _PRIOR = 0.01  # weight of the prior assumption that all expected hits occur
 
 @dataclass(slots=True)
 class MeanOfMeans:
-    """Mean over conversations of the mean of each one's values, with its squared standard error."""
+    """Mean of the conversations' mean values, with its squared standard error."""
 
     n: int = 0
     _sum: float = 0.0
@@ -89,7 +89,7 @@ class MeanOfMeans:
 
 @dataclass(slots=True)
 class Sides:
-    """Shares of correct answers to changed prompts and to unchanged ones."""
+    """Shares of correct answers, for changed and for unchanged prompts."""
 
     changed: MeanOfMeans = field(default_factory=MeanOfMeans)
     left: MeanOfMeans = field(default_factory=MeanOfMeans)
@@ -118,8 +118,8 @@ class GainGuard:
         off: reordering was switched off.
         harm: it was switched off because answers were worse.
         dedup: state of de-duplication: ``trial``, ``on`` or ``off``.
-        ahead: lead of expected hits over the received order.
-        moved: correct answers with and without reordering.
+        ahead: lead of the expected hits over those in the received order.
+        moved: shares of correct answers with and without reordering.
     """
 
     def __init__(self, *, share: float) -> None:

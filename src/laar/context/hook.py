@@ -1,4 +1,4 @@
-"""The hook that the server calls with each request body, and that returns the body to forward.
+"""The hook: the server calls it with each request body, and it returns the body to forward.
 
     size -> parse -> scan -> (duplicates) -> align -> rewrite -> verify -> splice
 
@@ -7,8 +7,8 @@ conversations, and counts. It keeps no text after a request's commit, so none ca
 request: a duplicate note only refers to text earlier in the same outgoing body.
 
 A request never fails because of the hook. A body is forwarded unchanged, with a reason, if it is
-not clearly a list of documents, takes too long or causes a fault. The hook learns from a request at
-`commit`, once an endpoint has accepted it; a missing commit costs at most a cache hit.
+not clearly a list of documents, takes too long or causes an error. The hook learns from a request
+at `commit`, once an endpoint has accepted it; a missing commit costs at most a cache hit.
 
 Tenants share only capacity: the scope (tenant, route, model, cache salt) is part of every hash and
 has separate counts.
@@ -66,7 +66,7 @@ class ContextHook:
         self.clock = clock or float  # without a clock it is always 0.0
         self.index = OrderIndex(capacity_docs=s.capacity_docs)
         self.received = DocCache(s.capacity_docs)
-        """A simulated cache that gets all documents in the received order."""
+        """A simulated cache that receives all documents in their received order."""
         self.memo = Memo() if memo is None else memo
         self.recurrences = Recurrences()
         self.sequences = Sequences()
@@ -97,7 +97,7 @@ class ContextHook:
             mode: ``observe`` does everything except change the body.
             document: the body as parsed by `orjson`, if available; halves the time for a body
                 without documents.
-            restores: whether the caller will restore the result's numbers in the answer.
+            restores: whether the caller will restore the document numbers in the answer.
         """
         settings, observe = self.settings, mode == "observe"
         try:
@@ -143,7 +143,7 @@ class ContextHook:
             return TurnPlan(body=body, reason=Reason.ERROR)
 
     def note(self, plan: TurnPlan, now: float) -> None:
-        """Remember the order of a request in flight, so that a burst shares it.
+        """Remember the order of a request in flight, so that a burst of requests shares it.
 
         `commit` must follow, or `retract` if no endpoint accepts it.
         """
@@ -218,7 +218,7 @@ class ContextHook:
         )
 
     def stats(self) -> dict[str, int]:
-        """Return the size of every table, and the counts of evictions."""
+        """Return the size of every table, and the eviction counts."""
         return {
             "index_documents": len(self.index),
             "index_orders": len(self.index.orders),
@@ -233,9 +233,9 @@ class ContextHook:
 
 
 def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -> int:
-    """Return the hash of a request's scope; a separate one if observed, as no orders are sent."""
+    """Return the hash of a request's scope; observed requests, which send no orders, differ."""
     named = (body.get(name) for name in ("model", "cache_salt"))
-    texts = [name if isinstance(name, str) else None for name in named]  # may nest too deeply
+    texts = [name if isinstance(name, str) else None for name in named]  # may be nested too deeply
     parts = [tenant, route, *texts, observe]
     return xxhash.xxh3_64_intdigest(orjson.dumps(parts))
 

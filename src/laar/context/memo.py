@@ -35,14 +35,14 @@ class Remembered:
 
 
 MAX_ENTRIES = 20_000
-"""Maximum messages of running conversations whose changes are remembered: 0.7 KB each, and 0.3 KB
+"""Maximum messages of running conversations whose changes are remembered: 0.7 KB each, plus 0.3 KB
 per moved document."""
 
 MAX_SAVED = 2048
 """Number of latest messages in a snapshot: 0.4 KB each with 6 documents, 1.9 KB with 40."""
 
 TTL_S = 3600.0
-"""Seconds without requests after which a conversation's messages may be reordered."""
+"""Seconds without requests after which a conversation's messages may be reordered again."""
 
 
 class Memo:
@@ -50,7 +50,7 @@ class Memo:
 
     Args:
         secret: returns the secret of the keys.
-        tell: called with the key and the changes of each changed text, for other processes.
+        tell: called with the key of each changed text and its changes, for other processes.
     """
 
     def __init__(

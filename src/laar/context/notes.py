@@ -14,7 +14,7 @@ HEAD_CHARS = 60
 text replaced."""
 
 WORTH_A_NOTE = 256
-"""Minimum length of a repeated document that a note replaces; a note has about 100 bytes."""
+"""Minimum length of a repeated document that a note replaces; a note takes about 100 bytes."""
 
 
 def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:

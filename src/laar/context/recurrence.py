@@ -5,8 +5,8 @@ recognized by its text alone. Two adjacent lines are joined as long as either is
 the other, and separated otherwise. A span between two breaks that recurs with a different line
 before it and a different one after it is a document; from then on it is found anywhere. Overlaps of
 chunks, and paragraphs or headings shared by many chunks, do not qualify: a part that always has the
-same neighbour is not a separate document. A span that always follows the same line, such as the
-name of its file, is a document together with that line.
+same neighbour is not a separate document. A span that always follows the same line, such as its
+file's name, is a document together with that line.
 
     learn:  lines -> breaks -> pieces -> (different neighbours on both sides) -> documents
     find:   lines -> documents, longest first -> owners of the short lines between them
@@ -40,10 +40,10 @@ from laar.context.notes import head
 from laar.latest import Latest
 
 MAX_LINES = 4_000
-"""Maximum lines of a text to examine, about 4 ms."""
+"""Maximum lines examined in a text, about 4 ms."""
 
 LONG_LINE = 24
-"""Minimum characters of a long line, without labels and rules."""
+"""Minimum characters of a long line, not counting labels and rules."""
 
 LEAST_CHARS = 40
 """Minimum characters of a document; shorter pieces are labels and headings."""
@@ -56,11 +56,11 @@ MAX_PIECES = 30_000
 """Maximum documents and candidate pieces, 0.8 KB each; LRU eviction."""
 
 MAX_ALIKE = 12
-"""Maximum documents with the same first `_KEY_LINES`; LRU eviction."""
+"""Maximum documents that share their first `_KEY_LINES`; LRU eviction."""
 
 _KEY_LINES = 3
-"""Number of long lines by which a document is looked up: chunks may share the first two, the name
-and the address of their file."""
+"""Number of long lines by which a document is looked up: chunks may share the first two, their
+file's name and address."""
 
 _LONGEST_HEADING = 120
 """Maximum length of a single line that may be a heading or a source instead of a document."""
@@ -71,8 +71,8 @@ _OFTEN_TEXTS = 2
 times outnumber the others by `_OFTEN_TEXTS`."""
 
 _WELL_KNOWN, _LEARN_EVERY = 16, 8
-"""Once each document of a text was learned from `_WELL_KNOWN` texts, only one such text in
-`_LEARN_EVERY` is learned from: it keeps the documents from eviction, and may refute them."""
+"""Once each document of a text has been learned from `_WELL_KNOWN` texts, only one such text in
+`_LEARN_EVERY` is learned from: it saves the documents from eviction, and may refute them."""
 
 NAME_CHARS = 24
 """Characters by which a note about the order names documents, if it can't count them."""
@@ -88,9 +88,9 @@ _MOSTLY = 0.5
 """Two lines count as one piece if either is seen next to the other in over this share of cases."""
 
 _SURE_TIMES = 8
-"""Maximum count of a scope's usual closing: so many texts with other closings replace it."""
+"""Maximum count of a scope's usual closing: that many texts with other closings replace it."""
 
-_SLOT_BITS = 21  # 4 MB; 500 chunks of 1 KB collide in a hundredth of their lines
+_SLOT_BITS = 21  # 4 MB; 500 chunks of 1 KB collide in 1 % of their lines
 _MASK = (1 << _SLOT_BITS) - 1
 _FULL = (1 << 16) - 1
 _BEGIN, _END = 1, 2  # the edges of a text, as neighbours
@@ -141,7 +141,7 @@ class _Piece:
         labels: number and name at the start of its first long line, then of each line of its head
             from the last one up; None if they have varied.
         previous, next: the adjacent documents; 0 once they have varied.
-        times: number of texts containing it that were learned from.
+        times: number of texts learned from that contained it.
     """
 
     before: int
@@ -183,7 +183,7 @@ class _Together:
         self._counts = array("H", bytes(2 << _SLOT_BITS))
 
     def note(self, keys: Iterable[int]) -> None:
-        """Count neighbours of lines, and pairs; halve all counts if one reaches its maximum."""
+        """Count pairs and each line's neighbours; halve all counts if one reaches its maximum."""
         counts = self._counts
         for key in keys:
             counts[key & _MASK] += 1
@@ -358,7 +358,7 @@ class Recurrences:
     # -- learning ------------------------------------------------------------------------------
 
     def learn(self, seen: Seen) -> None:
-        """Learn from a text that was sent; without news, only from one in `_LEARN_EVERY`."""
+        """Learn from a text that was sent; if nothing is new, only from one in `_LEARN_EVERY`."""
         lines, nths = seen.lines, [place.nth for place in seen.places]
         is_known = len(nths) > 2 and nths[-1] - nths[0] < len(nths)
         if is_known and all(piece.times >= _WELL_KNOWN for _, _, piece in seen.places):
@@ -507,7 +507,7 @@ _NO_LABEL = ("", "")
 
 
 def _masked(seen: Seen, first: int, stop: int) -> tuple[str, ...]:
-    """Return the text of some lines; without numbers in short ones, which may count positions."""
+    """Return the text of some lines, minus numbers in short ones, which may count positions."""
     spans = zip(seen.lines.starts[first:stop], seen.lines.ends[first:stop], strict=True)
     lines = [seen.text[start:end] for start, end in spans]
     return tuple([_NUMBER.sub("#", line) if len(line) < LONG_LINE else line for line in lines])
@@ -519,7 +519,7 @@ def _before(lines: Lines, nth: int) -> int:
 
 
 def _after(lines: Lines, nth: int) -> int:
-    """Return the end of the short lines directly after a long one."""
+    """Return where the short lines directly after a long one end."""
     return lines.long[nth + 1] if nth + 1 < len(lines.long) else len(lines.keys)
 
 
@@ -594,7 +594,7 @@ class _Bounds:
         gaps_differ = len(bounds) == 1 or len({text[end:start] for end, start in bounds}) > 1
         numbers = gaps_differ and any("#" in line for line in self._separator)
         numbered = self._numbered or numbers
-        # If an item contains several documents, a note that counts them would name wrong ones.
+        # If an item contains several documents, a note that counts them would name the wrong ones.
         is_counted = numbered or (None not in gaps and len(bounds) == len(pairs))
         items = tuple(
             [
@@ -713,7 +713,7 @@ class _Bounds:
         return self._behind_words(at, own[0])
 
     def _is_below_heading(self, place: Place, at: int) -> bool:
-        """Return whether lines before `at` may belong to a document that begins there."""
+        """Return whether lines before `at` may belong to the document that begins there."""
         lines, size = self._seen.lines, len(self._separator)
         if size and _masked(self._seen, max(0, at - size), at) == self._separator:
             return False

@@ -37,7 +37,7 @@ class Change:
 
     @property
     def moved(self) -> bool:
-        """Return whether the order or the names differ from the received ones."""
+        """Return whether the order or the names differ from those received."""
         return bool(self.ids) or self.order != tuple(range(len(self.order)))
 
 
@@ -52,7 +52,7 @@ def note_bytes(block: Block, settings: ContextSettings) -> int:
 
 
 def is_too_small(block: Block, size: int, settings: ContextSettings) -> bool:
-    """Return whether a block of `size` bytes saves too little, even if all of it is cached."""
+    """Return whether a block of `size` bytes saves too little even if all of it is cached."""
     return max(0, size - note_bytes(block, settings)) < settings.min_saving_bytes
 
 

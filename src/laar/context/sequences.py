@@ -1,8 +1,8 @@
 """Learn from received prompts whether the order of documents is meaningful, and worth changing.
 
-A search ranks the same documents differently for each query, but parts of a story, steps of a
-recipe and results sorted by a client keep their order. So a document may move once it was seen both
-before and after the same other document.
+A search ranks the same documents differently for each query, but the parts of a story, the steps of
+a recipe and results sorted by a client keep their order. So a document may move once it was seen
+both before and after the same other document.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Sequences:
         self._last: Latest[int, _Last] = Latest(MAX_DOCUMENTS)
 
     def movable(self, scope: int, docs: Sequence[int]) -> tuple[int, int, bool]:
-        """Return the longest run of documents that may be reordered, perhaps empty.
+        """Return the longest run of documents that may be reordered; it may be empty.
 
         Returns:
             Start and end of the run, and whether any two documents were seen together before.
@@ -68,7 +68,7 @@ class Sequences:
         known = list(map(self._last.get, keys))
         free = [last is not None and last.free for last in known]
         if all(free):
-            return free, free  # each was seen with another one
+            return free, free  # each was seen with another document
         met = [False] * len(keys)
         lists: dict[int, list[int]] = {}
         for i, last in enumerate(known):
@@ -86,15 +86,15 @@ class Sequences:
 
 
 _LEAST_FREE = 2
-"""Minimum documents of a run that were seen in several orders."""
+"""Minimum documents in a run that were seen in several orders."""
 
 MAX_OPENINGS = 20_000
 """Maximum beginnings of prompts remembered, 0.1 KB each; LRU eviction."""
 
 _GAIN, _RARELY = 1 / 128, 1 / 16
 """Weight of a prompt in the average share of beginnings that recur, and the share below which
-prompts with a new beginning are not reordered. The share falls so low after 354 new beginnings in a
-row: looking for shared documents costs little compared with missing them."""
+prompts with a new beginning are not reordered. The share falls that low after 354 new beginnings in
+a row: looking for shared documents costs little compared with missing them."""
 
 
 class Openings:

@@ -27,7 +27,7 @@ class Reason(StrEnum):
     # The body was changed.
     REORDERED = "reordered"
     DEDUPLICATED = "deduplicated"  # text was removed; documents may have moved too
-    STEADIED = "steadied"  # tools were sorted or lines moved last; no document moved
+    STEADIED = "steadied"  # tools sorted or lines moved to the end; no document moved
     # Unchanged: nothing to do, or switched off.
     OFF = "off"
     NO_DOCUMENTS = "no_documents"
@@ -59,7 +59,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delimiters:
-    """Delimiters of documents in a route's prompts, if no known format fits."""
+    """Document delimiters in a route's prompts, if no known format fits."""
 
     section: ClassVar = "context.delimiters"
     applies: ClassVar = Applies.AT_ONCE
@@ -88,17 +88,17 @@ class ContextSettings:
     applies: ClassVar = Applies.AT_ONCE
 
     formats: Annotated[tuple[Format, ...], MinLen(1)] = get_args(Format)
-    """Where to look for documents: tags named for documents, JSON lists, and texts seen before
-    among others (`recurring`). All by default."""
+    """Where to look for documents: tags named for documents, JSON lists, and texts that recur next
+    to different ones (`recurring`). All by default."""
     delimiters: Annotated[tuple[Delimiters, ...], MaxLen(8)] = ()
     """Additional formats of this route's prompts, tried first."""
     roles: Annotated[tuple[Role, ...], MinLen(1)] = ("user", "system", "tool")
     """Roles whose messages may be changed; an assistant's never are."""
     min_docs: Annotated[int, FIXED, Ge(2)] = 3
-    """Fewest documents in a list to change; shorter lists gain little."""
+    """Minimum documents in a list that is changed; shorter lists gain little."""
     min_saving_bytes: Annotated[int, FIXED, Ge(0)] = 256
     """Minimum possible saving in bytes (a list's text minus the note about its order) to change it.
-    256 bytes are about 64 tokens: one to four blocks of the engines' caches."""
+    256 bytes is about 64 tokens: one to four blocks of an engine's cache."""
     annotate: Annotated[bool, FIXED] = True
     """Whether a note after reordered documents tells the model their original order; 5 to 6 tokens
     per document. Without it, measured accuracy was lower."""
@@ -107,8 +107,8 @@ class ContextSettings:
     nobody uses the numbers."""
     dedup: Dedup = "auto"
     """`exact` replaces a document whose full text occurs earlier in the same body with a reference
-    to it. `auto` tries that in `holdout_share` of the conversations, and extends it to all but that
-    share once reported outcomes show no harm. `off` never does it."""
+    to it. `auto` tries this in `holdout_share` of the conversations, and extends it to all but that
+    share once reported outcomes show no harm. `off` never does."""
     sort_tools: bool = False
     """Whether to sort tools by name, so that clients that send them in different orders share a
     prefix (`laar context advise` finds these). A tool with `cache_control` keeps its place."""
@@ -116,13 +116,13 @@ class ContextSettings:
     """Starts of system prompt lines to move after the user's last text: a date, a path or an id
     differs between prompts and ends the shared prefix there (`laar context advise` finds these)."""
     max_body_bytes: Annotated[int, FIXED, Ge(1024), Le(64 << 20)] = 2 << 20
-    """Longest body examined; 2 MiB are about 500,000 tokens."""
+    """Longest body examined; 2 MiB is about 500,000 tokens."""
     capacity_docs: Annotated[int, Ge(1), Le(10_000_000)] = 30_000
     """Maximum documents whose order is remembered: 0.1 KB each, up to 0.9 KB if many orders differ
-    only in their last document. If engines report their KV cache sizes, their total capacity is the
-    limit if lower."""
+    only in their last document. If engines report KV cache sizes, the limit is at most their total
+    capacity."""
     holdout_share: Annotated[float, Ge(0), Lt(1)] = 0.05
-    """Share of conversations left unchanged, in windows, for comparison. 0 also switches the guard
+    """Share of conversations left unchanged for comparison, in windows. 0 also switches the guard
     off."""
 
     def __post_init__(self) -> None:

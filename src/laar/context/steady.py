@@ -22,7 +22,7 @@ _MARK = "cache_control"
 def steadied(
     body: bytes, parsed: dict[str, Any], api: str, settings: ContextSettings
 ) -> tuple[bytes, dict[str, Any], str]:
-    """Return a body with tools sorted and lines removed, the same body parsed, and these lines.
+    """Return a body with tools sorted and lines removed, that body parsed, and the removed lines.
 
     `with_last` appends the lines. If nothing changes, body and `parsed` are the given objects.
 

@@ -52,22 +52,22 @@ class TurnPlan:
         deduplicated: whether notes replace repeated documents; None if none are repeated.
         edits: new texts by path.
         orders: the documents of each block as sent, with the seed that they follow.
-        received: the same as received.
+        received: the same in the order received.
         seen: texts to learn documents from.
         memos: what to remember of each text of the conversation.
         reason: what was done, or why no document moves.
         permutation: received positions in sending order, for the first block of the last turn.
-        document_bytes: total bytes of the documents of the last turn.
+        document_bytes: total bytes of the last turn's documents.
         predicted_bytes: bytes of the leading documents that match an order sent before, and so may
             be cached; in the received order if the request is left unchanged.
-        baseline_bytes: the same if all requests had been sent as received; the difference is the
-            hook's gain.
+        baseline_bytes: what that would be if all requests had been sent as received; the difference
+            is the hook's gain.
         removed_bytes: bytes of text replaced by notes, minus the notes.
-        shapes: number of documents by format of the blocks of the last turn.
+        shapes: number of documents in the last turn's blocks, by format.
         numbers: the client's document numbers by the ids that replaced them, to restore in answers
             (`laar.context.citations`).
-        context: hashes of growing prefixes of the documents, as sent. Requests with common hashes
-            share the beginning of their prompts.
+        context: hashes of growing prefixes of the documents, as sent. Requests with hashes in
+            common have prompts that begin alike.
     """
 
     body: bytes = b""
@@ -105,7 +105,7 @@ class Turn:
         hook: settings, and what was learned; `commit` adds what the plan contains.
         scope: hash of tenant, route and model.
         now: seconds, monotonic.
-        ends_at: time by the hook's clock after which the plan is dropped.
+        ends_at: time on the hook's clock after which the plan is dropped.
         observes: nothing will be changed, so there is no guard.
         restores: whether ids in the answer can be replaced by numbers.
     """
@@ -156,7 +156,7 @@ class Turn:
         memo_key = self.hook.memo.key(self.scope, text.value.encode())
         known = self.hook.memo.get(memo_key, self.now)
         if isinstance(known, bytes):
-            data, known = known, Remembered()  # no changes if anything does not fit
+            data, known = known, Remembered()  # if anything does not fit, change nothing
             with suppress(ValueError, LookupError, RecursionError, Refused):
                 known = Remembered(tuple(self._checked(_read_changes(data), text)))
             self.hook.memo.put(memo_key, known, self.now)
@@ -413,7 +413,7 @@ class Turn:
     # -- all of the request --------------------------------------------------------------------
 
     def _draw_groups(self) -> None:
-        """Decide whether this conversation is left unchanged for comparison, and de-duplicated."""
+        """Decide whether this conversation is left unchanged, and whether it is de-duplicated."""
         settings, guard = self.hook.settings, self.hook.guard
         self._dedups = settings.dedup == "exact"
         if self.observes or not self._texts:
@@ -485,10 +485,10 @@ _LOOK_EVERY = 8
 
 _SHORT = 200
 _MARKS = frozenset("\n<[{")
-"""A short text without any of these has at most one document, so it needs no scan."""
+"""A short text without any of these contains at most one document, so it needs no scan."""
 
 _WORTH_NOTES = 8
-"""Minimum length of documents, as a multiple of their note's, to reorder them speculatively: later
+"""Minimum length of documents to reorder speculatively, as a multiple of their note's length: later
 requests may share the order, though none is known to do so yet."""
 
 

@@ -1,7 +1,7 @@
 """Send an endpoint one tiny request to see whether it answers, or wake its engine.
 
 `laar doctor` shows the result of `ask`, and an endpoint that is out is tried with it first: laar's
-request costs a few tokens, whereas a client's request on trial may fail. The response is
+request costs a few tokens, whereas a client's request used as a trial may fail. The response is
 streamed and read until it contains output, since a status of 200 proves little: engines send it
 before they fail, and proxies in front of engines send it with error pages.
 
@@ -66,7 +66,7 @@ class Asked:
 
     @property
     def verdict(self) -> Kind | str | None:
-        """`GOOD`, a kind of failure, or None if it says nothing about the endpoint."""
+        """`GOOD`, a kind of failure, or None if the result says nothing about the endpoint."""
         return judge(self.reply) if self.reply is not None else self.failed
 
 
@@ -81,7 +81,7 @@ def new_session(timeout_s: float = TIMEOUT_S) -> aiohttp.ClientSession:
 
 
 async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) -> Asked:
-    """Send one tiny chat request; never raise for a fault of the endpoint."""
+    """Send one tiny chat request; never raise because of an endpoint's fault."""
     body = {
         "model": spec.models[0],
         "messages": [{"role": "user", "content": "1"}],
@@ -169,7 +169,7 @@ async def keep_asking(
     """Probe or wake endpoints until cancelled.
 
     Args:
-        due: returns up to the given number of requests that are due and not being made.
+        due: returns up to the given number of requests that are due and not in progress.
         timeout_s: timeout of each request.
         most: maximum requests in flight.
     """

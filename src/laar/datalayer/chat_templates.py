@@ -1,7 +1,7 @@
 """Learn where each model's chat template puts the parts of a prompt, by asking an engine once.
 
 The engine returns the token ids of a few chats (`laar.prefix.probing`) through ``POST /tokenize``,
-which vLLM and SGLang have.
+which vLLM and SGLang provide.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from laar.prefix.templates import Template
 from laar.prefix.tokens import TokenIds
 
 MAX_ANSWER_BYTES = 1 << 20
-"""Maximum ``/tokenize`` response; a probe has about 2,000 ids. Reading one stops the event loop."""
+"""Maximum ``/tokenize`` response; a probe has about 2,000 ids. Reading it blocks the event loop."""
 ASK_TIMEOUT_S = 10.0
 PROBE_EVERY_S = 10.0
 """Seconds between searches for new models, and for models whose engines did not answer."""
@@ -66,7 +66,7 @@ class TemplateProbes:
             return
         except ValueError:  # no such path, or the template rejects a chat
             ids = []
-        # Without different ids for another question, the engine did not read the chats.
+        # If a different question gives the same ids, the engine did not read the chats.
         if not ids or not all(map(len, ids)) or np.array_equal(ids[0], ids[3]):
             self._refused.add(spec.address)
             return
@@ -95,7 +95,7 @@ async def ask_engine(
         **options_for(spec),
     ) as answer:
         body = await read_capped(answer.content, MAX_ANSWER_BYTES)
-        if answer.status in (429, 502, 503, 504):  # the engine starts, or is busy
+        if answer.status in (429, 502, 503, 504):  # the engine is starting or busy
             answer.raise_for_status()
         if answer.status != 200:
             raise ValueError(f"POST /tokenize answered {answer.status}")

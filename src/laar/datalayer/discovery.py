@@ -30,7 +30,7 @@ class Engine:
 
     Args:
         address: as in an endpoints file.
-        models: names under which it serves its model; the main one first, then aliases.
+        models: names under which it serves its model: the main one first, then aliases.
         adapters: loaded LoRA adapters, which are also model names.
         kind: the kind of engine, as `engine` in an endpoints file; empty if not recognized.
         max_model_len: maximum tokens of prompt plus answer; None if not reported.

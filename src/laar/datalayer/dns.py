@@ -32,7 +32,7 @@ TIMEOUT_S = 5.0
 """Timeout of a lookup: the system resolver's initial timeout for one query. The lookup's thread
 continues."""
 MAX_AT_ONCE = 4
-"""Maximum concurrent lookups. Each occupies a thread, for long if the DNS server is down."""
+"""Maximum concurrent lookups. Each occupies a thread, for a long time if the DNS server is down."""
 MAX_ADDRESSES = 256
 """Maximum addresses per name; the lowest are used, so that the selection is stable."""
 
@@ -96,7 +96,7 @@ class Resolver:
             try:
                 self._found(name, await self._answer(name))
                 await asyncio.sleep(INTERVAL_S)
-            except (OSError, UnicodeError, RuntimeError) as error:  # no more threads, for example
+            except (OSError, UnicodeError, RuntimeError) as error:  # for example, no more threads
                 self._failed(name, getattr(error, "strerror", None) or str(error))
                 await asyncio.sleep(min(RETRY_S, INTERVAL_S))
 

@@ -4,7 +4,7 @@ PyYAML's values do not record their lines, so the node tree is kept as well, and
 error is looked up in it. Duplicate keys are an error: PyYAML silently picks one.
 
 Depth, number of values and length of numbers are capped, since files are reloaded while serving.
-An alias counts as all the values it refers to: a few lines of aliases can exceed any memory.
+An alias counts as all the values it refers to: a few lines of aliases can exhaust any memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOT_YAML = (ValueError, RecursionError, ArithmeticError, LookupError, Attribute
 
 Model = TypeVar("Model", bound=BaseModel)
 Place = tuple[str | int, ...]
-"""Path of keys and indices from the top of the document."""
+"""Path, as keys and indices, from the top of the document."""
 
 MAX_FAULTS_SHOWN = 20
 """Maximum faults shown. Wrong indentation can cause thousands; nobody reads more than a screen."""
@@ -43,7 +43,7 @@ def read_document(path: Path, model: type[Model]) -> Model:
     """Read and validate one YAML file.
 
     Raises:
-        SettingError: as `read_with_lines`.
+        SettingError: as in `read_with_lines`.
     """
     return read_with_lines(path, model)[0]
 
@@ -60,7 +60,7 @@ def read_with_lines(path: Path, model: type[Model]) -> tuple[Model, Mapping[Plac
     """
     text = _read(path)
     try:
-        # Deliberately in Python: the C parser holds the GIL until a file is parsed, and files are
+        # Python on purpose: the C parser holds the GIL until a file is parsed, and files are
         # reloaded while serving.
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -196,7 +196,7 @@ def _absolute(value: Any, base: Path) -> Any:
 
 
 def _truths_as_numbers(given: Any, read: Any, place: Place = ()) -> Iterator[Place]:
-    """Yield the places of `yes` and `true` that were read as numbers: for pydantic they are 1."""
+    """Yield the places of `yes` and `true` that were read as numbers: to pydantic they are 1."""
     if isinstance(given, bool) and type(read) in (int, float):
         yield place
     if isinstance(given, dict | list) and isinstance(read, tuple | Mapping | BaseModel):
@@ -265,7 +265,7 @@ MAX_VALUE_CHARS = 60
 
 
 def _message(kind: str, context: Mapping[str, Any], value: object, message: str) -> str:
-    """Return a fault's message, with the value; messages of laar's validators are kept."""
+    """Return a fault's message, with the value; messages from laar's validators are kept."""
     shown = repr(value)
     if len(shown) > MAX_VALUE_CHARS:
         shown = f"{shown[:MAX_VALUE_CHARS]}..."

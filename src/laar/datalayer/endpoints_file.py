@@ -144,7 +144,7 @@ class Endpoint(BaseModel):
 
     address: Annotated[str, AfterValidator(endpoint_address)]
     """Address as ``ip:port``, ``[v6]:port`` or ``name:port``, or the base URL that an OpenAI client
-    would use, as ``https://name/openai/v1``. Each address of a name is an endpoint."""
+    would use, such as ``https://name/openai/v1``. Each address of a name is an endpoint."""
     ca_file: Path | None = None
     """PEM file of the authorities that verify the certificate of an https address. Envoy needs
     it, too (`laar envoy --endpoint-ca`). None: the system's."""
@@ -212,7 +212,7 @@ class Endpoint(BaseModel):
         """Return the endpoint as a spec for the table; the address may still be a DNS name.
 
         Raises:
-            SettingError: as `way`.
+            SettingError: as in `way`.
         """
         return EndpointSpec(
             address=self.host_port,
@@ -301,7 +301,7 @@ class EndpointsFile:
         """Read the file now, so that a start with an invalid file fails at once.
 
         Raises:
-            SettingError: as `load_endpoints`.
+            SettingError: as in `load_endpoints`.
         """
         self._loaded = self._stamps()
         self._sink.replace(self.source, self._read())

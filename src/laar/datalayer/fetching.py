@@ -16,7 +16,7 @@ from laar.core.membership import PLAIN, EndpointSpec
 from laar.datalayer.files import Stamp, stamp_of
 
 _KEPT_S = 75.0
-"""Seconds for which an unused connection is kept: more than any idle picker's polling interval."""
+"""Seconds for which an unused connection is kept: above any idle picker's polling interval."""
 
 
 def fault_of(error: Exception) -> str:
@@ -25,7 +25,7 @@ def fault_of(error: Exception) -> str:
 
 
 def failed_rtt_s(error: Exception) -> float | None:
-    """Return infinity for a refused connection, None for another error, which may be chance."""
+    """Return infinity for a refused connection, None for any other error, which may be chance."""
     error = getattr(error, "os_error", error)
     return math.inf if isinstance(error, ConnectionRefusedError) else None
 
@@ -33,7 +33,7 @@ def failed_rtt_s(error: Exception) -> float | None:
 def options_for(spec: EndpointSpec, url: str = "", *, key: bool = True) -> dict[str, Any]:
     """Return aiohttp's request options for an engine: its key, unless not `key`, and TLS.
 
-    Empty for a `url` on another host: the key is for the engine only.
+    Empty for a `url` on a different host: the key is only for the engine.
     """
     way = spec.way
     if way is PLAIN or (url and not url.startswith(way.url(spec.address, "/"))):

@@ -13,8 +13,8 @@ import select
 from pathlib import Path
 
 MAX_FILE_BYTES = 4 << 20
-"""Maximum size of settings and lists of endpoints, 400 bytes for each of ten thousand, and of
-certificates, keys and tokens; a browser's CAs take 230 KB."""
+"""Maximum size of settings and endpoint lists (400 bytes for each of ten thousand endpoints), and
+of certificates, keys and tokens; a browser's CAs take 230 KB."""
 _PIPE_MS = 10_000
 """Milliseconds to wait for each piece of a pipe."""
 

@@ -1,6 +1,6 @@
 """The interfaces of collectors: small protocols, no table and no metrics.
 
-A collector is an object with ``async def run(self) -> None`` that ends only by cancellation. It
+A collector is an object with ``async def run(self) -> None`` that ends only when cancelled. It
 depends only on its sink's protocol, so the runner, the lab and the tests can pass their own. All
 calls are made on the event loop and must return at once.
 """
@@ -42,11 +42,11 @@ class EndpointSink(ProblemSink, Protocol):
     """Receives the endpoints of a source."""
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
-        """Replace all endpoints of `source` by `specs`, which have unique addresses."""
+        """Replace all endpoints of `source` with `specs`, which have unique addresses."""
 
 
 class EngineSink(ProblemSink, Protocol):
-    """Receives what engines report: readings, names, and events of their caches.
+    """Receives what engines report: readings, names, and cache events.
 
     Readings age by their timestamp if no new ones arrive. Block hashes are those of the engine.
     """
@@ -78,4 +78,4 @@ class EngineSink(ProblemSink, Protocol):
         """
 
     def lost(self, address: str) -> None:
-        """Record that events of `address` were lost: its cache may have changed unseen."""
+        """Record that events from `address` were lost: its cache may have changed unseen."""

@@ -1,7 +1,7 @@
 """Decode batches of KV cache events from vLLM and SGLang.
 
-Events of vLLM (``--kv-events-config``) are maps, or arrays in older releases; SGLang's have the
-same leading fields, in both forms. A batch is an array.
+vLLM's events (``--kv-events-config``) are maps, or arrays in older releases; SGLang's have the same
+leading fields in both forms. A batch is an array.
 
 Blocks are tracked in the memory that prefills read, and as copies in slower tiers (host, disk,
 peer). For a hybrid model, only the first layer group with full attention is tracked: a sliding
@@ -69,7 +69,7 @@ class Groups:
 _WHOLE = ("full_attention", "mla_attention", "sink_full_attention")
 """vLLM's kinds of layer groups that attend to the whole prompt."""
 _FOLLOWED = (*_WHOLE, None, "unknown")
-"""Kinds that may be tracked; old releases, removed blocks and mixed groups have the last two."""
+"""Kinds that may be tracked; old releases, removed blocks and mixed groups use the last two."""
 
 
 def decode_batch(payload: bytes, groups: Groups) -> list[Event]:

@@ -42,7 +42,7 @@ MAX_ENDPOINTS = 1000
 """Maximum endpoints tracked, each with up to four sockets."""
 MAX_BATCH_BYTES = 4 << 20
 """Maximum batch: the blocks of 800,000 tokens in one step, or of 100,000 in pages of one token.
-Decoding stops the event loop, for up to two seconds. A longer batch closes the connection."""
+Decoding blocks the event loop for up to two seconds. A longer batch closes the connection."""
 MAX_BATCHES_WAITING = 1000
 """Maximum batches queued per endpoint. Further ones are dropped, which shows as a gap."""
 
@@ -136,7 +136,7 @@ class KvEvents:
 
     async def _follow(self, socket: zmq.asyncio.Socket, address: str, replay: str) -> None:
         source = f"kv-events {address}"
-        self._sink.lost(address)  # earlier events were not heard
+        self._sink.lost(address)  # earlier events were missed
         expected: int | None = None
         groups = Groups()
         while True:

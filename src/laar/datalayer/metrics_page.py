@@ -1,13 +1,13 @@
 """Extract the few numbers that laar needs from an engine's Prometheus page, without parsing it.
 
 A vLLM page is 55 KB with 484 samples, of which laar needs six. Finding each name with
-``bytes.find`` takes a thousandth of the time of parsing the whole page, so scraping a hundred
-endpoints every second costs almost nothing. Engines differ only in metric names; missing metrics
-are NaN. Data-parallel ranks report on one page, each under its label: counts, tokens and counters
-are summed, the share of the cache in use is averaged.
+``bytes.find`` takes a thousandth of the time that parsing the whole page takes, so scraping a
+hundred endpoints every second costs almost nothing. Engines differ only in metric names; missing
+metrics are NaN. Data-parallel ranks report on one page, each under its label: counts, tokens and
+counters are summed, the share of the cache in use is averaged.
 
 While an engine is idle only the lines about its process change, not those with its prefix. So a
-page is searched again only if the hash of those has changed (`PageReader`).
+page is searched again only if the hash of the latter has changed (`PageReader`).
 
 The page is untrusted: a value that is not a plausible finite number becomes NaN, never an error.
 """
@@ -36,23 +36,23 @@ class EngineNames:
         waiting, running: gauges: number of requests.
         kv_usage: gauge: share of the KV cache in use, 0..1.
         capacity_tokens: gauges whose product is the size of the KV cache.
-        capacity_info: a series of value 1, and sets of its labels whose product is the size; the
+        capacity_info: a series with value 1, and sets of its labels whose product is the size; the
             sets are tried in order.
         queries_tokens, hits_tokens: prefix cache counters.
         tiers_tokens: counters of hits in slower memory tiers; above 0 if there are such tiers.
-        host_tokens: size of the host's memory behind the KV cache, which has a copy of the cache.
+        host_tokens: size of the host memory behind the KV cache, with a copy of the cache.
         adapters_info: a series whose labels list the adapters of running requests and how many may
             run, and whose value is the time of the sample.
-        worked: a counter that any work increments; a decrease shows a restart.
+        worked: a counter incremented by any work; a decrease shows a restart.
         started: a gauge with the time at which `worked` began.
         refused: a counter of refused requests, and its label for reasons that mean a full queue.
         awake: a gauge that is 0 while an engine sleeps, and its label.
         offloaded: a gauge that is above 0 while a sleeping engine's weights are in the host's
             memory, and its label.
         rank: the label with the data-parallel rank, if requests may name a rank.
-        ranks_path: path of JSON whose `dp_size` is the number of ranks, if a page may lack some.
+        ranks_path: path to JSON whose `dp_size` is the number of ranks, if a page may lack some.
         path: path of the metrics page.
-        aliases: other names of the engine, used in labels of pods.
+        aliases: other names of the engine, used in pod labels.
     """
 
     prefix: bytes
@@ -253,7 +253,7 @@ def _hash_of_lines(page: bytes, prefix: bytes) -> bytes:
     if start < 0:
         return b""
     end = page.find(b"\n", page.rfind(prefix)) + 1 or len(page)
-    # Include the bytes around: they show whether the first and last lines are complete.
+    # Include the adjacent bytes: they show whether the first and last lines are complete.
     return xxh3_128_digest(memoryview(page)[max(start - 1, 0) : end])
 
 

@@ -3,8 +3,8 @@
 The time from sending the request's headers to receiving the response's is one round trip plus the
 half millisecond an engine takes to answer ``/health``. It starts once a connection is open, so
 connection setup never counts, even if the server closes the connection after each response.
-Any response is a round trip, including 404 and 405. But a 5xx counts as a failure, as does no
-response at all: it means that the engine behind the server is dead (vLLM then answers 503). A
+Any response is a round trip, including 404 and 405. But a 5xx counts as a failure, since it means
+that the engine behind the server is dead (vLLM then answers 503), and so does no response at all. A
 refused connection is reported as an infinite round trip. The engine's key is not sent: vLLM and
 SGLang need none, and LiteLLM would call each of its models if it got one.
 """

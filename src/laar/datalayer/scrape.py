@@ -37,7 +37,7 @@ MAX_PAGE_BYTES = 4 << 20
 class _Kept:
     readers: list[PageReader] = field(default_factory=list)
     ranks: object = -1
-    """Number of ranks that the engine reports; -1 before it is asked."""
+    """Number of ranks that the engine reports; -1 before it is queried."""
 
 
 class Scraper(Visits):

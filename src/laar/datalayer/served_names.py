@@ -56,12 +56,12 @@ class ServedNames(Visits):
     headers: ClassVar = {"accept": "application/json", "user-agent": "laar-names"}
 
     def interval_s(self, spec: EndpointSpec) -> float:
-        """Return the seconds until the next check; fewer while the endpoint has no model."""
+        """Return the seconds until the next check, fewer while the endpoint has no model."""
         usual_s = super().interval_s(spec)
         return usual_s if spec.models else min(usual_s, NAMELESS_INTERVAL_S)
 
     def doubt(self, address: str = "") -> None:
-        """Soon check an endpoint that rejected a name; all endpoints if `address` is empty."""
+        """Schedule a check of an endpoint that rejected a name; of all if `address` is empty."""
         if address:
             self.soon(address, DOUBT_S)
         else:
@@ -71,7 +71,7 @@ class ServedNames(Visits):
     async def visit(self, spec: EndpointSpec) -> None:
         """Check one endpoint's names."""
         address, source = spec.address, f"models {spec.address}"
-        # Whether it generates text, with its weights when checked: another engine may start there.
+        # Whether it generates text, with its weights when checked: engines there may change.
         known: tuple[Mapping[str, str], bool] | None = self.kept.pop(address, None)
         try:
             status, body = await self._get(spec, "/v1/models")
@@ -127,7 +127,7 @@ class ServedNames(Visits):
 
 
 class Listed(NamedTuple):
-    """A model in the list: its source, an adapter's base, its limit of prompt and answer tokens."""
+    """A model in the list: its source, an adapter's base, its limit on prompt and answer tokens."""
 
     name: str
     root: str
@@ -136,7 +136,7 @@ class Listed(NamedTuple):
 
 
 def read_list(body: bytes, most: int | None = None) -> list[Listed]:
-    """Return the valid ones of the first `most` models in the body of ``GET /v1/models``.
+    """Return the valid models among the first `most` in the body of ``GET /v1/models``.
 
     Raises:
         ValueError: the body is not a list of models.

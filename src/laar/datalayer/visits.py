@@ -1,7 +1,7 @@
 """Visit each endpoint at a jittered interval, for scrapes, probes and other polls.
 
 Intervals are jittered by a tenth so that visits to many endpoints spread out and several pickers
-don't synchronize. Visits due at nearly the same time start together: a single one finds its code
+don't synchronize. Visits due at nearly the same time start together: a lone one finds its code
 evicted from the CPU caches and costs twice as much.
 
 Two caps keep a large fleet cheap: visits in flight, and visits started per second. Above the second
@@ -41,7 +41,7 @@ LEAST_WAIT_S = 0.01
 _TOGETHER_SHARE = 0.05
 """Visits start at multiples of this share of their interval, so that several coincide."""
 _TOGETHER = 8
-"""Maximum visits that start together: requests wait meanwhile, about one millisecond."""
+"""Maximum visits that start together: requests wait meanwhile, for about a millisecond."""
 _CANCEL_AGAIN_S = 3.0
 """Seconds until a task is cancelled again; longer than any task's clean-up."""
 _TIMER_S = 1e-3
@@ -57,9 +57,9 @@ def until_look_s(every_s: float = LOOK_S) -> float:
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait for their end; ignore their errors. This may itself be cancelled.
+    """Cancel tasks and wait until they end; ignore their errors. This may itself be cancelled.
 
-    A task that continues is cancelled again: `asyncio.wait_for` of Python 3.11, used by libraries,
+    A task that continues is cancelled again: `asyncio.wait_for` in Python 3.11, used by libraries,
     drops a cancellation that arrives just as its wait ends.
     """
     tasks = list(tasks)
@@ -72,7 +72,7 @@ async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def occurs(event: asyncio.Event, within_s: float | None) -> bool:
-    """Wait for an event, for `within_s` at most (None: no limit); return whether it occurred."""
+    """Wait for an event, at most `within_s` (None: no limit); return whether it occurred."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             await event.wait()
@@ -94,7 +94,7 @@ class Visits:
     kind: ClassVar[str]
     """Kind of visit; the first word of the source of its problems."""
     usual_s: ClassVar[float]
-    """Seconds between visits to an endpoint by default."""
+    """Default seconds between visits to an endpoint."""
     headers: ClassVar[Mapping[str, str]]
     """Headers of the requests for pages."""
     most_per_s: ClassVar[float] = MAX_STARTS_PER_S
@@ -102,7 +102,7 @@ class Visits:
     phase: ClassVar[float] = 0.0
     """Offset of the start times, as a share of the time between them."""
     session: aiohttp.ClientSession
-    """The visits' connections while it runs."""
+    """The visits' connections, while it runs."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Check that endpoints answer: send each a tiny request, and compare endpoints of a model.
+"""Check that endpoints answer: send each a tiny request, and compare a model's endpoints.
 
 An endpoint with a different key or a broken engine may have a healthy /health and metrics page.
 Only a request reveals the fault.
@@ -38,7 +38,7 @@ _DOES_NOT_CHAT = (
 
 
 def answer_findings(answers: Iterable[tuple[EndpointSpec, Asked]]) -> list[Finding]:
-    """Return findings on the endpoints' answers, compared with those of a model's others."""
+    """Return findings on the endpoints' answers, comparing those from each model's endpoints."""
     models: dict[str, list[tuple[EndpointSpec, Asked]]] = defaultdict(list)
     for spec, asked in answers:
         models[spec.models[0]].append((spec, asked))

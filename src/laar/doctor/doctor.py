@@ -1,7 +1,7 @@
 """`laar doctor`: check the endpoints, the picker and Envoy, and suggest remedies.
 
-Everything is read over HTTP with short timeouts. Nothing is changed, and each endpoint generates a
-few tokens at most. Unreachable parts are findings too. The picker's admin port shows the freshness
+Everything is read over HTTP with short timeouts. Nothing is changed, and each endpoint generates at
+most a few tokens. Unreachable parts are findings too. The picker's admin port shows the freshness
 of readings and recent traffic; the endpoints are also queried directly, since the doctor must work
 even if the picker does not start.
 """
@@ -284,7 +284,7 @@ def _other_fleet(
 ) -> Finding | None:
     """Return a fault if the picker has none of the declared endpoints; else None.
 
-    If any of them has a DNS name there is no check, since the picker shows IP addresses.
+    If any of them has a DNS name, nothing is checked, since the picker shows IP addresses.
     """
     rows = [row["endpoint"] for row in shown["fleet"]]
     own = [spec.address for spec in declared]
@@ -328,11 +328,11 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
 
 
 def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Finding]:
-    """Return findings on a picker's view of the others; its problems include the store.
+    """Return findings on a picker's view of the others; its problems include those with the store.
 
     Args:
         where: the picker.
-        shown: the section of `/fleet` on sharing; None if sharing is off.
+        shown: the section on sharing in `/fleet`; None if sharing is off.
     """
     if not shown or not shown["connected"]:
         return []

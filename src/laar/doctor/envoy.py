@@ -1,9 +1,9 @@
-"""Check whether an Envoy is configured for a picker; each fault has the value to write.
+"""Check whether an Envoy is configured for a picker; each fault names the value to write.
 
 The input is Envoy's configuration as JSON, from its admin port or a bootstrap; `laar envoy` need
-not have rendered it. For each kind of object a function yields faults: findings without a place. It
-also gets laar's `own` object of the same kind, from a bootstrap rendered for the picker's settings,
-and names its values; ``laar/envoy/bootstrap.yaml`` has the reasons for them.
+not have rendered it. For each kind of object, a function yields faults: findings without a place.
+The function also gets laar's `own` object of that kind, from a bootstrap rendered for the picker's
+settings, and names its values; ``laar/envoy/bootstrap.yaml`` gives the reasons for them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def configuration(document: Json) -> Json:
 
 
 def envoy_findings(config: Json, options: BootstrapOptions) -> list[Finding]:
-    """Return the faults of a `configuration`, or a single finding of level OK.
+    """Return the faults in a `configuration`, or a single finding of level OK.
 
     The `options` are those of an Envoy that laar renders for the picker.
     """
@@ -184,7 +184,7 @@ def _routes(manager: Json, config: Json) -> Iterator[Json]:
 
 
 def _set(level: Level, field: str, effect: str, wanted: object) -> Finding:
-    """Return the finding on a wrong field, still without the place of its object.
+    """Return the finding on a wrong field, still without its object's place.
 
     Args:
         level: severity.
@@ -430,6 +430,6 @@ def endpoints_faults(cluster: Json, own: Json) -> Iterator[Finding]:
 
 
 def _trusted(cluster: Json) -> dict[str, None]:
-    """Return the CAs by which a cluster's endpoints choose their TLS."""
+    """Return the CAs by which a cluster's endpoints select their TLS."""
     matches = [each.get("match", {}) for each in cluster.get("transport_socket_matches", ())]
     return dict.fromkeys(match["ca"] for match in matches if "ca" in match)

@@ -59,12 +59,12 @@ from laar.protocol.stream.contract_headers import ONCE
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 
 _CONSTANTS = {**vars(agreed), **vars(names), **vars(endpoints_file)}
-"""The constants that the template names in capitals."""
+"""The constants that appear in capitals in the template."""
 
 _RETRY_ON = "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes"
 
 _SYSTEM_CA_PATH = "/etc/ssl/certs/ca-certificates.crt"
-"""The system's CAs in Debian, Ubuntu, Alpine, and Envoy's images."""
+"""The system's CAs in Debian, Ubuntu, Alpine and Envoy images."""
 
 _BY_NAME = ("auto_host_sni", "auto_sni_san_validation")
 
@@ -132,7 +132,7 @@ def _part(name: str, /, **values: Any) -> Any:
 
 
 def _filled(part: Any, values: Mapping[str, Any]) -> Any:
-    """Replace `$name` in a part of the template by its value, which is not filled in itself."""
+    """Replace `$name` in a part of the template with its value, which is not filled in itself."""
     if isinstance(part, list):
         return [_filled(each, values) for each in part]
     if isinstance(part, dict):
@@ -164,7 +164,7 @@ def _address(host: str, port: int) -> dict[str, Any]:
 def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
     """Return the headers that clients may not set.
 
-    With the picker down a destination header would take effect, and only a gateway may set tenant,
+    With the picker down, a destination header would take effect, and only a gateway may set tenant,
     objective or model headers. A sidecar trusts its application to set these. A tenant header that
     carries credentials is kept, since engines check it.
     """

@@ -38,7 +38,7 @@ _ASSIGNMENT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignmen
 def write_eds(path: Path, specs: Sequence[EndpointSpec]) -> bool:
     """Write exactly these endpoints to ``path``; return False if the file is unchanged.
 
-    The directory must exist. Several processes, such as workers, may write one file: the last wins.
+    The directory must exist. Several processes, such as workers, may write one file; the last wins.
 
     Raises:
         SettingError: an address is a name.
@@ -89,5 +89,5 @@ def _lb_endpoint(host: str, port: int, spec: EndpointSpec) -> dict[str, object]:
 
 
 def tls_match(ca: str, *, named: bool) -> dict[str, object]:
-    """Return the endpoint metadata that select TLS settings in the bootstrap."""
+    """Return the endpoint metadata that selects TLS settings in the bootstrap."""
     return {"tls": True, "ca": ca, "named": named}

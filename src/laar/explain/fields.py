@@ -88,7 +88,7 @@ APART: tuple[Field[Decision], ...] = (
     ),
     Field("encoders", lambda of: [it.address for it in of.encoders], "laar.decision.encoders"),
 )
-"""Further fields if endpoints other than the picked one prefill the prompt or encode its images."""
+"""Further fields if endpoints other than the picked one prefill the prompt or encode images."""
 
 ADAPTED: tuple[Field[Decision], ...] = (
     Field("adapter", lambda of: of.flight.adapter, "laar.decision.adapter"),
@@ -111,7 +111,7 @@ COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
     ),
     Field("failed", lambda of: of[0].decision.flight.failed),
 )
-"""Fields on how the request ended; status 0 means that there was none."""
+"""Fields about how the request ended; status 0 means that there was none."""
 
 ENDPOINT: tuple[Field[EndpointSpec], ...] = (
     Field("endpoint", lambda of: of.address),

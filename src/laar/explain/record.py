@@ -21,7 +21,7 @@ from laar.explain.fields import (
 from laar.explain.sentence import ranking, sentence, why_not
 
 MAX_ROWS = 32
-"""Maximum candidates, and maximum filtered endpoints, in a record; further ones are dropped."""
+"""Maximum candidates, and maximum filtered endpoints, in a record; the rest are dropped."""
 
 
 def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, object]:
@@ -34,8 +34,8 @@ def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, objec
 
     Args:
         record: the record.
-        explained: also return the sentence, and sort the candidates by rank, the picked one
-            first; takes longer.
+        explained: also return the sentence, and sort the candidates by rank, the picked one first;
+            this takes longer.
     """
     decision = record.decision
     view = decision.view

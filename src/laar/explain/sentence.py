@@ -52,7 +52,7 @@ def _woken(decision: Decision) -> str:
 
 
 def _read_elsewhere(decision: Decision) -> str:
-    """Return where the prompt is prefilled and the seconds saved; empty without a choice."""
+    """Return where the prompt is prefilled and the seconds saved; empty if there was no choice."""
     apart = None if decision.view is None else decision.view.apart
     if apart is None or apart.saved_s is None:
         return ""
@@ -165,7 +165,7 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
 
 
 def _other_reason(terms: Terms, winner: int, rival: int) -> str:
-    """Return a reason against the rival other than latency and accuracy."""
+    """Return a reason, other than latency and accuracy, against the rival."""
     others, ttft = terms.each(terms.others_s), terms.all_ttft_s
     if others[rival] > others[winner]:
         return f"costs other requests {_seconds(float(others[rival] - others[winner]))} more"
@@ -175,7 +175,7 @@ def _other_reason(terms: Terms, winner: int, rival: int) -> str:
 
 
 def _switch(record: DecisionRecord, view: View, terms: Terms) -> str:
-    """Return cost and gain of switching from the model with the cached prompt, if there is one.
+    """Return the cost and gain of switching from the model with the cached prompt, if any.
 
     The model to stay with is that of the endpoint whose cache saves most; the other is the picked
     model or, if that is the same, the most accurate one.
@@ -212,7 +212,7 @@ def _on(view: View) -> str:
 
 
 def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> str:
-    """Return in words the term that contributes most to the difference in latency."""
+    """Return, in words, the term that contributes most to the difference in latency."""
     uncached = view.tokens[rival] - view.cached_tokens[rival]
     is_asleep = view.wake_s is not None and view.wake_s[rival]
     reasons = (
@@ -250,7 +250,7 @@ def _seconds(seconds: float) -> str:
 
 
 def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
-    """Return what excluded the candidate at a position, and its text; None if nothing did."""
+    """Return what excluded the candidate at a position, with its text; None if nothing did."""
     decision = record.decision
     cause = None if decision.eligible is None else decision.eligible.cause(at)
     if cause == "window":

@@ -37,7 +37,7 @@ _ERROR_TYPES = {
 }
 
 MAX_ERROR_BYTES = 4096
-"""Maximum bytes of an error's text that are examined to find out whose fault it is."""
+"""Maximum bytes of an error text that are examined to find out whose fault it is."""
 
 _LONGEST_BEGINNING = 64
 _ERROR_EVENT = re.compile(
@@ -61,7 +61,7 @@ _DONE = (b"[DONE]",)
 _REASON = re.compile(rb"\"finish_reason\"[ ]?:[ ]?\"")  # ends a stream without a final event
 _TAIL_BYTES = 1024
 _BATCH_BYTES = 4096
-"""Bytes of events that may wait to be searched together, which takes as long as searching one. Ten
+"""Bytes of events that may wait to be searched together, in the time that one would take. Ten
 thousand open answers hold at most 40 MB."""
 _LIMITED = re.compile(rb'"(?:finish_reason|stop_reason)"[ ]?:[ ]?"(?:length|max_tokens)"')
 
@@ -140,7 +140,7 @@ class AnswerReader:
         self._ends = _ENDS.get(api, _DONE)
         self._tail = b""
         self.progressed = False
-        """Whether the last piece advanced the answer; comments and pings do not."""
+        """Whether the last piece advanced the answer, which comments and pings do not."""
         self.usage = NO_USAGE
         self.stored_ids: tuple[str, ...] = ()
         """The ids of the objects that the engine stores; empty until they are read."""
@@ -165,7 +165,7 @@ class AnswerReader:
     def feed(self, piece: bytes) -> Reply | None:
         """Read the next piece of the body, in time linear in its length.
 
-        Return what it shows about the endpoint, an error or a judgement of the answer, once each.
+        Return what it shows about the endpoint: an error or a judgement of the answer, once each.
         """
         self._is_begun = self._is_begun or bool(piece)
         if self._events is None and (letter := piece.lstrip()[:1]):
@@ -187,7 +187,7 @@ class AnswerReader:
             first = None if self._too_long else _FIRST_ID.search(self._kept, 0, _ID_BYTES)
             if first and self._wants_id:
                 self.stored_ids, self._wants_id = (first[1].decode(),), False
-            if self._use.found is None:  # a JSON answer this long has content
+            if self._use.found is None:  # such a long JSON answer has content
                 is_json = self._events or self._kept.lstrip().startswith(b"{")
                 self._use.found = GOOD if is_json else Kind.UNREADABLE
             self._has_ended = self._too_long = True
@@ -306,7 +306,7 @@ def _is_count(value: object) -> bool:
 
 
 class NameRestorer:
-    """Restores the client's model name in answers that have the endpoint's name.
+    """Restores the client's model name in answers that contain the endpoint's name.
 
     Only the member ``"model": "<name>"`` is changed, even if split across pieces: the end of a
     piece that may begin such a member is held back until the next piece.
@@ -343,7 +343,7 @@ class NameRestorer:
         for found in self._pattern.finditer(data):
             parts += data[done : found.start()], found[1], self._asked
             done = found.end()
-        # A replaced part is complete: its last quote begins no other name.
+        # A replaced part is complete: its closing quote does not begin a new name.
         keep = 0 if end else max(self._partial(data, whole, done) for whole in self._whole)
         self._held = data[len(data) - keep :]
         parts.append(data[done : len(data) - keep])

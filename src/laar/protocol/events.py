@@ -1,6 +1,6 @@
 """Inputs and outputs of the stream state machine: events and actions.
 
-Each message creates some, so they are not frozen, for speed. Do not mutate them.
+Each message creates some, so for speed they are not frozen. Do not mutate them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from laar.protocol.openai import Body
 
 
 class Shape(enum.Enum):
-    """The body modes that an Envoy announces."""
+    """The body modes that Envoy can announce."""
 
     NATIVE = "native"
     STREAMED = "streamed"
@@ -105,7 +105,7 @@ class Decided(Event):
 
 @dataclass(slots=True)
 class Refused(Event):
-    """The error if there is no endpoint for the request: the other reply to `Ask`."""
+    """The error, if there is no endpoint for the request: the other reply to `Ask`."""
 
     error: RequestError
 
@@ -292,7 +292,7 @@ class Served(Action):
 
 @dataclass(slots=True)
 class Replied(Action):
-    """Report the endpoint's reply to health; `read` if the body of its answer is read.
+    """Report the endpoint's reply to health; `read` if its answer's body is read.
 
     Sent with the status, and again if the answer contains an error.
     """
@@ -316,7 +316,7 @@ class Answering(Action):
 
 @dataclass(slots=True)
 class Stored(Action):
-    """Report an id under which the endpoint stores what it answered, before the answer's end."""
+    """Report an id under which the endpoint stores its answer, before the answer ends."""
 
     decision: Decision
     stored_id: str

@@ -42,8 +42,8 @@ timeout of a stream."""
 SILENCES_S = (60, 120, 300, 600)
 
 BEGIN = "x-laar-begin-s"
-"""Metadata key: seconds, from `BEGINS_S`, within which response headers are expected. After
-that the request is hedged to the next endpoint, and the first response headers win."""
+"""Metadata key: seconds, from `BEGINS_S`, within which response headers are expected. After that,
+the request is hedged to the next endpoint, and the first response headers win."""
 
 ONCE = "x-laar-once"
 """Metadata key: send the request once, on a route that retries only failed connections."""
@@ -63,7 +63,7 @@ TRACE_PARENT = "traceparent"
 TRACE_STATE = "tracestate"
 
 REPORTER = "x-laar-reporter"
-"""Sent with reports of outcomes to the admin port: name of the checker of answers."""
+"""Sent with outcome reports to the admin port: name of the checker that judged the answers."""
 
 MODEL = "x-laar-model"
 ENDPOINT = "x-laar-endpoint"
@@ -81,7 +81,7 @@ PREFILLER = "x-prefiller-host-port"
 
 ENCODERS = "x-encoder-hosts-ports"
 """Encoders for the decode endpoint's sidecar, separated by commas: it sends a chat's n-th image,
-sound or video to the n-th, and begins again after the last. The name is llm-d's."""
+sound or video to the n-th encoder, starting over after the last. The name is llm-d's."""
 
 PRIORITY = "x-vllm-priority"
 """The request's priority in vLLM, lower values first; overrides the body's."""
@@ -105,7 +105,7 @@ ENGINE_HEADERS = frozenset(
 them."""
 
 CREDENTIALS = ("authorization", "x-api-key", "api-key")
-"""Headers with the client's credentials, which engines check, or the engine's key instead."""
+"""Headers with the credentials that engines check: the client's, or the engine's key instead."""
 
 PATH = "x-laar-path"
 """Metadata key: the path without query, for an engine with a different base path."""
@@ -131,7 +131,7 @@ ORIGINAL_PATHS = ("x-original-path", "x-forwarded-path")
 TEST_SELECTION = "test-epp-endpoint-selection"
 TEST_SELECTED = "x-conformance-test-selected-endpoint"
 TEST_SERVED = "x-conformance-test-served-endpoint"
-"""Headers of the conformance tests of the Gateway API Inference Extension."""
+"""Headers of the Gateway API Inference Extension's conformance tests."""
 
 _OWN = "x-laar-"
 _OTHERS_ON_ANSWERS = frozenset({SERVED, TEST_SELECTED, TEST_SERVED})
@@ -330,7 +330,7 @@ def text_of(raw: bytes) -> str:
 def _tenant(value: str) -> str:
     """Return a tenant's name, or a digest if it is not a valid name (a long token, accents).
 
-    If these were ignored, the tenants would share a turn in the queue, and prefixes.
+    If such names were ignored, their tenants would share prefixes and a turn in the queue.
     """
     value = value.strip()
     return name_of(value) or (blake2b(value.encode(), digest_size=16).hexdigest() if value else "")

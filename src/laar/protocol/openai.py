@@ -1,15 +1,14 @@
 """Read the fields that a picker needs from request bodies, in one pass.
 
 This supports OpenAI's chat completions, completions, responses and embeddings, and Anthropic's
-messages. It reads the model, the prompt's texts in the order the engine will see them, the stream
-flag, the token limit, tools and the cache salt. Other parameters are ignored, so new ones pass
-unchanged.
+messages. It reads the model, the prompt's texts in the order seen by the engine, the stream flag,
+the token limit, tools and the cache salt. It ignores other parameters, so new ones pass unchanged.
 
-The engine validates the body, not the picker. The reader accepts whatever Python's JSON parser
-accepts in UTF-8 (RFC 8259): lone surrogates, NaN, any depth. A prompt in an unknown form, or with
-too many parts to parse here, is priced by its length. A body that is not a JSON object, or whose
-`model` is not a string, gets a 400; a compressed or UTF-16 body gets a 415. Of duplicate keys the
-last one is used, as in the engines.
+The engine validates the body, not the picker. The reader accepts whatever Python's JSON parser does
+in UTF-8 (RFC 8259): lone surrogates, NaN, any depth. A prompt in an unknown form, or with too many
+parts to parse here, is priced by its length. A body that is not a JSON object, or whose `model` is
+not a string, gets a 400; a compressed or UTF-16 body gets a 415. If a key is repeated, the last
+value is used, as in engines.
 
 The body is never re-serialized. If the endpoint serves the model under another name, only the value
 of the top-level `model` is replaced; every other byte is kept.
@@ -42,15 +41,15 @@ read in a thread; for shorter ones the switch costs more than it saves other str
 
 MAX_PARTS = 200_000
 """Maximum JSON values in a body that is parsed, as `_has_many_parts` estimates them. Parsing takes
-30 ms, during which no other request is served, even if a thread does it. Ten million characters of
-prose have fewer."""
+30 ms, during which no other request is served, even if a thread parses. Ten million characters of
+prose contain fewer."""
 
 MAX_LIMIT_TOKENS = 1 << 31
 
 MAX_FILES = 64
-"""Maximum files of a request for which the endpoint that stores them is looked up."""
+"""Maximum files in a request for which the endpoint that stores them is looked up."""
 _FILE = re.compile(rb'"(?:input_)?file_id"\s*:\s*"([!#-\[\]-~]{1,256})"')
-"""Matches a file's id. Quotes inside a string are escaped, so a prompt can't look like one."""
+"""Matches a file's id. Quotes inside a string are escaped, so text in a prompt can't match."""
 
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 """First bytes of gzip and zstd; JSON can't begin with them."""
@@ -104,8 +103,8 @@ def read_body(api: Api, body: bytes) -> Body:
     """Read a body; if it is opaque, read only the model's name, if any.
 
     Raises:
-        RequestError: 400 or 415; its message contains nothing from the prompt. An opaque body
-            raises it only if it is compressed or an unreadable form.
+        RequestError: 400 or 415; its message contains nothing from the prompt. For an opaque body,
+            only if it is compressed or a form that can't be read.
     """
     if api is _OPAQUE:
         span = field_span(body, "model")
@@ -248,7 +247,7 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
         try:
             document = json.loads(body)
         except ValueError:
-            what = error.msg.partition(":")[0]  # without text from the body
+            what = error.msg.partition(":")[0]  # without any text from the body
             raise _bad(f"the body is not valid JSON: {what} (character {error.pos})") from None
     if not isinstance(document, dict):
         raise _bad("the body must be a JSON object")

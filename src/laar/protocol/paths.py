@@ -22,7 +22,7 @@ SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/responses", Api.RESPONSES),
     ("/embeddings", Api.EMBEDDINGS),
     ("/messages", Api.MESSAGES),
-    # SageMaker's name for any API; prompts in other forms are priced by their length.
+    # SageMaker's path for any API; prompts in other forms are priced by their length.
     ("/invocations", Api.CHAT),
 )
 
@@ -225,5 +225,5 @@ def _plain(path: str) -> str:
 
 
 def denied_path_error() -> RequestError:
-    """Return the error for a request to an operators' path."""
+    """Return the error for a request to an operator path."""
     return RequestError(403, "denied-path", "this path is for the engine's operators")

@@ -1,7 +1,7 @@
 """The interfaces that a stream calls: the body hook and what it returns.
 
-Each is implemented in a higher layer, or by a test. No method raises errors on purpose: after a
-fault the request continues without the picker.
+Each is implemented in a higher layer, or by a test. No method raises errors on purpose: after an
+internal error the request continues without the picker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Rework(Protocol):
     Attributes:
         body: the body to forward: the received object itself if nothing was changed.
         context: hashes of the first documents, as in `Request.context`.
-        renames: documents were renamed in the body, so that the answer may use the new names.
+        renames: documents were renamed in the body, so the answer may use the new names.
     """
 
     body: bytes
@@ -44,7 +44,7 @@ class Rework(Protocol):
 
         Args:
             events: the answer is an event stream.
-            encoded: the answer is compressed, so names can't be restored in it.
+            encoded: the answer is compressed, so no names can be restored in it.
         """
         ...
 
@@ -101,7 +101,7 @@ class BodyHook(Protocol):
             api: its format.
             model: the client's name for the model.
             head: headers of the request.
-            may_change: whether the body may be changed; False in shadow.
+            may_change: whether the body may be changed; False in shadow mode.
             shows_answer: the answer's body passes through the picker in any case.
             now: seconds, monotonic.
             document: the body as parsed by `orjson`; None if it was parsed otherwise.

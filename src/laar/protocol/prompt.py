@@ -1,7 +1,7 @@
 """Extract the texts of a prompt, in the order in which the engine will see them.
 
-Structured parts (tools, arguments of calls) are kept as JSON; images and other media are replaced
-by a digest. An unknown form is not an error: the prompt is then priced by its length.
+Structured parts (tools, call arguments) are kept as JSON; images and other media are replaced by a
+digest. An unknown form is not an error: the prompt is then priced by its length.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from laar.prefix.lengths import DIGEST, FILLER, MESSAGE
 from laar.prefix.templates import TOOLS
 
 MAX_SPANS = 20_000
-"""Maximum texts of a prompt, which take 10 ms. A long conversation has a thousand."""
+"""Maximum texts in a prompt, which take 10 ms. A long conversation has a thousand."""
 
 MAX_NESTED = 4
 """Maximum nesting of content parts; the APIs use two levels."""
 
 _EMBEDDING_CHARS = 8192 * 4 // 3
-"""Base64 characters of a token's embedding: 4,096 numbers of 16 bits, as in an 8B model."""
+"""Base64 characters in a token's embedding: 4,096 16-bit numbers, as in an 8B model."""
 
 _IMAGE_CHARS = 2400
-"""Number of characters that an image counts as: about 600 tokens."""
+"""Number of characters for which an image counts: about 600 tokens."""
 
 _SYSTEM = ("system", "developer")
 
@@ -36,7 +36,7 @@ _SYSTEM_CHARS = 200  # characters of a system prompt kept to detect tasks
 
 
 class UnknownPromptError(Exception):
-    """The prompt's form or number of parts is not supported."""
+    """The prompt's form, or its number of parts, is not supported."""
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Spans:
                     break
 
     def embeddings(self, data: str) -> None:
-        """Add embeddings as a digest, repeated to the length of a text with as many tokens."""
+        """Add embeddings as a digest, repeated up to the length of a text with as many tokens."""
         digest = f"{DIGEST}{xxhash.xxh3_128_hexdigest(data.encode('utf-8', 'replace'))}"
         times = 1 + 4 * len(data) // _EMBEDDING_CHARS // len(digest)
         self.add([digest * times])
@@ -199,8 +199,8 @@ def _prompt(document: dict[str, Any], key: str, spans: Spans) -> None:
     if not isinstance(prompt, str | list) or not prompt:
         raise UnknownPromptError
     if isinstance(prompt, list) and not isinstance(prompt[0], str):
-        spans.json(prompt)  # token ids: their digits serve as prefix like text
-        spans.texts[-1] = spans.texts[-1].removesuffix("]")  # a longer prompt has none there
+        spans.json(prompt)  # token ids: their digits serve as a prefix, like text
+        spans.texts[-1] = spans.texts[-1].removesuffix("]")  # absent here in a longer prompt
         rows = prompt if isinstance(prompt[0], list) else [prompt]
         if all(
             isinstance(row, list) and all(isinstance(token, int) for token in row) for row in rows
@@ -233,7 +233,7 @@ def _responses(document: dict[str, Any], spans: Spans) -> None:
         elif kind == "image_generation_call":
             spans.message(kind, [item])
         elif isinstance(item, dict) and isinstance(item.get("output"), list | dict):
-            output = item["output"]  # a tool's output: texts, images, a screenshot
+            output = item["output"]  # a tool output: texts, images, a screenshot
             spans.message(kind, output if isinstance(output, list) else [output])
         elif item:
             spans.json(item)

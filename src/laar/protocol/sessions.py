@@ -4,7 +4,7 @@ laar's header takes precedence. Coding agents name the session in one header and
 another. A sub-agent's prompts share little with those of the session, so it counts as a separate
 session. Bodies have fields with the same meaning: ``session_id`` (vLLM, SGLang, OpenRouter),
 ``conversation`` and ``prompt_cache_key`` (OpenAI) and, from Claude Code, a ``metadata.user_id``
-that ends with the session. Agents behind vLLM's router name theirs in
+that ends with the session's id. Agents behind vLLM's router name their session in
 ``vllm_xargs.agentic_context``.
 
 A ``cache_salt`` does not identify a session: all chats of a tenant share it. It is part of the
@@ -43,7 +43,7 @@ AGENT_HEADERS = ("x-claude-code-agent-id", "x-claude-code-parent-agent-id")
 """Headers that name a sub-agent of the session. If only the parent's id is present, it is used."""
 
 MAX_NAME_CHARS = 256
-"""Maximum length of a session's or another name; longer ones are ignored."""
+"""Maximum length of session and other names; longer ones are ignored."""
 
 _NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 """Matches values usable as a name: printable, without surrounding spaces."""
@@ -117,7 +117,7 @@ def _session_of_user(user: str) -> str:
 
 
 def name_of(value: str) -> str:
-    """Return a value without surrounding spaces if it is usable as a name; else an empty one."""
+    """Return a value without surrounding spaces if it is usable as a name; else an empty string."""
     if not value:
         return ""
     value = value.strip()

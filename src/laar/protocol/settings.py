@@ -23,21 +23,21 @@ class StreamSettings:
     applies: ClassVar = Applies.AT_ONCE
 
     max_body_bytes: Annotated[int, Applies.AFTER_RESTART, Ge(1024), Le(1 << 30)] = 32 << 20
-    """Maximum size of a request body; larger ones get 413. In the native shape Envoy's buffer limit
-    does the same, so keep both equal."""
+    """Maximum size of a request body; larger ones get 413. In the native shape, Envoy's buffer
+    limit does the same, so keep the two equal."""
     opaque_paths: tuple[str, ...] = ("/v1/files",)
     """Prefixes of paths whose bodies are never read; their requests go to any endpoint. On other
     unknown paths (audio, images, rerank) laar reads only the model's name from the body."""
     denied_paths: Annotated[tuple[str, ...], MaxLen(1000)] = DENIED_PATHS
     """Suffixes of paths that get 403, in any spelling. The default lists the paths of vLLM and
-    SGLang that put an engine to sleep, load weights, empty caches or show its internals. An empty
-    list forwards all paths. With laar's bootstraps Envoy denies the default list itself."""
+    SGLang that put an engine to sleep, load weights, empty caches or show internals. An empty list
+    forwards all paths. With laar's bootstraps, Envoy itself denies the default list."""
     tenant_header: Annotated[
         str, Applies.AFTER_RESTART, MinLen(1), MaxLen(128), Matches(r"^[a-z0-9-]+$")
     ] = FAIRNESS
     """Request header, in lower case, that names the tenant. Fairness between tenants is measured in
-    tokens. A client that sets it chooses its tenant, so let the gateway set it. Render laar's
-    Envoys with the same name (`laar envoy --tenant-header`)."""
+    tokens. A client that sets the header chooses its tenant, so let the gateway set it. Render
+    laar's Envoys with the same name (`laar envoy --tenant-header`)."""
     answers: Answers = Answers.AUTO
     """Which x-laar-* headers an answer carries. `all`: all of them. `ids`: all except
     x-laar-cost-ms, x-laar-ttft-ms, x-laar-endpoint and x-laar-overhead-us. `none`: no header, so
@@ -52,12 +52,12 @@ class StreamSettings:
     since tenants often share a system prompt."""
     list_models: bool = True
     """Whether the picker answers GET /v1/models and GET /v1/models/NAME with all model names of the
-    fleet (of the pool, if the route names one) and the aliases. Otherwise, and always in shadow or
-    with a subset hint, a single endpoint answers, and may require a key."""
+    fleet (of the pool, if the route names one) and the aliases. Otherwise, and always in shadow
+    mode or with a subset hint, a single endpoint answers, and may require a key."""
     conformance_headers: bool = False
     """Whether the header test-epp-endpoint-selection restricts a request to the endpoints it names,
-    and answers name the endpoints that were selected and that served. Only for the conformance
-    tests of the Gateway API Inference Extension: it lets any client choose an endpoint."""
+    and answers name the endpoints selected and the one that served. Only for the conformance tests
+    of the Gateway API Inference Extension: it lets any client choose an endpoint."""
     paths: Paths = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

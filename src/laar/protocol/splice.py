@@ -86,7 +86,7 @@ def model_span(body: bytes) -> Span | None:
 def _contains(text: bytes, body: bytes, start: int = 0) -> bool:
     """Return whether the body contains a text at an offset or after it.
 
-    Long bodies are first searched for the text's last four bytes, in half the time of `find`.
+    Long bodies are first searched for the text's last four bytes, twice as fast as with `find`.
     """
     if len(body) - start > _LONG_BYTES:
         last = np.frombuffer(text[-4:], np.uint32)

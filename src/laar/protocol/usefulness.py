@@ -1,4 +1,4 @@
-"""Judge whether an answer is of any use to its client.
+"""Judge whether an answer is of any use to the client.
 
 An answer is useful if it has any content: text, reasoning, a tool call, a refusal, a vector. The
 content is not judged. Whether the endpoint or the request caused a flaw is decided in
@@ -38,7 +38,7 @@ _OWN_ENDS = frozenset((None, "", "stop", "end_turn", "eos", "eos_token", "comple
 _LIMITS = frozenset(("length", "max_tokens", "incomplete"))
 _NAME_CHARS = 256
 REDIRECTS = range(300, 400)
-"""Statuses that no engine sends, but a login page in front may: they count as `Kind.TYPE`."""
+"""Statuses that no engine sends, but login pages in front may: they count as `Kind.TYPE`."""
 
 
 def flaw_of_type(media_type: str, api: Api, *, stream: bool) -> bool:
@@ -97,7 +97,7 @@ class Usefulness:
         if not self.is_begun:
             self.found = Kind.UNREADABLE if begun else Kind.EMPTY
         elif self._reason in _OWN_ENDS or (
-            # At the limit all tokens may be hidden reasoning, but not if there is at most one.
+            # At the limit, all tokens may be hidden reasoning, unless there is at most one.
             self._reason in _LIMITS
             and (self._tokens if tokens is None else tokens) <= 1
             and (self._max_tokens is None or self._max_tokens > 1)

@@ -1,8 +1,8 @@
-"""Protection of the admin port against web pages of other origins.
+"""Protection of the admin port against web pages from other origins.
 
 A browser on a machine that can reach the port sends any request that a page makes. So a request
 must name a host of this port (against DNS rebinding, where a foreign name resolves to this port's
-address), and must not come from a page of another origin. A request that changes something must be
+address), and must not come from another origin's page. A request that changes something must be
 JSON, which no page can send to another origin without a preflight.
 
 Metrics and health are exempt: scrapers use any host name, and nothing can be changed there.
@@ -33,9 +33,9 @@ _OWN_SITES = frozenset({"", "same-origin", "none"})
 
 
 class BrowserGuard:
-    """Middleware that rejects requests which a page of another origin may have sent.
+    """Middleware that rejects requests that a page from another origin may have sent.
 
-    Requests name a host among `hosts`, `localhost` or an IP address.
+    Requests must name a host in `hosts`, `localhost` or an IP address.
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:

@@ -83,7 +83,7 @@ class Collectors:
                 cluster = KubernetesEndpoints(source.access(), self._fleet, source)
             except SettingError as fault:
                 raise SettingError(str(fault), setting=f"kubernetes.{index}") from None
-            # Sources with other ports, or of other clusters, can have the same labels or pool.
+            # Sources with different ports or clusters can have the same labels or pool.
             names[cluster.source] += 1
             if (nth := names[cluster.source]) > 1:
                 cluster.source += f" ({nth})"
@@ -143,7 +143,7 @@ class Collectors:
             tasks.spawn(visits.kind, visits.run)
 
     def interval_s(self, set_s: float, stale_s: float) -> float:
-        """Return the seconds between visits to an endpoint: those set, or more while idle.
+        """Return the seconds between visits to an endpoint: as set, or more while idle.
 
         The interval is always short enough to keep the readings from reaching the age `stale_s`.
         """
@@ -151,11 +151,11 @@ class Collectors:
         return max(set_s, min(factor * set_s, stale_s / 2))
 
     def _targets(self) -> Sequence[EndpointSpec]:
-        """Return one endpoint per address, since the ranks there share pages and connections."""
+        """Return one endpoint per address, since its ranks share pages and connections."""
         return [spec for spec in self._picker.table.specs() if not spec.rank]
 
     def _report_out(self, running: Slots, now: float) -> None:
-        """Report endpoints that stopped receiving requests, and those that receive them again."""
+        """Report endpoints that have stopped receiving requests, or receive them again."""
         table, health = self._picker.table, self._picker.health
         out = {}
         for slot in filter(running.__contains__, health.records.outliers):
@@ -185,7 +185,7 @@ class Collectors:
         return [partial(self._compare, *doubts.pop()) for _ in range(min(most, len(doubts)))]
 
     async def _compare(self, slot: int, name: str, session: ClientSession) -> None:
-        """Withhold a model from an endpoint that fails requests for it, while another answers them.
+        """Withhold a model from an endpoint that fails requests for it while another answers them.
 
         The endpoint must answer for its main model: otherwise it is down, or requires a client's
         key. It is compared with the endpoint that last answered for the model: others may fail too.
@@ -230,7 +230,7 @@ class Collectors:
         )
 
     def _to_wake(self, most: int) -> list[Asking]:
-        """Return a call for each sleeping engine with waiting requests, to wake it."""
+        """Return a wake-up call for each sleeping engine that has waiting requests."""
         table, now = self._picker.table, self._clock()
         if not self._picker.settings.routing.enforcement.share:
             return []

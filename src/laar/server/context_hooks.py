@@ -3,10 +3,10 @@
 Connects `laar.context.hook.ContextHook`, one per route in the settings, to the streams.
 
 `x-laar-context: off` takes precedence; `on` counts only if the route sets `opt_in`. A body signed
-by a header is left unchanged. A fault here costs only the gain: it is counted as
+by a header is left unchanged. An error here costs only the gain: it is counted as
 `laar_degraded{what="context"}`, and the body is forwarded unchanged.
 
-Tenants are identified by the header in `flow.tenant_header`, and share no order.
+Tenants are identified by the header in `flow.tenant_header`, and never share orders.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Ordering:
         self.expected_bytes = 0
         """Document bytes expected in the caches in the hook's order."""
         self.received_bytes = 0
-        """The same in the order received."""
+        """The same for the order received."""
 
     @property
     def is_off(self) -> bool:
@@ -195,7 +195,7 @@ class ContextHooks:
     # -- a request -----------------------------------------------------------------------------
 
     def reads_answer(self, head: Head, now: float) -> bool:
-        """Return whether to read the response, drawn at the share that its path's routes set."""
+        """Return whether to read the response, drawn with the share that its path's routes set."""
         share = max(
             (
                 o.rule.sample_answers
@@ -325,7 +325,7 @@ class ContextHooks:
             record(correct=correct)
             self.judge(ordering)
 
-    # -- caches of the engines -----------------------------------------------------------------
+    # -- the engines' caches -------------------------------------------------------------------
 
     def forget(self, endpoint: str, before: float | None = None) -> None:
         """Forget an endpoint's orders: all, or only those not sent since `before` (seconds)."""

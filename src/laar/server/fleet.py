@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from laar.server.picker import Picker
 
 GATHER_S = 0.5
-"""Seconds between two updates of model names: each takes time in proportion to the fleet, and at
-startup 200 endpoints a second report names."""
+"""Seconds between two updates of model names: each takes time proportional to the fleet's size, and
+at startup 200 endpoints a second report names."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class FleetState:
                 self._picker.emptied(self._table.spec(slot).address)
 
     def lost(self, address: str) -> None:
-        """Forget the blocks known from the endpoint's events, because some events were lost."""
+        """Forget the blocks known from the endpoint's events because some events were lost."""
         self._lose(self._table.slot(address))
 
     def _lose(self, slot: int) -> None:

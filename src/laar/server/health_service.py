@@ -4,9 +4,9 @@ Liveness reports only that the process runs. Most names report readiness: an end
 no shutdown was requested. `Watch` is not implemented, as in the reference endpoint picker: Envoy
 and kubelet call `Check`.
 
-laar's own Envoys check another name, which stays healthy once an endpoint was known: without
-endpoints, an error from laar is more informative than Envoy's. It becomes unhealthy when the drain
-begins, and Envoy then sends no new streams.
+laar's own Envoys check a different name, which stays healthy once an endpoint has been known:
+without endpoints, an error from laar is more informative than Envoy's. It becomes unhealthy when
+the drain begins, and Envoy then sends no new streams.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """
@@ -29,13 +29,13 @@ _READY_NAMES = ("", "readiness", "inference-extension", SERVICE)
 class HealthService:
     """The health service, served on the ext_proc port and on the health port.
 
-    It is alive from the start, but not ready until `set_ready`.
+    It is alive from the start, but not ready until `set_ready` says so.
     """
 
     def __init__(self) -> None:
         self.ready = self._has_been_ready = False
         self.laars_ask = False
-        """Whether one of laar's own Envoys has checked the health."""
+        """Whether one of laar's own Envoys has made a health check."""
 
     def serve_on(self, server: H2Server) -> None:
         """Add the method to a server."""
@@ -61,7 +61,7 @@ class HealthService:
 
 
 class _Check(Handler):
-    """A call of `Check`, with a single request message."""
+    """A call to `Check`, with a single request message."""
 
     def __init__(self, health: HealthService, call: Call) -> None:
         self._health = health

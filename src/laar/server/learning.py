@@ -1,6 +1,6 @@
 """The learners of a running picker, and their state across restarts.
 
-This module connects decisions to the learners: reported outcomes correct P(correct), sampled
+This module connects decisions to the learners: reported outcomes correct P(correct), and sampled
 answers show how many characters a token has. c(m) is learned in `laar.core.engines` and shown here
 next to the artifact's value.
 
@@ -47,7 +47,7 @@ SAVE_EVERY_S = 60.0
 """Seconds between saves of the state; a crash loses at most what was learned in that time."""
 
 MAX_STATE_BYTES = 16 << 20
-"""Maximum size of a state file; full tables need a fraction."""
+"""Maximum size of a state file; full tables need only a fraction of it."""
 
 _SAMPLE_HEAD_CHARS, _SAMPLE_TAIL_CHARS = 200, 300
 _SAMPLE_SPANS = 8
@@ -87,7 +87,7 @@ class Learning:
         """Remember a decision, so that its outcome can be reported."""
         request = decision.request
         cell = decision.view.cell if decision.view is not None else None
-        # In shadow, or without a view, the answering model is unknown.
+        # In shadow mode, or without a view, the answering model is unknown.
         if self.online is None or request.shadow or not isinstance(cell, Features):
             return
         self.reports.decided(
@@ -148,7 +148,7 @@ class Learning:
         return {name: (measured.get(name), seen.get(name)) for name in names}
 
     def models(self, served: list[str]) -> list[dict[str, object]]:
-        """Return an entry per served, measured or reported model. Thread-safe."""
+        """Return an entry for each served, measured or reported model. Thread-safe."""
         capability, online = self.assessor.capability, self.online
         reported = online.by_model(self._clock()) if online is not None else {}
         weights = online.prior_weights() if online is not None else {}
@@ -222,7 +222,7 @@ class Learning:
             await self.save()
 
     async def save(self) -> None:
-        """Write the state, if there is a file; report a failure instead of raising it."""
+        """Write the state if there is a file; report a failure instead of raising it."""
         if self._file is not None:
             lost = "what is learned will be lost when this process ends"
             await self._file.save(self._state, self._picker.problems, "accuracy.state_file", lost)
@@ -258,7 +258,7 @@ def _named(models: Collection[str]) -> str:
 
 
 def _fingerprint(request: Request) -> Hashable:
-    """Return a hash shared by a request and its retries; the work is bounded and no text kept."""
+    """Return a hash shared by a request and its retries; work is bounded, and no text is kept."""
     question = request.question
     return hash(
         (

@@ -1,8 +1,8 @@
 """Models reported by pods whose models neither annotations nor settings name.
 
 Such a pod is not an endpoint until it has reported a model. The first pods of a source are used
-together, once all have answered: otherwise models of pods yet to answer would be refused. A pod
-that does not answer delays the others by at most `WAIT_S`, and may report its models later.
+together, once all have answered: otherwise requests for models of slower pods would be refused. A
+pod that does not answer delays the others by at most `WAIT_S`, and may report its models later.
 
 Names are kept while a pod is away, so that it serves at once when it returns, even before it is
 queried again.
@@ -42,7 +42,7 @@ class _Source:
 
 
 class OwnNames:
-    """The endpoints of all sources, completed with the models that pods report."""
+    """The endpoints from all sources, completed with the models that pods report."""
 
     def __init__(self) -> None:
         self._sources: dict[str, _Source] = {}

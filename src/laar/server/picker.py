@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from laar.server.sharing.store import Store
 
 _REST_AFTER_S = 10.0
-"""Seconds without decisions, and with nothing in flight, after which a picker is idle."""
+"""Seconds with no decisions and nothing in flight after which a picker is idle."""
 
 
 class Picker:
@@ -177,7 +177,7 @@ class Picker:
                 self.context.forget(address, beliefs.oldest_at(slot))
 
     def emptied(self, address: str) -> None:
-        """Forget the cached content of an endpoint that was emptied or removed."""
+        """Forget the cached content of an endpoint that was removed or whose cache was emptied."""
         self.context.forget(address)
         if self.admission is not None:
             for slot in self.table.named(address):
@@ -248,7 +248,7 @@ class Picker:
         )
 
     def _kept(self, fresh: Mapping[str, Policy], old: Routing) -> dict[str, Policy]:
-        """Return new policies, but keep those whose settings are unchanged."""
+        """Return the new policies, but keep old ones whose settings are unchanged."""
         known, new = self.director.policies, self.settings.routing
         return {
             name: known[name] if name in known and _is_same(name, old, new) else policy

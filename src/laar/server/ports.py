@@ -65,7 +65,7 @@ def bind(server: H2Server, name: str, address: str) -> int:
 
 
 def cannot_listen(name: str, address: str) -> SettingError:
-    """Return the error for the address of `listen.<name>`."""
+    """Return the error for the address in `listen.<name>`."""
     return SettingError(
         f"can't listen on {address}; is another picker running there, or is the address not this "
         "machine's? Stop it or choose another address (laar check --no-ports while it runs)",

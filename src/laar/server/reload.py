@@ -1,9 +1,9 @@
 """Reload the settings files of a running picker when they change.
 
 The settings file, and the artifact and the key files it names, are polled, checked on SIGHUP, and
-read together in a thread. Files with which a picker would not start are not applied: a fault leaves
-everything unchanged and is reported with file, line and key. From usable files, all settings that
-may change at runtime are applied together, in one call between two messages of the streams. Other
+read together in a thread. Files with which a picker would not start are not applied: an error
+leaves everything unchanged and is reported with file, line and key. From usable files, all settings
+that may change at runtime are applied together, in one call between two stream messages. Other
 changes are listed as pending until a restart, or until the file has the old values again.
 
 A change counts once two consecutive polls see the same files, so that none is read half-written.
@@ -33,7 +33,7 @@ from laar.telemetry.problems import Problems
 _LOG = logging.getLogger(__name__)
 
 POLL_S = 0.5
-"""Seconds between polls; as with the endpoints file, a change takes effect within two."""
+"""Seconds between polls; as with the endpoints file, a change takes effect within two polls."""
 
 AGAIN_S = 15.0
 """Seconds until unusable files are reread even if unchanged: the fault may be in a file whose name
@@ -44,7 +44,7 @@ RESTART = "settings restart"
 """Source of the problem that lists changes waiting for a restart."""
 
 _NAMED = 10
-"""Maximum settings named in a problem; a file with more changes is probably another file."""
+"""Maximum settings named in a problem; a file with more changes is probably a different one."""
 
 Policies = Mapping[str, Policy]
 
@@ -61,7 +61,7 @@ class SettingsReloader:
         problems: receives problems with files, and the changes waiting for a restart.
 
     Attributes:
-        poll_s: seconds between two polls; may be changed.
+        poll_s: seconds between polls; may be changed.
         pending: paths of settings whose change waits for a restart.
         is_refused: whether the current files can't be used.
         applied: number of reloads that changed settings.

@@ -1,9 +1,9 @@
 """TLS on the ext_proc port: self-signed, or certificate files that may be replaced while serving.
 
-Gateways of the endpoint-picker contract use TLS to a picker and accept any certificate by default,
-so one generated at startup suffices. Files are reread once a second in a thread, so a renewed
-Secret needs no restart; it applies to new handshakes, and open connections are kept. Unusable files
-are ignored, as is a certificate that has expired or is not valid yet while a valid one is in use.
+Gateways that follow the endpoint-picker contract use TLS and accept any certificate by default, so
+one generated at startup suffices. Files are reread once a second in a thread, so a renewed Secret
+needs no restart; it applies to new handshakes, and open connections are kept. Unusable files are
+ignored, as is a certificate that has expired or is not valid yet while a valid one is in use.
 Without a valid one, an invalid one is served and reported: gateways that don't verify continue as
 before, and those that do continue without the picker in either case.
 

@@ -15,7 +15,7 @@ _MIN_CHARS, _MAX_CHARS = 8, 4096
 
 
 def viewers_token(settings: Settings) -> str | None:
-    """Read the token of viewers; return None if no file is set.
+    """Read the viewers' token; return None if no file is set.
 
     Raises:
         SettingError: the file can't be read, or has no valid token.
@@ -46,7 +46,7 @@ def reporter_of(names: Mapping[str, str], authorization: str) -> str | None:
 
 
 def reporter_tokens(settings: Settings) -> dict[str, str] | None:
-    """Read the tokens of reporters: a single token, or one line per reporter with name and token.
+    """Read the reporters' tokens: a single one, or one line per reporter with name and token.
 
     Return the name of each token's reporter, empty for a single token; None if no file is set.
 

@@ -14,7 +14,7 @@ from laar.telemetry.problems import Problems
 class WholeFile:
     """A file that any thread or process may replace; the last write wins.
 
-    `mode` are the permissions of a new file, before the umask.
+    `mode` gives a new file's permissions, before the umask.
     """
 
     def __init__(self, path: Path, *, mode: int = 0o666) -> None:
@@ -29,7 +29,7 @@ class WholeFile:
         Raises:
             OSError: the file can't be written; the old content stays.
         """
-        # Others may write the same file: workers, and containers, where each process is number 1.
+        # Others may write the same file: workers, and containers, where each process has PID 1.
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{self._tag}.new")
         with self._writing:  # a cancelled save continues in its thread
             try:

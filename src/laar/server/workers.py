@@ -85,7 +85,7 @@ def run_workers(
     Args:
         loaded: the settings; each worker reads them again.
         count: number of workers.
-        command: command of a worker; its index and the parent's directory are appended.
+        command: a worker's command; its index and the parent's directory are appended.
         envoy: Envoy to run with the workers; None for no Envoy.
 
     Raises:
@@ -123,7 +123,7 @@ class _Parent:
         except ExceptionGroup as faults:
             raise faults.exceptions[0] from None
         finally:
-            self._pass_on(signal.SIGKILL)  # workers are left only after a fault
+            self._pass_on(signal.SIGKILL)  # some are left only after a fault
             if self._next is not None and self._next.returncode is None:
                 self._next.kill()
                 await self._next.wait()
@@ -204,7 +204,7 @@ class _Parent:
         """Start a worker process, which does its imports and waits for `_GO`."""
         own = ("--worker-index", str(index), "--worker-home", str(self.home))
         command = dying_with_us([*self.command, *own], ORPHANED)
-        # In a new session, so that Ctrl-C only reaches the parent, which stops in order.
+        # In a new session, so that Ctrl-C reaches only the parent, which shuts down in order.
         return await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.PIPE, start_new_session=True
         )
@@ -256,7 +256,7 @@ class _Parent:
         self._pass_on(signal.SIGKILL)
 
     def _pass_on(self, number: int) -> None:
-        """Signal the workers; no SIGHUP to starting ones, which read the settings and may die."""
+        """Signal the workers; SIGHUP skips starting ones, which read the settings anyway."""
         for index, process in self._processes.items():
             starts = number == signal.SIGHUP and not _beat(self.home, index).exists()
             if process.returncode is None and not starts:

@@ -1,8 +1,8 @@
 """The settings file: one YAML document; every setting has a unit, a default and a reason.
 
-Unknown keys are errors. Errors name file, line and key, and all are reported at once. The reference
-documentation and the JSON schema for editors are generated from the field descriptions. Each
-section declares whether changes apply at once or after a restart.
+Unknown keys are errors. Errors name the file, line and key, and all are reported at once. The
+reference documentation and the JSON schema for editors are generated from the field descriptions.
+Each section declares whether changes apply at once or after a restart.
 """
 
 from laar.settings.settings import Loaded, Settings, load

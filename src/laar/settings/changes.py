@@ -1,4 +1,4 @@
-"""Split changed settings into those that apply at once and those that need a restart."""
+"""Split settings changes into those that apply at once and those that need a restart."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Change:
     """The difference between running and wanted settings.
 
     Args:
-        settings: the new effective settings: the running ones with the changes that may apply at
+        settings: the new effective settings: the running ones plus the changes that may apply at
             once.
         applied: paths of the settings that change now.
         pending: paths of the settings whose change needs a restart.
-        obstacle: reason why no setting changes although some could; empty otherwise.
+        obstacle: the reason why no setting changes although some could; else empty.
     """
 
     settings: Settings

@@ -29,7 +29,7 @@ class ContextRoute(Section):
     """Whether `x-laar-context: on` switches reordering on for a request when the mode is `off` or
     `observe`. `x-laar-context: off` switches it off in any mode."""
     sample_answers: Annotated[float, Ge(0), Le(1)] = 0.1
-    """Share of the route's answers read for the comparison, in addition to `bodies.sample_answers`.
+    """Share of the route's answers read for comparison, in addition to `bodies.sample_answers`.
     Reading costs about 50 us per chunk."""
 
     @field_validator("mode", "dedup", mode="before", check_fields=False)
@@ -45,12 +45,12 @@ class ContextRoute(Section):
 
 
 class Context(Section):
-    """Order of documents in prompts (ContextPilot), so that prompts share longer prefixes."""
+    """The order of documents in prompts (ContextPilot), so that prompts share longer prefixes."""
 
     applies: ClassVar = Applies.AT_ONCE
 
     routes: Annotated[tuple[ContextRoute, ...], MaxLen(16)] = ()
-    """Rules for requests whose documents may be reordered; the first match applies. Without a rule
+    """Rules for requests whose documents may be reordered; the first match applies. Without a rule,
     every body is forwarded unread and unchanged. A changed route keeps its memory if only `path`,
     `models`, `mode`, `opt_in` or `sample_answers` changed. Otherwise, or if it was removed in
     between, it starts with an empty memory."""

@@ -34,7 +34,7 @@ _MAX_HOLD_S = 3580.0
 _LLM_D = SimpleNamespace(
     **yaml.safe_load((files("laar.settings") / "llm_d.yaml").read_text("utf-8"))
 )
-"""Tables of llm-d's plugins, by what becomes of them."""
+"""Tables of llm-d's plugins, by how each is translated."""
 _PARTS = {**_LLM_D.scorers, **_LLM_D.filters, **_LLM_D.pickers}
 _ROLES = "the policy `laar` follows the roles in the label llm-d.ai/role"
 
@@ -213,7 +213,7 @@ def _policy(
 
 
 def _given(plugin: _Plugin, moved: Moved) -> dict[str, Any]:
-    """Return the parameters of a filter or scorer by laar's names; report unknown ones."""
+    """Return a filter's or scorer's parameters under laar's names; report unknown ones."""
     known = {}
     for name, value in (plugin.parameters or {}).items():
         if name in _LLM_D.parameters:
@@ -268,7 +268,7 @@ def _plugin(plugin: _Plugin, moved: Moved) -> None:
 
 
 def _apart(plugin: _Plugin) -> str:
-    """Return the settings of a plugin that splits prefill and decode; empty for others."""
+    """Return the settings for a plugin that splits prefill and decode; empty for others."""
     kind = plugin.type
     if kind == "always-disagg-pd-decider":
         return "{apart: always}"

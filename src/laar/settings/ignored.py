@@ -1,4 +1,4 @@
-"""Find settings that are valid but have no effect, or not the intended one.
+"""Find settings that are valid but have no effect, or an unintended one.
 
 `laar check` prints the remarks and `laar serve` logs them. No network or clock is needed.
 """
@@ -38,7 +38,7 @@ _WITHOUT: tuple[tuple[str, str, Callable[[Settings], bool]], ...] = (
         lambda s: s.routing.enforcement.mode == "enforce",
     ),
 )
-"""Prefix of settings, what they require, and a test of whether it is met."""
+"""A prefix of settings, what they require, and a test of whether that is met."""
 
 _ALWAYS = {"flow.tenant_header", "flow.max_hold_s", "flow.max_waiting", "flow.max_held_bytes"}
 """Settings that also apply without `flow.enabled`: to tenants in streams, and to held sessions."""

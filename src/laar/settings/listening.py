@@ -33,15 +33,15 @@ def dialled(address: str) -> str:
 
 
 class Tls(Section):
-    """TLS on the ext_proc port; needs the extra `tls`."""
+    """TLS on the ext_proc port; needs the `tls` extra."""
 
     certificate: Path | None = None
-    """PEM file of the certificate chain, reloaded when it changes."""
+    """PEM file with the certificate chain, reloaded when it changes."""
     key: Path | None = None
-    """PEM file of the certificate's private key."""
+    """PEM file with the certificate's private key."""
     self_signed: bool = False
-    """Whether laar creates a self-signed certificate at startup instead, for gateways of the
-    endpoint-picker contract, which encrypt but do not verify."""
+    """Whether laar creates a self-signed certificate at startup instead, for gateways that follow
+    the endpoint-picker contract: they encrypt but do not verify."""
     client_ca: Path | None = None
     """PEM file of CAs. Clients without a certificate from one of them are rejected."""
 
@@ -75,7 +75,7 @@ class Listen(Section):
     Service's. `localhost` and IP addresses are always allowed. Under any other name the port serves
     only metrics and health, since a hostile page could point a name here."""
     tls: Tls | None = None
-    """TLS on the ext_proc port. None by default, since on loopback it only costs time. Health and
+    """TLS on the ext_proc port. None by default, since it only costs time on loopback. Health and
     admin ports never use TLS."""
 
 
@@ -97,8 +97,8 @@ class Shutdown(Section):
     drain_s: Annotated[float, Ge(0), Le(600)] = 5.0
     """Seconds after SIGTERM during which laar keeps serving but reports not ready, so that no Envoy
     sends new streams to a stopping picker. laar's own Envoys check its health and notice at once:
-    with them this phase ends once no stream has arrived for 0.3 s."""
+    with them, this phase ends once no stream has arrived for 0.3 s."""
     grace_s: Annotated[float, Ge(0), Le(3600)] = 30.0
-    """Seconds for open streams to finish after `drain_s` before they are cut off. With laar's own
-    Envoys, answers continue without the picker, so it does not wait for them. In full duplex,
+    """Seconds that open streams have to finish after `drain_s` before they are cut off. With laar's
+    own Envoys, answers continue without the picker, so it does not wait for them. In full duplex,
     answers pass through the picker and would be cut off, so allow for the longest answer."""

@@ -19,17 +19,17 @@ ENVIRONMENT = "environment"
 
 
 class Readings(Section):
-    """Readings from endpoints: metrics, round trips, models, names."""
+    """Readings from endpoints: metrics, round trips, models and names."""
 
     applies: ClassVar = Applies.AFTER_RESTART
 
     scrape_interval_s: Annotated[float, Ge(0.05), Le(60)] = scrape.INTERVAL_S
-    """Seconds between two scrapes of an endpoint's metrics. laar counts its own requests and
-    scrapes only correct the counts, so a shorter interval gains nothing. After 10 s without
-    requests in flight it is five times as long, but readings never become stale."""
+    """Seconds between scrapes of an endpoint's metrics. laar counts its own requests and scrapes
+    only correct the counts, so a shorter interval gains nothing. After 10 s without requests in
+    flight, it is five times as long, but readings never become stale."""
     probe_interval_s: Annotated[float, Ge(0.1), Le(600)] = probe.INTERVAL_S
-    """Seconds between two round-trip probes of an endpoint. With over 250 endpoints the interval is
-    longer, since at most 50 are probed per second; while idle it is five times as long."""
+    """Seconds between round-trip probes of an endpoint. With over 250 endpoints the interval is
+    longer, since at most 50 are probed per second; while laar is idle, it is five times as long."""
 
 
 @declared(StreamSettings, "max_body_bytes", "opaque_paths", "denied_paths")
@@ -40,14 +40,14 @@ class Bodies(Section):
 
     max_held_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = 512 << 20
     """Maximum bytes of all request bodies that are incomplete (gateway shape) or wait to be read
-    (over 1 MB); 503 beyond. Without a limit, many slow uploads could use up all memory. At the
-    limit uploads slower than 16 KiB/s are dropped in favour of others."""
+    (over 1 MB); 503 beyond. Without a limit, many slow uploads could exhaust memory. At the limit,
+    uploads slower than 16 KiB/s are dropped in favour of others."""
     sample_answers: Annotated[float, Ge(0), Le(1)] = 0.01
     """Share of answers read as they pass (native shape), for the time to first token, usage and
     prefill speed (`flow`). Reading costs about 50 us per chunk, hence 1 in 100. 0 reads none."""
     sample_every_s: Annotated[float, Gt(0), Le(3600)] = 0.25
     """Seconds after which an answer is read regardless of `sample_answers`, so that laar also
-    learns from sparse traffic, and soon distinguishes devices of different speed. Suspended while
+    learns from sparse traffic, and soon distinguishes devices of different speeds. Suspended while
     the answers being read exceed 1,000 chunks a second, which take 4 to 10 % of a core."""
 
 
@@ -69,8 +69,8 @@ class Decisions(Section):
     reported later. Its directory must exist. None: no log."""
     viewers_token_file: Path | None = None
     """File with the token that the page, /explain, /decisions and /config require, as
-    `Authorization: Bearer ...` or in the page's form. Without it they are served on loopback
-    only."""
+    `Authorization: Bearer ...` or in the page's form. Without it, they are served only on
+    loopback."""
 
 
 def _where(value: str) -> str:
@@ -92,7 +92,7 @@ Where = Annotated[str, AfterValidator(_where)]
 
 
 class Otlp(Section):
-    """OpenTelemetry over OTLP/HTTP; needs the extra `otel`.
+    """OpenTelemetry over OTLP/HTTP; needs the `otel` extra.
 
     The standard environment variables set headers, timeouts, queues and the resource.
     """

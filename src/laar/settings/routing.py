@@ -41,13 +41,13 @@ class Routing(Section):
     applies: ClassVar = Applies.AT_ONCE
 
     policies: Annotated[Mapping[str, Profile], MaxLen(MAX_POLICIES)] = Field(default={})
-    """Policies composed of filters, weighted scorers and a picker, by name; see the guide on
+    """Policies composed of filters, weighted scorers and a picker, by name; see the guide to
     scorers."""
     baselines: Mapping[str, Mapping[str, object]] = Field(default={})
-    """Parameters of other projects' policies, by policy and by name, such as
-    `llm-d: {prefix_weight: 5}`. The defaults are those published by their authors; the page on
-    concepts lists them. x-laar-policy may select a policy from an installed package only if it is
-    named here or in `policy`."""
+    """Parameters of other projects' policies, by policy and name, such as
+    `llm-d: {prefix_weight: 5}`. The defaults are those published by their authors; the concepts
+    page lists them. x-laar-policy may select a policy from an installed package only if it is named
+    here or in `policy`."""
 
     @field_validator("policies")
     @classmethod
@@ -96,7 +96,7 @@ class Routing(Section):
 
     @property
     def enforcement(self) -> Enforcement:
-        """Return the settings that select the decisions to enforce."""
+        """Return the settings that select which decisions to enforce."""
         return part(Enforcement, self)
 
     @property
@@ -111,7 +111,7 @@ class Accuracy(Section):
     applies: ClassVar = Applies.AFTER_RESTART
 
     capability: Annotated[Path | None, Applies.AT_ONCE] = None
-    """Artifact of `laar fit`, reloaded whenever it changes. Without one every model is assumed
+    """Artifact from `laar fit`, reloaded whenever it changes. Without one, every model is assumed
     equally good and fast until outcomes are reported, and laar routes by cache, queue and round
     trip."""
     online: bool = True
@@ -123,20 +123,20 @@ class Accuracy(Section):
     whether a conversation continues or asks the same again."""
     half_life_s: Annotated[float, Ge(60), Le(1e8)] = HALF_LIFE_S
     """Half-life of reported outcomes in seconds. The default is a day: the model behind a name
-    changes rarely, its traffic by the hour."""
+    rarely changes, but its traffic does by the hour."""
     cap_per_hour: Annotated[float, Ge(2), Le(1e6)] = CAP_PER_HOUR
-    """Maximum outcomes per hour for one cell of a model. With 200 against a prior of 50, true
+    """Maximum outcomes per hour for one cell of a model. With 200, against a prior of 50, true
     reports dominate within an hour, but a burst of false ones cannot."""
     tasks: Annotated[tuple[str, ...], MaxLen(1000)] = ()
     """Tasks that clients may name in x-laar-task, besides the artifact's. Each tenant may use 32
-    further names, since all tenants share the table; others are ignored."""
+    further names, since all tenants share the table; more are ignored."""
     outcomes_token_file: Path | None = None
     """File with the bearer token required to report outcomes, or with a line per reporter: name and
-    token. It is a file because /config shows the settings. Without it, outcomes are accepted on
-    loopback only."""
+    token. It is a file because /config shows the settings. Without it, outcomes are accepted only
+    on loopback."""
     state_file: Path | None = None
-    """JSON file that keeps learned outcomes across restarts. None: a restart begins with the
-    artifact alone."""
+    """JSON file that keeps learned outcomes across restarts. None: after a restart, laar has only
+    the artifact."""
 
 
 @declared(StreamSettings, "by_tenant")
@@ -148,7 +148,7 @@ class Prefix(Section):
     enabled: bool = True
     """Whether cached prefixes count in the cost."""
     max_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = MAX_BYTES
-    """Memory limit of the index in bytes. 128 MiB covers the caches of about 100 endpoints with
+    """Memory limit for the index in bytes. 128 MiB covers the caches of about 100 endpoints with
     500,000 tokens each. When full, the oldest entries of the fullest endpoint are evicted."""
 
 
@@ -203,9 +203,9 @@ class Flow(Section):
     enabled: Annotated[bool, Applies.AFTER_RESTART] = False
     """Whether requests wait in the picker while every endpoint is full. Otherwise each is sent at
     once and waits in an engine, in order of arrival, except turns of sessions whose contexts do not
-    fit into any cache."""
+    fit in any cache."""
 
     @property
     def admission(self) -> FlowSettings:
-        """Return the settings of admission."""
+        """Return the admission settings."""
         return part(FlowSettings, self)

@@ -23,7 +23,7 @@ class Section(BaseModel):
         extra="forbid",
         frozen=True,
         json_schema_extra=describe,
-        defer_build=True,  # of 40 sections only the root is parsed directly
+        defer_build=True,  # of the 40 sections, only the root is parsed directly
     )
 
     applies: ClassVar[Applies | None] = None
@@ -52,7 +52,7 @@ def declared(feature: type[Any], *names: str) -> Callable[[type[Made]], type[Mad
 
     Args:
         feature: the dataclass.
-        names: names of the fields to add; all by default.
+        names: names of the fields to add; by default all.
     """
 
     def build(section: type[Made]) -> type[Made]:

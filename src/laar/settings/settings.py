@@ -69,7 +69,7 @@ class Settings(Section):
 
     @property
     def stream(self) -> StreamSettings:
-        """Return the settings of streams, from several sections."""
+        """Return the stream settings, from several sections."""
         sections = (self.bodies, self.flow, self.headers, self.prefix, self.routing)
         return part(StreamSettings, *sections)
 
@@ -96,7 +96,7 @@ class Loaded:
     Args:
         settings: settings with absolute paths.
         path: path of the settings file; None without a file.
-        origins: ``default`` or ``FILE:LINE``, by path of the setting.
+        origins: ``default`` or ``FILE:LINE``, by the setting's path.
         stamps: stamps of the files that affect the settings, taken before reading.
         lines: line numbers of the keys in the settings file.
     """

@@ -40,7 +40,7 @@ def _store(value: str) -> str:
 
 @declared(SharingSettings)
 class Share(Section):
-    """State shared between pickers; a store needs the extra `share`."""
+    """State shared between pickers; a store needs the `share` extra."""
 
     applies: ClassVar = Applies.AFTER_RESTART
 
@@ -52,15 +52,15 @@ class Share(Section):
     password_file: Path | None = None
     """File with the store's password."""
     ca_file: Path | None = None
-    """PEM file of the CAs that verify a rediss:// store. None: the system's."""
+    """PEM file with the CAs that verify a rediss:// store. None: the system's."""
     cert_file: Path | None = None
     """PEM file with this picker's certificate, for a rediss:// store that requires one."""
     key_file: Path | None = None
     """PEM file with the key of the certificate in `cert_file`. None: `cert_file` contains it."""
     secret_file: Path | None = None
     """File with the secret for hashing prompts, the same for all pickers. None: the first picker
-    writes one to the store, so anyone who can read the store could test guesses about prompts
-    against its hashes."""
+    writes one to the store, so anyone who can read the store could check guesses at prompts against
+    its hashes."""
     snapshot_file: Path | None = None
     """File in which a picker without a store saves its prefix index and the orders of running
     conversations, so that it starts warm. It contains hashes and their secret, and only its owner

@@ -19,7 +19,7 @@ from laar.explain.decision_record import DecisionRecord, Readings
 from laar.explain.record import shown
 
 MAX_DECISIONS = 2000
-"""Decisions kept: enough for meaningful percentiles; at 100 requests per second, 20 s."""
+"""Decisions kept: enough for meaningful percentiles; 20 s at 100 requests per second."""
 
 MAX_BYTES = 64 << 20
 """Maximum bytes kept: six hundred decisions among a thousand endpoints."""
@@ -74,7 +74,7 @@ class DecisionMemory:
             self.held_bytes -= _size(oldest)
 
     def record(self, decision: Decision) -> DecisionRecord:
-        """Return a decision's record without remembering it."""
+        """Return a record of a decision without remembering it."""
         view, table, readings = decision.view, self._table, None
         if view is not None and len(view.slots) != len(table.active):
             readings = Readings(*(getattr(table, of.name).copy() for of in fields(Readings)))

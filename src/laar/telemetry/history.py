@@ -1,6 +1,6 @@
-"""The last hour in memory, for the page's curves; Prometheus has longer history and all labels.
+"""The last hour in memory, for the page's curves; Prometheus has a longer history and all labels.
 
-A ring of one-minute bins. A decision costs one addition, the end of a request a few; only a bounded
+A ring of one-minute bins. A decision costs one addition, and a request's end a few; only a bounded
 sample of request times is kept.
 """
 

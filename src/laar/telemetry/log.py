@@ -48,9 +48,9 @@ class DecisionLog:
         self._on_problem = on_problem
         self._queue: deque[DecisionRecord | bytes] = deque()
         self._lines: list[bytes] = []  # lines of the next piece
-        self._torn = b""  # newline to end a line cut off by a full disk
+        self._torn = b""  # newline that ends a line cut off by a full disk
         self.lines = Counter(written=0, dropped=0)
-        """Lines since the start, by what became of them."""
+        """Lines since the start, written or dropped."""
 
     def add(self, entry: DecisionRecord | bytes) -> None:
         """Queue a settled decision, or a line, unless the queue is full."""

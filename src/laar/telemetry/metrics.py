@@ -2,8 +2,8 @@
 
 A prometheus-client counter with labels costs a microsecond and a lock per update; a dictionary
 entry costs a tenth of that. `laar.server.admin.metrics` reads them at each scrape. Labels are names
-from the settings (models, endpoints, policies, reasons), never sent by clients, except tasks, which
-are capped.
+from the settings (models, endpoints, policies, reasons), never values sent by clients, except
+tasks, which are capped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _QUEUE_BOUNDS_S = (0.001, 0.01, 0.05, *_LATENCY_BOUNDS_S[3:])
 _ANSWER_BOUNDS_S = (0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 _ATTEMPTS = (1, 2, 3, 4, 5, 6, 8, 10)
 _RATIOS = (0.5, 0.7, 0.9, 1.1, 1.3, 2.0)
-"""Bounds of predicted / measured; between the third and the fourth the prediction was right."""
+"""Bounds of predicted / measured; between the third and the fourth, the prediction was right."""
 
 
 class Histogram:

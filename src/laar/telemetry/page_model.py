@@ -1,7 +1,7 @@
-"""The data of the live page, as plain JSON values: fleet, recent decisions, outcomes.
+"""The live page's data, as plain JSON values: fleet, recent decisions, outcomes.
 
 Everything is computed on demand from the table and the decision memory, without extra counting on
-the request path. Percentiles cover the last thousand decisions; Prometheus has longer history.
+the request path. Percentiles cover the last thousand decisions; Prometheus has a longer history.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.problems import Events, Problems
 
 MAX_FLEET = 200
-"""Maximum endpoints shown; beyond it, only those with problems and the busiest."""
+"""Maximum endpoints shown; of a larger fleet, only those with problems and the busiest."""
 
 SHOWN_DECISIONS = 12
 _WINDOW = 1000
@@ -35,7 +35,7 @@ _POINTS = 80  # points in the plot of predicted against measured
 
 
 class HitRates:
-    """Share of prompt tokens recently found in each engine's cache, from its counters."""
+    """The share of prompt tokens recently found in each engine's cache, from its counters."""
 
     _WEIGHT = 0.3
 
@@ -97,7 +97,7 @@ class PageModel:
         return Counter(self._health(slot, now) for slot in self._table.active.tolist())
 
     def frame(self, now: float) -> dict[str, object]:
-        """Return everything the page shows; `now` is on the clock of the readings."""
+        """Return everything the page shows; `now` is on the readings' clock."""
         memory = self._memory
         records = list(memory.latest(_WINDOW))
         before, total = self._last
@@ -243,7 +243,7 @@ def _predicted(records: Sequence[DecisionRecord]) -> dict[str, object]:
 
 
 def _retries(records: Sequence[DecisionRecord], memory: DecisionMemory) -> list[dict[str, int]]:
-    """Return counts by number of attempt."""
+    """Return counts by attempt number."""
     attempts: dict[int, list[int]] = {}
     for record in records:
         row = attempts.setdefault(max(1, len(record.decision.tried)), [0, 0, 0])

@@ -1,16 +1,16 @@
 """A pool's shortage, for autoscalers: seconds of waiting work, and late first tokens.
 
 Work waits at endpoints (unread prompts, at the endpoint's learned prefill speed) and in flow
-control. Both are in seconds of one engine: the sum over a pool, divided by its endpoints, is how
-long a new request finds the engines busy.
+control. Both are in seconds of one engine: the sum over a pool, divided by the number of its
+endpoints, is how long a new request finds the engines busy.
 
 A request counts as late at its decision, if its expected TTFT plus the time it was held exceed its
 objective. So the signal rises before answers are late. Objectives are those of flow control, even
-while that is off. Policies without a cost expect no TTFT, so their requests are not counted.
+while that is off. Policies without a cost predict no TTFT, so their requests are not counted.
 
-A pool's name is the label `laar.dev/pool` of its endpoints, or empty. For requests to a virtual
-name the model is the chosen one, or empty while they are held. Names of endpoints that have left
-are kept: requests held for them are the signal to start one again.
+A pool's name is its endpoints' `laar.dev/pool` label, or empty. For requests to a virtual name, the
+model is the chosen one, or empty while they are held. Names of endpoints that have left are kept:
+requests held for them signal that one should be started again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PoolMetrics:
 
     Args:
         director: source of the endpoints and engines.
-        settings: settings of flow control, for the TTFT objectives.
+        settings: flow control settings, for the TTFT objectives.
         admission: flow control; None if it is off.
         clock: returns monotonic seconds.
     """

@@ -47,7 +47,7 @@ class Problems(dict[str, str]):
     def report(self, source: str, message: str | None) -> None:
         """Report a problem of `source`; call again at each failure.
 
-        None ends the problem, as does an empty message, for a source no longer watched.
+        None ends the problem, as does an empty message, used for a source no longer watched.
         """
         known = self.get(source)
         if not message:

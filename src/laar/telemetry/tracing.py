@@ -1,8 +1,8 @@
 """Export decisions to OpenTelemetry as spans of their clients' traces.
 
 A span covers the decision, including time in the queue; it is sent when the request has ended, so
-that it can include the outcome. It is built from the record that `/decisions` shows, so both agree,
-and contains no part of a prompt.
+that it can include the outcome. It is built from the record shown by `/decisions`, so the two
+agree, and contains no part of a prompt.
 
 Names follow OpenTelemetry's conventions, if any exist (``gen_ai.*``, ``http.*``, ``error.type``).
 """
@@ -95,7 +95,7 @@ class Spans:
         try:
             await asyncio.Event().wait()
         finally:
-            # Not in the event loop's thread pool: shutdown would wait for it.
+            # Not in the event loop's thread pool, since shutdown would wait for that.
             ending = threading.Thread(target=self.end, daemon=True)
             ending.start()
             last = time.monotonic() + LAST_S
@@ -108,7 +108,7 @@ class Spans:
         """Start a decision's span; return its trace, or None if the decision belongs to none.
 
         Args:
-            caller: metadata of the call. A tracing proxy names its own span of the call there,
+            caller: metadata of the call. A tracing proxy names its own span for the call there,
                 which is part of the client's trace, or says that the trace is not sampled.
             parent: ``traceparent`` of the client's request.
             state: ``tracestate`` of that request.

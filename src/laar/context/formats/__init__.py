@@ -1,7 +1,7 @@
-"""Formats of documents that are recognized from the first request.
+"""Document formats that are recognized from the first request.
 
-These are delimiters declared by the route, JSON, tags named for documents, and blocks of a
-message's content. Documents in other formats are learned (`laar.context.recurrence`).
+These are delimiters declared by the route, JSON, tags named for documents, and content blocks of a
+message. Documents in other formats are learned (`laar.context.recurrence`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def scan(
 def _found(
     text: str, settings: ContextSettings, is_parts: bool, by_tool: bool
 ) -> Iterator[list[Block]]:
-    """Yield the blocks of each format, most reliable format first."""
+    """Yield the blocks in each format, the most reliable format first."""
     families = settings.formats
     least = settings.min_docs
     if is_parts:
@@ -58,7 +58,7 @@ def _found(
 
 
 def held(block: Block, settings: ContextSettings) -> Block:
-    """Return the block, held if its labels number positions, to which an answer may refer."""
+    """Return the block, held if its labels number positions, since an answer may refer to them."""
     stays = block.labels_stay and not settings.relabel
     return replace(block, held=Reason.POSITIONAL_LABELS) if stays else block
 

@@ -47,6 +47,6 @@ def _block(text: str, given: Delimiters) -> Block | None:
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return the span without surrounding white space."""
+    """Return the span without surrounding whitespace."""
     own = text[start:end]
     return start + len(own) - len(own.lstrip()), start + len(own.rstrip())

@@ -1,7 +1,7 @@
 """Locate values in a JSON text, to replace some and keep all other bytes.
 
 The text is known to be valid, since `orjson` has parsed it; Python's decoder skips values that are
-not wanted. A duplicate key along a path is refused, because parsers differ in which one they use.
+not needed. A duplicate key along a path is refused, because parsers differ in which one they use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from laar.context.blocks import Refused
 from laar.context.settings import Reason
 
 MAX_VALUES = 1 << 16
-"""Maximum commas and opening brackets of a text, about 4 ms; only hostile bodies have more."""
+"""Maximum commas and opening brackets in a text, about 4 ms; only hostile bodies have more."""
 
 Path: TypeAlias = "tuple[str | int, ...]"
 """Keys and indexes from the root."""

@@ -1,8 +1,8 @@
 """Documents as elements of a JSON list, as returned by tools or pasted by programs.
 
 The text, or a part of it that consists of whole lines, must be JSON. If it has several lists, the
-one with the most text is used, whatever its key. Elements move as written; the commas and white
-space between them stay. The longest string of an element is its text, for de-duplication.
+one with the most text is used, whatever its key. Elements move as written; the commas and
+whitespace between them stay. The longest string of an element is its text, for de-duplication.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BEGIN = re.compile(r"\n[ \t]*+(?:\{(?=\s*+\")|\[(?=\s*+[\{\"]))")
 _WRITTEN = re.compile(r"\[(?=\{?['\"])")
 
 MAX_WRITTEN = 64 << 10
-"""Longest repr of a Python list to parse, in about 2 ms."""
+"""Longest repr of a Python list that is parsed; parsing takes about 2 ms."""
 
 _DEEPEST = 3
 """Maximum nesting of a list in the JSON, and of the text in an element."""
@@ -132,14 +132,14 @@ def _blocks(text: str, least: int) -> list[Block]:
         shape="json" if path else "json_list",
     )
     first = objects[0].keys() if objects else ()
-    # Another list of this length (scores, ids) may refer to the elements by position.
+    # A second list of this length (scores, ids) may refer to the elements by position.
     alike = [len(other) for _, other in lists].count(len(elements)) > 1
     stays = alike or any(_count_up(objects, name) for name in first if name not in _NAMES)
     return [replace(block, held=Reason.POSITIONAL_LABELS) if stays else block]
 
 
 def _lists(value: _Json, path: Path) -> Iterator[tuple[Path, list[_Json]]]:
-    """Yield all lists, except those inside several elements of another one."""
+    """Yield all lists, except those inside several elements of another list."""
     if isinstance(value, list):
         yield path, value
         if len(value) == 1 and isinstance(value[0], dict):
@@ -171,7 +171,7 @@ def _text(element: _Json, depth: int = _DEEPEST) -> tuple[int, Path]:
 
 
 def _count_up(elements: Sequence[dict[str, _Json]], name: str) -> bool:
-    """Return whether a field numbers parts of one text: pages, steps."""
+    """Return whether a field numbers the parts of one text, such as pages or steps."""
     numbers = [element.get(name) for element in elements]
     return all(isinstance(a, int) and b == a + 1 for a, b in pairwise(numbers))
 

@@ -46,7 +46,7 @@ def scan(text: str, *, by_tool: bool) -> list[Block]:
 
 
 def _of_texts(text: str, parts: Sequence[Any]) -> list[Block]:
-    """Return the blocks of a tool's result, if all are text; held if labels number them."""
+    """Return the blocks of a tool result, if all are text; held if labels number them."""
     own = [_own_text(part) for part in parts]
     if len(own) < _LEAST or not all(own):
         return []
@@ -67,7 +67,7 @@ def _own_text(part: object) -> str:
 
 _LEAST = 2
 _COUNTED = re.compile(r"\W{0,8}(?:[^\W\d]{1,20}[ #_\[]{0,3})?(\d{1,4})\b")
-"""A label with a number at the start of a text."""
+"""A numbered label at the start of a text."""
 
 
 def _block(items: Sequence[Item], held: Reason | None) -> Block:

@@ -1,10 +1,10 @@
 """Documents in XML-like items: ``<document id="7">...</document>``, in a wrapper or bare.
 
 This is not an XML parser: one pass looks for a short list of tag names. It refuses a text with any
-sign that a tag is prose or part of a document: nested items, an end without a start, an invalid or
-duplicate attribute. An unclosed tag within a sentence ("when the <source> tag has an id") is only a
-mention. The patterns are possessive, or bounded by the characters that they exclude, so the time is
-linear in the length of the text.
+sign that a tag is prose or part of a document: nested items, an end tag without a start tag, an
+invalid or duplicate attribute. An unclosed tag within a sentence ("when the <source> tag has an
+id") is only a mention. The patterns are possessive, or bounded by the characters that they exclude,
+so the time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WRAPPERS = dict.fromkeys((*(f"{name}s" for name in _ITEMS if name != "memory"),
 _NAME = r"[A-Za-z_][\w:.-]*+"
 _VALUE = r"""(?:"([^"<>]*+)"|'([^'<>]*+)'|([\w.:-]++))"""
 _ATTRIBUTE = re.compile(rf"\s++({_NAME})\s*+=\s*+{_VALUE}")
-# The attributes are None if the text after the name does not complete a tag.
+# The attributes are None if the text after the name doesn't complete a tag.
 _TAG = re.compile(
     rf"<(/?)({'|'.join((*_WRAPPERS, *_ITEMS))})"
     rf"""(?:((?:\s++{_NAME}\s*+=\s*+(?:"[^"<>]*+"|'[^'<>]*+'|[\w.:-]++))*+)\s*+>|(?=[\s>/]))"""

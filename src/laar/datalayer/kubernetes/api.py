@@ -1,10 +1,10 @@
-"""The part of the Kubernetes API needed to list and watch, on plain aiohttp.
+"""The part of the Kubernetes API needed to list and watch, using plain aiohttp.
 
 No client library is used. None of kubernetes-asyncio, lightkube and kr8s has the laborious part: a
 paged list that replaces the known objects, a watch resumed from bookmarks, a relist after 410 that
-also notices deletions (one of them watches on without a relist), and keeping the old state through
-an outage. `Mirror` would be needed anyway; a library would only save this file, at the cost of
-48 MB on disk or a second HTTP stack.
+also notices deletions (one of them keeps watching without a relist), and keeping the old state
+through an outage. `Mirror` would be needed anyway; a library would only save this file, at the cost
+of 48 MB on disk or a second HTTP stack.
 
 Inside a cluster the token is reread for each request, since the kubelet replaces it about every
 hour. Outside, point `ApiAccess` at a ``kubectl proxy``, which supports every way to log in.

@@ -1,8 +1,8 @@
 """The collector: mirror the pods, and a pool and its objects if there is one, and report them.
 
 Changes are reported in batches, at most ten per second: a rollout of a large pool causes thousands
-of events, and each report goes through the whole table. The first change of a batch is not delayed,
-so a change to a single pod takes effect at once.
+of events, and each report is applied to the whole table. The first change of a batch is not
+delayed, so a change to a single pod takes effect at once.
 
 There is no leader election: pickers only read, and none decides for others.
 """
@@ -51,7 +51,7 @@ class KubernetesSink(EndpointSink, Protocol):
     """Receives the collector's endpoints, objectives and rewrites."""
 
     def objectives(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
-        """Set the objectives of a pool: the priority of each by name."""
+        """Set the objectives of a pool: the priority of each, by name."""
 
     def rewrites(self, source: str, pool: str, rewrites: Sequence[Rewrite]) -> None:
         """Set the model rewrites of a pool, in order of precedence."""

@@ -1,10 +1,10 @@
 """Keep a local copy of some objects of the cluster, by list and watch.
 
 A list is read in pages small enough not to stall the event loop, and replaces the copy only once
-complete, so deletions during an outage are noticed and other objects stay. A watch resumes from the
-last version seen, bookmarks included. After 410 (the server no longer has that version) and any
-other error, the wait doubles each time; meanwhile the copy is kept, so endpoints survive an outage
-of the API server.
+complete, so deletions during an outage are noticed, and all other objects stay. A watch resumes
+from the last version seen, bookmarks included. After a 410 (the server no longer has that version)
+or any other error, the wait doubles each time; meanwhile the copy is kept, so endpoints survive an
+outage of the API server.
 
 Only the result of `keep` is stored, since objects consist mostly of managed fields.
 """
@@ -32,7 +32,7 @@ LAST_WAIT_S = 30.0
 STEADY_S = 5.0
 """Minimum duration of a healthy watch; shorter ones count as failures."""
 ABSENT_WAIT_S = 60.0
-"""Seconds between checks whether an optional kind of object has been installed."""
+"""Seconds between checks of whether an optional kind of object has been installed."""
 ABSENT_LOOKS = 3
 """Failed checks in a row after which known objects are dropped. If the cluster has migrated to
 another version of the objects, that version is found in the meantime."""
@@ -165,7 +165,7 @@ class Mirror(Generic[Kept]):
         """Apply one event; return the version to resume from."""
         kind, item = event["type"], event["object"]
         if kind == "ERROR":
-            # A watch that can't continue is restarted by a list, whatever the reason.
+            # A watch that can't continue is restarted with a list, whatever the reason.
             self._version = ""
             raise ApiError(int(item.get("code") or 0), str(item.get("message")))
         version: str = item["metadata"]["resourceVersion"]

@@ -1,10 +1,10 @@
 """Read pods, pools, objectives and rewrites: pure functions on API objects.
 
-A pod is used if it is Ready, has an address, and is not being deleted or finished: evicted pods
-and those of a node that shut down may stay Ready. There is no grace period: a pod gets no more
-requests once its deletion starts. Each target port of a pod is a separate endpoint (the ranks of a
-data-parallel engine listen on adjacent ports), except those that the pod's active-ports annotation
-omits (Gateway API inference extension, llm-d).
+A pod is used if it is Ready, has an address, and is neither finished nor being deleted, since
+evicted pods and those of a node that shut down may stay Ready. There is no grace period: a pod gets
+no more requests once its deletion starts. Each target port of a pod is a separate endpoint (the
+ranks of a data-parallel engine listen on adjacent ports), except those that the pod's active-ports
+annotation omits (Gateway API Inference Extension, llm-d).
 
 Objects are untrusted: those whose fields are invalid are ignored, and the reason is reported.
 """

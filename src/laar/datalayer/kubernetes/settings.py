@@ -1,4 +1,4 @@
-"""The settings of one Kubernetes source of endpoints."""
+"""The settings of one Kubernetes endpoint source."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class KubernetesSource(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=describe)
 
     pool: Name = ""
-    """Name of an InferencePool (v1), which defines the pods and ports."""
+    """Name of the InferencePool (v1) that defines the pods and ports."""
     selector: Annotated[dict[str, str], AfterValidator(_selector)] = {}
-    """Labels that a pod must have, all of them."""
+    """Labels, all of which a pod must have."""
     ports: Annotated[tuple[Port, ...], Field(max_length=8)] = ()
     """With `selector`: ports that a pod serves on, one for each data-parallel rank."""
     namespace: Name = ""
@@ -69,14 +69,14 @@ class KubernetesSource(BaseModel):
     """Models of pods without the annotation or label `laar.dev/model` (names separated by commas).
     The first is the main one. Empty: those that each pod lists at `/v1/models`."""
     engine: Engine = "vllm"
-    """Engine of pods without a label for it, which determines the metric names."""
+    """Engine of pods without a label for it; it determines the metric names."""
     metrics_path: Annotated[str, AfterValidator(_path)] | None = None
     """Path of the pods' metrics page. Default: the engine's, `/prometheus/metrics` for tensorrt-llm
     and `/metrics` for the others. Empty: no page is read."""
     base_url: Annotated[str, AfterValidator(lambda url: url and endpoint_address(url))] = ""
-    """For pods with https or a base path: the URL that a client would use for one, as
-    https://engine.internal/openai/v1. Each pod is reached at its own address; the name is the one
-    in its certificate."""
+    """For pods with https or a base path: the URL that a client would use for one, such as
+    https://engine.internal/openai/v1. Each pod is reached at its own address; the host name must be
+    the one in its certificate."""
     ca_file: Path | None = None
     """With https: PEM file of the authorities. None: the system's."""
     key_file: Path | None = None

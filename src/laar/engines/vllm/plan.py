@@ -2,12 +2,12 @@
 
 vLLM's scheduler gives the step's tokens to running requests first, in list order, so one long
 prefill fills every step until it ends. This plan ranks running and waiting prefills together by
-relative slack and sizes each one's chunk. Two things go beyond the paper, both found with a real
-vLLM:
+relative slack and sizes each one's chunk. Two things go beyond the paper; both were found with a
+real vLLM:
 
 - A paused prefill holds its blocks. The blocks that it still needs are counted as taken; otherwise
-  a second long prompt would be admitted into them, and the two would preempt each other forever.
-- Equal long prompts would overtake each other at every step, and all would end late. Among long
+  a second long prompt would be admitted into those, and the two would preempt each other forever.
+- Equal long prompts would overtake each other at every step, and all would finish late. Among long
   prompts, the one that ran last keeps a head start of `LEADER_MARGIN`; the others go last.
 """
 
@@ -35,7 +35,7 @@ _MOST = 1e12
 """Maximum value of a setting, so that sums stay finite."""
 
 LEAST_STEP_TOKENS = 256
-"""Minimum tokens of a step, whatever its target. Below about this number GPUs are bound by loading
+"""Minimum tokens in a step, whatever its target. Below about this number GPUs are bound by loading
 the model's weights, so a smaller step takes as long and does less."""
 
 
@@ -56,7 +56,7 @@ def require_known_version(version: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSettings:
-    """The settings under the key `laar` in vLLM's `--additional-config`.
+    """The settings under the `laar` key in vLLM's `--additional-config`.
 
     Args:
         seconds_per_token: prefill seconds per token, from `laar measure`; the defaults suit an 8B
@@ -100,11 +100,11 @@ class StepSettings:
 
     @property
     def step_s(self) -> float:
-        """Seconds per step: `target_s`, or the time of `LEAST_STEP_TOKENS` if longer."""
+        """Seconds per step: `target_s`, or the time for `LEAST_STEP_TOKENS` if longer."""
         return max(self.target_s, self.overhead_s + LEAST_STEP_TOKENS * self.seconds_per_token)
 
     def prefill_s(self, tokens: int) -> float:
-        """Return the time to prefill `tokens` alone, from an empty cache."""
+        """Return the time to prefill `tokens` alone, starting from an empty cache."""
         return tokens * (self.seconds_per_token + self.quadratic_s * tokens)
 
     def line(self, tokens: int, arrival_s: float, deadline_ms: object) -> Line:

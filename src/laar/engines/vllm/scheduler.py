@@ -1,7 +1,7 @@
 """vLLM's asynchronous scheduler with prefills in slack order (vLLM 0.32).
 
 vLLM's `schedule` is not duplicated. Before it runs, the lists it iterates over are sorted. While it
-runs, it calls `_reserve_prefill_lookahead` for each request's number of tokens, which applies
+runs, it calls `_reserve_prefill_lookahead` for each request's number of tokens, and this applies
 the plan's chunks: 0 skips a running prefill in this step, keeping its KV, and ends the loop over
 waiting requests, so those with a chunk come first.
 
@@ -23,10 +23,10 @@ from laar.errors import SettingError
 from laar.flow.slack import Line
 
 DEADLINE_ARG = "ttft_deadline_ms"
-"""Argument in a body, counted from arrival: `"vllm_xargs": {"ttft_deadline_ms": 500}`."""
+"""Argument in a body, in milliseconds from arrival: `"vllm_xargs": {"ttft_deadline_ms": 500}`."""
 
 SPARE_LINES = 256
-"""Lines of finished requests that are kept until a sweep drops them."""
+"""Number of finished requests' lines that are kept until a sweep drops them."""
 
 
 class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no reliable types

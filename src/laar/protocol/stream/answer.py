@@ -32,7 +32,7 @@ class Answer:
         restorers: restore the client's model name and document numbers.
         names: the model's names, as used by the client and the decision.
         complete: the answer has ended.
-        let_go: the stream ends before the answer does, so its end will not be seen.
+        let_go: the stream ends before the answer does, so the answer's end will not be seen.
     """
 
     status: int | None = None
@@ -90,10 +90,10 @@ class Answer:
     def read(
         self, decision: Decision, data: bytes, now: float, *, end: bool
     ) -> list[Replied | Stored | Answering]:
-        """Read a piece, or just the end, for a refusal's text, an error, usage and an id.
+        """Read a piece, or just the end, looking for a refusal text, an error, usage and an id.
 
         Progress is reported too, but not for every piece. A piece without an event, for example a
-        comment, is no progress.
+        comment, is not progress.
         """
         found: list[Replied | Stored | Answering] = []
         refusal, self._refusal = self._refusal, None
@@ -119,7 +119,7 @@ class Answer:
         return found
 
     def put_by(self, data: bytes, now: float) -> bool:
-        """Keep a piece that can be passed on at once, to read it later; return whether it is."""
+        """Keep a piece to read later if it can be passed on at once; return whether it can."""
         reader, is_due = self._reader, now - self._progress_at >= _PROGRESS_S
         if reader is None or is_due or self.complete or self.restorers:
             return False
@@ -130,7 +130,7 @@ class Answer:
         self.status, self.accepted, self._unanswered = None, False, True
 
     def completion(self, decision: Decision, now: float) -> Completion:
-        """Return what is known of how the request ended."""
+        """Return what is known about how the request ended."""
         reader, begun_at = self._reader, self._answered_at
         usage = reader.usage if reader is not None and self.complete else NO_USAGE
         return Completion(

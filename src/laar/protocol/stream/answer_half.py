@@ -32,7 +32,7 @@ from laar.protocol.stream.state import StreamState
 
 _WITH_OBJECTS = (Api.MESSAGES, Api.RESPONSES)
 """APIs whose answers contain objects from the model or the client: tool arguments, metadata. In
-events, and in other APIs, these are strings."""
+events and in other APIs, these are strings."""
 
 
 class AnswerHalf(StreamState):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from laar.protocol.events import Action, AnswerBody, Direction
 
 PIECE_BYTES = 62_000
-"""Maximum piece of a body per message in the gateway shape: some Envoys limit a piece, including
-the frame, to 64 KiB."""
+"""Maximum body bytes per message in the gateway shape: some Envoys limit a piece, including the
+frame, to 64 KiB."""
 
 _SLOW_BYTES_PER_S = 16 << 10
 """Rate below which a body may be evicted: even a poor mobile connection is faster, and 32 MB would
@@ -64,14 +64,14 @@ class Collected:
     """A request's body while it is received.
 
     Args:
-        held: counter of the bytes of all streams; None for no limit.
+        held: counts the bytes of all streams; None for no limit.
         data: the bytes collected, possibly empty; None if there is no body.
         size_bytes: bytes received, including dropped ones; after a change, the new body's size.
         is_complete: the whole body was received.
         trailers: trailers follow the body.
         changed: the body differs from the client's.
         held_bytes: bytes counted in `held`.
-        stays: it is never evicted, since it is forwarded whatever the decision.
+        stays: it is never evicted, since it is forwarded whatever the decision is.
         gave_way: the body was evicted in favour of others.
     """
 
@@ -99,7 +99,7 @@ class Collected:
             self.data += data
 
     def hold(self, count: int, now: float) -> bool:
-        """Count bytes towards the common limit until `release`; return False beyond it."""
+        """Count bytes towards the common limit until `release`; return False if it is exceeded."""
         if not now - self._window_at < _WINDOW_S:
             if self.held_bytes:
                 self._speed = self._speed_at(now)

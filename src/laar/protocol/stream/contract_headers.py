@@ -1,4 +1,4 @@
-"""Where a decided request goes, how long to wait there, and the contract's headers."""
+"""Where a request goes once decided, how long to wait there, and the contract's headers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from laar.protocol.events import AnswerHeaders, Immediate, Patience
 
 MAX_HEADERS_TO_ADD_TO = 90
 """Number of headers above which laar adds none: Envoy fails a request that has more headers after a
-change than its limit, by default 100, and laar's headers are not worth a failed request."""
+change than its limit (100 by default), and laar's headers are not worth a failed request."""
 
 MAX_HEADER_BYTES_TO_ADD_TO = 58 << 10
-"""Size of headers above which laar adds none: Envoy's limit is 60 KiB, and laar adds under 1 KB."""
+"""Header size above which laar adds none: Envoy's limit is 60 KiB, and laar adds under 1 KB."""
 
 _ALL, _AUTO, _IDS, _NONE = (names.Answers(name) for name in ("all", "auto", "ids", "none"))
 
@@ -73,7 +73,7 @@ def change_headers(
 ) -> None:
     """Set the request's headers that carry the decision, and remove the client's control headers.
 
-    If none may be added, only metadata names the destination; the client's header is overwritten.
+    If none may be added, only metadata names the destination; a client's header is overwritten.
     """
     changes = decided.set_headers
     if may_add or names.DESTINATION in head.control:
@@ -101,13 +101,13 @@ _PATIENCE_S = 50.0
 _PATIENCE = 10.0
 _SLOWEST_TOKEN_S = 0.2
 """Terms of the allowed silence: a constant for hiccups, ten times the expected latency, and 0.2 s
-per token. A premature timeout costs an answer; a late one costs only waiting."""
+per token. A premature timeout costs an answer; a late one costs only time."""
 
 _BEGIN_S = 3.0
 _BEGIN = 5.0
 _SLOW_TOKEN_S = 0.1
 """Terms of the time allowed before the response headers, after which the request is hedged. If it
-is too short, it costs only duplicate work, so half as much per token suffices."""
+is too short, that costs only duplicate work, so half as much per token suffices."""
 
 
 ONCE = Patience(names.SILENCES_S[-1], once=True)

@@ -50,14 +50,14 @@ from laar.protocol.stream.state import StreamState
 _NO_HEAD = names.read_head({})
 _OPAQUE = Api.OPAQUE
 _MAX_DIGITS = 20
-"""Maximum digits of a content length; Python rejects thousands."""
+"""Maximum digits of a content length; Python refuses to parse thousands."""
 
 _KEPT_CHARS = 500
-"""Characters kept of a question's start, and of its end, after the decision: in a busy fleet, all
-prompts whose answers have not ended would take gigabytes. No feature reads more."""
+"""Characters of a question's start, and of its end, kept after the decision: in a busy fleet, whole
+prompts of unfinished answers would take gigabytes. No feature reads more."""
 
 _BY_TENANT = ("files", "uploads", "batches")
-"""Collections of objects that are kept at a single endpoint for each tenant."""
+"""Collections of objects that are all kept at one endpoint per tenant."""
 _UNSTEERED = (None, (), None, None, "", PLAIN)
 _BODIES_FULL = RequestError(
     503,
@@ -155,7 +155,7 @@ class RequestHalf(StreamState):
         return self._read_body(now, out)
 
     def _refuse_long(self, out: list[Action]) -> RequestPhase:
-        """Refuse a body beyond the limit: it is not read, so its model is unknown."""
+        """Refuse a body above the limit: it is not read, so its model is unknown."""
         limit = self.env.settings.max_body_bytes
         error = RequestError(413, "body-too-large", f"the body is longer than {limit} bytes")
         return self._refuse(error, out)
@@ -269,7 +269,7 @@ class RequestHalf(StreamState):
         if self.api is Api.RESPONSES:
             self.stores_answer = True
         elif self._facts.stores and self.api is _OPAQUE:
-            # Besides answers to POSTs: an ended batch names its result files, in any answer.
+            # Besides answers to POSTs: a finished batch names its result files in any answer.
             self.stores_answer = head.method == "POST" or self._facts.stores == "batches"
             self.read_answer = self.stores_answer
         if self.api is not _OPAQUE and not self.dialect.shows_answers:
@@ -396,7 +396,7 @@ class RequestHalf(StreamState):
         return RequestPhase.SENT if body.is_complete else RequestPhase.PASSING
 
     def _failed(self, event: Failed, now: float, out: list[Action]) -> RequestPhase:
-        """Forward the request unchanged, if it has begun and was not forwarded yet.
+        """Forward the request unchanged, if it has begun and has not been forwarded yet.
 
         Refuse it instead if the gateway's route restricts it to a pool or subset: without a
         destination Envoy would choose any endpoint of any pool. In the gateway shape Envoy keeps no

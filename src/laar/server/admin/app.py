@@ -20,24 +20,24 @@ MAX_CONNECTIONS = 256
 """Maximum connections; a process may open 1,024 files by default."""
 
 WAIT_S = 10.0
-"""Seconds between two checks of a connection; a client has this long to send its first complete
-request line and headers."""
+"""Seconds between checks of a connection; a client has this long to send its first complete request
+line and headers."""
 
 _LOOKS = 3
 """Checks without progress after which a client counts as stalled. On a slow network the system
 rarely accepts the next megabyte of a response."""
 
 _TICK_S = 1.0
-"""Seconds between two updates of uvicorn's date header."""
+"""Seconds between updates of uvicorn's date header."""
 
 _WARN_EVERY_S = 10.0
-"""Minimum seconds between two of uvicorn's warnings, e.g. about malformed requests."""
+"""Minimum seconds between uvicorn's warnings, e.g. about malformed requests."""
 
 
 class _BoundedProtocol(H11Protocol):
     """HTTP on a limited number of connections, each of which must make progress.
 
-    Otherwise an attacker's idle connections would use up the file descriptors that Envoy needs.
+    Otherwise an attacker's idle connections would exhaust the file descriptors that Envoy needs.
     """
 
     _seen: tuple[object, int] | None = None
@@ -122,7 +122,7 @@ class AdminServer(uvicorn.Server):
             await occurs(self._stopped, until_look_s(_TICK_S))
 
     def stop(self) -> None:
-        """Request the server to stop."""
+        """Ask the server to stop."""
         self.should_exit = True
         self._stopped.set()
 

@@ -44,7 +44,7 @@ def context_routes(picker: Picker) -> list[Route]:
 
 
 def _shown(ordering: Ordering) -> dict[str, object]:
-    """Return a route's rule, the measurements of its guard, and the counts of its hook."""
+    """Return a route's rule, its guard's measurements, and its hook's counts."""
     from laar.context.guard import MIN_GAIN, MIN_REQUESTS
 
     rule, guard = ordering.rule, ordering.hook.guard

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 MAX_LIMIT = 200
 SLOW_S = 10.0
-"""Seconds after which a complete response counts as slow: users give up about then."""
+"""Seconds after which a complete response counts as slow: users give up at about that point."""
 KINDS: Mapping[str, Callable[[DecisionMemory, DecisionRecord], bool]] = {
     "": lambda _memory, _of: True,
     "failed": lambda _memory, of: of.end is not None and not of.end.ok,
@@ -57,7 +57,7 @@ KINDS: Mapping[str, Callable[[DecisionMemory, DecisionRecord], bool]] = {
     "slow": lambda _memory, of: of.end is not None and of.end.latency_s >= SLOW_S,
     "wrong": lambda memory, of: memory.outcome_of(of.decision.id) is False,
 }
-"""Kinds of decisions that can be searched for, and whether a decision is of one."""
+"""Kinds of decisions that can be searched for, and whether a decision is of that kind."""
 _FOR_THIS_PORT = frozenset({"authorization", "cookie"})
 """Headers that may hold the viewer's token; all others belong to the explained request."""
 _PATHS = (
@@ -80,7 +80,7 @@ def explain(picker: Picker, body: bytes, headers: Mapping[str, str]) -> dict[str
     """Return the record of the decision that would be made now; reserve nothing.
 
     Args:
-        picker: decides; of its rules only model rewrites are used.
+        picker: decides; only the model rewrites among its rules are used.
         body: the request's body.
         headers: its headers, in lower case; ``:path`` is derived if missing, and `POOL`
             names the pool that the gateway sends the request to.

@@ -1,7 +1,7 @@
-"""The page `/metrics`: the table `metrics.txt`, read from the parts of a picker at each scrape.
+"""The `/metrics` page: the table `metrics.txt`, read from the parts of a picker at each scrape.
 
 A row gives the source of its value: a dotted path from `_Scrape` or, if that has no such attribute,
-from the picker. Parts that the settings disable have no series. The text is not produced by
+from the picker. Parts disabled by the settings have no series. The text is not produced by
 prometheus-client, which takes 6 us per sample: the endpoints of a large fleet would block the loop
 for 50 ms at each scrape.
 """

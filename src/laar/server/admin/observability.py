@@ -45,7 +45,7 @@ _PAGE = {
 }
 _PAGE_HEADERS = {
     # Names on the page come from settings and clients. Even if one were not escaped, its markup
-    # could load and run nothing.
+    # could not load or run anything.
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
     "connect-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
@@ -155,7 +155,7 @@ class Observability:
 
 
 def _spans(url: str) -> Spans:
-    """Return the exporter of spans, not started yet; only this imports OpenTelemetry.
+    """Return the span exporter, not started yet; only this imports OpenTelemetry.
 
     Raises:
         SettingError: the extra is not installed, or the ``OTEL_*`` environment can't be used.

@@ -33,13 +33,13 @@ from laar.server.picker import Picker
 from laar.server.token_file import reporter_of
 
 MAX_BATCH = 1000
-"""Maximum outcomes per report: 20 ms of work, 70 with many reporters, in slices that yield to the
-event loop."""
+"""Maximum outcomes per report: 20 ms of work, 70 with many reporters, in slices between which the
+event loop runs."""
 
 _AT_ONCE = 100
 
 MAX_BODY_BYTES = 256 << 10
-"""Maximum body of a report; a full batch has about 150 bytes per outcome."""
+"""Maximum size of a report's body; a full batch has about 150 bytes per outcome."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ASKED_BY = "accuracy.outcomes_token_file"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _LOG = logging.getLogger(__name__)
 _LOG_FAULTS_EVERY_S = 10.0
-"""Minimum seconds between logged faults, which would fill the disk; all of them are counted."""
+"""Minimum seconds between logged faults, which could fill the disk; all of them are counted."""
 
 
 class ExternalProcessor:
@@ -66,7 +66,7 @@ class ExternalProcessor:
         """Like `ask_turn`, for a request without a session."""
         self.exchanges: set[Exchange] = set()
         self.begun = 0
-        """Number of streams begun."""
+        """Number of streams that have begun."""
         longest_hold_s = picker.settings.flow.admission.limits.max_hold_s
         self.longest_decision_s = DECISION_MARGIN_S + (0.0 if flow is None else longest_hold_s)
         """Seconds that Envoy should wait for a slow decision."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _CHOKED_BYTES = 1 << 20
-"""Bytes of unsent answers above which the peer's further messages on this stream wait."""
+"""Bytes of unsent answers above which further messages from the peer wait on this stream."""
 
 FRAME_BYTES = 1 << 16
 """Maximum payload of a frame, so that calls take turns. Many peers accept only 16 KB."""
@@ -120,7 +120,7 @@ class Call:
         self._holding = False
         self._deliver()
 
-    # -- for the connection: input of the peer -------------------------------------------------
+    # -- for the connection: input from the peer -----------------------------------------------
 
     @property
     def waits(self) -> bool:

@@ -1,8 +1,8 @@
 """One HTTP/2 connection: an asyncio protocol around jh2's state machine.
 
 The bytes of one read are handled and answered before the next read. Connections take turns: one
-that has used up its time continues after the others. Messages to send wait in their calls for
-flow-control windows and a writable socket, received ones for their handlers.
+whose time is up continues after the others. Messages to send wait in their calls for flow-control
+windows and a writable socket, received ones for their handlers.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class Connection(asyncio.Protocol):
             self._reset(call.stream_id, ErrorCodes.NO_ERROR)
         self._drop(call.stream_id)
 
-    # -- input of the peer ---------------------------------------------------------------------
+    # -- input from the peer -------------------------------------------------------------------
 
     def _request(self, stream_id: int, head: Head) -> None:
         fits = self._server.open_calls.take(1, 1 + len(self._calls))
@@ -312,8 +312,8 @@ class Connection(asyncio.Protocol):
         call = self._drop(stream_id)
         if call is not None:
             call.lost()
-        # Envoy resets each stream at its end, and when a client leaves before a response, but sends
-        # a message before. Calls that are reset without one are a flood.
+        # Envoy resets each stream at its end, and when a client leaves before a response, but it
+        # sends a message first. Calls that are reset without one are a flood.
         if call is not None and not call.heard and not self._resets.spend(self._loop.time()):
             raise FloodError("too many calls that are reset at once")
 
@@ -325,7 +325,7 @@ class Connection(asyncio.Protocol):
             self.wants_write(call)
 
     def _windows(self, _event: Any) -> None:
-        """Retry all blocked calls, after a change of the connection's window or settings."""
+        """Retry all blocked calls after the connection's window or settings have changed."""
         blocked, self.blocked = self.blocked, {}
         for call in blocked:
             self.wants_write(call)
@@ -397,7 +397,7 @@ class Connection(asyncio.Protocol):
     def _goaway(self, last_stream_id: int, code: int = 0) -> None:
         """Send GOAWAY after all frames already written.
 
-        The library must not send it: it would accept no more frames.
+        The library must not send it, since it would then accept no more frames.
         """
         assert self._transport is not None
         gone = GoAwayFrame(0, last_stream_id=last_stream_id, error_code=code).serialize()

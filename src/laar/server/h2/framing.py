@@ -16,8 +16,8 @@ _UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _MOST_DIGITS = 8
 
 MAX_LITERAL_BYTES = 126
-"""Maximum length of names and values in headers that laar sends: a greater length takes more than
-one byte."""
+"""Maximum length of header names and values that laar sends: a greater length takes more than one
+byte."""
 
 
 class Code(IntEnum):
@@ -49,9 +49,9 @@ class Unframer:
     def __init__(self, longest_bytes: int) -> None:
         self._longest_bytes = longest_bytes
         self._pieces: list[bytes] = []
-        self._wanted_bytes = PREFIX_BYTES  # length of the pieces at which parsing can continue
+        self._wanted_bytes = PREFIX_BYTES  # length of pieces at which parsing can continue
         self.held_bytes = 0
-        """Bytes held of an incomplete message."""
+        """Bytes of an incomplete message held so far."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the messages that a piece completes, each before parsing the next.

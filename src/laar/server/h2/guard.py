@@ -24,7 +24,7 @@ MAX_HEADER_BLOCK_BYTES = 1 << 16
 """Maximum length of a compressed header block, including continuations."""
 
 MAX_CONTINUATIONS = 8
-"""Maximum continuations of a header block; the longest block takes four frames of 16 KB."""
+"""Maximum continuations of a header block; the longest block takes four 16 KB frames."""
 
 _PREFACE_BYTES = 24
 _HEAD_BYTES = 9
@@ -32,13 +32,13 @@ _STREAM_ID = 0x7FFFFFFF
 _END_HEADERS, _ACK = 0x4, 0x1
 
 _LIBRARY, _NOBODY = 0, -1
-"""Recipients of frames, other than streams."""
+"""Recipients of frames other than streams."""
 
 _LIBRARY_BYTES = 4096
 """Maximum bytes of frames passed to the library at once, so that a turn can end in between."""
 
 _SMALL_DATA_BYTES = 256
-"""Minimum length of DATA frames that cost nothing; shorter ones are charged."""
+"""Minimum length of DATA frames that are free; shorter ones are charged."""
 
 
 class Frame:
@@ -94,7 +94,7 @@ class Budget:
 
 
 class Share:
-    """A total that connections share; each may take at most as much as it leaves free.
+    """A total that connections share; each may take at most as much as it leaves for others.
 
     A lone connection may thus take half, and a new one can always take some.
     """
@@ -121,7 +121,7 @@ class Guard:
     def __init__(self, now: float, takes: Callable[[int, int, int], bool]) -> None:
         self._takes = takes
         self._head = b""  # an incomplete frame header
-        self._rest_bytes = 0  # left of the current frame
+        self._rest_bytes = 0  # left in the current frame
         self._taker = _LIBRARY  # recipient of that frame
         self._preface_bytes = _PREFACE_BYTES
         self._block_bytes = 0

@@ -1,9 +1,9 @@
 """Configure jh2, and bypass the parts that are too slow for a busy server.
 
-jh2's frame objects cost more than the frames' content, so the frames of a typical call bypass them:
+jh2's frame objects cost more than the frames' content, so a typical call's frames bypass them:
 `takes` selects frames that are complete, without padding or priority, and valid for their stream,
 and `open`, `close` and `write_data` keep jh2's streams and windows up to date. jh2 handles all
-other frames, such as ends of streams other than resets, and all errors.
+other frames, such as stream ends other than resets, and all errors.
 
 Headers repeat from call to call. A header list that jh2 has accepted is not validated again, and
 response headers are written uncompressed, without jh2's encoder.
@@ -38,8 +38,8 @@ HEADER_LIST_BYTES = 16 << 10
 _FIRST_WINDOW_BYTES = 65535
 _END_STREAM, _END_HEADERS = 0x1, 0x4
 _NO_TABLE = b"\x20"
-"""Sets the size of the compression table to 0. As it stays empty, it need not follow the peer's
-changes of its maximum size (RFC 7541, 4.2)."""
+"""Sets the size of the compression table to 0. Since it stays empty, it need not follow the peer's
+changes to its maximum size (RFC 7541, 4.2)."""
 _KNOWN_LISTS = _KNOWN_HEADERS = 64
 """Maximum number of cached header lists, and of headers in each: they take up to 6 MiB, but about
 20 KB if Envoy is the peer."""
@@ -59,7 +59,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
     _data_to_send: bytearray
 
     def __init__(self, max_streams: int) -> None:
-        """Begin the server's side of a connection, and announce its limits to the peer."""
+        """Begin the server side of a connection, and announce its limits to the peer."""
         super().__init__(config=_CONFIG)
         self._frame_dispatch_table[HeadersFrame] = self._receive_checked
         self._written: list[bytes | bytearray | memoryview] = []
@@ -82,7 +82,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
     def open_inbound_streams(self) -> int:
         """Return 0: `Connection` limits streams. jh2 would walk all streams for each new one.
 
-        It would also fail a connection above the limit, which the peer may not know yet.
+        It would also fail a connection that exceeds the limit, which the peer may not know yet.
         """
         if len(self.streams) >= self._prune_at:
             super().open_inbound_streams  # noqa: B018 - drops the closed ones

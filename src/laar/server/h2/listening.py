@@ -22,7 +22,7 @@ _MOST_STREAMS = 100_000
 """Maximum streams per connection, as in the circuit breaker of laar's bootstraps."""
 
 HELD_BYTES = 512 << 20
-"""Maximum bytes of incomplete messages. One connection may hold half: a dozen bodies of 20 MB."""
+"""Maximum bytes of incomplete messages. One connection may hold half: a dozen 20 MB bodies."""
 
 _BACKLOG = 1024
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -121,14 +121,14 @@ class H2Server:
                 bound = listener(at, port, family, backlog=_BACKLOG, reuse_port=self._together)
             except OSError as error:
                 if error.errno in _NOT_HERE and self._sockets:
-                    continue  # `localhost` often has two families, one of them disabled
+                    continue  # `localhost` often has two families, one of which is disabled
                 self._close()
                 raise
             self._sockets.append(bound)
         return port
 
     async def start(self) -> None:
-        """Accept connections; a further call does so with another TLS context.
+        """Accept connections; a further call does so with a different TLS context.
 
         The sockets stay open and keep their queue, so no client is refused meanwhile.
         """

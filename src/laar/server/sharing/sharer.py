@@ -1,6 +1,6 @@
 """Sharing in a running picker: tasks, store and snapshots.
 
-Without a connection to the others the picker works alone and reports a problem. Its records are
+Without a connection to the others, the picker works alone and reports a problem. Its records are
 queued, and sent once it is connected again. Requests never wait for sharing.
 """
 
@@ -44,10 +44,10 @@ WARM_S = 1.0
 _POLL_S = 0.25
 _AGAIN_S = (0.1, 1.0)  # first and longest wait before reconnecting
 _LATER = 3.0
-"""Factor by which ends of requests may wait longer than decisions, to be sent along with one."""
+"""Factor by which request ends may wait longer than decisions, to be sent along with one."""
 _REFUSED = 10.0
-"""Intervals to skip after a rejected snapshot: sending megabytes that do not fit into the store
-also burdens the others."""
+"""Intervals skipped after a rejected snapshot: sending megabytes that do not fit into the store
+also burdens others."""
 _SLICE_S = 0.004  # time spent on received records before yielding to requests
 
 
@@ -80,7 +80,7 @@ class Sharer:
         sharing: what the picker shares.
         store: transports batches to the others; None for snapshots on disk only.
         snapshot_file: file for snapshots without a store.
-        has_secret: whether the settings give the hash secret.
+        has_secret: whether the settings provide the hash secret.
         clock: monotonic seconds.
         problems: receives lost connections and unusable snapshots.
     """

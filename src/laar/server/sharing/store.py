@@ -37,21 +37,21 @@ _OTHERS_S = 2.5
 """Seconds that a starting picker gives the others to provide a key: if the store was emptied, they
 still use the key it lost, and offer it again within two seconds."""
 _SLOWEST_BYTES_S = 1e6
-"""Lowest speed expected for writing a snapshot, so that 20 MB on a slow link do not time out."""
+"""Lowest speed expected for writing a snapshot, so that 20 MB on a slow link doesn't time out."""
 _BLOCK_MS = 1000
 _PAUSE_S = 0.003
 """Minimum seconds between two reads, so that the batches of many pickers arrive together."""
 _AT_ONCE = 64  # entries per read: 2 MB of a backlog, otherwise 0.1 MB
-_KEPT_S = 86_400  # without pickers, keys expire in a day
-_PLACE = re.compile("([0-9]{1,19})-([0-9]{1,19})")  # numbers of 64 bits
+_KEPT_S = 86_400  # without pickers, keys expire after a day
+_PLACE = re.compile("([0-9]{1,19})-([0-9]{1,19})")  # 64-bit numbers
 
 
 class StoreError(Exception):
-    """The store cannot be used now; the message has the reason."""
+    """The store cannot be used now; the message gives the reason."""
 
 
 class Store:
-    """Transports batches, in one order for all: a snapshot's writer has read all earlier batches.
+    """Transports batches, in the same order for all: a snapshot's writer has read all earlier ones.
 
     Every method except `close` raises `StoreError` if the store cannot be used.
 
@@ -168,7 +168,7 @@ class Store:
 
     async def after(self, place: str) -> None:
         """Receive only the batches after a snapshot's position: earlier ones are included in it."""
-        # After a position beyond the stream's end nothing would ever be received.
+        # From a position beyond the stream's end, nothing would ever be received.
         if _number(self.place) < _number(place) <= (await self._last() or (0, 0)):
             self.place = place
 
@@ -203,8 +203,8 @@ class Store:
 
     async def is_my_turn(self) -> bool:
         """Return whether a snapshot is due and this picker should write it."""
-        await self._other.disconnect(nowait=True)  # the store may have closed it as idle
-        # If the store was emptied, a starting picker may have provided another key.
+        await self._other.disconnect(nowait=True)  # the store may have closed an idle one
+        # If the store was emptied, a starting picker may have provided a different key.
         if await self._agreed(self._used) != self._used:
             raise StoreError(f"the store {self._where} has another key for hashes")
         mine = await self._ask("SET", self._turn, self._origin, "NX", "PX", self._interval_ms)
