@@ -79,7 +79,7 @@ def test_a_body_parsed_by_the_caller_is_changed_in_the_same_way():
 
 
 class TestDocumentsField:
-    """Documents that the chat template renders (vLLM's field `documents`)."""
+    """Documents that the chat template renders (vLLM's `documents` field)."""
 
     @staticmethod
     def body(ids, question="What is it?", system="Be brief."):
@@ -113,7 +113,7 @@ class TestDocumentsField:
         same(self.sent(h, self.body([2, 1, 4]), last), last, Reason.UNCHANGED)
 
     def test_text_in_messages_stays_even_if_the_documents_field_repeats_it(self):
-        """Some chat templates do not render the field `documents`."""
+        """Some chat templates do not render the `documents` field."""
         h = hook(dedup="exact", relabel=True)
         body = json.loads(self.body([1, 2, 3, 4]))
         body["messages"][1]["content"] = block([1, 2, 3, 4])
@@ -599,7 +599,7 @@ class TestConversation:
         assert removed > 0 if dedup == "exact" else moved > 0
 
     def test_an_identical_retry_is_sent_identically_with_every_document(self):
-        # Case B1: if the memory's keys were sent texts, a retry would omit its own documents.
+        # Case B1: if the memory were keyed by the texts sent, a retry would omit its own documents.
         h = hook(dedup="exact")
         send(h, chat(user([3, 1, 9])))
         body = chat(

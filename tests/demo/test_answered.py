@@ -39,7 +39,7 @@ def test_a_consistent_difference_is_reported_with_its_interval(factor, said):
 
 
 def test_noise_is_a_tie_in_nearly_every_draw():
-    """A negative control: equal policies differ in about one draw of twenty."""
+    """A negative control: equal policies differ in about one draw in twenty."""
     rng = np.random.default_rng(3)
     ties = 0
     for _ in range(60):

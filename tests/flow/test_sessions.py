@@ -76,7 +76,7 @@ class Picker:
 
 
 def story(name):
-    """Return a text of some 70,000 tokens, so that its turns begin alike."""
+    """Return a text of some 70,000 tokens, for turns that all begin with it."""
     return "".join(f"{name} line {n}\n" for n in range(20_000))
 
 
@@ -572,7 +572,7 @@ def test_waiting_turns_of_one_name_go_once_one_of_them_has_a_place():
 
 
 @pytest.mark.parametrize("other", [{"tenant": "other"}, {"model": "n"}])
-def test_a_name_means_another_session_for_another_tenant_or_model(other):
+def test_a_name_means_a_different_session_for_each_tenant_and_model(other):
     picker = Picker(by_load=False)
     spec = EndpointSpec(address="a", models=("m", "n"))
     picker.director.table.replace("t", [spec])

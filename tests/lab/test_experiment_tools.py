@@ -230,7 +230,7 @@ def test_a_run_of_hours_is_announced_first(monkeypatch: pytest.MonkeyPatch) -> N
     assert "--backend" in result.output
 
 
-def test_an_experiment_can_be_repeated_with_other_seeds(
+def test_an_experiment_can_be_repeated_with_different_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Experiment(name="e", about="c", source="s", run=lambda scope: Report(tables=[]))

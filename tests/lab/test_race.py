@@ -1,4 +1,4 @@
-"""`laar race` sends each router the same requests, empties caches, and shows losses like gains."""
+"""`laar race` sends all routers the same requests, empties caches, and shows gains and losses."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_repairing_a_file_keeps_all_readable_lines(tmp_path: Path) -> None:
 async def test_an_unrelated_file_is_rejected_and_unchanged(
     serve: Any, tmp_path: Path, content: bytes
 ) -> None:
-    """When a user named the file of questions as output, it once lost its last line."""
+    """When a user once named the question file as the output, it lost its last line."""
     fleet = await serve(echo)
     out = tmp_path / "questions.jsonl"
     out.write_bytes(content)

@@ -89,7 +89,7 @@ def test_another_key_or_salt_shares_nothing() -> None:
     assert mine.hashes == Hasher(b"secret").chain(text, salt="").hashes
 
 
-def test_the_same_block_at_another_position_has_another_hash() -> None:
+def test_the_same_block_at_another_position_has_a_different_hash() -> None:
     chain = HASHER.chain(["a" * 4096])
     assert len(set(chain.hashes)) == len(chain) == 64
 

@@ -103,7 +103,7 @@ def test_the_name_is_restored_in_an_answer_too_long_to_buffer():
     gap=st.sampled_from([b"", b" "]),
     text=st.binary(max_size=30),
 )
-# The last quote of a name does not begin another name.
+# The closing quote of a name does not open another name.
 @example(places=[25], gap=b"", text=b'model":"srv"')
 def test_names_are_restored_for_any_split_of_the_answer(places, gap, text):
     data = text + b'"model":' + gap + b'"srv"' + text + b'"model":"other"' + b'"model":"sr'

@@ -42,7 +42,7 @@ def test_a_subset_hint_is_a_list_or_a_string(value, subset):
         ("", None),
     ],
 )
-def test_a_time_to_retry_is_seconds_or_a_date(value, seconds):
+def test_retry_after_is_seconds_or_a_date(value, seconds):
     at_08_49_37 = 784111777.0
     assert retry_after_s(value, at_08_49_37) == seconds
 

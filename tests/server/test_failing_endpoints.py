@@ -148,7 +148,7 @@ async def test_an_endpoint_that_redirects_to_a_login_page_does_not_attract_reque
 async def test_an_endpoint_that_rejects_everything_is_excluded_after_a_few_requests(
     gateway, http, status
 ):
-    """It answers faster than any engine. Envoy retries none of its errors: requests may be bad."""
+    """It answers faster than any engine. Envoy doesn't retry its errors, as requests may be bad."""
     bad, *good = [await gateway.upstream() for _ in range(3)]
     bad.chat_answer = Answer(status=status, body=b"no")
     message = {"role": "assistant", "content": "four"}
@@ -311,7 +311,7 @@ async def test_a_slow_answer_is_used_if_it_begins_before_the_hedged_one(
     slow.chat_answer = Answer(body=b'{"slow": true}', wait_s=2.5)
     gateway.members((slow.address, "m"), ("{}:{}".format(*hung.getsockname()), "m"))
     runner = await gateway.picker()
-    # A timeout of its own, so that no cached bootstrap is used.
+    # A timeout that no other test uses, so that no cached bootstrap is used.
     envoy = await gateway.envoy(shape, idle_timeout_s=1234.0)
     with hung:
         answers = await asyncio.gather(*(post(http, envoy, chat(stream=True)) for _ in range(6)))
@@ -323,7 +323,7 @@ async def test_a_slow_answer_is_used_if_it_begins_before_the_hedged_one(
 
 
 def _patient_policies(bootstrap):
-    """Return the retry policies of the routes chosen by decisions, which limit silence."""
+    """Return the retry policies of the routes that decisions choose; these limit silence."""
     listener = bootstrap["static_resources"]["listeners"][0]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     routes = manager["route_config"]["virtual_hosts"][0]["routes"]

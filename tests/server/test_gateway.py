@@ -371,7 +371,7 @@ async def test_only_the_top_level_model_of_an_answer_gets_the_name_of_the_client
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_long_body_may_wait_to_be_read_behind_others(gateway, http, shape):
+async def test_a_long_body_may_wait_until_others_have_been_read(gateway, http, shape):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker()

@@ -43,7 +43,7 @@ async def _play(reads, by_library, max_streams):
         else:
             connection.data_received(read)
     h2 = connection.h2
-    # Both ways may return credit at different times, so count what is still owed, too.
+    # The two ways may return credit at different times, so count what is still owed, too.
     owed = Counter({call.stream_id: call._owed_bytes for call in served.calls})
     owed[0] = connection._owed_bytes
     written, granted = split(socket.data)
@@ -140,7 +140,7 @@ some = st.one_of(
 
 
 def assert_the_same(frames, cuts=()):
-    """Assert that frames have the same effects through the library and, split, around it."""
+    """Assert that frames have the same effects through the library as split and around it."""
     pieces = []
     for one in frames:
         if one is DRAIN:

@@ -450,7 +450,7 @@ async def picks(http, envoy):
 
     async def asked():
         async with ask(http, envoy) as answer:
-            # While it knows no endpoint, Envoy also gives a reason, with a 503.
+            # Envoy, too, gives a reason while it knows no endpoint, but with a 503.
             return answer.status != 503 and "x-laar-reason" in answer.headers
 
     await eventually(asked, what="a decision of the picker")
@@ -560,7 +560,7 @@ async def test_a_pod_that_was_away_serves_before_it_lists_its_models_again(gatew
 
 
 @pytest.mark.envoy
-async def test_an_engine_that_comes_back_with_another_model_serves_that(
+async def test_an_engine_that_comes_back_with_a_different_model_serves_it(
     gateway, http, cluster, monkeypatch
 ):
     soon = partial(ServedNames, interval_s=0.1)

@@ -68,7 +68,7 @@ async def followed_engine(gateway, http):
         fresh = itertools.count(100)
 
         async def followed():
-            """Ask until events arrive: those from before the picker listens are lost."""
+            """Ask until events arrive: those published before the picker listens are lost."""
             await post(http, url, chat(story(next(fresh), 30)))
             return runner.picker.prefixes.blocks_held.size("m")
 

@@ -154,7 +154,7 @@ async def test_a_stopped_picker_is_gone_at_once_and_stays_gone(server, members):
 async def test_a_store_that_forbids_a_command_counts_as_down_permanently(
     server, members, forbidden
 ):
-    """Each retry once logged two lines, ten times a second, and sent all loads again."""
+    """Retries came ten times a second once; each logged two lines and sent all loads again."""
     await server.start()
     await server.ask("ACL", "SETUSER", "default", f"-{forbidden}")
     p = await members()
@@ -172,7 +172,7 @@ async def test_a_store_that_forbids_a_command_counts_as_down_permanently(
 async def test_a_store_emptied_while_in_use_does_not_separate_pickers(
     server, members, snapshots_every
 ):
-    """The hash key is lost, too; the next picker that started once introduced its own."""
+    """The hash key is lost, too; in the past, the next picker to start introduced its own."""
     snapshots_every(1.0)
     await server.start()
     p, q = [await members(n) for n in range(2)]
@@ -204,7 +204,7 @@ async def test_a_store_emptied_after_its_clock_was_ahead_does_not_separate_picke
 
 
 async def test_a_picker_that_starts_with_an_emptied_store_introduces_no_other_key(server, members):
-    """As if a node was lost with the store and a picker, and both start on another node."""
+    """As if a node with the store and a picker failed, and both start on a different node."""
     await server.start()
     p = await members(1)
     await eventually(lambda: p.sharer.connected, what="the connection")

@@ -87,7 +87,7 @@ async def test_an_unwritable_state_is_reported(tmp_path):
     assert "state.json" in made.problems["accuracy.state_file"]
 
 
-async def test_a_state_that_does_not_fit_leaves_no_partial_file(tmp_path, monkeypatch):
+async def test_a_state_that_does_not_fit_on_the_disk_leaves_no_partial_file(tmp_path, monkeypatch):
     file, problems = tmp_path / "state.json", Problems()
     file.write_bytes(b"old")
 

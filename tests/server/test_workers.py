@@ -115,7 +115,7 @@ class Machine:
             return answer.status, answer.headers.get("x-laar-reason")
 
     async def picked(self):
-        """Return whether the picker decides all of some requests."""
+        """Return whether the picker decides all of ten requests."""
         answers = [await self.ask() for _ in range(10)]
         assert {status for status, _ in answers} == {200}
         return all(reason is not None for _, reason in answers)
@@ -130,7 +130,7 @@ class Machine:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def machine(tmp_path_factory, envoy_binary):
-    """Start the machine of the first tests; the first needs it new, and the last stops it."""
+    """Yield the machine that the first tests share: new for the first, stopped by the last."""
     async with AsyncExitStack() as stack:
         yield await Machine().start(tmp_path_factory.mktemp("machine"), stack)
 

@@ -1,4 +1,4 @@
-"""An EndpointPickerConfig is converted to laar's settings; parts without equivalent are listed."""
+"""An EndpointPickerConfig becomes laar's settings; parts without an equivalent are listed."""
 
 import json
 

@@ -52,7 +52,7 @@ def test_live_settings_change_together_and_others_wait(before, after):
 @given(chosen)
 @settings(max_examples=examples(100))
 def test_settings_after_any_change_are_valid(paths):
-    """Try any change, with the tuner on or off before."""
+    """Try any change, with the tuner on or off beforehand."""
     paths -= {"routing.policy"}
     for running_paths in (set(), {"tuner.enabled"}):
         running = Settings.model_validate(document(running_paths))

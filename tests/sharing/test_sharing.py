@@ -250,7 +250,7 @@ def test_failures_at_all_pickers_add_up_and_one_trial_is_enough():
     assert not any(breaker.is_out for breaker in breakers)
 
 
-def test_a_picker_that_was_cut_off_takes_no_endpoint_from_the_others():
+def test_a_picker_that_was_cut_off_excludes_no_endpoint_for_the_others():
     p, q, net = pair()
     for at in range(6):  # it reaches neither the other pickers nor the endpoints
         decision = p.director.decide(request(), 2.0 + at)

@@ -54,7 +54,7 @@ def run_out(target: SimulatedEngine, now: float = 0.0) -> list[tuple[float, Step
 
 
 def poisson(count: int, load: float) -> list[Job]:
-    """Return Poisson arrivals of prompts of exponential length, on average 1,000 tokens (0.1 s)."""
+    """Return Poisson arrivals of prompts; lengths are exponential, 1,000 tokens (0.1 s) on average."""
     rng = random.Random(4)
     now, jobs = 0.0, []
     for index in range(count):
@@ -343,7 +343,7 @@ def test_prefill_first_scheduling_starves_decodes() -> None:
     assert gaps["prefill-first"] == pytest.approx(DECODE_S + 5 * 512 * PREFILL_S)
 
 
-def test_without_preemption_a_short_request_waits_for_a_whole_long_one() -> None:
+def test_without_preemption_a_short_request_waits_until_a_long_one_ends() -> None:
     target = engine(scheduler="non-preemptive", num_blocks=100_000)
     jobs = [job("long", 0.0, 1_000_000), job("short", 1.0, 100), job("too", 1.0, 100)]
     timings = drive(target, jobs)

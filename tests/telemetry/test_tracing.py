@@ -19,7 +19,7 @@ def spans():
     "parent",
     [
         SAMPLED,
-        f"00-{TRACE}-{PARENT}-03",  # with unknown flags in addition
+        f"00-{TRACE}-{PARENT}-03",  # with additional, unknown flags
         f"cc-{TRACE}-{PARENT}-01",  # later versions
         f"cc-{TRACE}-{PARENT}-01-what-the-future-will-be-like",
     ],

@@ -343,7 +343,7 @@ def test_no_figure_is_truncated_in_a_narrow_terminal_whatever_the_names(
 
 
 def test_a_long_task_name_is_truncated() -> None:
-    """With such a name the fit once failed, and advised to use fewer tasks."""
+    """With such a name the fit once failed, and advised using fewer tasks."""
     records = world(["sums", "code"], 60)
     for record in records:
         record["task"] += " and nothing else" * 20

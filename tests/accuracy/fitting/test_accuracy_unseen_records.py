@@ -112,7 +112,7 @@ def test_a_model_with_only_a_few_right_answers_is_not_the_best_single_model() ->
 
 
 def test_equal_models_show_no_gain_in_accuracy_at_the_same_cost() -> None:
-    """Of many prices, one looks good by chance on the questions by which it is chosen."""
+    """One of many prices looks good by chance on the questions that were used to choose it."""
     gains = []
     names = tuple(f"m-{size}b" for size in (3, 7, 8, 13, 32, 34, 70, 72))
     sizes = np.array([3.0, 7, 8, 13, 32, 34, 70, 72])
