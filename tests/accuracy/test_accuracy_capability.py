@@ -90,7 +90,7 @@ def test_invalid_numbers_are_rejected(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["artifact_schema", "features_schema"])
 @pytest.mark.parametrize("theirs", [0, 2, "1", None])
-def test_another_schema_is_rejected_with_both_versions_named(name: str, theirs: object) -> None:
+def test_a_different_schema_is_rejected_with_both_versions_named(name: str, theirs: object) -> None:
     with pytest.raises(SettingError) as fault:
         parse_artifact(tampered(name, theirs), source="cap.json")
     assert f"{name} {theirs!r}" in str(fault.value)

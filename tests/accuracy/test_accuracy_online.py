@@ -206,7 +206,7 @@ def test_impossible_cells_are_skipped(counts: list[object]) -> None:
     assert mean_of(online, 0.5, 0.0) == 0.5
 
 
-def test_a_state_with_another_features_schema_is_not_restored() -> None:
+def test_a_state_with_a_different_features_schema_is_not_restored() -> None:
     online = OnlineOutcomes()
     cells = [["a", "en", 4096, "qa", 1, 2, 0]]
     assert online.restore({"schema": 1, "features_schema": 2, "cells": cells}, 0.0) == 0

@@ -120,7 +120,7 @@ def turn(ids, question):
 
 @pytest.mark.parametrize("dedup", ["auto", "exact"])
 def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup, monkeypatch):
-    """In conversations of 6 turns, 40 % of each turn's documents were seen before."""
+    """In 6-turn conversations, 40 % of each turn's documents were seen before."""
     monkeypatch.setattr("laar.context.guard.MIN_REQUESTS", 2)
     hook = ContextHook(ContextSettings(holdout_share=0.5, dedup=dedup))
     rng = random.Random(4)

@@ -523,7 +523,7 @@ def test_the_order_of_a_request_in_flight_is_followed_until_it_is_refused():
     assert apply(hook_, burst).body is burst
 
 
-def test_the_orders_of_all_lists_of_a_refused_request_are_retracted():
+def test_the_orders_of_all_lists_in_a_refused_request_are_retracted():
     hook_ = hook()
     plan = apply(hook_, chat(user([4, 1, 2]), user([7, 5, 6])))
     hook_.note(plan, 0.0)

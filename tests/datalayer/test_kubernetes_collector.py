@@ -370,7 +370,7 @@ async def test_objectives_and_rewrites_of_this_pool_are_reported(
     assert sink.problems == {}
 
 
-async def test_the_object_kinds_of_llm_d_are_watched_with_the_old_ones(
+async def test_llm_ds_object_kinds_are_watched_with_the_old_ones(
     cluster: Any, sink: Any, until: Any
 ) -> None:
     def objective(name: str, priority: int) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def test_a_run_like_that_of_the_lab_rarely_disagrees() -> None:
     assert 1 <= alarms <= 20
 
 
-def test_a_run_with_other_engine_settings_disagrees() -> None:
+def test_a_run_with_different_engine_settings_disagrees() -> None:
     asked = queries(languages=["en"], lengths_tokens=[65536], per_cell=15)
 
     def lab(runs: int, *, keep_prompts: bool) -> dict[str, list[Figures]]:

@@ -145,7 +145,7 @@ def test_an_envoy_that_should_fail_closed_needs_no_remedy(shape):
     assert finding.level is Level.OK
 
 
-def test_a_fault_of_many_routes_is_reported_once():
+def test_a_fault_in_many_routes_is_reported_once():
     broken = rendered("sidecar", BootstrapOptions())
     (host,) = manager(broken)["route_config"]["virtual_hosts"]
     for each in host["routes"]:

@@ -1,4 +1,4 @@
-"""Turns whose contexts have no place in a cache wait; other sessions continue at once."""
+"""Turns wait if their contexts have no place in a cache; other sessions continue at once."""
 
 from __future__ import annotations
 

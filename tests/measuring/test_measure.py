@@ -263,7 +263,7 @@ async def test_an_engine_gets_one_question_at_a_time_and_none_that_are_too_long(
     assert {each.base for each in outcomes_of(out) if each.model != "m"} == {"m"}
 
 
-async def test_a_list_of_models_in_several_chunks_is_read_completely() -> None:
+async def test_a_model_list_in_several_chunks_is_read_completely() -> None:
     async def listed(request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()
         await answer.prepare(request)

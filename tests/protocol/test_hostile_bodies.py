@@ -164,7 +164,7 @@ def test_other_encodings_are_refused(encoding):
         (Api.RESPONSES, {"prompt": {"id": "p"}}),
     ],
 )
-def test_a_prompt_in_another_form_passes(api, document):
+def test_a_prompt_in_a_different_form_passes(api, document):
     body = orjson.dumps({"model": "m", **document})
     read = read_body(api, body)
     assert read.model == "m"

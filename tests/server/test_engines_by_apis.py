@@ -76,9 +76,7 @@ async def http():
         yield session
 
 
-async def test_the_page_on_engines_matches_the_behaviour_of_laar(
-    gateway, http, engines, pytestconfig
-):
+async def test_the_page_on_engines_matches_laars_behaviour(gateway, http, engines, pytestconfig):
     seen = await seen_by(gateway, http, engines, "standalone")
     async with http.get(gateway.url("admin", "/fleet")) as answer:
         fleet = {row["endpoint"]: row for row in (await answer.json())["fleet"]}

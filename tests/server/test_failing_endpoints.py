@@ -218,7 +218,7 @@ async def test_a_model_without_a_reachable_endpoint_gets_a_503_with_its_name(gat
     ("shape", "status", "attempts"),
     crossed(SHAPES, [(503, 3), (500, 3), (429, 3), (401, 1), (400, 1)]),
 )
-async def test_if_all_endpoints_fail_the_client_gets_the_error_of_the_engine(
+async def test_if_all_endpoints_fail_the_client_gets_the_engines_error(
     gateway, http, shape, status, attempts
 ):
     only = await gateway.upstream()

@@ -207,7 +207,7 @@ async def test_a_forged_destination_reaches_no_other_endpoint(gateway, http):
     assert victim.asked == []
 
 
-async def test_reasons_of_a_policy_are_shown(gateway, http):
+async def test_policy_reasons_are_shown(gateway, http):
     upstreams = [await gateway.upstream() for _ in range(2)]
     gateway.members(*((u.address, "m") for u in upstreams))
     await gateway.picker(routing={"baselines": {"llm-router": {}}})
@@ -350,7 +350,7 @@ async def test_thousands_of_clients_that_leave_during_uploads_break_no_answer(ga
     assert (await reading).body == b"data: {}\n\ndata: [DONE]\n\n"
 
 
-async def test_only_the_top_level_model_of_an_answer_gets_the_name_of_the_client(gateway, http):
+async def test_only_the_top_level_model_of_an_answer_gets_the_clients_name(gateway, http):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()

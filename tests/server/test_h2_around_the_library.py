@@ -153,7 +153,7 @@ def assert_the_same(frames, cuts=()):
     return expected
 
 
-# A report of a counter-example has a large repr.
+# The report of a counterexample has a large repr.
 @pytest.mark.filterwarnings("default:Generating overly large repr")
 @settings(max_examples=examples(40))  # the fuzz target tries many more
 @given(st.lists(some, max_size=12), st.lists(st.integers(0, 1 << 18), max_size=4))

@@ -172,7 +172,7 @@ async def test_repeated_headers_are_each_counted(served):
         assert bodies(upstream) == [body] * times
 
 
-async def test_headers_close_to_the_size_limit_of_envoy_pass(served):
+async def test_headers_close_to_envoys_size_limit_pass(served):
     _, _, envoy = served
     for short_of_limit in (100, 300, 1000, 4000):
         lines = b"".join(b"x-%d: %s\r\n" % (i, b"v" * 6000) for i in range(9))

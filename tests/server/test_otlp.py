@@ -59,9 +59,7 @@ def asked(runner, count):
 
 @pytest.mark.envoy
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_a_sampled_request_is_a_span_of_the_trace_of_its_client(
-    gateway, http, collector, shape
-):
+async def test_a_sampled_request_is_a_span_in_its_clients_trace(gateway, http, collector, shape):
     upstreams = [await gateway.upstream() for _ in range(6)]
     gateway.members(*((u.address, f"m{n}") for n, u in enumerate(upstreams)))
     await gateway.picker(

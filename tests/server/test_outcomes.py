@@ -314,7 +314,7 @@ async def test_a_flood_of_false_reports_moves_a_cell_by_no_more_than_its_cap(gat
         (b"[" * 100_000, 400, "not JSON"),
     ],
 )
-async def test_invalid_reports_get_an_error_in_openai_format(gateway, http, body, status, says):
+async def test_invalid_reports_get_an_error_in_openais_format(gateway, http, body, status, says):
     await picker(gateway)
     got, answer = await post(gateway, http, body)
     assert got == status

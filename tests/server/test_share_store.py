@@ -154,7 +154,7 @@ async def test_a_stopped_picker_is_gone_at_once_and_stays_gone(server, members):
 async def test_a_store_that_forbids_a_command_counts_as_down_permanently(
     server, members, forbidden
 ):
-    """Retries came ten times a second once; each logged two lines and sent all loads again."""
+    """Retries once came ten times a second, and each logged two lines and sent all loads again."""
     await server.start()
     await server.ask("ACL", "SETUSER", "default", f"-{forbidden}")
     p = await members()
@@ -389,9 +389,7 @@ async def test_a_picker_receives_despite_a_wrong_position_in_a_snapshot(
     assert not caplog.records
 
 
-async def test_pickers_with_a_common_secret_know_the_prompts_of_each_other(
-    server, members, tmp_path
-):
+async def test_pickers_with_a_common_secret_know_each_others_prompts(server, members, tmp_path):
     await server.start()
     secret = tmp_path / "secret"
     secret.write_text("s" * 32)

@@ -664,7 +664,7 @@ def test_invalid_sizes_are_skipped(sizes):
 
 
 @pytest.mark.parametrize(("at_s", "kept"), [(None, 1.0), (1e9, 0.5), ("soon", 1.0), (10**400, 1.0)])
-def test_reported_outcomes_of_a_snapshot_fade_while_no_picker_runs(at_s, kept):
+def test_reported_outcomes_in_a_snapshot_fade_while_no_picker_runs(at_s, kept):
     p, _, _ = pair()
     p.online.observe("m", Features("en", 1024, "qa"), True, 1.0)
     told = read_snapshot(snapshot(p, 1.0, with_key=True)(), "laar")

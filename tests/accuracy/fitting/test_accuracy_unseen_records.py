@@ -61,7 +61,7 @@ def samples(questions: int, each: int) -> list[dict[str, object]]:
     ]
 
 
-def test_repeated_answers_keep_their_ids_in_another_file_and_order() -> None:
+def test_repeated_answers_keep_their_ids_in_a_different_file_and_order() -> None:
     entries = samples(40, 3)
     ids = {outcome.query_id for outcome in outcomes_of(*entries)}
     assert len(ids) == 120
