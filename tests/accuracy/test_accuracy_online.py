@@ -321,7 +321,7 @@ def one_in_five(capability: CapabilityModel, online: OnlineOutcomes) -> None:
             online.observe("a", Features("en", 4096, task), number % 5 == 0, 0.0)
 
 
-def test_a_new_artifact_after_a_restart_is_not_doubted_because_of_the_old_one() -> None:
+def test_a_new_artifact_after_a_restart_is_not_blamed_for_the_old_one() -> None:
     old = OnlineOutcomes()
     one_in_five(CapabilityModel(WRONG, "old"), old)
     assert old.prior_weights()["a"] < 50

@@ -121,7 +121,7 @@ def test_evidence_about_reporters_survives_a_restart() -> None:
     assert error(again) == pytest.approx(error(online), abs=0.01)
 
 
-def test_one_reporter_uses_at_most_half_of_the_cap_of_a_cell() -> None:
+def test_one_reporter_uses_at_most_half_of_a_cells_cap() -> None:
     online = OnlineOutcomes(cap_per_hour=40)
     cell = CELLS[0]
     while online.observe("a", cell, False, 0.0, reporter="liar"):

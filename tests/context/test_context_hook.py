@@ -157,7 +157,7 @@ class TestPromptsThatShareNothing:
         sent = [messages(send(h, agent("Again?", ids)).body)[2]["content"] for ids in orders]
         assert len({tuple(ids_in(text)) for text in sent[1:]}) == 1
 
-    def test_other_prompts_of_the_model_share_orders(self):
+    def test_other_prompts_for_the_model_share_orders(self):
         h = hook()
         self.asked(h)
         first = send(h, chat(user([2, 1, 4])))
@@ -264,7 +264,7 @@ class TestOrder:
         assert result.reason is Reason.REORDERED
         assert ids_in(result.body.decode().replace('\\"', '"')) == [2, 1, 4]
 
-    def test_json_results_of_a_tool_are_reordered_as_written(self):
+    def test_json_tool_results_are_reordered_as_written(self):
         def body(ids):
             results = [{"url": f"u{i}", "content": doc_text(i)} for i in ids]
             return chat(

@@ -91,7 +91,7 @@ async def test_held_out_questions_are_replayed_through_envoy(tmp_path: Path) -> 
     assert drawing.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_like_that_of_the_lab_rarely_disagrees() -> None:
+def test_a_run_like_the_labs_rarely_disagrees() -> None:
     rng = random.Random(5)
 
     def draw() -> float:

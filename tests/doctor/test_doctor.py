@@ -105,7 +105,7 @@ async def test_a_healthy_endpoint_is_ok_and_a_faulty_one_gets_its_remedy(tmp_pat
     assert "ca_file" in by_address[gone].remedy
 
 
-async def test_hanging_endpoints_do_not_use_up_the_time_of_a_good_one(tmp_path, monkeypatch):
+async def test_hanging_endpoints_do_not_use_up_a_good_ones_time(tmp_path, monkeypatch):
     monkeypatch.setattr(new_session, "__defaults__", (0.5,))
     good, *hanging = (f"127.0.0.{number}" for number in range(1, 20))
 
@@ -577,7 +577,7 @@ async def test_a_model_without_an_answering_endpoint_is_not_reported_as_ok(tmp_p
     assert all(finding.remedy for finding in found)
 
 
-async def test_an_endpoint_that_lists_no_models_is_not_reported_as_serving_its_model(tmp_path):
+async def test_an_endpoint_that_lists_no_models_is_not_said_to_serve_its_model(tmp_path):
     async with serving({"/metrics": PAGE}) as keyed:
         _, found = await examine(settings(tmp_path, (keyed, "m", {})))
     assert any("lists no models (it answers 404" in finding.what for finding in found)

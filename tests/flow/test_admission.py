@@ -160,7 +160,7 @@ def test_a_model_with_many_names_has_one_queue_with_fair_turns_for_tenants():
 
 
 @pytest.mark.parametrize("first", ["m", "any"])
-def test_no_name_of_a_model_starves_another(first):
+def test_none_of_a_models_names_starves_another(first):
     """One name means one model, another means two; requests for each exceed the capacity."""
     director = two_models("m", "n")
     gate = admission(director)
@@ -470,7 +470,7 @@ def test_short_prompts_wait_for_an_endpoint_without_a_long_one():
 
 
 @pytest.mark.parametrize(("objective_s", "goes"), [(60.0, False), (2.1, True)])
-def test_a_long_prompt_with_slack_leaves_the_last_free_endpoint_to_short_ones(objective_s, goes):
+def test_a_long_prompt_with_slack_leaves_the_last_endpoint_to_short_ones(objective_s, goes):
     director = fleet()
     gate = admission(director, max_requests=9, max_prefill_s=1.0)
     end(gate, director, gate.ask(request(1), 0.0))  # after it, more short prompts are expected

@@ -112,7 +112,7 @@ def test_poison_requests_cost_one_attempt_each_and_exclude_no_endpoint(probes, s
 
 
 @pytest.mark.long
-def test_poison_among_similar_requests_costs_one_attempt_and_few_good_answers():
+def test_poison_among_similar_requests_costs_one_attempt_and_few_answers():
     fleet, attempts, lost = Fleet(), [], 0
     for n in range(800):
         if n == 400:

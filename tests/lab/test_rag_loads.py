@@ -62,5 +62,5 @@ def test_a_different_order_can_be_compared():
 
 
 @pytest.mark.parametrize(("load", "expected"), [(rag.topic(0), 0.50), (rag.zipf(0, 1.0), 0.30)])
-def test_offline_reordering_reaches_the_hits_of_the_published_program(load, expected):
+def test_offline_reordering_reaches_the_published_programs_hits(load, expected):
     assert plan(load).hit_planned >= expected

@@ -267,7 +267,7 @@ def test_least_load_adds_requests_and_tokens() -> None:
     assert chosen(LeastLoad(), view) == 2  # the sums are 503, 601 and 401
 
 
-def test_simple_affinity_uses_the_beginning_of_the_prompt_and_ignores_sessions() -> None:
+def test_simple_affinity_uses_how_the_prompt_begins_and_ignores_sessions() -> None:
     scorer = SimpleSessionAffinity()
     places = {
         chosen(scorer, view_of([0] * 4, [0] * 4, start="a" * 1024 + str(i))) for i in range(9)

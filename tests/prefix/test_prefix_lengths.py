@@ -103,7 +103,7 @@ def fleet() -> Director:
 
 @pytest.mark.long
 @pytest.mark.parametrize("reported", [1.0, 7 / 120])
-def test_nine_of_ten_prompts_in_mixed_traffic_are_estimated_within_15_percent(
+def test_nine_in_ten_prompts_of_mixed_traffic_are_estimated_within_15_percent(
     reported: float,
 ) -> None:
     """There are four kinds of conversations with different densities; few answers report tokens."""

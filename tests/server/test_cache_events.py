@@ -107,9 +107,7 @@ async def test_events_from_before_an_endpoint_left_do_not_count_when_it_returns(
         assert believed(director, text) == 0.0
 
 
-async def test_events_that_cannot_be_read_are_a_problem_while_an_endpoint_publishes(
-    gateway, monkeypatch
-):
+async def test_unreadable_events_are_a_problem_while_an_endpoint_publishes(gateway, monkeypatch):
     monkeypatch.setattr("laar.server.collectors.find_spec", lambda _name: None)
     gateway.members(("127.0.0.1:9", "m"))
     problems = (await gateway.picker()).picker.problems
@@ -144,7 +142,7 @@ def test_a_restart_counts_if_no_event_has_arrived_since():
     assert not holds_after(Reading(restarted=True))
 
 
-def test_the_cache_of_an_engine_is_forgotten_when_it_falls_asleep():
+def test_an_engines_cache_is_forgotten_when_it_falls_asleep():
     picker, emptied = Picker(SETTINGS), []
     picker.emptied = emptied.append
     fleet, beliefs = FleetState(picker), picker.prefixes

@@ -109,7 +109,7 @@ async def test_clients_do_not_notice_one_endpoint_that_resets_connections(gatewa
     assert Counter(answer.status for answer, _ in answers) == {200: 40}
 
 
-async def test_an_endpoint_that_redirects_to_a_login_page_does_not_attract_requests(gateway, http):
+async def test_an_endpoint_that_redirects_to_a_login_attracts_no_requests(gateway, http):
     """It answers faster than any engine."""
     proxy, *good = [await gateway.upstream() for _ in range(3)]
     proxy.chat_answer = Answer(status=302, headers={"location": "/login"}, body=b"Found")
@@ -145,9 +145,7 @@ async def test_an_endpoint_that_redirects_to_a_login_page_does_not_attract_reque
 
 
 @pytest.mark.parametrize("status", [400, 405, 422])
-async def test_an_endpoint_that_rejects_everything_is_excluded_after_a_few_requests(
-    gateway, http, status
-):
+async def test_an_endpoint_that_rejects_everything_is_soon_excluded(gateway, http, status):
     """It answers faster than any engine. Envoy doesn't retry its errors, as requests may be bad."""
     bad, *good = [await gateway.upstream() for _ in range(3)]
     bad.chat_answer = Answer(status=status, body=b"no")

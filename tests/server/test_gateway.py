@@ -177,7 +177,7 @@ async def test_a_dead_endpoint_costs_a_retry_and_no_request(gateway, http):
     await eventually(lambda: not table.in_flight.any(), what="the release")
 
 
-async def test_traffic_follows_the_endpoints_file_and_an_invalid_one_changes_nothing(gateway, http):
+async def test_traffic_follows_the_endpoints_file_unless_it_is_invalid(gateway, http):
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "m"))
     await gateway.picker()

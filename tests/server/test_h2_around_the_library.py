@@ -320,7 +320,7 @@ def test_cached_headers_are_judged_as_by_the_library(more, trailers, whole):
 
 
 @pytest.mark.parametrize("sizes", [(), (4096,), (65536,), (0,), (100, 4096), (0, 0)])
-def test_answers_can_be_decoded_after_any_change_of_the_header_table(sizes):
+def test_answers_can_be_decoded_after_any_change_to_the_header_table(sizes):
     """The decoder raises an error if the sender violates RFC 7541, section 4.2."""
     say = frame(DATA, 0, 1, framed(b"abc"))
     told = [settled(size) for size in sizes]

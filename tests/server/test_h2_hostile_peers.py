@@ -80,7 +80,7 @@ async def test_a_connection_without_http2_is_closed(served, data):
     await ends(served, data, greet=False)
 
 
-async def test_the_connection_of_a_silent_peer_is_closed(monkeypatch, caplog):
+async def test_a_silent_peers_connection_is_closed(monkeypatch, caplog):
     monkeypatch.setattr(connection, "GREETING_S", 0.1)
     async with serving() as served, Peer.to(served, greet=False) as peer:
         await peer.send(PREFACE[:10])

@@ -573,7 +573,7 @@ async def test_a_retry_goes_to_the_model_most_likely_to_be_right(gateway, http):
 
 
 @pytest.mark.envoy
-async def test_an_outcome_counts_for_the_model_that_answered_after_a_retry_by_envoy(gateway, http):
+async def test_an_outcome_counts_for_the_model_that_answered_envoys_retry(gateway, http):
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "a", "auto"), (b.address, "b", "auto"))
     capability = artifact(gateway.directory / "capability.json", {"a": 0.9, "b": 0.8})

@@ -636,9 +636,7 @@ class Ahead(Wire):
 
 
 @pytest.mark.parametrize("by_s", [10, 3600, -3600])
-async def test_a_corrected_clock_of_the_store_does_not_separate_pickers(
-    server, members, tmp_path, by_s
-):
+async def test_a_corrected_store_clock_does_not_separate_pickers(server, members, tmp_path, by_s):
     """Records could seem older than the lease, or older than the store's history."""
     await server.start()
     wire = Ahead(server.socket, tmp_path / "wire")
@@ -723,7 +721,7 @@ async def test_a_picker_without_a_store_starts_from_its_own_snapshot(tmp_path):
     await r.kill()
 
 
-async def test_a_picker_that_never_knew_an_endpoint_does_not_overwrite_the_snapshot(tmp_path):
+async def test_a_picker_that_never_knew_an_endpoint_overwrites_no_snapshot(tmp_path):
     share = Share(snapshot_file=tmp_path / "snapshot")
     p = await Member(share, 1).start()
     p.settle(p.decide("remember me " * 60))

@@ -135,7 +135,7 @@ async def test_an_engine_with_tls_and_a_base_path_and_a_key_answers_in_every_sha
     } == {(False, "Bearer s3cret"), (True, None)}
 
 
-async def test_an_engine_certified_by_another_authority_gets_no_requests(
+async def test_an_engine_certified_by_a_different_authority_gets_no_requests(
     gateway, authority, tmp_path
 ):
     engine = await gateway.enter(Engine(tls=authority.issue("engine", host="engine.example")))

@@ -180,7 +180,7 @@ async def test_a_worker_that_hangs_is_restarted(machine):
 
 
 @on_the_machine
-async def test_workers_share_state_and_a_killed_one_is_restarted_and_a_stop_ends_all(machine):
+async def test_workers_share_state_and_restart_if_killed_and_a_stop_ends_all(machine):
     assert len(machine.workers()) == 2
     text = "a conversation that goes on " * 100
     before = sum([await machine.taken(index) for index in (0, 1)])
