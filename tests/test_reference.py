@@ -44,7 +44,7 @@ def test_every_setting_is_described(generator):
     assert list(undescribed(Settings, generator)) == []
 
 
-def test_every_metric_has_the_prefix_of_laar_and_a_description():
+def test_every_metric_has_laars_prefix_and_a_description():
     rows = (FOLDER / "metrics.md").read_text().split("| --- | --- | --- | --- |\n")[1].splitlines()
     assert len(rows) > 30
     for row in rows:

@@ -90,7 +90,7 @@ def test_invalid_numbers_are_rejected(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["artifact_schema", "features_schema"])
 @pytest.mark.parametrize("theirs", [0, 2, "1", None])
-def test_another_schema_is_rejected_with_both_versions_named(name: str, theirs: object) -> None:
+def test_a_different_schema_is_rejected_with_both_versions_named(name: str, theirs: object) -> None:
     with pytest.raises(SettingError) as fault:
         parse_artifact(tampered(name, theirs), source="cap.json")
     assert f"{name} {theirs!r}" in str(fault.value)
@@ -108,7 +108,7 @@ def test_a_huge_file_is_rejected_without_reading_it() -> None:
         parse_artifact(b" " * (MAX_ARTIFACT_BYTES + 1), source="cap.json")
 
 
-def test_log_odds_are_the_sum_of_the_cell_s_terms() -> None:
+def test_log_odds_are_the_sum_of_the_cells_terms() -> None:
     terms = {"language=en": 0.5, "language=en bucket=8192": 0.25, "bucket=4096": 9.0}
     cells = (("en", 4096, "qa", 50), ("en", 8192, "qa", 50))
     capability = CapabilityModel(artifact({"a": model(-1.0, terms, cells)}))

@@ -146,7 +146,7 @@ def test_learning_starts_from_the_ratios_of_the_artifact() -> None:
 
 @settings(max_examples=examples(50))
 @given(st.lists(st.tuples(st.integers(-5, 10**7), st.integers(-5, 10**12)), max_size=60))
-def test_false_usage_cannot_move_a_ratio_out_of_the_range_of_tokenizers(
+def test_false_usage_cannot_move_a_ratio_out_of_tokenizers_range(
     reports: list[tuple[int, int]],
 ) -> None:
     tokens = TokenEstimator()

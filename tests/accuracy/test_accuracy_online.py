@@ -206,7 +206,7 @@ def test_impossible_cells_are_skipped(counts: list[object]) -> None:
     assert mean_of(online, 0.5, 0.0) == 0.5
 
 
-def test_a_state_with_another_features_schema_is_not_restored() -> None:
+def test_a_state_with_a_different_features_schema_is_not_restored() -> None:
     online = OnlineOutcomes()
     cells = [["a", "en", 4096, "qa", 1, 2, 0]]
     assert online.restore({"schema": 1, "features_schema": 2, "cells": cells}, 0.0) == 0
@@ -321,7 +321,7 @@ def one_in_five(capability: CapabilityModel, online: OnlineOutcomes) -> None:
             online.observe("a", Features("en", 4096, task), number % 5 == 0, 0.0)
 
 
-def test_a_new_artifact_after_a_restart_is_not_doubted_because_of_the_old_one() -> None:
+def test_a_new_artifact_after_a_restart_is_not_blamed_for_the_old_one() -> None:
     old = OnlineOutcomes()
     one_in_five(CapabilityModel(WRONG, "old"), old)
     assert old.prior_weights()["a"] < 50

@@ -85,7 +85,7 @@ def test_a_reporter_with_harder_questions_is_not_distrusted() -> None:
 
 
 def test_two_reporters_that_disagree_both_keep_their_weight() -> None:
-    """Of two reporters, either may be the wrong one."""
+    """Either of two reporters may be the wrong one."""
     online = unlimited()
     reports(online, {"x": "honest", "y": "inverts"})
     assert online.reporter_weights() == {"x": 1.0, "y": 1.0}
@@ -121,7 +121,7 @@ def test_evidence_about_reporters_survives_a_restart() -> None:
     assert error(again) == pytest.approx(error(online), abs=0.01)
 
 
-def test_one_reporter_uses_at_most_half_of_the_cap_of_a_cell() -> None:
+def test_one_reporter_uses_at_most_half_of_a_cells_cap() -> None:
     online = OnlineOutcomes(cap_per_hour=40)
     cell = CELLS[0]
     while online.observe("a", cell, False, 0.0, reporter="liar"):
@@ -144,7 +144,7 @@ def test_the_numbers_of_reporters_and_shares_are_bounded(monkeypatch: pytest.Mon
 
 
 def test_forgotten_reporters_make_room_for_new_names() -> None:
-    """For example, a checker with the name of its pod has a new name after each deployment."""
+    """For example, a checker named after its pod has a new name after each deployment."""
     online = OnlineOutcomes(half_life_s=60.0, cap_per_hour=1e9)
     for number in range(MAX_REPORTERS):
         online.observe("a", CELLS[0], number % 2 == 0, 0.0, reporter=f"old-{number}")

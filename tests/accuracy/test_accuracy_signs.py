@@ -63,7 +63,7 @@ def chosen(kind, **given):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sure", "form"])
-def test_signs_alone_yield_half_of_the_gain_of_reports(kind):
+def test_signs_alone_yield_half_of_the_gain_from_reports(kind):
     mean = sum(RIGHT.values()) / 3
     assert chosen(kind) - mean >= 0.5 * (chosen(kind, reports=True) - mean)
 

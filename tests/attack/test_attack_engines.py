@@ -104,7 +104,7 @@ GIVES = {  # an engine's answer, and the statuses that are correct for the clien
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("name", GIVES)
-async def test_a_client_gets_the_answer_of_an_engine_or_a_reason(
+async def test_a_client_gets_an_engines_answer_or_a_reason(
     target: Attacked, judge: Judge, name: str, stream: bool
 ) -> None:
     given, statuses = GIVES[name]
@@ -134,7 +134,7 @@ FORGED = ("exhausted", "tried-models", "cost-ms", "since", "mode", "endpoint", "
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize", "/v1/rerank"])
-async def test_an_engine_cannot_forge_the_headers_of_laar(
+async def test_an_engine_cannot_forge_laars_headers(
     target: Attacked, judge: Judge, path: str
 ) -> None:
     names = (*(f"x-laar-{name}" for name in FORGED), "x-gateway-destination-endpoint-served")

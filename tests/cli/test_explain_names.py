@@ -7,7 +7,7 @@ from laar.cli import app
 
 
 def test_brackets_in_addresses_and_names_are_printed(tmp_path, monkeypatch):
-    """Of [fd00::12]:8000, an address in an IPv6 cluster, the table once showed only the port."""
+    """The table once showed only the port of [fd00::12]:8000, an address in an IPv6 cluster."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "laar.yaml").write_text(
         "endpoints:\n"

@@ -28,7 +28,7 @@ MESSAGES = [{"role": "user", "content": "what is it?"}]
 
 
 def picker(models: list[str], right: str | None) -> Any:
-    """Return a script of a picker: the next model answers, and headers list the tried ones."""
+    """Return a script that acts as a picker: the next model answers; headers list those tried."""
 
     def script(number: int, body: dict[str, Any]) -> web.Response:
         name = models[number % len(models)]
@@ -221,7 +221,7 @@ async def test_an_answer_counts_as_wrong_if_its_check_raises(serve: Any) -> None
 async def pauses(
     serve: Any, monkeypatch: pytest.MonkeyPatch, asked: str, max_attempts: int
 ) -> list[float]:
-    """Return the seconds of the pauses before further attempts; a fake sleep takes no time."""
+    """Return the pauses before further attempts, in seconds; a fake sleep takes no time."""
     fleet = await serve(lambda *_: web.Response(status=503, headers={"retry-after": asked}))
     real_sleep = asyncio.sleep
     monkeypatch.setattr(asyncio, "sleep", lambda _s: real_sleep(0))
@@ -241,7 +241,7 @@ async def test_pauses_are_bounded_whatever_the_endpoint_requests(
     assert all(0 < wait <= MAX_WAIT_S for wait in waits)
 
 
-async def test_a_pause_may_be_requested_by_a_date(
+async def test_a_pause_may_be_requested_as_a_date(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = formatdate(time.time() + 20, usegmt=True)

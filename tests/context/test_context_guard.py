@@ -69,7 +69,7 @@ class TestCorrectness:
         assert by_chance(60, n=1500, held_out=0.1, right=0.7) <= 6
 
     def test_a_small_group_without_a_mistake_proves_nothing(self):
-        """If 99 of 100 answers are correct, 50 correct ones of 50 are no surprise."""
+        """If 99 of 100 answers are correct, 50 out of 50 are no surprise."""
         assert by_chance(30, n=2500, held_out=0.05, right=0.99) <= 2
 
     def test_few_outcomes_prove_nothing(self):
@@ -120,7 +120,7 @@ def turn(ids, question):
 
 @pytest.mark.parametrize("dedup", ["auto", "exact"])
 def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup, monkeypatch):
-    """In conversations of 6 turns, 40 % of each turn's documents were seen before."""
+    """In 6-turn conversations, 40 % of each turn's documents were seen before."""
     monkeypatch.setattr("laar.context.guard.MIN_REQUESTS", 2)
     hook = ContextHook(ContextSettings(holdout_share=0.5, dedup=dedup))
     rng = random.Random(4)

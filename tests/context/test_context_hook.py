@@ -79,7 +79,7 @@ def test_a_body_parsed_by_the_caller_is_changed_in_the_same_way():
 
 
 class TestDocumentsField:
-    """Documents that the chat template renders (vLLM's field `documents`)."""
+    """Documents that the chat template renders (vLLM's `documents` field)."""
 
     @staticmethod
     def body(ids, question="What is it?", system="Be brief."):
@@ -113,7 +113,7 @@ class TestDocumentsField:
         same(self.sent(h, self.body([2, 1, 4]), last), last, Reason.UNCHANGED)
 
     def test_text_in_messages_stays_even_if_the_documents_field_repeats_it(self):
-        """Some chat templates do not render the field `documents`."""
+        """Some chat templates do not render the `documents` field."""
         h = hook(dedup="exact", relabel=True)
         body = json.loads(self.body([1, 2, 3, 4]))
         body["messages"][1]["content"] = block([1, 2, 3, 4])
@@ -157,7 +157,7 @@ class TestPromptsThatShareNothing:
         sent = [messages(send(h, agent("Again?", ids)).body)[2]["content"] for ids in orders]
         assert len({tuple(ids_in(text)) for text in sent[1:]}) == 1
 
-    def test_other_prompts_of_the_model_share_orders(self):
+    def test_other_prompts_for_the_model_share_orders(self):
         h = hook()
         self.asked(h)
         first = send(h, chat(user([2, 1, 4])))
@@ -264,7 +264,7 @@ class TestOrder:
         assert result.reason is Reason.REORDERED
         assert ids_in(result.body.decode().replace('\\"', '"')) == [2, 1, 4]
 
-    def test_json_results_of_a_tool_are_reordered_as_written(self):
+    def test_json_tool_results_are_reordered_as_written(self):
         def body(ids):
             results = [{"url": f"u{i}", "content": doc_text(i)} for i in ids]
             return chat(
@@ -523,7 +523,7 @@ def test_the_order_of_a_request_in_flight_is_followed_until_it_is_refused():
     assert apply(hook_, burst).body is burst
 
 
-def test_the_orders_of_all_lists_of_a_refused_request_are_retracted():
+def test_the_orders_of_all_lists_in_a_refused_request_are_retracted():
     hook_ = hook()
     plan = apply(hook_, chat(user([4, 1, 2]), user([7, 5, 6])))
     hook_.note(plan, 0.0)
@@ -599,7 +599,7 @@ class TestConversation:
         assert removed > 0 if dedup == "exact" else moved > 0
 
     def test_an_identical_retry_is_sent_identically_with_every_document(self):
-        # Case B1: if the memory's keys were sent texts, a retry would omit its own documents.
+        # Case B1: if the memory were keyed by the texts sent, a retry would omit its own documents.
         h = hook(dedup="exact")
         send(h, chat(user([3, 1, 9])))
         body = chat(

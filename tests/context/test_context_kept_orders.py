@@ -101,7 +101,7 @@ def test_no_text_is_passed_to_other_pickers(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_hook_with_another_secret_cannot_read_the_changes(shape):
+def test_a_hook_with_a_different_secret_cannot_read_the_changes(shape):
     here, asked, _ = begun(shape)
     there = hook(b"two")
     handed_over(here, there)

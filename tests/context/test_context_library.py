@@ -98,7 +98,7 @@ class TestLinkage:
         assert [(a, b) for a, b, _ in merges] == [(0, 1), (2, 3)]
         assert [height for *_, height in merges] == pytest.approx([0.333833, 0.667167], abs=1e-6)
 
-    def test_of_equally_near_pairs_the_first_merges_first(self):
+    def test_the_first_of_equally_near_pairs_is_merged_first(self):
         assert average_linkage(distances([[1, 2], [1, 3], [1, 4]]))[0][:2] == (0, 1)
 
 
@@ -226,7 +226,7 @@ class TestSearch:
         assert tree.search(query).node is None
         assert tree.order(query) == query
 
-    def test_of_equally_near_nodes_the_more_frequent_is_chosen_as_in_the_paper(self):
+    def test_the_more_frequent_of_equally_near_nodes_is_chosen_as_in_the_paper(self):
         # Vectors P4 and P6. The paper draws C4 as child 0; clustering makes it child 1 (note, 2.3).
         tree = build(FIGURE_5, by="id").tree
         found = tree.search([2, 1, 4])

@@ -21,7 +21,7 @@ def prose(i, lines=3):
 
 
 def fenced(i):
-    """Return a document; every second one ends with a block of code."""
+    """Return a document; every second one ends with a code block."""
     return prose(i) + (f"\n\n```yaml\nkey{i}: 1\n```" if i % 2 else "")
 
 
@@ -41,7 +41,7 @@ FRAMES = {
 
 
 def bodies(make, frame, count, seed=1):
-    """Return texts that contain five of twelve documents, each with a list of these."""
+    """Yield texts with five of twelve documents each, and the documents of each text."""
     gap, form = FRAMES[frame]
     rng = random.Random(seed)
     for n in range(count):

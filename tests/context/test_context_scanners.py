@@ -291,7 +291,7 @@ def test_moved_documents_are_found_again_in_their_new_positions(shape, texts, da
         "['a b', 'c d', 'e f'",
     ],
 )
-def test_texts_unlike_the_repr_of_python_are_not_lists(text):
+def test_texts_unlike_pythons_repr_are_not_lists(text):
     assert found(text) == []
 
 

@@ -516,7 +516,7 @@ def test_auto_stands_for_the_engines_that_support_the_kind_of_request(said):
     assert {d.decide(embed, 0.0).address for _ in range(20)} == {"emb:1"}
 
 
-def test_the_priority_of_the_client_is_kept_without_an_objective():
+def test_the_clients_priority_is_kept_without_an_objective():
     d = director(("a:1", "m"))
     d.table.replace("test", [EndpointSpec(address="a:1", models=("m",), priority_field=True)])
     assert d.decide(request(), 0.0).engine_priority is None

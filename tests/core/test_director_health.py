@@ -81,7 +81,7 @@ def test_a_retry_is_not_a_trial_of_a_model_already_tried():
 
 
 def test_a_model_that_stays_down_is_not_waited_for():
-    """Waiting for it, the client would only get repeated answers of the other model."""
+    """A client that waited for it would only get the other model's answer again and again."""
     d = fleet(A, probe=True)
     d.table.replace("more", [EndpointSpec(address=B, models=("other",))])
     slot = d.table.slot(B)
@@ -436,7 +436,7 @@ def test_two_errors_in_answers_are_enough_if_a_probe_is_inconclusive():
 
 
 def answer(d, address, found, now, model="", tokens=None):
-    """Record a read answer of an endpoint with this finding."""
+    """Let an endpoint answer a request; the answer is read, with this finding."""
     decision = d.decide(request(subset=frozenset({address})), now)
     d.replied(decision, Reply(status=200), now, read=True)
     d.answering(decision, now)

@@ -366,7 +366,7 @@ def test_prompts_wait_for_room_in_a_full_cache_except_for_shared_beginnings():
     assert crowded(engines, table, slots, own) is None
     for slot in range(3):
         table.reserve(slot, 80_000.0, 80_000.0)
-    # In the first, 20,000 of the 80,000 tokens in flight have to end first.
+    # At small:1, 20,000 of the 80,000 tokens in flight have to end first.
     assert crowded(engines, table, slots, own).tolist() == pytest.approx([0.25, 0.0, 0.0])
     for at in range(1, 200):  # half of the tokens in flight are one shared prefix
         table.read(

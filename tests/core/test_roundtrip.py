@@ -36,7 +36,7 @@ def test_one_spike_of_545_ms_moves_a_mean_of_37_ms_by_less_than_25() -> None:
     assert smooth_rtt(0.037, 0.545) - 0.037 < 0.025
 
 
-def test_a_lasting_change_is_followed_up_in_ten_probes_and_down_as_well() -> None:
+def test_a_lasting_change_in_either_direction_is_learned_in_ten_probes() -> None:
     assert after([0.456] * 10, 0.037) > 0.9 * 0.456
     assert after([0.037] * 10, 0.456) < 0.037 * 1.4
 

@@ -41,7 +41,7 @@ def test_a_continuation_belongs_to_the_session_of_the_continued_answer():
     assert own.request.session == "mine"
 
 
-def test_an_answer_is_fetched_only_from_the_endpoint_that_stores_it():
+def test_an_answer_is_fetched_only_from_the_endpoint_that_stored_it():
     d = director(*FLEET)
     home = answered(d, "a")
 
@@ -57,7 +57,7 @@ def test_an_answer_is_fetched_only_from_the_endpoint_that_stores_it():
 
 @pytest.mark.parametrize("ip", ["10.0.0.{}", "[fd00::{}]"])
 @pytest.mark.parametrize("named", ["{}:80", "{}", "bare"])
-def test_an_answer_is_fetched_if_the_gateway_allows_its_endpoint_in_any_form(ip, named):
+def test_an_answer_is_fetched_however_the_gateway_writes_its_endpoint(ip, named):
     d = director(*((f"{ip.format(n)}:80", "m") for n in range(1, 6)))
     home = answered(d, "a")
     host = home.rpartition(":")[0]

@@ -118,7 +118,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Callable[[Handler], Awaitable[str]]]:
-    """Return a function that serves all paths on loopback by one handler; it returns host:port."""
+    """Return a function that serves all paths on loopback with a handler, and returns host:port."""
     servers: list[TestServer] = []
 
     async def run(handler: Handler) -> str:

@@ -45,7 +45,7 @@ async def test_an_engine_is_recognized_by_its_metrics_page_at_any_path(
     assert bool(found.remarks) == (kind == "")
 
 
-async def test_a_response_that_is_not_a_list_of_models_is_reported(serve: Any) -> None:
+async def test_a_response_that_is_not_a_model_list_is_reported(serve: Any) -> None:
     async def proxy(_request: web.Request) -> web.Response:
         return web.Response(text="<html>welcome</html>", content_type="text/html")
 
@@ -123,7 +123,7 @@ async def _remarks(serve: Any, *answers: tuple[str, web.Response]) -> tuple[Any,
     return found, " | ".join(found.remarks)
 
 
-async def test_the_flag_of_vllm_is_suggested_only_for_vllm(serve: Any) -> None:
+async def test_vllms_flag_is_suggested_only_for_vllm(serve: Any) -> None:
     listed = web.json_response({"data": [{"id": "llama3.2:latest"}]})
     _, remarks = await _remarks(serve, ("/v1/models", listed))
     assert "it does not serve `auto`" in remarks

@@ -96,7 +96,7 @@ def test_a_fault_is_reported_with_file_line_and_key(
     assert str(tmp_path / "e.yaml") in str(error.value)
 
 
-def test_all_faults_are_reported_at_once_but_no_more_than_a_screen(tmp_path: Path) -> None:
+def test_all_faults_are_reported_at_once_but_at_most_a_screenful(tmp_path: Path) -> None:
     text = "endpoints:\n" + "  - address: x\n" * 100
     with pytest.raises(SettingError) as error:
         load_endpoints(write(tmp_path / "e.yaml", text))

@@ -265,7 +265,7 @@ async def test_a_token_that_was_replaced_is_read_again(
     await until(lambda: sink.addresses and not sink.problems)
 
 
-async def test_of_two_pods_with_one_address_the_newer_one_is_used(
+async def test_the_newer_of_two_pods_with_one_address_is_used(
     cluster: Any, sink: Any, until: Any
 ) -> None:
     times = {"a": "2026-01-03T00:00:00Z", "b": "2026-01-01T00:00:00Z"}
@@ -370,7 +370,7 @@ async def test_objectives_and_rewrites_of_this_pool_are_reported(
     assert sink.problems == {}
 
 
-async def test_the_object_kinds_of_llm_d_are_watched_with_the_old_ones(
+async def test_llm_ds_object_kinds_are_watched_with_the_old_ones(
     cluster: Any, sink: Any, until: Any
 ) -> None:
     def objective(name: str, priority: int) -> dict[str, Any]:

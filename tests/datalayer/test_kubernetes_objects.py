@@ -118,7 +118,7 @@ def test_the_ranks_of_a_pod_publish_on_neighbouring_ports() -> None:
     assert found == [("10.0.0.1:8000", "5557", "5657"), ("10.0.0.1:8002", "5559", "5659")]
 
 
-def test_labels_of_a_pod_take_precedence_over_the_settings() -> None:
+def test_pod_labels_take_precedence_over_the_settings() -> None:
     rules = RULES.model_copy(
         update={"models": ("default",), "engine": "sglang", "priority_field": True}
     )
@@ -150,9 +150,7 @@ def test_labels_of_a_pod_take_precedence_over_the_settings() -> None:
         ("llm-d.ai/engine-type", "of our own", "vllm"),
     ],
 )
-def test_the_engine_of_a_pod_is_read_from_gateway_labels(
-    label: str, value: str, engine: str
-) -> None:
+def test_a_pods_engine_is_read_from_gateway_labels(label: str, value: str, engine: str) -> None:
     known = pod_endpoints(pod("a", labels={label: value}), (8000,), RULES)
     assert known is not None
     assert known.specs[0].engine == engine

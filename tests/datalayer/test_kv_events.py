@@ -404,7 +404,7 @@ async def test_an_unreadable_batch_is_reported_and_the_next_one_counts(
 
 
 @pytest.mark.parametrize("number", [b"", b"\0", b"\x01" * 9, b"\x02" * 20])
-async def test_a_batch_number_of_another_length_is_reported_and_ends_nothing(
+async def test_a_batch_number_of_the_wrong_length_is_reported_and_ends_nothing(
     engine: Engine, recorder: Any, start: Any, until: Any, number: bytes
 ) -> None:
     start(KvEvents(lambda: [spec(engine)], recorder).run())
@@ -417,7 +417,7 @@ async def test_a_batch_number_of_another_length_is_reported_and_ends_nothing(
     assert kinds(recorder) == ["lost", "cleared", "removed", "lost", "lost", "removed"]
 
 
-async def test_an_engine_may_restart_with_other_layers(
+async def test_an_engine_may_restart_with_different_layers(
     engine: Engine, recorder: Any, start: Any, until: Any
 ) -> None:
     start(KvEvents(lambda: [spec(engine)], recorder).run())

@@ -111,8 +111,8 @@ def test_an_sglang_page_is_read_once_for_each_tensor_parallel_group() -> None:
     [
         pytest.param([(0, 0, 0), (1, 2, 0), (2, 4, 0), (3, 6, 0)], id="data-parallel attention"),
         pytest.param([(0, 0, 0), (0, 1, 0), (1, 2, 0), (1, 3, 0)], id="every scheduler reports"),
-        pytest.param([(9, 18, 0), (10, 20, 0), (10, 21, 0)], id="ranks of two digits"),
-        pytest.param([(0, 0, 0), (0, 0, 1), (0, 0, 2)], id="stages of a pipeline"),
+        pytest.param([(9, 18, 0), (10, 20, 0), (10, 21, 0)], id="two-digit ranks"),
+        pytest.param([(0, 0, 0), (0, 0, 1), (0, 0, 2)], id="pipeline stages"),
         pytest.param([(None, 0, 1), (None, 1, 0), (None, 0, 0)], id="no data-parallel ranks"),
     ],
 )

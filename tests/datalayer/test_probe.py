@@ -76,7 +76,7 @@ async def test_a_round_trip_excludes_connection_setup(
 
 
 @pytest.mark.parametrize(("status", "alive"), [(200, True), (404, True), (405, True), (503, False)])
-async def test_any_response_is_a_round_trip_except_that_of_a_dead_engine(
+async def test_any_response_except_a_dead_engines_is_a_round_trip(
     recorder: Any, start: Any, until: Any, serve: Any, status: int, alive: bool
 ) -> None:
     async def health(_: web.Request) -> web.Response:

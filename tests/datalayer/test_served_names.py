@@ -163,7 +163,7 @@ async def test_a_service_with_many_models_is_not_reported(
 @pytest.mark.parametrize(
     ("given", "taken"), [(8192, 8192), (None, None), (True, None), (-1, None), (1e9, None)]
 )
-def test_the_maximum_length_comes_from_the_list_of_models(given: Any, taken: Any) -> None:
+def test_the_maximum_length_comes_from_the_model_list(given: Any, taken: Any) -> None:
     entries = [{**BASE, "max_model_len": given}, {**LORA, "max_model_len": None}]
     assert read_served(orjson.dumps({"data": entries})).max_model_len == taken
 

@@ -39,7 +39,7 @@ def test_a_consistent_difference_is_reported_with_its_interval(factor, said):
 
 
 def test_noise_is_a_tie_in_nearly_every_draw():
-    """A negative control: equal policies differ in about one draw of twenty."""
+    """A negative control: equal policies differ in about one draw in twenty."""
     rng = np.random.default_rng(3)
     ties = 0
     for _ in range(60):
@@ -101,7 +101,7 @@ def answered_in(*latencies_s, served_s):
 
 
 @pytest.mark.parametrize(("served_s", "busy"), [(0.58, False), (0.36, True)])
-def test_overhead_of_the_machine_is_shown_if_it_matters(served_s, busy):
+def test_the_machines_overhead_is_shown_if_it_matters(served_s, busy):
     tally = answered_in(0.2, 0.4, served_s=served_s)
     one = Contestant.of(tally, time_scale=0.05)
     assert one.machine_s == pytest.approx((0.6 - served_s) / 2 / 0.05)

@@ -91,7 +91,7 @@ async def test_held_out_questions_are_replayed_through_envoy(tmp_path: Path) -> 
     assert drawing.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_like_that_of_the_lab_rarely_disagrees() -> None:
+def test_a_run_like_the_labs_rarely_disagrees() -> None:
     rng = random.Random(5)
 
     def draw() -> float:
@@ -108,7 +108,7 @@ def test_a_run_like_that_of_the_lab_rarely_disagrees() -> None:
     assert 1 <= alarms <= 20
 
 
-def test_a_run_with_other_engine_settings_disagrees() -> None:
+def test_a_run_with_different_engine_settings_disagrees() -> None:
     asked = queries(languages=["en"], lengths_tokens=[65536], per_cell=15)
 
     def lab(runs: int, *, keep_prompts: bool) -> dict[str, list[Figures]]:

@@ -109,7 +109,7 @@ def test_chart_values_reach_the_objects(chart: Path) -> None:
     assert "laar.dev/settings" not in pod_of(default)["metadata"]["annotations"]
 
 
-def test_the_image_of_a_chart_built_under_another_name_can_be_replaced(
+def test_the_image_of_a_chart_built_under_a_different_name_can_be_replaced(
     chart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for part in ("overlays", "base", "components", "chart"):

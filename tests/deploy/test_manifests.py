@@ -219,7 +219,7 @@ def test_laar_accepts_the_settings(name: str) -> None:
     ("name", "shape"),
     [("standalone", "standalone"), ("sidecar", "sidecar"), ("shared", "standalone")],
 )
-def test_the_configuration_of_envoy_equals_the_output_of_laar_envoy(name: str, shape: str) -> None:
+def test_envoys_configuration_equals_the_output_of_laar_envoy(name: str, shape: str) -> None:
     copy = DEPLOY / "overlays" / name / "envoy.yaml"
     assert copy.read_text() == (ROOT / "envoy" / f"{shape}.yaml").read_text()
 

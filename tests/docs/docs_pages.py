@@ -85,7 +85,7 @@ def mentioned_commands(page: Path) -> Iterator[list[str]]:
 
 
 def commands_below(group: Any) -> dict[str, Any]:
-    """Return the commands of a group by name, including laar-lab's; none for a command."""
+    """Return a group's commands by name, including laar-lab's; a plain command has none."""
     if not hasattr(group, "list_commands"):
         return {}
     context = typer.Context(group)

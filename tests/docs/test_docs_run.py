@@ -130,7 +130,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory, envoy_binary):
-    """Run the endpoints, picker and Envoy of the guide on vLLM, in an event loop of their own."""
+    """Run the endpoints, picker and Envoy of the vLLM guide in an event loop of their own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

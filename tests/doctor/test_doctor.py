@@ -105,7 +105,7 @@ async def test_a_healthy_endpoint_is_ok_and_a_faulty_one_gets_its_remedy(tmp_pat
     assert "ca_file" in by_address[gone].remedy
 
 
-async def test_hanging_endpoints_do_not_use_up_the_time_of_a_good_one(tmp_path, monkeypatch):
+async def test_hanging_endpoints_do_not_use_up_a_good_ones_time(tmp_path, monkeypatch):
     monkeypatch.setattr(new_session, "__defaults__", (0.5,))
     good, *hanging = (f"127.0.0.{number}" for number in range(1, 20))
 
@@ -210,7 +210,7 @@ async def test_without_an_artifact_its_coverage_is_not_a_finding(tmp_path):
     assert not [finding for finding in found if finding.where == "artifact"]
 
 
-async def test_the_picker_of_another_fleet_is_a_warning(tmp_path):
+async def test_another_fleets_picker_is_a_warning(tmp_path):
     fleet = {**FLEET, "fleet": [{"endpoint": "10.9.9.9:80", "health": "ok"}]}
     routes = {"/readyz": "ready", "/fleet": fleet, "/decisions": {"decisions": []}}
     given = settings(tmp_path, ("127.0.0.1:1", "m", {"metrics_url": ""}))
@@ -241,7 +241,7 @@ async def test_an_endpoint_declared_without_a_metrics_page_needs_no_remedy(tmp_p
     assert not any("metrics are not read" in finding.what for finding in found)
 
 
-async def test_counters_of_envoy_are_reported(tmp_path):
+async def test_envoy_counters_are_reported(tmp_path):
     given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
     stats = [
         {"name": "http.data.ext_proc.laar.failure_mode_allowed", "value": 3},
@@ -308,7 +308,7 @@ def test_findings_are_printed_worst_first_with_the_remedy_below():
         ("picker.example:9090", "http://picker.example:9090"),
     ],
 )
-def test_the_admin_port_of_the_picker_comes_from_the_settings(tmp_path, admin, url):
+def test_the_pickers_admin_port_comes_from_the_settings(tmp_path, admin, url):
     listen = settings(tmp_path, ("10.0.0.1:1", "m", {}), listen={"admin": admin}).listen
     assert admin_url(dialled(listen.admin)) == url
 
@@ -577,7 +577,7 @@ async def test_a_model_without_an_answering_endpoint_is_not_reported_as_ok(tmp_p
     assert all(finding.remedy for finding in found)
 
 
-async def test_an_endpoint_that_lists_no_models_is_not_reported_as_serving_its_model(tmp_path):
+async def test_an_endpoint_that_lists_no_models_is_not_said_to_serve_its_model(tmp_path):
     async with serving({"/metrics": PAGE}) as keyed:
         _, found = await examine(settings(tmp_path, (keyed, "m", {})))
     assert any("lists no models (it answers 404" in finding.what for finding in found)
@@ -635,7 +635,7 @@ async def test_a_model_that_answers_only_refusals_is_not_reported_as_ok(
     assert remedy in refusal.remedy
 
 
-async def test_a_long_list_of_models_is_truncated_and_other_engines_may_accept_more(tmp_path):
+async def test_a_long_model_list_is_truncated_and_other_engines_may_accept_more(tmp_path):
     hosted = endpoint(*(f"model-{n}" for n in range(400)))
     async with serving(hosted) as address:
         _, found = await examine(settings(tmp_path, (address, "mine", {"metrics_url": ""})))

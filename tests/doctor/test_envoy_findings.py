@@ -145,7 +145,7 @@ def test_an_envoy_that_should_fail_closed_needs_no_remedy(shape):
     assert finding.level is Level.OK
 
 
-def test_a_fault_of_many_routes_is_reported_once():
+def test_a_fault_in_many_routes_is_reported_once():
     broken = rendered("sidecar", BootstrapOptions())
     (host,) = manager(broken)["route_config"]["virtual_hosts"]
     for each in host["routes"]:
@@ -182,7 +182,7 @@ def test_settings_determine_the_limits_and_timeouts_of_envoy():
     assert found == {"max_message_timeout": "700s", "per_connection_buffer_limit_bytes": limit}
 
 
-def test_an_envoy_that_waits_long_for_a_hung_picker_gets_a_warning():
+def test_an_envoy_that_waits_too_long_for_a_hung_picker_gets_a_warning():
     broken = rendered("standalone", BootstrapOptions())
     processor(broken)["message_timeout"] = "60s"
     (finding,) = envoy_findings(broken, NEEDS)
@@ -197,7 +197,7 @@ def test_an_envoy_must_trust_the_authorities_of_all_endpoints():
     assert "/b.pem" in finding.what
 
 
-def test_an_envoy_without_the_filter_gets_a_hint_how_to_start():
+def test_an_envoy_without_the_filter_gets_a_hint_on_how_to_start():
     bare = rendered("standalone", BootstrapOptions())
     manager(bare)["http_filters"].pop(0)
     (finding,) = envoy_findings(bare, NEEDS)

@@ -235,7 +235,7 @@ def told(answer):
 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_every_answer_equals_that_of_the_engine(shape, gateway, engines):
+async def test_every_answer_equals_the_engines(shape, gateway, engines):
     asked = [("POST", path, body) for path, body in BODIES] + [("GET", path, b"") for path in GETS]
     async with gateway(shape) as behind:
         differ = []
@@ -448,7 +448,7 @@ async def test_stored_responses_continue_at_the_endpoint_that_stores_them(gatewa
 # -- documents -----------------------------------------------------------------------------------
 
 
-async def test_documents_in_another_order_are_found_in_the_cache(gateway):
+async def test_documents_in_a_different_order_are_found_in_the_cache(gateway):
     rng = random.Random(11)
     topics = [[words(rng, 80) for _ in range(5)] for _ in range(6)]
     questions = [(rng.sample(rng.choice(topics), 5), words(rng, 8)) for _ in range(144)]

@@ -52,7 +52,7 @@ def test_a_long_prompt_without_slack_precedes_short_ones_with_slack():
     assert list(step.chunks) == ["long", "short"]
 
 
-def test_the_deadline_of_a_client_moves_its_request_ahead():
+def test_a_clients_deadline_moves_its_request_ahead():
     step = decide(candidate("plain", 500), candidate("hurried", 500, deadline_ms=30))
     assert list(step.chunks) == ["hurried", "plain"]
 

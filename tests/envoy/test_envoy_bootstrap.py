@@ -80,7 +80,7 @@ def test_envoy_accepts_bootstraps_with_all_options(envoy_binary, options, change
 
 
 @pytest.mark.envoy
-def test_validation_repeats_the_message_of_envoy(envoy_binary, options):
+def test_validation_repeats_envoys_message(envoy_binary, options):
     bootstrap = render("sidecar", options)
     ext_proc(bootstrap)["processing_mode"]["request_body_mode"] = "FULL_DUPLEX_STREAMED"
     with pytest.raises(SettingError, match="FULL_DUPLEX_STREAMED"):

@@ -93,7 +93,7 @@ async def test_a_stopped_envoy_is_killed_at_the_deadline(options, tmp_path, monk
     assert not is_envoy(pid)
 
 
-async def test_a_rejected_bootstrap_shows_the_log_of_envoy(options, tmp_path):
+async def test_a_rejected_bootstrap_shows_envoys_log(options, tmp_path):
     bootstrap = rendered("sidecar", options)
     bootstrap["static_resources"]["clusters"].pop()  # type: ignore[index]
     with pytest.raises(LaarError, match=r"ended while starting(?s:.*)unknown cluster 'admin'"):

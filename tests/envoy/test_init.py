@@ -245,7 +245,7 @@ def test_files_are_not_overwritten_without_force(tmp_path: Path) -> None:
         ("127.0.0.1:9102", ("127.0.0.1", 9102)),
     ],
 )
-def test_the_envoy_of_a_picker_reaches_it_over_loopback(
+def test_a_pickers_envoy_reaches_it_over_loopback(
     tmp_path: Path, listens: str, dials: tuple[str, int]
 ) -> None:
     (tmp_path / "laar.yaml").write_text(
@@ -273,7 +273,7 @@ def test_all_ports_of_serve_with_envoy_are_on_loopback(tmp_path: Path) -> None:
     assert hosts == {"127.0.0.1"}
 
 
-def test_the_envoy_of_a_picker_with_tls_requires_a_bootstrap_file(tmp_path: Path) -> None:
+def test_envoy_for_a_picker_with_tls_requires_a_bootstrap_file(tmp_path: Path) -> None:
     config = tmp_path / "laar.yaml"
     config.write_text(
         "endpoints: [{address: '127.0.0.1:1', model: m}]\n"
@@ -310,7 +310,7 @@ def sidecar() -> str:
         ("", {}, None),
     ],
 )
-def test_an_envoy_yaml_for_other_settings_is_refused(
+def test_an_envoy_yaml_for_different_settings_is_refused(
     tmp_path: Path, settings: str, change: dict[str, str], fault: str | None
 ) -> None:
     """The settings may differ in a copied directory, or after a change to the picker's port."""

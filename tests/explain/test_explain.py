@@ -105,7 +105,7 @@ def test_the_sentence_explains_that_a_faster_model_is_wrong_too_often():
     )
 
 
-def test_the_sentence_explains_why_a_faster_rival_equally_often_right_lost():
+def test_the_sentence_explains_why_a_faster_and_equally_accurate_rival_lost():
     director = fleet(Known(granite=(0.9, 2e-5, 5.5), phi=(0.9, 2e-5, 0.3)), *TWO)
     slot = director.table.slot("10.0.0.8:80")
     for _ in range(8):

@@ -160,7 +160,7 @@ def test_a_model_with_many_names_has_one_queue_with_fair_turns_for_tenants():
 
 
 @pytest.mark.parametrize("first", ["m", "any"])
-def test_no_name_of_a_model_starves_another(first):
+def test_none_of_a_models_names_starves_another(first):
     """One name means one model, another means two; requests for each exceed the capacity."""
     director = two_models("m", "n")
     gate = admission(director)
@@ -278,7 +278,7 @@ def test_a_continuation_of_an_answer_whose_endpoint_left_is_refused_at_once():
 
 
 @pytest.mark.parametrize("shorts", [0, 1])
-def test_no_second_long_prompt_joins_one_while_shorts_wait(shorts):
+def test_no_second_long_prompt_joins_one_while_short_ones_wait(shorts):
     director = fleet(("a",))
     gate = admission(director, max_requests=2, max_prefill_s=100.0)
     long = gate.ask(request(1, 20_000), 0.0)
@@ -296,7 +296,7 @@ def test_no_second_long_prompt_joins_one_while_shorts_wait(shorts):
 
 
 def test_long_prompts_in_flight_are_weighted_by_their_quadratic_cost():
-    # With a quadratic length of 60,000, 500,000 tokens count 9.3 times.
+    # With a quadratic length of 60,000, a prompt of 500,000 tokens weighs 9.3 times as much.
     plain, squared = fleet(("a",)), fleet(("a",), quadratic=60_000.0)
     for director, weight in ((plain, 5e5), (squared, 5e5 * (1 + 5e5 / 6e4))):
         gate = admission(director)
@@ -361,7 +361,7 @@ def test_a_request_that_cannot_be_helped_by_waiting_is_refused_at_once(model):
     assert gate.queue.waiting == 0
 
 
-def test_a_header_precedes_a_class_and_the_length_as_source_of_an_objective():
+def test_a_header_takes_precedence_over_class_and_length_for_an_objective():
     director = fleet(("a",))
     gate = Admission(
         director,
@@ -470,7 +470,7 @@ def test_short_prompts_wait_for_an_endpoint_without_a_long_one():
 
 
 @pytest.mark.parametrize(("objective_s", "goes"), [(60.0, False), (2.1, True)])
-def test_a_long_prompt_with_slack_leaves_the_last_free_endpoint_to_short_ones(objective_s, goes):
+def test_a_long_prompt_with_slack_leaves_the_last_endpoint_to_short_ones(objective_s, goes):
     director = fleet()
     gate = admission(director, max_requests=9, max_prefill_s=1.0)
     end(gate, director, gate.ask(request(1), 0.0))  # after it, more short prompts are expected

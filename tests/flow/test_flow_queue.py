@@ -143,7 +143,7 @@ def test_tenants_share_by_tokens_instead_of_requests():
     assert served == {"big": 4000, "small": 4000}
 
 
-def test_a_returning_tenant_keeps_its_debt_and_gets_no_credit_for_its_absence():
+def test_a_returning_tenant_keeps_its_debt_and_gets_no_credit_for_absence():
     queue: Queue[str] = Queue(RELAXED)
     for i in range(5):
         queue.enqueue(item(f"steady {i}", tenant="steady", tokens=100), 0.0)
@@ -205,7 +205,7 @@ def test_a_request_with_a_huge_objective_waits_for_at_most_the_longest_hold():
     assert queue.dispatch(600.0, nowhere)[0][1].reason == "rejected-ttl-expired"
 
 
-def test_the_bytes_of_a_request_count_while_it_waits():
+def test_a_requests_bytes_count_while_it_waits():
     queue = filled(item("a", body_bytes=0), item("b", body_bytes=10))
     assert queue.held_bytes == 10
     order(queue, 0.0)

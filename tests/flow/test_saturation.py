@@ -66,7 +66,7 @@ def test_the_level_is_that_of_the_fullest_cap():
 
 
 @pytest.mark.parametrize("age_s", [3.1, 1e9, float("inf"), NAN])
-def test_a_stale_reading_closes_nothing_but_the_counters_of_the_picker_do(age_s):
+def test_a_stale_reading_closes_nothing_but_the_pickers_counters_do(age_s):
     some = Fleet(
         kv_usage=[1.0, 1.0],
         reported_requests=[500.0, 500.0],

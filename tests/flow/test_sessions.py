@@ -1,4 +1,4 @@
-"""Turns whose contexts have no place in a cache wait; other sessions continue at once."""
+"""Turns wait if their contexts have no place in a cache; other sessions continue at once."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Picker:
 
 
 def story(name):
-    """Return a text of some 70,000 tokens, so that its turns begin alike."""
+    """Return a text of some 70,000 tokens, for turns that all begin with it."""
     return "".join(f"{name} line {n}\n" for n in range(20_000))
 
 
@@ -177,7 +177,7 @@ def test_turns_let_in_without_room_evict_contexts_at_one_endpoint_only():
     assert len(set(let_in(Picker("a", "b", "c", by_load=False), 3))) == 1
 
 
-def test_turns_are_let_in_elsewhere_if_the_wait_would_exceed_the_longest_hold():
+def test_turns_are_let_in_elsewhere_if_the_wait_would_be_too_long():
     picker = Picker("a", "b", "c", by_load=False, max_hold_s=0.5)  # prefill takes 0.6 s
     assert sorted(let_in(picker, 3)) == ["a", "b", "c"]
 
@@ -230,7 +230,7 @@ def test_a_cache_of_unknown_or_too_small_a_size_delays_no_session():
     assert isinstance(small.ask(0.0, session="one"), Decision)
 
 
-def test_an_engine_that_fetches_contexts_from_slower_memory_delays_no_session():
+def test_an_engine_that_fetches_from_slower_memory_delays_no_session():
     picker = Picker()
     reading = Reading(waiting=0, running=0, kv_usage=0.0, capacity_tokens=6_500, has_tiers=True)
     picker.director.table.read("a", reading, 0.0)
@@ -412,7 +412,7 @@ def test_the_waits_of_a_client_that_gives_up_and_retries_add_up():
     assert second.request.session == "two"
 
 
-def test_an_objective_of_the_client_bounds_its_wait():
+def test_a_clients_objective_bounds_its_wait():
     picker = Picker(by_load=False)
     picker.ask(0.0, session="one")
     picker.ask(0.0, session="two", ttft_objective_s=4.0)
@@ -572,7 +572,7 @@ def test_waiting_turns_of_one_name_go_once_one_of_them_has_a_place():
 
 
 @pytest.mark.parametrize("other", [{"tenant": "other"}, {"model": "n"}])
-def test_a_name_means_another_session_for_another_tenant_or_model(other):
+def test_a_name_means_a_different_session_for_each_tenant_and_model(other):
     picker = Picker(by_load=False)
     spec = EndpointSpec(address="a", models=("m", "n"))
     picker.director.table.replace("t", [spec])

@@ -15,7 +15,7 @@ from support.exploring import examples
 
 @dataclass
 class Running:
-    """A request at the server of `serve`."""
+    """A request to the server that `serve` simulates."""
 
     name: str
     arrival_s: float
@@ -37,7 +37,7 @@ def height(line: Line, now: float) -> float:
 def serve(
     requests: list[Running], order: str, *, yields: bool = False, until_s: float = 1e9
 ) -> None:
-    """Run a preemptive server in quanta of 5 ms; the request that is lowest in `order` runs."""
+    """Run a preemptive server in quanta of 5 ms; the request with the lowest `order` runs."""
     now, quantum_s = 0.0, 0.005
     while now < until_s and (left := [one for one in requests if one.finish_s == float("inf")]):
         ready = [one for one in left if one.arrival_s <= now + 1e-9]

@@ -1,4 +1,4 @@
-"""A short run of each fuzz target, and every input that once found a fault."""
+"""A short run of each fuzz target, and every input that once found a bug."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ FOUND = sorted((Path(__file__).parent / "found").glob("*/*"))
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
-def test_a_few_hundred_inputs_find_no_fault(name):
+def test_a_few_hundred_inputs_find_no_bug(name):
     for data in inputs(7, 300):
         TARGETS[name](data)
 

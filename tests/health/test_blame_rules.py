@@ -40,7 +40,7 @@ class Fleet:
         self.asked = dict.fromkeys(ADDRESSES, 0)
 
     def ask(self, *, poison=False, tenant="", session="", status=500):
-        """Send a request; return its status, None if Envoy's own, and the number of attempts."""
+        """Send a request; return its status (None: Envoy's own) and the number of attempts."""
         self.now += 0.02
         self._answer_questions()
         request = Request(
@@ -112,7 +112,7 @@ def test_poison_requests_cost_one_attempt_each_and_exclude_no_endpoint(probes, s
 
 
 @pytest.mark.long
-def test_poison_among_similar_requests_costs_one_attempt_and_few_good_answers():
+def test_poison_among_similar_requests_costs_one_attempt_and_few_answers():
     fleet, attempts, lost = Fleet(), [], 0
     for n in range(800):
         if n == 400:
@@ -266,7 +266,7 @@ def test_refusals_counted_by_a_metrics_page_are_not_failures(page_first):
     assert health.records.endpoints[0].breaker.limit(2.0) == pytest.approx(6.0, rel=0.2)
     (more,) = sent(health, 3.0, 1)
     health.passed_over(0, 3.0, more)
-    assert health.answers(0, 3.0) < 1.0  # the fourteen refusals of the page are used up
+    assert health.answers(0, 3.0) < 1.0  # the fourteen refusals on the page have all been counted
 
 
 @pytest.mark.parametrize("retry_after_s", [1e9, -5.0, 0.0, None])

@@ -32,7 +32,7 @@ PATIENCE_S = 15.0
 
 @dataclass
 class Job:
-    """One request of a client."""
+    """A client's request."""
 
     number: int
     client: int

@@ -92,7 +92,7 @@ def test_the_detectable_effect_of_a_run_is_reported() -> None:
     assert seeds_for(values, detectable(values)) == pytest.approx(40, abs=1)
 
 
-def test_an_impossible_reduction_could_not_be_shown_with_any_seeds() -> None:
+def test_an_impossible_reduction_cannot_be_shown_with_any_number_of_seeds() -> None:
     seen = {"c": {"": times(5, 1.0, scatter=1.0)}}
     (below,) = judge([SHORTER], seen)
     (above,) = judge([replace(SHORTER, direction="above", bound=1.1)], seen)

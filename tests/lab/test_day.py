@@ -1,4 +1,4 @@
-"""In a day of operation traffic follows the hours, and all policies meet the same faults."""
+"""In a day of operation, traffic follows the time of day, and all policies see the same faults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from laar_lab.workloads.day import KINDS, Day, visits
 
 
-def test_the_rate_of_traffic_follows_the_hours() -> None:
+def test_the_rate_of_traffic_follows_the_time_of_day() -> None:
     day = Day(hour_s=30.0)
     seen: Counter[tuple[str, int]] = Counter()
     for visit in visits(day, random.Random(1)):

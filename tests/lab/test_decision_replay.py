@@ -81,7 +81,7 @@ class Picker:
         self.director.watch(memory.decided, memory.settled)
 
     async def serve(self, count: int) -> None:
-        """Send a request per second; of every three, the first ends last. Flush the log then."""
+        """Send a request per second; of every three, the first ends last. Then flush the log."""
         for first in range(0, count, 3):
             taken = []
             for number in range(first, first + 3):

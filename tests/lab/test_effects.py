@@ -1,4 +1,4 @@
-"""Effects of small experiments, on seeds for which they are far from the asserted bounds."""
+"""Effects of small experiments, on seeds whose results are far from the asserted bounds."""
 
 from __future__ import annotations
 

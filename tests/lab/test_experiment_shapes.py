@@ -1,6 +1,6 @@
 """Every experiment returns the evidence for its claims at full size.
 
-Otherwise a claim without evidence, or evidence without a claim, would show only after hours. Here
+Otherwise a claim without evidence, or evidence without a claim, would show up hours later. Here
 `sweep` invents the results of simulations by their type; the rest is the experiment's own code.
 """
 

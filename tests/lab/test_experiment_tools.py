@@ -230,7 +230,7 @@ def test_a_run_of_hours_is_announced_first(monkeypatch: pytest.MonkeyPatch) -> N
     assert "--backend" in result.output
 
 
-def test_an_experiment_can_be_repeated_with_other_seeds(
+def test_an_experiment_can_be_repeated_with_different_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Experiment(name="e", about="c", source="s", run=lambda scope: Report(tables=[]))
@@ -243,7 +243,7 @@ def test_an_experiment_can_be_repeated_with_other_seeds(
     assert json.loads(data.read_bytes())["seeds"] == [3000, 3001]
 
 
-def test_a_fleet_file_of_the_other_kind_is_recognized(tmp_path: Path) -> None:
+def test_a_fleet_file_of_the_wrong_kind_is_recognized(tmp_path: Path) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_text("endpoints: [{name: 'a:8000', profile: parallel}]")
     result = RUN.invoke(commands.app, ["run", "laar-ttca", "--fleet", str(path), "--jobs", "1"])

@@ -118,7 +118,7 @@ def test_the_published_climb_accepts_a_slightly_worse_candidate():
     assert climb.best != dict(worse)
 
 
-def test_the_published_climb_uses_completions_of_any_weights():
+def test_the_published_climb_uses_completions_under_any_weights():
     climb = PublishedClimb({"w": (0.1, 10.0)}, {"w": 1.0}, seed=1, window=8, hop=2)
     proposals = set()
     for _ in range(16):

@@ -33,7 +33,7 @@ FLEET = {
 }
 
 
-def test_a_fleet_with_other_languages_does_not_beat_the_oracle(tmp_path: Path) -> None:
+def test_a_fleet_with_different_languages_does_not_beat_the_oracle(tmp_path: Path) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_text(yaml.safe_dump(FLEET))
     surface = AccuracySurface.load(path)

@@ -71,7 +71,7 @@ def test_a_second_pass_shares_no_prefixes_with_the_first():
         cached.setdefault(arrival.prompt.blocks[0], []).append(exchange.cached_tokens)
 
     climb(trace(30), on_end=ended)
-    assert len(cached) > 5  # five prompts per pass, which have other ids in each pass
+    assert len(cached) > 5  # five prompts per pass, with different ids in each pass
     assert all(min(tokens) == 0 for tokens in cached.values())
     assert max(max(tokens) for tokens in cached.values()) > 0
 

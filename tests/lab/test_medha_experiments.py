@@ -42,7 +42,7 @@ def test_the_workload_has_the_published_lengths() -> None:
     assert np.median([job.output_tokens for job in shorts]) == pytest.approx(415, rel=0.05)
 
 
-def test_another_rate_changes_only_the_spacing_of_the_prompts() -> None:
+def test_a_different_rate_changes_only_the_spacing_of_the_prompts() -> None:
     slow = list(jobs(Mix(rate=1.0, duration_s=200.0), 3))
     fast = list(jobs(Mix(rate=2.0, duration_s=100.0), 3))
     assert [j.prompt_tokens for j in slow] == [j.prompt_tokens for j in fast]
@@ -97,7 +97,7 @@ def test_the_queue_of_the_picker_answers_all_requests_and_helps() -> None:
     assert ours["within"] >= 1.25 * theirs["within"]
 
 
-def test_an_overload_at_another_rate_changes_only_the_spacing_of_requests() -> None:
+def test_an_overload_at_a_different_rate_changes_only_the_spacing() -> None:
     slow, fast = asks(1.0, 50, 3), asks(4.0, 50, 3)
     assert [ask.at_s for ask in slow] == pytest.approx([4.0 * ask.at_s for ask in fast])
     assert [replace(ask, at_s=0.0) for ask in slow] == [replace(ask, at_s=0.0) for ask in fast]

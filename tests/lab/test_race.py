@@ -1,4 +1,4 @@
-"""`laar race` sends each router the same requests, empties caches, and shows losses like gains."""
+"""`laar race` sends all routers the same requests, empties caches, and shows gains and losses."""
 
 from __future__ import annotations
 
@@ -200,9 +200,7 @@ def test_a_missing_traffic_file_is_reported() -> None:
 
 
 @pytest.mark.parametrize("name", ["smg", "vllm-router:--enable-program-scheduling"])
-def test_a_router_that_is_not_installed_is_reported_with_install_instructions(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_missing_router_is_reported_with_install_instructions(name: str, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="peers/bin/pip install"):
         named(name, tmp_path)
 

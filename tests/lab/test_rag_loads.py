@@ -55,12 +55,12 @@ def test_routing_by_prefix_is_worth_more_than_round_robin():
     assert turns.skew == 1.0
 
 
-def test_another_order_can_be_compared():
+def test_a_different_order_can_be_compared():
     load = rag.topic(0, requests=400)
     args = {"endpoints": 1, "capacity_docs": None, "reorder": False}
     assert rag.replay(load, order=sorted, **args).hit > rag.replay(load, **args).hit
 
 
 @pytest.mark.parametrize(("load", "expected"), [(rag.topic(0), 0.50), (rag.zipf(0, 1.0), 0.30)])
-def test_offline_reordering_reaches_the_hits_of_the_published_program(load, expected):
+def test_offline_reordering_reaches_the_published_programs_hits(load, expected):
     assert plan(load).hit_planned >= expected

@@ -79,7 +79,7 @@ matches = st.lists(st.sampled_from([0.0, 8.0, 16.0, 400.0, 1000.0]), min_size=4,
 
 @given(cached=matches, in_flight=loads)
 @settings(max_examples=examples(60))
-def test_lmetric_chooses_the_least_product(cached: list[float], in_flight: list[float]) -> None:
+def test_lmetric_chooses_the_smallest_product(cached: list[float], in_flight: list[float]) -> None:
     view = view_of(cached, in_flight)
     products = [(1000 - c) * (n + 1) for c, n in zip(cached, in_flight, strict=True)]
     assert products[chosen(Lmetric(), view)] == min(products)
@@ -168,7 +168,7 @@ def test_a_vetoed_endpoint_is_chosen_only_if_all_are_vetoed() -> None:
     shared=st.sampled_from([0.0, 1.0]),
 )
 @settings(max_examples=examples(60))
-def test_dynamo_chooses_the_least_sum(
+def test_dynamo_chooses_the_smallest_sum(
     cached: list[float], queued: list[int], shared: float
 ) -> None:
     view = view_of(cached, [0.0] * 4, queued=[100.0 * n for n in queued])
@@ -267,7 +267,7 @@ def test_least_load_adds_requests_and_tokens() -> None:
     assert chosen(LeastLoad(), view) == 2  # the sums are 503, 601 and 401
 
 
-def test_simple_affinity_uses_the_beginning_of_the_prompt_and_ignores_sessions() -> None:
+def test_simple_affinity_uses_how_the_prompt_begins_and_ignores_sessions() -> None:
     scorer = SimpleSessionAffinity()
     places = {
         chosen(scorer, view_of([0] * 4, [0] * 4, start="a" * 1024 + str(i))) for i in range(9)
@@ -281,4 +281,4 @@ def test_p2c_chooses_the_better_of_two_and_never_the_worst_of_three() -> None:
     policy = PowerOfTwo()
     taken = Counter(chosen(policy, view_of([0, 0, 0], [1, 5, 9], seed=seed)) for seed in range(600))
     assert taken[2] == 0
-    assert 0.6 < taken[0] / 600 < 0.73, "the best of three is drawn in two cases of three"
+    assert 0.6 < taken[0] / 600 < 0.73, "the best of three is drawn in two out of three cases"

@@ -63,7 +63,7 @@ def test_a_number_that_is_missing_or_new_differs() -> None:
 
 
 @pytest.mark.usefixtures("_one_code")
-def test_a_single_seed_may_have_another_best_policy_and_mean(tmp_path: Path) -> None:
+def test_a_single_seed_may_have_a_different_best_policy_and_mean(tmp_path: Path) -> None:
     def its(*ours: float) -> Experiment:
         def run(scope: Scope) -> Report:
             seen, best = list(ours[: len(scope.seeds)]), "smg" if scope.seeds[1:] else "lmetric"

@@ -377,7 +377,7 @@ def test_real_traffic_becomes_workloads(tmp_path: Path) -> None:
         one, other = (run_case(case, "lmetric", seed, share=0.05) for seed in (0, 1))
         assert one["requests"] > 5
         assert one["failed"] == 0
-        assert one != other, "each seed has another order or window"
+        assert one != other, "each seed has a different order or window"
 
 
 @pytest.mark.slow

@@ -128,7 +128,7 @@ def test_repairing_a_file_keeps_all_readable_lines(tmp_path: Path) -> None:
 async def test_an_unrelated_file_is_rejected_and_unchanged(
     serve: Any, tmp_path: Path, content: bytes
 ) -> None:
-    """When a user named the file of questions as output, it once lost its last line."""
+    """When a user once named the question file as the output, it lost its last line."""
     fleet = await serve(echo)
     out = tmp_path / "questions.jsonl"
     out.write_bytes(content)
@@ -263,7 +263,7 @@ async def test_an_engine_gets_one_question_at_a_time_and_none_that_are_too_long(
     assert {each.base for each in outcomes_of(out) if each.model != "m"} == {"m"}
 
 
-async def test_a_list_of_models_in_several_chunks_is_read_completely() -> None:
+async def test_a_model_list_in_several_chunks_is_read_completely() -> None:
     async def listed(request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()
         await answer.prepare(request)

@@ -135,7 +135,7 @@ def test_the_page_on_policies_names_each_and_every_parameter() -> None:
                     assert f"`{parameter}` {each.default:g}" in page
 
 
-def test_the_picker_of_llm_d_chooses_evenly_among_the_best_only() -> None:
+def test_llm_ds_picker_chooses_evenly_among_only_the_best() -> None:
     picker, scores = ShuffledMaxScore(), np.array([0.5, 0.9, 0.9, 0.899])
     views = (view_of([0.0] * 4, [0.0, 5.0, 0.0, 0.0], seed=seed) for seed in range(200))
     spread = Counter(picker.order(scores, view)[0] for view in views)

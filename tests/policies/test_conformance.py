@@ -1,6 +1,6 @@
 """All of laar's policies, and all parts that settings can compose, keep the contract.
 
-The checks are public (`laar.testing`). They must detect faults, so broken parts are tested as well.
+The checks are public (`laar.testing`). They must detect errors, so broken parts are tested as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where requests go by the default cost."""
+"""Where requests go under the default cost."""
 
 import random
 from itertools import pairwise

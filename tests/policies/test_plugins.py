@@ -177,7 +177,7 @@ def test_a_plugin_is_used_by_name_in_a_policy_and_on_the_command_line(
     assert parse_policy("mine:share=0.5") == ("mine", {"share": 0.5})
 
 
-def test_a_package_cannot_replace_a_name_of_laar() -> None:
+def test_a_package_cannot_replace_one_of_laars_names() -> None:
     policy = composed(ScorerUse(name="laar"))
     assert type(policy.scorers[0][0]).__name__ == "Outlook"
     assert policy.knows_retries

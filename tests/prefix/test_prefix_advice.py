@@ -158,7 +158,7 @@ def test_agents_are_distinguished_and_their_number_is_bounded():
         {"messages": [{"role": "system", "content": "\ud800 torn"}], "tools": [[[[]]]]},
     ],
 )
-def test_any_body_of_a_client_is_accepted(body):
+def test_any_client_body_is_accepted(body):
     read = read_body(Api.CHAT, json.dumps(body).encode())
     advisor = Advisor()
     for _ in range(20):

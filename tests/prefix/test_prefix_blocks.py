@@ -81,7 +81,7 @@ def test_a_lone_surrogate_is_hashed_without_an_error() -> None:
     assert len(HASHER.chain(["\ud800" * 64], salt="\udfff")) == 3
 
 
-def test_another_key_or_salt_shares_nothing() -> None:
+def test_a_different_key_or_salt_shares_nothing() -> None:
     text = ["a" * 1000]
     mine = HASHER.chain(text)
     for other in (Hasher(b"other").chain(text), HASHER.chain(text, salt="tenant")):
@@ -89,7 +89,7 @@ def test_another_key_or_salt_shares_nothing() -> None:
     assert mine.hashes == Hasher(b"secret").chain(text, salt="").hashes
 
 
-def test_the_same_block_at_another_position_has_another_hash() -> None:
+def test_the_same_block_at_another_position_has_a_different_hash() -> None:
     chain = HASHER.chain(["a" * 4096])
     assert len(set(chain.hashes)) == len(chain) == 64
 

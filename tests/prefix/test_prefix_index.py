@@ -17,7 +17,7 @@ from support.hashing import Hasher
 
 HASHER = Hasher(b"test")
 SLOTS = 3
-# Bytes at which each letter of a test's prompts ends. A miss counts only from 4 KiB on.
+# The offsets in bytes where the letters of a prompt end. A miss counts only from 4 KiB on.
 LETTERS = (0, 1024, 2048, 3072, 4096, 6144, 8192, 10240, 12288, 36864)
 
 
@@ -268,7 +268,7 @@ def test_one_reported_miss_keeps_what_other_prompts_have_proven() -> None:
     assert [held(index, chain) for chain in chains] == [[len(chain)] for chain in chains]
 
 
-def test_a_hit_of_an_older_prompt_invalidates_a_miss() -> None:
+def test_a_hit_on_an_older_prompt_invalidates_a_miss() -> None:
     index, chains = settled(6)
     index.settle(index.insert(0, chains[4]), cached_fraction=0.0)
     index.settle(index.insert(0, chains[0]), cached_fraction=1.0)

@@ -103,7 +103,7 @@ def fleet() -> Director:
 
 @pytest.mark.long
 @pytest.mark.parametrize("reported", [1.0, 7 / 120])
-def test_nine_of_ten_prompts_in_mixed_traffic_are_estimated_within_15_percent(
+def test_nine_in_ten_prompts_of_mixed_traffic_are_estimated_within_15_percent(
     reported: float,
 ) -> None:
     """There are four kinds of conversations with different densities; few answers report tokens."""
@@ -145,7 +145,7 @@ PIECE = re.compile(r" ?[A-Za-z]{1,7}|\d{1,3}| ?[^\w\s]{1,2}|\s+|[^\x00-\x7f]|_")
 
 @cache
 def page(suffix: str) -> tuple[str, ...]:
-    """Return the texts of this repository with a suffix."""
+    """Return the contents of this repository's files with this suffix."""
     folders = {".md": "docs", ".py": "src/laar", ".json": "docs", ".yaml": "deploy"}
     found = sorted((PAGES / folders[suffix]).rglob(f"*{suffix}"))
     texts = (path.read_text(encoding="utf-8") for path in found)
@@ -201,7 +201,7 @@ def test_a_conversation_is_estimated_from_its_own_reported_tokens() -> None:
     learn(lengths, old, "m", len(old[0]))  # one token per byte, four times as many as the others
     found = estimate(lengths, new, ["m", "n"], [1.0, 7.0])
     assert found[0] == pytest.approx(size, rel=0.05)
-    assert found[1] == pytest.approx(7.0)  # of that model, nothing is known
+    assert found[1] == pytest.approx(7.0)  # nothing is known about that model
 
 
 def test_an_image_is_estimated_from_earlier_images() -> None:

@@ -105,7 +105,7 @@ def test_evicted_blocks_no_longer_count_as_cached() -> None:
     assert share(beliefs, text) == 0.0
 
 
-def test_prompts_sent_past_the_picker_count_as_cached() -> None:
+def test_prompts_that_bypassed_the_picker_count_as_cached() -> None:
     beliefs = beliefs_of(2)
     text = text_of(1, 640)
     known(beliefs, text)
@@ -182,7 +182,7 @@ def test_different_salts_and_models_share_nothing() -> None:
 def test_conversations_are_matched_exactly_to_the_block(
     system: int, turns: list[tuple[int, int]]
 ) -> None:
-    """Wherever texts branch off, the estimate is correct to a block of text and one of tokens."""
+    """Wherever texts fork, the estimate is off by at most one block of text and one of tokens."""
     beliefs = beliefs_of(1)
     engine = Engine(beliefs, 0)
     texts = [text_of(0, system)]
@@ -559,7 +559,7 @@ def test_blocks_reported_after_the_answer_are_learned_then() -> None:
 
 
 class BruteForce:
-    """vLLM's cache: a block depends on all earlier tokens; a prompt's last token is computed."""
+    """vLLM's cache: blocks depend on all earlier tokens; each prompt's last token is computed."""
 
     def __init__(self, beliefs: PrefixBeliefs, slot: int, size: int) -> None:
         self.beliefs, self.slot, self.size = beliefs, slot, size

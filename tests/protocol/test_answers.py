@@ -103,7 +103,7 @@ def test_the_name_is_restored_in_an_answer_too_long_to_buffer():
     gap=st.sampled_from([b"", b" "]),
     text=st.binary(max_size=30),
 )
-# The last quote of a name does not begin another name.
+# The closing quote of a name does not open another name.
 @example(places=[25], gap=b"", text=b'model":"srv"')
 def test_names_are_restored_for_any_split_of_the_answer(places, gap, text):
     data = text + b'"model":' + gap + b'"srv"' + text + b'"model":"other"' + b'"model":"sr'
@@ -113,7 +113,7 @@ def test_names_are_restored_for_any_split_of_the_answer(places, gap, text):
     assert out == data.replace(b'"model":' + gap + b'"srv"', b'"model":' + gap + b'"auto"')
 
 
-def test_a_refusal_has_the_format_of_openai_with_code_and_reason():
+def test_a_refusal_has_openais_format_with_code_and_reason():
     error = orjson.loads(error_body(RequestError(404, "unknown-model", "no such model")))["error"]
     assert error == {
         "message": "no such model",

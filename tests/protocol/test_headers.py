@@ -42,7 +42,7 @@ def test_a_subset_hint_is_a_list_or_a_string(value, subset):
         ("", None),
     ],
 )
-def test_a_time_to_retry_is_seconds_or_a_date(value, seconds):
+def test_retry_after_is_seconds_or_a_date(value, seconds):
     at_08_49_37 = 784111777.0
     assert retry_after_s(value, at_08_49_37) == seconds
 
@@ -94,7 +94,7 @@ def test_names_used_by_llm_d_take_precedence_over_the_old_ones(given):
     assert set(head.control) == set(given)  # Envoy removes all of them
 
 
-def test_the_tenant_header_of_llm_d_is_ignored_if_another_is_configured():
+def test_llm_ds_tenant_header_is_ignored_if_another_is_configured():
     assert read_head({**NEW, "x-team": "blue"}, "x-team").tenant == "blue"
     assert read_head(NEW, "x-team").tenant == ""
 

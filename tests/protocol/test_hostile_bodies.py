@@ -66,7 +66,7 @@ def test_a_model_in_the_middle_of_a_long_body_is_found(key, shift):
     assert splice_model(once, "served") == once.replace(b'"auto"', b'"served"')
 
 
-def test_a_repeated_member_with_a_null_name_counts_as_the_last():
+def test_the_last_of_repeated_model_members_counts_even_if_it_is_null():
     body = b'{"model":"a",%b,"model":null}' % MESSAGES
     assert read_body(Api.CHAT, body).model == ""
     assert json.loads(splice_model(body, "served"))["model"] == "served"
@@ -164,7 +164,7 @@ def test_other_encodings_are_refused(encoding):
         (Api.RESPONSES, {"prompt": {"id": "p"}}),
     ],
 )
-def test_a_prompt_in_another_form_passes(api, document):
+def test_a_prompt_in_a_different_form_passes(api, document):
     body = orjson.dumps({"model": "m", **document})
     read = read_body(api, body)
     assert read.model == "m"

@@ -173,7 +173,7 @@ def test_the_question_is_the_last_text_and_not_an_image(messages):
     assert any(span.startswith("\x1d") for span in body.spans)
 
 
-def test_reasoning_of_the_model_is_part_of_the_prompt_but_not_the_question():
+def test_the_models_reasoning_is_part_of_the_prompt_but_not_the_question():
     given = [
         {"type": "message", "role": "user", "content": "Which bird?"},
         {

@@ -133,5 +133,5 @@ def test_a_deep_answer_is_examined_to_a_limited_depth():
         ("application/x-npy", Api.EMBEDDINGS, False, False),
     ],
 )
-def test_the_content_type_of_an_answer_is_checked(media_type, api, stream, is_flaw):
+def test_an_answers_content_type_is_checked(media_type, api, stream, is_flaw):
     assert flaw_of_type(media_type, api, stream=stream) is is_flaw

@@ -1,4 +1,4 @@
-"""A real Chromium over the WebDriver protocol: Debian's packages chromium and chromium-driver."""
+"""A real Chromium over the WebDriver protocol: Debian's chromium and chromium-driver packages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def missing():
 
 
 class Browser:
-    """One window."""
+    """A browser window."""
 
     def __init__(self, http, session):
         self._http = http
@@ -42,7 +42,7 @@ class Browser:
         await self._call("POST", "/url", {"url": url})
 
     async def run(self, script, *args):
-        """Return the value of a JavaScript function body."""
+        """Run a JavaScript function body; return its value."""
         return await self._call("POST", "/execute/sync", {"script": script, "args": list(args)})
 
     async def text(self, selector):
@@ -67,7 +67,7 @@ class Browser:
         await self._call("POST", "/actions", {"actions": [source]})
 
     async def emulate(self, command, **params):
-        """Send a command of the DevTools protocol."""
+        """Send a DevTools command."""
         await self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": params})
 
     async def errors(self):
@@ -124,10 +124,10 @@ async def browsing(directory):
 
 @asynccontextmanager
 async def window(session):
-    """Open a window of a running browser, as empty as a new browser's; close it afterwards."""
+    """Open a window of a running browser, as blank as a new browser's; close it afterwards."""
     async with aiohttp.ClientSession() as http:
         browser = Browser(http, session)
-        await browser.errors()  # clear the errors of earlier windows
+        await browser.errors()  # clear errors from earlier windows
         before = await browser._call("GET", "/window")
         opened = await browser._call("POST", "/window/new", {"type": "window"})
         await browser._call("POST", "/window", {"handle": opened["handle"]})

@@ -1,4 +1,4 @@
-"""How laar handles each API of each kind of engine, through a real Envoy; and the page on it."""
+"""How laar handles each API of each kind of engine, through a real Envoy, and the page on this."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "engines.md"
 class ApiRow:
     """An API: its name on the page, its path, and the form of its body.
 
-    The path and body of `native` and `tokenize` are each engine's own.
+    For `native` and `tokenize`, the path and body differ by engine.
     """
 
     name: str
@@ -151,7 +151,7 @@ async def ask(
 
 
 def judged(record: Mapping[str, Any]) -> Seen:
-    """Return what a decision's record shows that laar did."""
+    """Return what laar did, according to a decision's record."""
     cached = record["candidates"][record["picked"]].get("cached_tokens", 0.0)
     end = record["completion"]
     usage = [

@@ -90,7 +90,7 @@ def frame(kind, flags=0, stream=0, payload=b"", length=None):
 
 
 class Peer:
-    """A raw connection; `h2` is the client side of the library, which a test may use."""
+    """A raw connection; `h2` is the library's client side, which a test may use."""
 
     def __init__(self, reader, writer):
         self.reader, self.writer = reader, writer
@@ -130,7 +130,7 @@ class Peer:
         self.h2.send_data(number, b"\0" + len(data).to_bytes(4, "big") + data, end_stream=end)
 
     async def until(self, condition, timeout_s=20):
-        """Read until an event matches; None if the connection ended before."""
+        """Read until an event matches; return None if the connection ends first."""
         async with asyncio.timeout(timeout_s):
             while True:
                 for event in self.events:

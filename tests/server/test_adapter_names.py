@@ -21,7 +21,7 @@ class Engine(ServedEngine):
     """Serves a model under several names, and adapters of the model, as vLLM does.
 
     `refused` maps a name to the status of its answers; `event` means a 200 with an error.
-    Requests with the key `wrong` get 400.
+    Requests with a `wrong` field get 400.
     Requests with the API key `bad` get 401, as from an engine that checks keys.
     """
 
@@ -106,7 +106,7 @@ async def test_no_adapter_answers_for_another_model_with_the_same_name(gateway, 
 
 
 async def burst(http, envoy, *models, **fields):
-    """Send a request for each model at once; return the statuses."""
+    """Send one request per model, all at once; count the statuses."""
     answers = await asyncio.gather(*(ask(http, envoy, model, **fields) for model in models))
     return Counter(status for status, _ in answers)
 

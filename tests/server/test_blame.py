@@ -32,7 +32,7 @@ GOOD = orjson.dumps(
 
 
 class Engine(ServedEngine):
-    """Fails on prompts with `poison`, and refuses beyond `most` requests, like vLLM."""
+    """Fails on prompts with `poison`; like vLLM, refuses requests beyond `most` in flight."""
 
     def __init__(self, how="500", most=10**6, took_s=0.03):
         self.how, self.most, self.took_s = how, most, took_s
@@ -97,7 +97,7 @@ async def post(http, envoy, body, **headers):
 
 
 async def apart(count, every_s, one):
-    """Start `one(n)` for each n every `every_s`, however long each takes; return their results."""
+    """Start `one(n)` every `every_s` seconds, however long each takes; return the results."""
     start, tasks = time.monotonic(), []
     for n in range(count):
         await asyncio.sleep(start + n * every_s - time.monotonic())
@@ -155,7 +155,7 @@ async def test_an_engine_that_refused_a_burst_regains_its_share(gateway, http, s
     gateway.members((small.address, "m"), (large.address, "m"))
     runner = await gateway.picker()
     envoy = await gateway.envoy(shape)
-    # The first metrics page is the baseline for refusals; at the second, the first has been read.
+    # The first metrics page is the baseline for refusals; a second scrape shows that it was read.
     await eventually(lambda: small.pages >= 2, what="a page from before the bursts")
     for _ in range(3):
         burst = await asyncio.gather(*(post(http, envoy, chat(f"b{n}")) for n in range(30)))

@@ -64,7 +64,7 @@ async def test_a_cleared_cache_is_believed_empty(gateway):
         await eventually(forgotten, what="an empty cache")
 
 
-async def test_the_request_after_a_reset_counts_although_the_event_arrives_with_it(gateway):
+async def test_a_request_in_flight_counts_although_the_cache_was_just_cleared(gateway):
     async with publishing_engine(gateway) as (director, publish):
         old, new = "a prompt of yesterday " * 100, "a prompt of today " * 100
         director.settle(director.decide(request(old), 0.0), DONE)
@@ -107,9 +107,7 @@ async def test_events_from_before_an_endpoint_left_do_not_count_when_it_returns(
         assert believed(director, text) == 0.0
 
 
-async def test_events_that_cannot_be_read_are_a_problem_while_an_endpoint_publishes(
-    gateway, monkeypatch
-):
+async def test_unreadable_events_are_a_problem_while_an_endpoint_publishes(gateway, monkeypatch):
     monkeypatch.setattr("laar.server.collectors.find_spec", lambda _name: None)
     gateway.members(("127.0.0.1:9", "m"))
     problems = (await gateway.picker()).picker.problems
@@ -124,7 +122,7 @@ async def test_events_that_cannot_be_read_are_a_problem_while_an_endpoint_publis
 
 
 def test_a_restart_counts_if_no_event_has_arrived_since():
-    """The first batch of events and the metrics page have their times from the engine's clock."""
+    """The first batch of events and the metrics page both carry times from the engine's clock."""
     picker = Picker(SETTINGS)
     fleet, beliefs = FleetState(picker), picker.prefixes
     beliefs.make_room(1)
@@ -132,7 +130,7 @@ def test_a_restart_counts_if_no_event_has_arrived_since():
     ids = np.arange(160, dtype=np.uint32)
 
     def holds_after(page):
-        """Return whether blocks of a cache that was empty at 100 s still count after a page."""
+        """Return whether blocks stored since the cache was emptied at 100 s outlast this page."""
         fleet.cleared(ADDRESS, at_s=100.0)
         fleet.stored(ADDRESS, Stored(hashes=range(10), ids=ids, block_size=16))
         fleet.reading(ADDRESS, page, 0.0)
@@ -144,7 +142,7 @@ def test_a_restart_counts_if_no_event_has_arrived_since():
     assert not holds_after(Reading(restarted=True))
 
 
-def test_the_cache_of_an_engine_is_forgotten_when_it_falls_asleep():
+def test_an_engines_cache_is_forgotten_when_it_falls_asleep():
     picker, emptied = Picker(SETTINGS), []
     picker.emptied = emptied.append
     fleet, beliefs = FleetState(picker), picker.prefixes

@@ -201,7 +201,7 @@ async def test_numbered_documents_move_and_answers_cite_the_original_numbers(pla
             wire = wire[size:]
 
     def answer():
-        """Return each document's name in the prompt, in the prompt's order."""
+        """Return the names that the documents have in the prompt, in the prompt's order."""
         prompt = orjson.loads(there.upstream.asked[-1].body)["messages"][0]["content"]
         named = SOURCE.findall(prompt)
         said = "".join(f"{name} is in [{own}], source {own}. " for own, name in named)
@@ -400,7 +400,7 @@ def judged_soon(monkeypatch):
 
 
 async def served(there, rounds, cached, enough=lambda: True):
-    """Send requests until the guard has judged `rounds` with `cached` of 100 tokens each."""
+    """Send requests with `cached` of 100 tokens until the guard has judged `rounds` of them."""
     rng = random.Random(11)
     ids = list(range(8))
 
@@ -465,7 +465,7 @@ async def test_the_hook_stays_on_if_engines_find_more_cached(place):
     assert (await guard())["gain"]["cached_share"] > 0.3
 
 
-async def test_a_fault_in_the_hook_costs_the_gain_and_not_the_request(place, monkeypatch):
+async def test_an_error_in_the_hook_costs_the_gain_but_not_the_request(place, monkeypatch):
     there = await place("standalone", ON)
     (ordering,) = there.runner.picker.context.orderings
     monkeypatch.setattr(type(ordering.hook), "apply", lambda *_, **__: 1 / 0)
@@ -584,9 +584,7 @@ def test_decisions_that_wait_for_an_outcome_keep_no_documents(monkeypatch):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("api", ["chat", "messages", "responses"])
-async def test_tools_are_sorted_and_changing_lines_moved_last_if_the_route_says_so(
-    place, shape, api
-):
+async def test_tools_are_sorted_and_changing_lines_moved_last_if_configured(place, shape, api):
     there = await place(shape, {**ON, "sort_tools": True, "last_lines": ["Today is"]})
 
     def body(day, names):

@@ -76,9 +76,7 @@ async def http():
         yield session
 
 
-async def test_the_page_on_engines_matches_the_behaviour_of_laar(
-    gateway, http, engines, pytestconfig
-):
+async def test_the_page_on_engines_matches_laars_behaviour(gateway, http, engines, pytestconfig):
     seen = await seen_by(gateway, http, engines, "standalone")
     async with http.get(gateway.url("admin", "/fleet")) as answer:
         fleet = {row["endpoint"]: row for row in (await answer.json())["fleet"]}
@@ -101,7 +99,7 @@ async def test_the_page_on_engines_matches_the_behaviour_of_laar(
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["sidecar", "gateway", "full-duplex"])
 async def test_engines_are_treated_the_same_in_every_shape(gateway, http, engines, shape):
-    """The only difference: a picker that sees every answer also reads the usage of reranking."""
+    """The only difference: a picker that sees every answer also reads usage from rerank answers."""
     seen = await seen_by(gateway, http, engines, shape)
     usage = {"gateway": "tokens", "full-duplex": "tokens"}.get(shape, "")
     for key, one in seen.items():

@@ -121,7 +121,7 @@ async def test_endpoints_that_left_leave_the_file_despite_constant_changes(eds, 
 
 
 async def test_an_endpoint_that_returns_before_envoy_forgets_it_counts_as_new(eds):
-    """If it were used at once, Envoy might just have forgotten it, and would choose another."""
+    """If it were used at once, Envoy might have just dropped it, and would choose another."""
     one, two, three = (f"10.0.0.{n}:8000" for n in (1, 2, 3))
     async with running(eds) as (fleet, table):
 

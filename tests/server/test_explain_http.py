@@ -280,7 +280,7 @@ async def test_an_open_feed_ends_when_its_token_is_replaced(tmp_path, http, monk
             assert [await answer.content.readline() for _ in range(3)][2]  # a feed that continues
 
 
-async def test_only_active_readers_of_the_feed_occupy_a_place(tmp_path, http):
+async def test_only_active_readers_of_the_feed_count_towards_the_limit(tmp_path, http):
     async with watched_picker(tmp_path) as (runner, url):
         feed = runner.picker.observability.feed
         async with http.head(f"{url}/events", timeout=ClientTimeout(20)) as answer:

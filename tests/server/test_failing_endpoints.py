@@ -109,7 +109,7 @@ async def test_clients_do_not_notice_one_endpoint_that_resets_connections(gatewa
     assert Counter(answer.status for answer, _ in answers) == {200: 40}
 
 
-async def test_an_endpoint_that_redirects_to_a_login_page_does_not_attract_requests(gateway, http):
+async def test_an_endpoint_that_redirects_to_a_login_attracts_no_requests(gateway, http):
     """It answers faster than any engine."""
     proxy, *good = [await gateway.upstream() for _ in range(3)]
     proxy.chat_answer = Answer(status=302, headers={"location": "/login"}, body=b"Found")
@@ -145,10 +145,8 @@ async def test_an_endpoint_that_redirects_to_a_login_page_does_not_attract_reque
 
 
 @pytest.mark.parametrize("status", [400, 405, 422])
-async def test_an_endpoint_that_rejects_everything_is_excluded_after_a_few_requests(
-    gateway, http, status
-):
-    """It answers faster than any engine. Envoy retries none of its errors: requests may be bad."""
+async def test_an_endpoint_that_rejects_everything_is_soon_excluded(gateway, http, status):
+    """It answers faster than any engine. Envoy doesn't retry its errors, as requests may be bad."""
     bad, *good = [await gateway.upstream() for _ in range(3)]
     bad.chat_answer = Answer(status=status, body=b"no")
     message = {"role": "assistant", "content": "four"}
@@ -218,7 +216,7 @@ async def test_a_model_without_a_reachable_endpoint_gets_a_503_with_its_name(gat
     ("shape", "status", "attempts"),
     crossed(SHAPES, [(503, 3), (500, 3), (429, 3), (401, 1), (400, 1)]),
 )
-async def test_if_all_endpoints_fail_the_client_gets_the_error_of_the_engine(
+async def test_if_all_endpoints_fail_the_client_gets_the_engines_error(
     gateway, http, shape, status, attempts
 ):
     only = await gateway.upstream()
@@ -311,7 +309,7 @@ async def test_a_slow_answer_is_used_if_it_begins_before_the_hedged_one(
     slow.chat_answer = Answer(body=b'{"slow": true}', wait_s=2.5)
     gateway.members((slow.address, "m"), ("{}:{}".format(*hung.getsockname()), "m"))
     runner = await gateway.picker()
-    # A timeout of its own, so that no cached bootstrap is used.
+    # A timeout that no other test uses, so that no cached bootstrap is used.
     envoy = await gateway.envoy(shape, idle_timeout_s=1234.0)
     with hung:
         answers = await asyncio.gather(*(post(http, envoy, chat(stream=True)) for _ in range(6)))
@@ -323,7 +321,7 @@ async def test_a_slow_answer_is_used_if_it_begins_before_the_hedged_one(
 
 
 def _patient_policies(bootstrap):
-    """Return the retry policies of the routes chosen by decisions, which limit silence."""
+    """Return the retry policies of the routes that decisions choose; these limit silence."""
     listener = bootstrap["static_resources"]["listeners"][0]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     routes = manager["route_config"]["virtual_hosts"][0]["routes"]

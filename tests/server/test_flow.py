@@ -331,7 +331,7 @@ async def test_engines_that_accept_a_priority_get_the_time_when_slack_ends(gatew
 async def test_only_the_picker_sets_the_priority_and_it_changes_no_body(
     gateway, http, shape, takes
 ):
-    """It is sent in vLLM's header, which overrides the body's field: a body may be signed."""
+    """It is sent in vLLM's header, which overrides the body field, as a body may be signed."""
     upstream = await gateway.upstream()
     document = {"address": upstream.address, "models": ["m"], "priority_field": takes}
     gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": [document]}))

@@ -31,7 +31,7 @@ def chat(session):
 
 
 class Full:
-    """An endpoint whose cache is filled by a turn in flight of session `one`, until `release`."""
+    """An endpoint whose cache is full until `release`, with a turn of session `one` in flight."""
 
     def __init__(self, gateway, http, shape, share=None, **flow):
         self.gateway, self.http, self.shape = gateway, http, shape
@@ -97,7 +97,7 @@ async def test_a_session_without_room_is_held_and_then_admitted(gateway, http, s
 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_the_turn_of_a_client_that_leaves_passes_to_the_next_one(gateway, http, shape):
+async def test_if_a_waiting_client_leaves_the_next_one_is_admitted(gateway, http, shape):
     async with Full(gateway, http, shape) as full:
         two, three = await full.hold("two"), await full.hold("three")
         two.cancel()

@@ -27,7 +27,7 @@ def no_collection() -> Iterator[None]:
 async def test_a_request_leaves_no_reference_cycle() -> None:
     picker = processor(5)
     exchanges = [messages(2_000, number) for number in range(20)]
-    for each in exchanges:  # fills the caches that stay
+    for each in exchanges:  # fills caches that are kept
         await time_answer(picker, each)
     gc.collect()
     for _ in range(5):

@@ -18,7 +18,7 @@ END = Completion(status=200, cause="complete", latency_s=0.0)
 
 
 class Door:
-    """A gate over one endpoint that takes one request."""
+    """A gate in front of one endpoint, which takes one request at a time."""
 
     def __init__(self, clock=None, **limits):
         self._clock = clock or asyncio.get_running_loop().time
@@ -158,7 +158,7 @@ async def test_a_wait_expires_without_any_event():
     assert door.outcomes[0].waited_s >= 0.05
 
 
-async def test_a_drain_lets_all_requests_go_however_many_wait():
+async def test_a_drain_releases_all_waiting_requests_however_many():
     door = Door()
     await door.ask(0)
     held = [door.ask(1 + at) for at in range(200)]

@@ -177,7 +177,7 @@ async def test_a_dead_endpoint_costs_a_retry_and_no_request(gateway, http):
     await eventually(lambda: not table.in_flight.any(), what="the release")
 
 
-async def test_traffic_follows_the_endpoints_file_and_an_invalid_one_changes_nothing(gateway, http):
+async def test_traffic_follows_the_endpoints_file_unless_it_is_invalid(gateway, http):
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "m"))
     await gateway.picker()
@@ -207,7 +207,7 @@ async def test_a_forged_destination_reaches_no_other_endpoint(gateway, http):
     assert victim.asked == []
 
 
-async def test_reasons_of_a_policy_are_shown(gateway, http):
+async def test_policy_reasons_are_shown(gateway, http):
     upstreams = [await gateway.upstream() for _ in range(2)]
     gateway.members(*((u.address, "m") for u in upstreams))
     await gateway.picker(routing={"baselines": {"llm-router": {}}})
@@ -350,7 +350,7 @@ async def test_thousands_of_clients_that_leave_during_uploads_break_no_answer(ga
     assert (await reading).body == b"data: {}\n\ndata: [DONE]\n\n"
 
 
-async def test_only_the_top_level_model_of_an_answer_gets_the_name_of_the_client(gateway, http):
+async def test_only_the_top_level_model_of_an_answer_gets_the_clients_name(gateway, http):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
@@ -371,7 +371,7 @@ async def test_only_the_top_level_model_of_an_answer_gets_the_name_of_the_client
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_long_body_may_wait_to_be_read_behind_others(gateway, http, shape):
+async def test_a_long_body_may_wait_until_others_have_been_read(gateway, http, shape):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker()

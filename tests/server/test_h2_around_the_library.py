@@ -43,7 +43,7 @@ async def _play(reads, by_library, max_streams):
         else:
             connection.data_received(read)
     h2 = connection.h2
-    # Both ways may return credit at different times, so count what is still owed, too.
+    # The two ways may return credit at different times, so count what is still owed, too.
     owed = Counter({call.stream_id: call._owed_bytes for call in served.calls})
     owed[0] = connection._owed_bytes
     written, granted = split(socket.data)
@@ -140,7 +140,7 @@ some = st.one_of(
 
 
 def assert_the_same(frames, cuts=()):
-    """Assert that frames have the same effects through the library and, split, around it."""
+    """Assert that frames have the same effects through the library as split and around it."""
     pieces = []
     for one in frames:
         if one is DRAIN:
@@ -153,7 +153,7 @@ def assert_the_same(frames, cuts=()):
     return expected
 
 
-# A report of a counter-example has a large repr.
+# The report of a counterexample has a large repr.
 @pytest.mark.filterwarnings("default:Generating overly large repr")
 @settings(max_examples=examples(40))  # the fuzz target tries many more
 @given(st.lists(some, max_size=12), st.lists(st.integers(0, 1 << 18), max_size=4))
@@ -320,7 +320,7 @@ def test_cached_headers_are_judged_as_by_the_library(more, trailers, whole):
 
 
 @pytest.mark.parametrize("sizes", [(), (4096,), (65536,), (0,), (100, 4096), (0, 0)])
-def test_answers_can_be_decoded_after_any_change_of_the_header_table(sizes):
+def test_answers_can_be_decoded_after_any_change_to_the_header_table(sizes):
     """The decoder raises an error if the sender violates RFC 7541, section 4.2."""
     say = frame(DATA, 0, 1, framed(b"abc"))
     told = [settled(size) for size in sizes]

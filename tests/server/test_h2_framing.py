@@ -1,4 +1,4 @@
-"""gRPC messages split anywhere, and limits on frames however the reads fall."""
+"""gRPC messages split anywhere, and limits on frames for any sequence of reads."""
 
 from __future__ import annotations
 

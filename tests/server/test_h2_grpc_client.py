@@ -111,7 +111,7 @@ async def test_a_message_that_is_too_long_or_compressed_is_refused(served, chann
         assert ended.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_a_fault_of_a_handler_ends_only_its_own_call(served, channel, caplog):
+async def test_an_error_in_a_handler_ends_only_its_own_call(served, channel, caplog):
     well, ill = echo(channel), echo(channel)
     await well.write(b"a")
     await ill.write(b"fault")

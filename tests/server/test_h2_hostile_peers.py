@@ -80,7 +80,7 @@ async def test_a_connection_without_http2_is_closed(served, data):
     await ends(served, data, greet=False)
 
 
-async def test_the_connection_of_a_silent_peer_is_closed(monkeypatch, caplog):
+async def test_a_silent_peers_connection_is_closed(monkeypatch, caplog):
     monkeypatch.setattr(connection, "GREETING_S", 0.1)
     async with serving() as served, Peer.to(served, greet=False) as peer:
         await peer.send(PREFACE[:10])
@@ -454,7 +454,7 @@ async def test_a_new_peer_is_served_next_to_peers_at_their_limits(served):
     assert served.server.held_bytes._taken == served.server.open_calls._taken == 0
 
 
-async def test_a_call_continues_while_thousands_of_another_peer_are_ended(served, monkeypatch):
+async def test_a_call_continues_while_thousands_from_another_peer_are_ended(served, monkeypatch):
     monkeypatch.setattr(connection.Connection, "turn_s", 0.0)
     async with Peer.to(served) as peer:
         for number in range(1, 2001, 2):

@@ -143,7 +143,7 @@ async def test_an_endpoint_with_useless_answers_gets_almost_no_requests(gateway,
     bad = upstreams[0]
     labels = {"endpoint": bad.address, "kind": kind}
 
-    async def is_found():  # the picker reads one answer per quarter of a second
+    async def is_found():  # the picker reads one answer every quarter of a second
         await load(http, envoy.url(), 10)
         return await metric(http, gateway, "laar_endpoint_failures_total", **labels) is not None
 
@@ -177,7 +177,7 @@ async def test_the_last_endpoint_is_never_excluded_and_its_own_error_is_passed_o
     assert len([r for r in only.asked if r.headers.get("user-agent") != "laar-trial"]) == 30
 
 
-async def test_settings_of_health_can_change_at_runtime(gateway, http):
+async def test_health_settings_can_change_at_runtime(gateway, http):
     _, runner, envoy = await fleet(
         gateway,
         "standalone",

@@ -77,7 +77,7 @@ async def test_after_an_internal_error_the_complete_request_is_forwarded(
         assert "x-laar-model" not in headers  # laar did not choose the model
     assert bodies(upstream) == [body] * 3
     assert gateway.runner.picker.metrics.stream_faults == 3
-    assert len(caplog.records) == 1  # equal errors are logged once
+    assert len(caplog.records) == 1  # identical errors are logged once
     await eventually(lambda: not gateway.runner.picker.table.in_flight.any(), what="the release")
 
 
@@ -172,7 +172,7 @@ async def test_repeated_headers_are_each_counted(served):
         assert bodies(upstream) == [body] * times
 
 
-async def test_headers_close_to_the_size_limit_of_envoy_pass(served):
+async def test_headers_close_to_envoys_size_limit_pass(served):
     _, _, envoy = served
     for short_of_limit in (100, 300, 1000, 4000):
         lines = b"".join(b"x-%d: %s\r\n" % (i, b"v" * 6000) for i in range(9))
@@ -208,7 +208,7 @@ async def test_a_client_that_expects_100_continue_gets_it(served):
     assert bodies(upstream) == [body]
 
 
-async def test_a_byte_order_mark_is_not_a_fault(served, http):
+async def test_a_byte_order_mark_is_not_an_error(served, http):
     _, upstream, envoy = served
     status, _, _ = await post(http, envoy, b"\xef\xbb\xbf" + chat())
     assert status == 200

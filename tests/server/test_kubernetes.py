@@ -68,7 +68,7 @@ async def picker(gateway, *sources, **sections):
 
 
 async def pods(gateway, cluster, count, **metadata):
-    """Start numbered pods, with one endpoint each; their addresses differ, the port is the same."""
+    """Start numbered pods, with one endpoint each; their addresses differ, but not the port."""
     port = free_port()
     found = [await gateway.upstream(f"127.0.0.{n}", port) for n in range(2, count + 2)]
     for number, upstream in enumerate(found):
@@ -349,9 +349,7 @@ async def test_two_clusters_may_have_pools_with_the_same_name(gateway, cluster, 
 
 
 @pytest.mark.envoy
-async def test_a_model_rewrite_takes_precedence_over_the_header_of_the_gateway(
-    gateway, http, cluster
-):
+async def test_a_model_rewrite_takes_precedence_over_the_gateways_header(gateway, http, cluster):
     (a,), port = await pods(gateway, cluster, 1)
     await cluster.put("inferencepools", pool(ports=(port,)))
     rule = {
@@ -450,7 +448,7 @@ async def picks(http, envoy):
 
     async def asked():
         async with ask(http, envoy) as answer:
-            # While it knows no endpoint, Envoy also gives a reason, with a 503.
+            # Envoy, too, gives a reason while it knows no endpoint, but with a 503.
             return answer.status != 503 and "x-laar-reason" in answer.headers
 
     await eventually(asked, what="a decision of the picker")
@@ -560,7 +558,7 @@ async def test_a_pod_that_was_away_serves_before_it_lists_its_models_again(gatew
 
 
 @pytest.mark.envoy
-async def test_an_engine_that_comes_back_with_another_model_serves_that(
+async def test_an_engine_that_comes_back_with_a_different_model_serves_it(
     gateway, http, cluster, monkeypatch
 ):
     soon = partial(ServedNames, interval_s=0.1)
@@ -644,9 +642,7 @@ schedulingProfiles:
 """The three scorers and weights in llm-d's documentation."""
 
 
-async def test_the_example_of_llm_d_is_converted_and_serves_its_pool(
-    gateway, http, cluster, tmp_path
-):
+async def test_llm_ds_example_is_converted_and_serves_its_pool(gateway, http, cluster, tmp_path):
     theirs = tmp_path / "endpoint-picker-config.yaml"
     theirs.write_text(LLM_DS_EXAMPLE)
     made = CliRunner().invoke(laar, ["from-llm-d", str(theirs), "--pool", "fleet"])

@@ -45,7 +45,7 @@ async def config(gateway, http):
 
 
 class Traffic:
-    """Clients that send requests without pause and keep every unsuccessful answer."""
+    """Clients that send requests nonstop and keep every unsuccessful answer."""
 
     def __init__(self, http, url, clients=4):
         self._http, self._url = http, url
@@ -228,7 +228,7 @@ def artifact(mean):
     return orjson.dumps(known)
 
 
-def test_an_artifact_of_other_models_is_reported_with_its_file(tmp_path):
+def test_an_artifact_for_other_models_is_reported_with_its_file(tmp_path):
     def given(name):
         (tmp_path / name).write_bytes(artifact(0.9))
         endpoints = [{"address": "127.0.0.1:1", "model": "strange"}]
@@ -339,7 +339,7 @@ async def test_a_pipe_in_place_of_the_settings_changes_nothing(tmp_path):
         await cancel([following])
 
 
-async def test_a_picker_can_stop_while_reading_a_file_blocks(tmp_path):
+async def test_a_picker_can_stop_during_a_blocked_file_read(tmp_path):
     path, listen = tmp_path / "endpoints.yaml", {}
     for name in ("ext_proc", "health", "admin"):
         listen[name] = f"127.0.0.1:{free_port()}"

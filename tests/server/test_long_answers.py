@@ -66,7 +66,7 @@ class Served:
         self._processor = ExternalProcessor(picker)
 
     def begin(self, shape: str) -> tuple[Exchange, Call]:
-        """Begin a stream; return it at the beginning of its answer."""
+        """Start a stream; return it once its answer begins."""
         call = Call()
         stream = Exchange(self._processor, call)
         head = pb.ProcessingRequest()

@@ -164,7 +164,7 @@ async def test_the_subset_hint_is_read_from_the_metadata(gateway, subset):
             exchange.call.cancel()
 
 
-async def test_a_subset_hint_of_another_type_is_ignored(gateway):
+async def test_a_subset_hint_of_the_wrong_type_is_ignored(gateway):
     gateway.members(("10.9.0.1:80", "m"))
     await gateway.picker()
     async with grpc.aio.insecure_channel(gateway.settings.listen.ext_proc) as channel:

@@ -1,4 +1,4 @@
-"""Spans sent to a real OTLP receiver, also if it is down, slow, or refuses them."""
+"""Spans sent to a real OTLP receiver, even if it is down or slow, or refuses them."""
 
 import asyncio
 import json
@@ -59,9 +59,7 @@ def asked(runner, count):
 
 @pytest.mark.envoy
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_a_sampled_request_is_a_span_of_the_trace_of_its_client(
-    gateway, http, collector, shape
-):
+async def test_a_sampled_request_is_a_span_in_its_clients_trace(gateway, http, collector, shape):
     upstreams = [await gateway.upstream() for _ in range(6)]
     gateway.members(*((u.address, f"m{n}") for n, u in enumerate(upstreams)))
     await gateway.picker(
@@ -281,7 +279,7 @@ async def test_refused_spans_are_logged_and_not_resent(tmp_path, collector, quic
         assert collector.requests == 1
 
 
-def test_invalid_headers_of_clients_are_not_logged(caplog):
+def test_invalid_client_headers_are_not_logged(caplog):
     tracing.Spans("http://127.0.0.1:1/v1/traces").join((), SAMPLED, "not a state" * 100)
     assert not caplog.records
 
@@ -334,7 +332,7 @@ def test_a_variable_that_the_sdk_reads_when_it_is_imported_is_reported(tmp_path,
     assert "Traceback" not in ran.stderr
 
 
-async def test_an_environment_that_disables_the_sdk_is_heeded(tmp_path, collector, monkeypatch):
+async def test_an_environment_that_disables_the_sdk_is_obeyed(tmp_path, collector, monkeypatch):
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     sections = {"traces": collector.url("traces")}
     async with watched_picker(tmp_path, otlp=sections) as (runner, _):

@@ -60,7 +60,7 @@ async def picker(gateway, models=("a", "b"), *, probabilities=None, accuracy=Non
     )
     # Rare readings, as nothing listens at these addresses.
     slow = {"scrape_interval_s": 60, "probe_interval_s": 600}
-    still = {"k_rtt": 0}  # round trips of a busy test machine would affect the cost
+    still = {"k_rtt": 0}  # round trips on a busy test machine would affect the cost
     runner = await gateway.picker(
         accuracy={"capability": capability, **(accuracy or {})},
         readings=slow,
@@ -314,9 +314,7 @@ async def test_a_flood_of_false_reports_moves_a_cell_by_no_more_than_its_cap(gat
         (b"[" * 100_000, 400, "not JSON"),
     ],
 )
-async def test_invalid_reports_get_an_error_in_the_format_of_openai(
-    gateway, http, body, status, says
-):
+async def test_invalid_reports_get_an_error_in_openais_format(gateway, http, body, status, says):
     await picker(gateway)
     got, answer = await post(gateway, http, body)
     assert got == status
@@ -565,7 +563,7 @@ async def test_a_retry_goes_to_the_model_most_likely_to_be_right(gateway, http):
     gateway.members(*((upstream.address, name) for name, upstream in upstreams.items()))
     capability = gateway.directory / "capability.json"
     artifact(capability, {"a": 0.9, "b": 0.8, "c": 0.6})
-    still = {"k_rtt": 0}  # round trips of a busy test machine would affect the cost
+    still = {"k_rtt": 0}  # round trips on a busy test machine would affect the cost
     await gateway.picker(accuracy={"capability": str(capability)}, routing=still)
     url = (await gateway.envoy()).url()
     first = await chat(http, url)
@@ -575,7 +573,7 @@ async def test_a_retry_goes_to_the_model_most_likely_to_be_right(gateway, http):
 
 
 @pytest.mark.envoy
-async def test_an_outcome_counts_for_the_model_that_answered_after_a_retry_by_envoy(gateway, http):
+async def test_an_outcome_counts_for_the_model_that_answered_envoys_retry(gateway, http):
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "a", "auto"), (b.address, "b", "auto"))
     capability = artifact(gateway.directory / "capability.json", {"a": 0.9, "b": 0.8})

@@ -39,7 +39,7 @@ def test_the_first_pods_are_added_together_and_later_ones_as_they_answer():
     assert models(names) == {}
 
 
-def test_the_main_name_is_not_an_alias_for_several_models_and_does_not_change():
+def test_the_main_name_is_no_alias_for_several_models_and_stays_the_same():
     names = OwnNames()
     names.replace("s", [pod("a")])
     names.take({"a": lists("auto", "m", "n")})

@@ -219,7 +219,7 @@ async def test_bodies_around_the_limit_reach_their_model_or_get_413(gateway, htt
 
 
 def form_behind(parts, heading_bytes=0):
-    """Return a form with `parts` files before the model; the first has a heading of some length."""
+    """Return a form with `parts` files before the model; the first has a header of given length."""
     opening = f"--{BOUNDARY}\r\n".encode()
     file = b'content-disposition: form-data; name="file"; filename="a.wav"\r\n\r\nx\r\n'
     long = opening + b"x-long: " + b"x" * heading_bytes + b"\r\n" + file
@@ -266,7 +266,7 @@ async def test_an_empty_body_bypasses_nothing(gateway, http, shape, path):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_an_earlier_filter_may_answer_itself(gateway, http, shape):
+async def test_an_earlier_filter_may_answer_instead_of_the_picker(gateway, http, shape):
     """Authentication or a rate limit answers before the picker sees the request."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))

@@ -82,7 +82,7 @@ class Load:
         return Counter(e.status for e in self.ended)
 
     async def some_more(self, *, decided, count=2 * CLIENTS):
-        """Wait for requests that begin from now on and are decided by the picker, or not."""
+        """Wait for `count` requests that begin after this, and are decided by the picker or not."""
         now = time.monotonic()
         await eventually(
             lambda: sum(e.began > now and e.decided is decided for e in self.ended) >= count,

@@ -68,7 +68,7 @@ async def followed_engine(gateway, http):
         fresh = itertools.count(100)
 
         async def followed():
-            """Ask until events arrive: those from before the picker listens are lost."""
+            """Ask until events arrive: those published before the picker listens are lost."""
             await post(http, url, chat(story(next(fresh), 30)))
             return runner.picker.prefixes.blocks_held.size("m")
 
@@ -95,7 +95,7 @@ async def test_a_cache_is_estimated_from_its_events(gateway, http):
 
 
 async def test_a_client_cannot_claim_blocks_of_another_prompt(gateway, http):
-    """A client could name a decision of its own as its session, to claim that decision's blocks."""
+    """A client could name one of its own decisions as its session, to claim that one's blocks."""
     async with followed_engine(gateway, http) as (url, direct, believed):
         shared, other = chat(story(1, 1200)), chat(story(2, 1200))
         await post(http, url, shared)

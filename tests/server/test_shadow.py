@@ -50,7 +50,7 @@ async def test_in_shadow_envoy_chooses_and_the_picker_compares(gateway, http, sh
     records = [memory.get(id_) for id_ in served]
     assert {record.decision.id: record.served for record in records} == served
     agreed = sum(record.served == record.decision.address for record in records)
-    assert 0 < agreed < 24  # Envoy and the picker agree by chance on some
+    assert 0 < agreed < 24  # Envoy and the picker agree on some by chance
     assert not runner.picker.table.in_flight.any()
     page = metrics_page(runner.picker).decode()
     assert f'laar_shadow_decisions_total{{agreed="yes"}} {agreed:.1f}' in page

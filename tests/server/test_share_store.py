@@ -154,7 +154,7 @@ async def test_a_stopped_picker_is_gone_at_once_and_stays_gone(server, members):
 async def test_a_store_that_forbids_a_command_counts_as_down_permanently(
     server, members, forbidden
 ):
-    """Each retry once logged two lines, ten times a second, and sent all loads again."""
+    """Retries once came ten times a second, and each logged two lines and sent all loads again."""
     await server.start()
     await server.ask("ACL", "SETUSER", "default", f"-{forbidden}")
     p = await members()
@@ -172,7 +172,7 @@ async def test_a_store_that_forbids_a_command_counts_as_down_permanently(
 async def test_a_store_emptied_while_in_use_does_not_separate_pickers(
     server, members, snapshots_every
 ):
-    """The hash key is lost, too; the next picker that started once introduced its own."""
+    """The hash key is lost, too; in the past, the next picker to start introduced its own."""
     snapshots_every(1.0)
     await server.start()
     p, q = [await members(n) for n in range(2)]
@@ -204,7 +204,7 @@ async def test_a_store_emptied_after_its_clock_was_ahead_does_not_separate_picke
 
 
 async def test_a_picker_that_starts_with_an_emptied_store_introduces_no_other_key(server, members):
-    """As if a node was lost with the store and a picker, and both start on another node."""
+    """As if a node with the store and a picker failed, and both start on a different node."""
     await server.start()
     p = await members(1)
     await eventually(lambda: p.sharer.connected, what="the connection")
@@ -389,9 +389,7 @@ async def test_a_picker_receives_despite_a_wrong_position_in_a_snapshot(
     assert not caplog.records
 
 
-async def test_pickers_with_a_common_secret_know_the_prompts_of_each_other(
-    server, members, tmp_path
-):
+async def test_pickers_with_a_common_secret_know_each_others_prompts(server, members, tmp_path):
     await server.start()
     secret = tmp_path / "secret"
     secret.write_text("s" * 32)
@@ -638,9 +636,7 @@ class Ahead(Wire):
 
 
 @pytest.mark.parametrize("by_s", [10, 3600, -3600])
-async def test_a_corrected_clock_of_the_store_does_not_separate_pickers(
-    server, members, tmp_path, by_s
-):
+async def test_a_corrected_store_clock_does_not_separate_pickers(server, members, tmp_path, by_s):
     """Records could seem older than the lease, or older than the store's history."""
     await server.start()
     wire = Ahead(server.socket, tmp_path / "wire")
@@ -725,7 +721,7 @@ async def test_a_picker_without_a_store_starts_from_its_own_snapshot(tmp_path):
     await r.kill()
 
 
-async def test_a_picker_that_never_knew_an_endpoint_does_not_overwrite_the_snapshot(tmp_path):
+async def test_a_picker_that_never_knew_an_endpoint_overwrites_no_snapshot(tmp_path):
     share = Share(snapshot_file=tmp_path / "snapshot")
     p = await Member(share, 1).start()
     p.settle(p.decide("remember me " * 60))

@@ -91,7 +91,7 @@ async def test_a_picker_without_a_certificate_is_refused(secured, authority):
         await talk(url, ca_file=authority.path)
 
 
-async def test_a_store_with_another_authority_or_name_is_refused(secured, authority, tmp_path):
+async def test_a_store_with_a_different_authority_or_name_is_refused(secured, authority, tmp_path):
     cert, key = authority.issue("picker")
     url = await secured(authority.issue("store", host="10.1.2.3"))
     with pytest.raises(StoreError, match=r"(?i)certificate"):

@@ -329,7 +329,7 @@ async def test_a_real_envoy_picks_over_tls(gateway, http, tmp_path, asks):
         assert answer.headers["x-laar-endpoint"] == upstream.address
 
 
-def test_laar_check_finds_faults_of_certificates(tmp_path):
+def test_laar_check_finds_certificate_errors(tmp_path):
     expired, valid = make_pair(tmp_path, "expired", days=-1), make_pair(tmp_path, "valid")
     settings = tmp_path / "laar.yaml"
 
@@ -352,7 +352,7 @@ def test_laar_check_finds_faults_of_certificates(tmp_path):
     assert "laar.yaml:3: listen.tls: OpenSSL refuses" in weak.output
 
 
-async def test_faults_at_startup_name_file_and_remedy(gateway, tmp_path):
+async def test_errors_at_startup_name_the_file_and_the_remedy(gateway, tmp_path):
     one, other = make_pair(tmp_path, "one"), make_pair(tmp_path, "other")
     garbage = tmp_path / "garbage.pem"
     garbage.write_bytes(b"\x00-----BEGIN CERTIFICATE-----\n????\n")

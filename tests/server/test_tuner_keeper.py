@@ -87,7 +87,7 @@ async def test_an_unwritable_state_is_reported(tmp_path):
     assert "state.json" in made.problems["accuracy.state_file"]
 
 
-async def test_a_state_that_does_not_fit_leaves_no_partial_file(tmp_path, monkeypatch):
+async def test_a_state_that_does_not_fit_on_the_disk_leaves_no_partial_file(tmp_path, monkeypatch):
     file, problems = tmp_path / "state.json", Problems()
     file.write_bytes(b"old")
 
@@ -123,7 +123,7 @@ async def test_laar_tune_follows_and_freezes_a_live_climb():
             await running
 
 
-async def test_waiting_for_the_end_of_a_climb_survives_a_restart_of_the_picker(monkeypatch):
+async def test_waiting_for_the_end_of_a_climb_survives_a_picker_restart(monkeypatch):
     monkeypatch.setattr("laar_lab.live.tuner._POLL_S", 0.01)
     lives = [tuner(window=20), tuner(window=20)]
     for life, windows in zip(lives, (3, 1), strict=True):

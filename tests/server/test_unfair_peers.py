@@ -37,7 +37,7 @@ async def attacked(port, attack):
 
 @pytest.mark.parametrize("attack", ["resets", "undecodable", "streams", "padded"])
 @pytest.mark.parametrize("shape", ["standalone", "gateway"])
-async def test_requests_of_an_envoy_are_decided_despite_a_peer_at_full_speed(
+async def test_an_envoys_requests_are_decided_despite_a_peer_at_full_speed(
     tmp_path, envoy_binary, http, shape, attack
 ):
     ports = {name: free_port() for name in ("ext_proc", "health", "admin")}

@@ -1,4 +1,4 @@
-"""Engines reached by https, below a base path or with their own key, through a real Envoy."""
+"""Engines reached over HTTPS, under a base path or with their own key, through a real Envoy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPES = ("sidecar", "standalone", "gateway", "full-duplex")
 
 
 class Engine:
-    """Serves below a base path to clients with its key, and records all requests."""
+    """Serves clients that have its key under a base path, and records all requests."""
 
     def __init__(self, base="/v1", *, key="", tls=None):
         self.base, self.key, self.tls = base, key, tls
@@ -135,7 +135,7 @@ async def test_an_engine_with_tls_and_a_base_path_and_a_key_answers_in_every_sha
     } == {(False, "Bearer s3cret"), (True, None)}
 
 
-async def test_an_engine_certified_by_another_authority_gets_no_requests(
+async def test_an_engine_certified_by_a_different_authority_gets_no_requests(
     gateway, authority, tmp_path
 ):
     engine = await gateway.enter(Engine(tls=authority.issue("engine", host="engine.example")))
@@ -179,7 +179,7 @@ async def test_a_key_is_sent_only_to_its_own_engine(gateway, tmp_path):
     await eventually(lambda: all(any(s.path == "/health" for s in e.seen) for e in engines))
     for engine, key in ((one, "key-one"), (other, "key-other"), (open_to_all, "client")):
         assert {each.headers["authorization"] for each in engine.sent} == {f"Bearer {key}"}
-        # Sent without the key: LiteLLM's /health calls models.
+        # Sent without the key, as LiteLLM's /health calls models.
         probes = [each for each in engine.seen if each.path == "/health"]
         assert probes
         assert not any("authorization" in each.headers for each in probes)

@@ -115,7 +115,7 @@ class Machine:
             return answer.status, answer.headers.get("x-laar-reason")
 
     async def picked(self):
-        """Return whether the picker decides all of some requests."""
+        """Return whether the picker decides all of ten requests."""
         answers = [await self.ask() for _ in range(10)]
         assert {status for status, _ in answers} == {200}
         return all(reason is not None for _, reason in answers)
@@ -130,7 +130,7 @@ class Machine:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def machine(tmp_path_factory, envoy_binary):
-    """Start the machine of the first tests; the first needs it new, and the last stops it."""
+    """Yield the machine that the first tests share: new for the first, stopped by the last."""
     async with AsyncExitStack() as stack:
         yield await Machine().start(tmp_path_factory.mktemp("machine"), stack)
 
@@ -180,7 +180,7 @@ async def test_a_worker_that_hangs_is_restarted(machine):
 
 
 @on_the_machine
-async def test_workers_share_state_and_a_killed_one_is_restarted_and_a_stop_ends_all(machine):
+async def test_workers_share_state_and_restart_if_killed_and_a_stop_ends_all(machine):
     assert len(machine.workers()) == 2
     text = "a conversation that goes on " * 100
     before = sum([await machine.taken(index) for index in (0, 1)])

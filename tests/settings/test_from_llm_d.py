@@ -1,4 +1,4 @@
-"""An EndpointPickerConfig is converted to laar's settings; parts without equivalent are listed."""
+"""An EndpointPickerConfig is converted to laar's settings; parts with no equivalent are listed."""
 
 import json
 
@@ -215,7 +215,7 @@ schedulingProfiles:
     assert "# No equivalent:" not in got.output
 
 
-def test_limits_of_detectors_are_converted_and_the_rest_listed(tmp_path):
+def test_detector_limits_are_converted_and_the_rest_listed(tmp_path):
     text = """\
 plugins:
   - {type: utilization-detector, parameters: {headroom: 0.2}}

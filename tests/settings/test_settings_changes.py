@@ -52,7 +52,7 @@ def test_live_settings_change_together_and_others_wait(before, after):
 @given(chosen)
 @settings(max_examples=examples(100))
 def test_settings_after_any_change_are_valid(paths):
-    """Try any change, with the tuner on or off before."""
+    """Try any change, with the tuner on or off beforehand."""
     paths -= {"routing.policy"}
     for running_paths in (set(), {"tuner.enabled"}):
         running = Settings.model_validate(document(running_paths))
@@ -132,7 +132,7 @@ def test_relative_paths_are_resolved_without_following_the_link_of_the_file(tmp_
     assert load(tmp_path / "laar.yaml").settings.endpoints_file == tmp_path / "endpoints.yaml"
 
 
-def test_files_of_endpoints_are_relative_to_the_file_that_names_them(tmp_path):
+def test_endpoint_files_are_relative_to_the_file_that_names_them(tmp_path):
     address = "https://10.0.0.1:443"
     endpoint = {"address": address, "model": "m", "ca_file": "ca.pem", "key_file": "keys/one"}
     (tmp_path / "keys").mkdir()

@@ -250,7 +250,7 @@ def test_failures_at_all_pickers_add_up_and_one_trial_is_enough():
     assert not any(breaker.is_out for breaker in breakers)
 
 
-def test_a_picker_that_was_cut_off_takes_no_endpoint_from_the_others():
+def test_a_picker_that_was_cut_off_excludes_no_endpoint_for_the_others():
     p, q, net = pair()
     for at in range(6):  # it reaches neither the other pickers nor the endpoints
         decision = p.director.decide(request(), 2.0 + at)
@@ -664,7 +664,7 @@ def test_invalid_sizes_are_skipped(sizes):
 
 
 @pytest.mark.parametrize(("at_s", "kept"), [(None, 1.0), (1e9, 0.5), ("soon", 1.0), (10**400, 1.0)])
-def test_reported_outcomes_of_a_snapshot_fade_while_no_picker_runs(at_s, kept):
+def test_reported_outcomes_in_a_snapshot_fade_while_no_picker_runs(at_s, kept):
     p, _, _ = pair()
     p.online.observe("m", Features("en", 1024, "qa"), True, 1.0)
     told = read_snapshot(snapshot(p, 1.0, with_key=True)(), "laar")
@@ -709,7 +709,7 @@ def test_an_older_snapshot_does_not_replace_newer_learning():
     assert late.online.by_model(2.1)["m"].outcomes == pytest.approx(5.0, abs=0.1)
 
 
-def test_outcomes_in_a_snapshot_do_not_count_again_when_their_messages_arrive():
+def test_outcomes_in_a_snapshot_do_not_count_again_as_messages_arrive():
     p, q, net = pair()
     sent = []
     for at in range(1, 5):
@@ -728,7 +728,7 @@ def test_outcomes_in_a_snapshot_do_not_count_again_when_their_messages_arrive():
     assert late.online.by_model(5.0)["m"].outcomes == pytest.approx(8.0, abs=0.1)
 
 
-def test_a_prompt_that_continues_one_in_the_snapshot_is_known_after_a_restart():
+def test_a_continuation_of_a_prompt_in_the_snapshot_is_known():
     p, _, net = pair()
     text = "some words of a long prompt " * 100
     p.director.settle(p.director.decide(request(text), 1.0), OK)
@@ -775,7 +775,7 @@ def test_each_endpoint_is_owned_by_one_picker():
     assert (unseen.max(axis=1) > 0.5).all()
 
 
-def test_an_endpoint_owned_by_another_picker_is_chosen_only_if_clearly_cheaper():
+def test_another_pickers_endpoint_is_chosen_only_if_clearly_cheaper():
     p = sharing_picker("p/1", (A, B))
     table = p.director.table
     for theirs, own in ((A, B), (B, A)):

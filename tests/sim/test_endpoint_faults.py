@@ -332,7 +332,7 @@ async def test_a_late_error_follows_some_tokens() -> None:
 
 
 @pytest.mark.parametrize("body", [PROMPT, STREAM])
-async def test_a_cut_body_ends_regularly_but_early(body: dict[str, object]) -> None:
+async def test_a_cut_body_ends_cleanly_but_early(body: dict[str, object]) -> None:
     async with running(time_scale=0.05) as sim:
         with pytest.raises(httpx.RemoteProtocolError):
             await ask(sim, "cut:2", body)

@@ -140,7 +140,7 @@ async def test_a_text_and_its_ids_share_the_prefix_cache(sim: Running) -> None:
     assert again.usage.prompt_tokens_details.cached_tokens == 160
 
 
-async def test_a_responses_stream_ends_with_the_whole_answer(sim: Running) -> None:
+async def test_a_responses_stream_ends_with_the_complete_answer(sim: Running) -> None:
     whole = await sim.openai.responses.create(model="sim", input="Hi", max_output_tokens=8)
     assert whole.status == "incomplete"
     assert whole.usage is not None

@@ -83,7 +83,7 @@ def test_the_linear_decode_cost_matches_the_cost_of_decodes(
         assert base + slope * work.decode_context == pytest.approx(cost.stage_s(work))
 
 
-def test_the_linear_cost_equals_that_of_laar() -> None:
+def test_the_linear_cost_equals_laars() -> None:
     """Each uncached token takes c(m) seconds, and each decoding iteration a constant."""
     cost = LinearCost(seconds_per_token=1.3e-4, decode_s_per_token=0.019)
     assert cost.stage_s(chunk(4096, 0)) == pytest.approx(4096 * 1.3e-4)

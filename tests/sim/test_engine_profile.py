@@ -92,7 +92,7 @@ def test_a_missing_constant_of_a_linear_cost_is_reported(data: Path) -> None:
         (2, "gorgo-main", {"settings": {}}, r"gorgo-main\.settings: `num_blocks` is missing"),
     ],
 )
-def test_faults_of_a_profile_are_reported(
+def test_errors_in_a_profile_are_reported(
     data: Path, file: int, entry: str, change: dict[str, object], message: str
 ) -> None:
     spoil(data / FILES[file], entry, change)

@@ -54,7 +54,7 @@ def run_out(target: SimulatedEngine, now: float = 0.0) -> list[tuple[float, Step
 
 
 def poisson(count: int, load: float) -> list[Job]:
-    """Return Poisson arrivals of prompts of exponential length, on average 1,000 tokens (0.1 s)."""
+    """Return Poisson arrivals of prompts; lengths are exponential, with a mean of 1,000 (0.1 s)."""
     rng = random.Random(4)
     now, jobs = 0.0, []
     for index in range(count):
@@ -63,7 +63,7 @@ def poisson(count: int, load: float) -> list[Job]:
     return jobs
 
 
-def test_waits_for_one_slot_follow_the_recursion_of_lindley() -> None:
+def test_waits_for_one_slot_follow_lindleys_recursion() -> None:
     """With one slot, each wait follows from the one before: W' = max(0, W + S - A)."""
     jobs = poisson(2000, 0.8)
     timings = drive(engine(max_num_seqs=1, max_num_batched_tokens=100_000), jobs)
@@ -343,7 +343,7 @@ def test_prefill_first_scheduling_starves_decodes() -> None:
     assert gaps["prefill-first"] == pytest.approx(DECODE_S + 5 * 512 * PREFILL_S)
 
 
-def test_without_preemption_a_short_request_waits_for_a_whole_long_one() -> None:
+def test_without_preemption_a_short_request_waits_for_a_full_long_prefill() -> None:
     target = engine(scheduler="non-preemptive", num_blocks=100_000)
     jobs = [job("long", 0.0, 1_000_000), job("short", 1.0, 100), job("too", 1.0, 100)]
     timings = drive(target, jobs)

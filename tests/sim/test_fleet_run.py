@@ -83,7 +83,7 @@ def test_all_reservations_are_released() -> None:
 
 @pytest.mark.parametrize("at_s", [0.01, 0.2, 0.3, 1.13, 1.3])
 def test_a_cancelled_request_frees_its_engine_and_its_reservation(at_s: float) -> None:
-    """It is cancelled in transit, queued, in its prefill and while it decodes."""
+    """It is cancelled in transit, in the queue, during its prefill and while it decodes."""
     fleet = VirtualFleet(sites(1), FleetSettings(), seed=0)
     ended: list[Exchange] = []
     first = fleet.send(
@@ -117,7 +117,7 @@ def test_a_refused_request_ends_with_its_status_and_no_cache_entry() -> None:
     assert again[0].decision.uncached_tokens == pytest.approx(100)
 
 
-def test_a_scrape_is_as_old_as_its_way_back() -> None:
+def test_a_scrape_is_as_old_as_its_return_trip() -> None:
     fleet = VirtualFleet(sites(1, rtt_s=0.4), FleetSettings(scrape_interval_s=1.0), seed=0)
     reads = []
     table = fleet.director.table

@@ -35,7 +35,7 @@ def be_patient(part: Any) -> None:
 
 
 def rendered(shape: AnyShape, options: BootstrapOptions) -> dict[str, Any]:
-    """Do as `laar_lab.live.bootstraps.render` in a tenth of its CPU time, as many tests need it."""
+    """Do what `laar_lab.live.bootstraps.render` does, in a tenth of the CPU time."""
     host, _, port = options.picker.rpartition(":")
     eds = Path(options.eds_path)
     common = replace(options, picker=f"{host}:{_PORT}", eds_path=f"{_DIRECTORY}/{eds.name}")

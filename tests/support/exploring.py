@@ -1,8 +1,8 @@
 """The number of examples that a property test tries.
 
 `make test` tries the same examples each time (`pytest_configure` in tests/conftest.py), and only a
-quarter of the number, since the other three quarters seldom find another fault. `make test-all`
-looks for new examples, and tries all.
+quarter of them, since the other three quarters seldom find another bug. `make test-all` looks for
+new examples, and tries the full number.
 """
 
 from __future__ import annotations

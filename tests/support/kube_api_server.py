@@ -1,4 +1,4 @@
-"""A small Kubernetes API server with real semantics of list and watch, and faults on request.
+"""A small Kubernetes API server with the real semantics of list and watch, and faults on request.
 
 Each write increases the version. The pages of a list show one snapshot. A watch replays the events
 since its version, and then follows; if they were compacted, it gets 410, as a status or as an ERROR

@@ -70,7 +70,7 @@ def all_batches(sender, now):
 
 
 class Network:
-    """A channel from each picker to each other one; batches arrive only when delivered."""
+    """A channel from each picker to every other one; batches arrive only at `deliver`."""
 
     def __init__(self, pickers):
         self.pickers = pickers

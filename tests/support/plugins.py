@@ -30,7 +30,7 @@ def install(site: Path, package: str, points: Mapping[str, Mapping[str, str]]) -
 
 @contextmanager
 def installed(*folders: Path) -> Iterator[None]:
-    """Put folders on the path of this process; forget modules imported from there afterwards."""
+    """Put folders on the path of this process; afterwards, forget modules imported from there."""
     before: Sequence[str] = list(sys.path)
     sys.path[:0] = [str(folder) for folder in folders]
     try:

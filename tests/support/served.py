@@ -8,7 +8,7 @@ from aiohttp import web
 
 
 class ServedEngine:
-    """Serves every path by the method `_handle` within an ``async with`` block."""
+    """Serves every path with its `_handle` method within an ``async with`` block."""
 
     address: str
     """``host:port``, once started."""

@@ -122,7 +122,7 @@ class RecordingUpstream:
             if self.models and request.path == "/v1/models":
                 return web.json_response({"object": "list", "data": self.models})
             return web.Response(status=404)
-        # For laar, JSON would be a wrong answer to a streaming request; this type may be a stream.
+        # laar would count JSON as a wrong answer to a streaming request; octets may be a stream.
         streams = b'"stream":true' in self.requests[-1].body
         kind = "application/octet-stream" if streams else "application/json"
         headers = {"content-type": kind, **answer.headers, "x-upstream": self.address}

@@ -20,7 +20,7 @@ from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.telemetry.pools import PoolMetrics
 
-PROMPT = 40_000  # characters, which take a second to prefill by the plain assessor
+PROMPT = 40_000  # characters, whose prefill takes a second by the plain assessor's estimate
 
 
 class Fleet:

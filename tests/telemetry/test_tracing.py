@@ -19,7 +19,7 @@ def spans():
     "parent",
     [
         SAMPLED,
-        f"00-{TRACE}-{PARENT}-03",  # with unknown flags in addition
+        f"00-{TRACE}-{PARENT}-03",  # with additional, unknown flags
         f"cc-{TRACE}-{PARENT}-01",  # later versions
         f"cc-{TRACE}-{PARENT}-01-what-the-future-will-be-like",
     ],
@@ -56,7 +56,7 @@ def test_an_unsampled_parent_is_respected(flags):
     assert spans().join((), f"00-{TRACE}-{PARENT}-{flags}", "") is None
 
 
-def test_the_span_of_the_caller_takes_precedence_over_that_of_the_client():
+def test_the_callers_span_takes_precedence_over_the_clients():
     client = f"00-{'1' * 32}-{PARENT}-01"
     called = (("user-agent", "envoy"), ("traceparent", SAMPLED), ("tracestate", "a=b"))
     trace = spans().join(called, client, "c=d")
@@ -71,7 +71,7 @@ WRITTEN = st.text() | st.from_regex(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9
 
 @pytest.mark.long
 @given(parent=WRITTEN, state=st.text() | st.from_regex(r"(\w+=\w*,?)+"), called=st.booleans())
-def test_no_header_of_a_client_causes_an_error(parent, state, called):
+def test_no_client_header_causes_an_error(parent, state, called):
     caller = (("traceparent", parent), ("tracestate", state)) if called else ()
     trace = JOINED.join(caller, parent, state)
     assert trace is None or len(trace.trace_id) == 32

@@ -110,7 +110,7 @@ def single_shot(seed: int, windows: int) -> dict[str, float]:
             for name, weight in incumbent.items()
         }
         cost = bowl(candidate) * math.exp(rng.gauss(0, 0.1))
-        recent = [*recent, cost < lowest * 1.005][-8:]  # with the sign error of the publication
+        recent = [*recent, cost < lowest * 1.005][-8:]  # with the publication's sign error
         if recent[-1]:
             incumbent, lowest = candidate, cost
         if len(recent) == 8:
@@ -307,7 +307,7 @@ def test_a_clock_that_jumps_backwards_or_far_ahead_ends_no_window() -> None:
 
 
 def hoarding(weights: Weighting) -> tuple[float, float]:
-    """With less weight of the queue, tokens come slightly earlier, but answers end much later."""
+    """With less weight on the queue, tokens come slightly earlier, but answers end much later."""
     share = 1 / (1 + weights["queue"] / 0.05)
     return 1.136 - 0.035 * share, 2.46 + 10.1 * share
 

@@ -171,7 +171,7 @@ def test_an_ungraded_request_is_as_hard_as_the_unweighted_mean_task() -> None:
     assert row[0] / row[1] == pytest.approx(base[0] / base[1])
 
 
-def test_a_doubtful_match_changes_the_choice_but_not_the_estimated_difficulty() -> None:
+def test_a_doubtful_match_changes_the_choice_but_not_the_difficulty() -> None:
     tasks = np.array([[0.8, 0.9, 0.7], [0.3, 0.3, 0.1], [0.2, 0.1, 0.2]])
     table = task_table(tasks, np.full((3, 3), 1000.0), tasks.mean(axis=0), 0)
     for trust, weight in ((0.0, 0.0), (0.6, 0.22), (0.8, 0.67), (0.95, 0.98), (1.0, 1.0)):
@@ -210,7 +210,7 @@ def test_with_too_few_tasks_only_the_class_of_a_request_counts() -> None:
     assert CapabilityModel(artifact).guess(Features("en", 512), Said("x")).shares is None
 
 
-def test_questions_of_the_fit_are_excluded_from_the_evaluation() -> None:
+def test_questions_used_in_the_fit_are_excluded_from_the_evaluation() -> None:
     records = world(["sums", "poems"], 100)
     made = fitted(records, hold_out=0.25)
     read = parse_records([(lines(records), "records.jsonl")])
@@ -343,7 +343,7 @@ def test_no_figure_is_truncated_in_a_narrow_terminal_whatever_the_names(
 
 
 def test_a_long_task_name_is_truncated() -> None:
-    """With such a name the fit once failed, and advised to use fewer tasks."""
+    """With such a name the fit once failed, and advised using fewer tasks."""
     records = world(["sums", "code"], 60)
     for record in records:
         record["task"] += " and nothing else" * 20
@@ -391,7 +391,7 @@ def test_an_entry_without_an_answer_is_accepted_among_others(
     assert (len(read.outcomes), read.unreadable) == (2, 0)
 
 
-def test_a_question_in_parts_has_the_same_class_as_in_serving() -> None:
+def test_a_question_in_parts_has_the_same_class_as_when_serving() -> None:
     """For example, a document in one language is followed by a question in another."""
     parts = [{"type": "text", "text": text} for text in ("日本語の文書。" * 80, "Translate it.")]
     message = {"role": "user", "content": parts}

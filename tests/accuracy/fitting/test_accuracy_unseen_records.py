@@ -41,13 +41,13 @@ def test_ids_reused_in_another_task_are_different_questions() -> None:
     assert len({outcome.query_id for outcome in outcomes_of(*entries)}) == 10
 
 
-def test_the_id_of_a_question_is_independent_of_its_number_in_the_file() -> None:
+def test_a_questions_id_is_independent_of_its_number_in_the_file() -> None:
     entry: dict[str, object] = {"task": "one", "question": "Why?", "model": "a", "correct": True}
     first, second = (outcomes_of({**entry, "id": n})[0].query_id for n in (1, 2))
     assert first == second
 
 
-def test_a_text_has_the_same_language_as_in_serving() -> None:
+def test_a_text_has_the_same_language_as_when_serving() -> None:
     entry: dict[str, object] = {"task": "one", "model": "a", "correct": True, "language": "de"}
     assert outcomes_of({**entry, "question": "Warum?"})[0].language == "en"
     assert outcomes_of({**entry, "prompt_tokens": 9})[0].language == "de"
@@ -61,7 +61,7 @@ def samples(questions: int, each: int) -> list[dict[str, object]]:
     ]
 
 
-def test_repeated_answers_keep_their_ids_in_another_file_and_order() -> None:
+def test_repeated_answers_keep_their_ids_in_a_different_file_and_order() -> None:
     entries = samples(40, 3)
     ids = {outcome.query_id for outcome in outcomes_of(*entries)}
     assert len(ids) == 120
@@ -112,7 +112,7 @@ def test_a_model_with_only_a_few_right_answers_is_not_the_best_single_model() ->
 
 
 def test_equal_models_show_no_gain_in_accuracy_at_the_same_cost() -> None:
-    """Of many prices, one looks good by chance on the questions by which it is chosen."""
+    """One of many prices looks good by chance on the questions that were used to choose it."""
     gains = []
     names = tuple(f"m-{size}b" for size in (3, 7, 8, 13, 32, 34, 70, 72))
     sizes = np.array([3.0, 7, 8, 13, 32, 34, 70, 72])
@@ -172,7 +172,7 @@ def test_a_question_at_several_lengths_counts_once_per_length(form: str, files: 
     assert len({question_of(query_id) for query_id in by_question}) == 30
 
 
-def test_a_question_of_the_fit_is_excluded_at_all_lengths() -> None:
+def test_a_question_used_in_the_fit_is_excluded_at_all_lengths() -> None:
     entries = [entry for tokens in LENGTHS for entry in ladder("single", tokens)]
     fitted = fit(outcomes_of(*entries), created="x", data_sha256="x", hold_out=0.5).artifact
     assert fitted.fitted_on is not None
@@ -237,7 +237,7 @@ def test_answers_from_another_file_are_evaluated_even_if_they_look_alike() -> No
     assert judged(one + two).answers.sum() == kept_back + 700
 
 
-def test_a_few_answers_of_the_fit_are_excluded_from_the_evaluation() -> None:
+def test_a_few_answers_used_in_the_fit_are_excluded_from_the_evaluation() -> None:
     """The answers are so few that no question occurs twice in the file."""
     one = answers(1, 500)
     fitted = fit(parse_records([(one, "x")]).outcomes, created="x", data_sha256="x").artifact

@@ -47,7 +47,7 @@ def test_an_unchanged_piece_is_not_sent_back():
     assert answered(driver, ResponseBody(b"", True)) == [None]
 
 
-def test_the_model_name_of_the_client_is_restored():
+def test_the_clients_model_name_is_restored():
     driver = begun()
     (given_back,) = answered(driver, ResponseBody(b'data: {"model":"m1"}\n\n', False))
     assert given_back == b'data: {"model":"auto"}\n\n'
