@@ -64,7 +64,7 @@ PARTS: Mapping[str, Callable[[], Any]] = {
     "recording the request": lambda: patch.object(director, "take", lambda *_args: None),
     "the message for Envoy": lambda: patch.dict(ANSWERS, {AnswerBody: lambda _action: b""}),
 }
-"""Patches that leave a part out, by its name."""
+"""Patches that each leave out one part, by the name of the part."""
 
 
 async def measure() -> dict[str, float]:

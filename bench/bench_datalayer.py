@@ -122,7 +122,7 @@ asyncio.run(main())
 async def collecting(
     kind: type[Scraper] | type[Prober], port: int, path: str = ""
 ) -> tuple[float, float]:
-    """Return the CPU share of a core and visits per second for `ENDPOINTS` on loopback."""
+    """Return the share of a core used, and visits per second, for `ENDPOINTS` on loopback."""
     addresses = [f"127.0.0.{n + 1}:{port}" for n in range(ENDPOINTS)]
     specs = [
         EndpointSpec(

@@ -59,7 +59,7 @@ class Run:
 
 
 async def measure(directory: Path, *, kills: int, rate: float, pause_s: float, seed: int) -> Run:
-    """Kill the picker `kills` times under `rate` requests a second."""
+    """Kill the picker `kills` times under a load of `rate` requests a second."""
     run, rng, over = Run(), random.Random(seed), asyncio.Event()
     async with TestServer(_engine()) as one, TestServer(_engine()) as two:
         listen, *ports = free_ports(5)

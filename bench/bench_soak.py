@@ -1,8 +1,8 @@
 """Send a million requests with churn; check for memory growth, leaked counters and rising p99.
 
-One picker and one Envoy run with endpoints that answer at once at almost no cost, so that picker
-and Envoy carry the load. Endpoints come and go, settings are reloaded, clients hang up; every
-answer is checked. Prints the slope of memory over requests after the warm-up with its 95 %
+One picker and one Envoy run with endpoints that answer at once and cost almost nothing, so that
+picker and Envoy carry the load. Endpoints come and go, settings are reloaded, clients hang up;
+every answer is checked. Prints the slope of memory over requests after the warm-up with its 95 %
 interval, the counters at the end, p99 of the last tenth compared with the first tenth after the
 warm-up, and requests a second.
 

@@ -120,7 +120,7 @@ async def cpu(
 
 
 async def features(figures: Figures, share: float) -> None:
-    """Measure the CPU of laar's features one by one, relative to the random policy."""
+    """Measure the CPU cost of laar's features one by one, relative to the random policy."""
     with as_file(files("laar_lab.sim") / "data" / "laar-fleet.capability.json") as artifact:
         subjects = (
             laar_with("policy random", routing={"policy": "random"}),
@@ -241,7 +241,7 @@ async def streams(figures: Figures, count: int) -> None:
         await load.closed(WARM_UP_REQUESTS, AT_ONCE)
         load.close()
         before = one.picker_bytes()
-        body = bodies(500, stream=True)[0]  # a hundred fit into the window of a connection
+        body = bodies(500, stream=True)[0]  # a hundred fit into a connection's window
         async with hold_streams(one.url, count, body) as held:
             after = one.picker_bytes()
             open_bytes = (after - before) / max(1, held.answered)

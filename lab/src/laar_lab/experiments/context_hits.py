@@ -35,7 +35,7 @@ LOADS: dict[str, Callable[[int], list[list[int]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A load, caches and their capacity, and the hit rates it must reach and should reach."""
+    """A load, caches and their capacity, and the hit rates that must and should be reached."""
 
     load: str
     endpoints: int

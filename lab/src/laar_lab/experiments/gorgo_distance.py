@@ -1,4 +1,4 @@
-"""Gains and costs of the weight of the round trip, from an idle fleet to a busy one.
+"""Gains and costs of the round-trip weight, from an idle fleet to a busy one.
 
 A weight of 1 prices a second of round trip as a second. It is the default since decision 0014,
 whose cost charges a conversation for everything that moving it costs, so distance no longer needs a

@@ -3,9 +3,9 @@
 With physical weights (a millisecond is worth the tokens prefilled in it) a short cold prompt goes
 to the near endpoint, and a cached prefix far away is worth its round trip exactly if prefilling
 takes longer. GORGO's published weight, 0.276 tokens per millisecond, fails the second test by
-design: it prices 456 ms like 126 tokens, which take 13 ms to prefill. The default weights follow
-prefixes too, as a loaded fleet needs. If answers take a long time, the weighted round trip is
-within a near-tie of the total, so cold prompts go anywhere, as the second column shows.
+design: it prices 456 ms the same as 126 tokens, which take 13 ms to prefill. The default weights
+follow prefixes too, as a loaded fleet needs. If answers take a long time, the weighted round trip
+is small enough for a near-tie, so cold prompts go anywhere, as the second column shows.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def run_policies(
     policies: dict[str, Policy],
     prepare: Callable[[VirtualFleet], None] = lambda _fleet: None,
 ) -> dict[str, float]:
-    """Run like `run_one`, with other policies and a final change to the fleet."""
+    """Run like `run_one`, with different policies and a final change to the fleet."""
     fleet = VirtualFleet(sites_of(run.profile), picker_of(run), seed=run.seed, policies=policies)
     prepare(fleet)
     tally = Tally()
@@ -198,7 +198,7 @@ def results_table(results: Runs, title: str) -> Table:
 def below(
     ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], name: str
 ) -> Estimate:
-    """Return the mean reduction of ours relative to theirs, paired by seed."""
+    """Return by how much ours is lower than theirs on average, paired by seed."""
     return gain([run[name] for run in ours], [run[name] for run in theirs])
 
 

@@ -87,7 +87,7 @@ class CellResult:
 
     @property
     def ttca_s(self) -> float:
-        """Mean over the queries; without a correct answer, the time until giving up counts."""
+        """Mean over the queries; those without a correct answer count the time until giving up."""
         return float(self.latencies_s.sum() / len(self.correct))
 
     @property
@@ -97,7 +97,7 @@ class CellResult:
 
     @property
     def seconds_per_correct(self) -> float:
-        """All time spent, per correct answer."""
+        """Total time spent per correct answer."""
         return float(self.latencies_s.sum() / max(1, self.correct.sum()))
 
     def success_by(self, attempts: int) -> float:

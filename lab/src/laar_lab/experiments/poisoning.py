@@ -1,7 +1,7 @@
 """How much inverted reports harm the choice of a model.
 
 An artifact is fitted to some questions. Outcomes of every model are reported for others, a tenth of
-them inverted: at random over all reporters, or all those of one reporter in ten. The choice, the
+them inverted: at random over all reporters, or all reports of one reporter in ten. The choice, the
 model with the highest P(correct), is judged on a third set and compared with the choice after true
 reports. The hourly cap is lifted, so that it hides nothing.
 

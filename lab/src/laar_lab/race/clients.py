@@ -2,7 +2,7 @@
 
 Bodies represent the lab's prompts: each block of 16 tokens becomes a text made from its id, so
 prompts share as much text as they share blocks. Every text of a turn begins with a mark of that
-turn, so cache contents of earlier turns are of no use. Times are in the fleet's seconds.
+turn, so whatever earlier turns left in a cache is useless. Times are in the fleet's seconds.
 """
 
 from __future__ import annotations

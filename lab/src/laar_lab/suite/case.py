@@ -93,7 +93,8 @@ class Case:
     Args:
         name: name, unique in the suite.
         about: one-line description of the traffic.
-        role: `choose` for workloads used while shaping a policy, `judge` for those of the verdict.
+        role: `choose` for workloads used while shaping a policy, `judge` for those used for
+            verdicts.
         fleet: makes its endpoints.
         load: the load to send.
         minutes: minutes of virtual time.

@@ -1,4 +1,4 @@
-"""A day's traffic of a fleet: chats, coding agents, questions on documents, nightly batch jobs.
+"""A day of a fleet's traffic: chats, coding agents, questions about documents, nightly batch jobs.
 
 Each hour of the day is compressed into a minute at that hour's rate, so caches, sessions and
 restarts run at their real speed while the day passes faster. A chat that lasts six minutes

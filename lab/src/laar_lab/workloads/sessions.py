@@ -2,7 +2,7 @@
 
 `ChatShape` draws conversations like those of GORGO's traces: Poisson starts, a share of single
 questions, a geometric number of turns otherwise, log-normal pauses, lengths and growth. Two details
-decide how good baselines look. Conversations share a few system prompts, so a hash of a prompt's
+determine how good baselines look. Conversations share a few system prompts, so a hash of a prompt's
 first 256 tokens puts a third of them on one endpoint. And every prompt begins with the chat
 template's header, so each has a match.
 

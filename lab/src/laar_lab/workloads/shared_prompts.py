@@ -108,7 +108,7 @@ def questions(shape: Questions, rng: random.Random, duration_s: float) -> Iterat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShape:
-    """Jobs that send many questions on one fresh document at once, over a background stream.
+    """Jobs that each send many questions about a new document at once, over a background stream.
 
     Args:
         every_s: mean time between two jobs.

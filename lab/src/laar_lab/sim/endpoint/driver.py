@@ -29,7 +29,7 @@ MAX_BURST = 64
 """Most iterations to run without yielding to other tasks when behind."""
 
 MAX_LAG_S = 0.25
-"""Real seconds that the timeline may fall behind; any more, after a stall, is dropped."""
+"""Real seconds by which the timeline may fall behind; further lag, as after a stall, is dropped."""
 
 IDLE_LOAD = Load(
     running=0,

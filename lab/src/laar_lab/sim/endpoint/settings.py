@@ -65,7 +65,7 @@ class EndpointSettings:
         faults: initial faults; see `laar_lab.sim.endpoint.faults`.
         allow_fault_header: accept ``x-sim-fault`` and ``PUT /sim/faults``. Never enable this where
             others can reach the endpoint.
-        seed: seed of the draws of requests that a fault's share hits.
+        seed: seed for drawing the requests that a fault hits if it has a share.
     """
 
     model: str

@@ -100,7 +100,7 @@ class CostModel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearCost:
-    """Seconds as a sum of constants, for engines known only from measurements.
+    """Seconds as a sum of measured constants, for engines known only from measurements.
 
     Args:
         seconds_per_token: seconds per uncached prompt token; LAAR's c(m).
