@@ -68,7 +68,7 @@ PARTS: Mapping[str, Callable[[], Any]] = {
 
 
 async def measure() -> dict[str, float]:
-    """Return the median microseconds of a decision without each part, and without all."""
+    """Return the median microseconds of a decision without each part in turn, and without all."""
     picker = processor(COLD_ENDPOINTS)
     others = np.ones(CACHES_BYTES // 8)
     without: dict[str, Sequence[str]] = {"the whole decision": (), **{at: (at,) for at in PARTS}}

@@ -112,7 +112,7 @@ def speed() -> None:
 
 
 class Online:
-    """The program fed one request at a time; if it fails, the request keeps its order."""
+    """The program, fed one request at a time; if it fails, the request keeps its order."""
 
     def __init__(self) -> None:
         self._live = program()

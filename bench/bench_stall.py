@@ -110,7 +110,7 @@ class Row:
         rate: requests a second.
         after_s: seconds of load after the fault.
         long: whether answers take seconds.
-        undecided_s: target for the time that Envoy decides alone; None for no target.
+        undecided_s: target for how long Envoy may decide alone; None for no target.
     """
 
     strike: Strike

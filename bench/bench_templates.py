@@ -215,7 +215,7 @@ def bodies(kind: str, seed: int) -> Iterator[tuple[Api, bytes]]:
 
 
 def ids_of(api: Api, body: bytes, template: str) -> TokenIds:
-    """Return a prompt's tokens as the engine renders it."""
+    """Return the tokens of a prompt as rendered by the engine."""
     kind = MessagesBody if api is Api.MESSAGES else ChatBody
     return read_in_engine(kind, body).to_prompt(template).ids()
 

@@ -89,7 +89,7 @@ async def cpu(
     share: float,
     shapes: Sequence[str] = tuple(SHAPES),
 ) -> None:
-    """Measure the CPU of each subject for each kind of request and shape, alternately."""
+    """Measure each subject's CPU use for each kind of request and shape, alternately."""
     floor_name = next((one.name for one in subjects if one.argv is not None), "")
     for shape in shapes:
         async with _standing(shape, subjects) as stood:
@@ -141,7 +141,7 @@ async def features(figures: Figures, share: float) -> None:
 
 
 async def fleets(figures: Figures, share: float) -> None:
-    """Measure the CPU of a short request, and of scraping, with 1 to 1,000 endpoints."""
+    """Measure the CPU cost of a short request, and of scraping, with 1 to 1,000 endpoints."""
     sums = {}
     for count in (1, 10, 100, 1000):
         async with _standing("native", (LAAR,), count=count) as (one,):
@@ -167,14 +167,14 @@ async def fleets(figures: Figures, share: float) -> None:
 
 
 async def _cpu_of(one: Running, work: Awaitable[object]) -> float:
-    """Return the CPU seconds of a picker while awaiting `work`."""
+    """Return the CPU seconds that a picker uses while `work` is awaited."""
     before = one.spent_s()[0]
     await work
     return one.spent_s()[0] - before
 
 
 async def idle(figures: Figures, seconds: float) -> None:
-    """Measure the CPU of a picker without requests, which scrapes its endpoints."""
+    """Measure the CPU use of a picker without requests, which only scrapes its endpoints."""
     for count, most in ((100, 0.01), (1000, None)):
         async with _standing("native", (LAAR,), count=count) as stood:
             await _settled(stood[0])

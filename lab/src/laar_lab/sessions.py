@@ -12,7 +12,7 @@ due:
 A time that is null counts as missing.
 
 Equal ids mean the same prompt only within a session, as in the agent traces of kv-cache-tester. In
-a file with `timestamp`s, the format of Mooncake and GORGO, they mean it across sessions.
+a file with `timestamp`s, the format of Mooncake and GORGO, they do so across sessions too.
 """
 
 from __future__ import annotations

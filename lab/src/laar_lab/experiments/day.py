@@ -7,7 +7,7 @@ all are replaced one by one. Outages are not compressed: a crashed engine is dow
 half an hour of the day. So this day has far more trouble than a real one.
 
 Every rule runs in the same picker, which names two fallbacks to Envoy, learns health from outcomes
-and notices restarted engines. Only the choice differs.
+and notices restarted engines. Only the choice of endpoint differs.
 
 *Endpoints needed* is a separate run: the busiest hour, without incidents, on fewer and fewer
 endpoints until p95 TTFT exceeds `OBJECTIVE_S`. A binary search finds that number, assuming that

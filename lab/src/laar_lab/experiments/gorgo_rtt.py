@@ -98,8 +98,9 @@ def _cold_near(policy: Policy, seed: int, *, long_answers: bool = False) -> floa
 def _rightly(policy: Policy, seed: int, share: float) -> bool:
     """Return whether a distant cache is used exactly if that saves time.
 
-    Either choice is right if the two differ by less than the picker's near-ties. Some prompts are
-    sent first, so that the picker learns its engines' prefill times, which have no quadratic term.
+    Either choice is right if the two differ by less than the picker's margin for near-ties. Some
+    prompts are sent first, so that the picker learns its engines' prefill times, which have no
+    quadratic term.
     """
     fleet, rng = _fleet(policy, seed), random.Random(seed)
     for number in range(2, 2 + _LEARNED):

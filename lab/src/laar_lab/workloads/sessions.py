@@ -4,7 +4,7 @@
 questions, a geometric number of turns otherwise, log-normal pauses, lengths and growth. Two details
 determine how good baselines look. Conversations share a few system prompts, so a hash of a prompt's
 first 256 tokens puts a third of them on one endpoint. And every prompt begins with the chat
-template's header, so each has a match.
+template's header, so each prompt matches something.
 
 Times are the trace's schedule (an open loop): a turn does not wait for the previous answer.
 

@@ -2,8 +2,8 @@
 
 Bodies, statuses and timing of each route are those of a real vLLM 0.32. Prompts are never logged;
 there is no access log. There are two additions to vLLM: every response names its endpoint in
-``x-sim-endpoint``, and a request with an ``x-sim-body-sha256`` header gets the digest of its body
-as received under the same name.
+``x-sim-endpoint``, and a request with an ``x-sim-body-sha256`` header gets, under the same name,
+the digest of its body as received.
 """
 
 from __future__ import annotations

@@ -51,10 +51,10 @@ class EndpointSettings:
         round_trip_s: real seconds by which every answer is delayed, including metrics and health,
             to simulate distance.
         max_model_len: limit of prompt plus answer, in tokens.
-        scheduler: name of the engine's scheduler; None for the profile's. Only "priority" heeds
+        scheduler: name of the engine's scheduler; None for the profile's. Only "priority" respects
             `X-Vllm-Priority` and the body's `priority`, as in vLLM.
-        max_waiting: waiting requests in the engine above which more get 503; None for the engine's
-            default, far above what a client would wait for.
+        max_waiting: waiting requests in the engine above which further ones get 503; None for the
+            engine's default, far above what a client would wait for.
         num_blocks: KV blocks; None for as many as fit in the profile's memory.
         prefix_caching: whether to cache the prompts of earlier requests, as vLLM does by default.
         transfer_tokens_per_s: tokens of KV transferred per second, on the engine's clock, if

@@ -10,9 +10,9 @@ A decode waits for a pass through all pipeline stages, so the pass must fit the 
 the stages work on consecutive chunks.
 
 Admission follows the order strictly: if the most urgent waiting prompt finds no slot or blocks, the
-prompts behind it must wait, or a long one would starve under a stream of short ones. The cached
-part of a waiting prompt counts for its chunk but not for its place in the order: looking up every
-prompt's blocks in each iteration would cost more than the iteration.
+prompts behind it must wait; otherwise a long one would starve under a stream of short ones. The
+cached part of a waiting prompt counts for its chunk but not for its place in the order: looking up
+every prompt's blocks in each iteration would cost more than the iteration.
 """
 
 from __future__ import annotations
