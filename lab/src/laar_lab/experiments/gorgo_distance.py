@@ -19,7 +19,7 @@ from laar_lab.report import Report, Table, Value
 from laar_lab.workloads.sessions import WILDCHAT
 
 _CHATS = {4.6: 1.0, 3.1: 1.5, 2.3: 2.0, 0.8: 6.0}
-"""Conversations: requests per second, and the time scale of the trace that gives them."""
+"""Conversations: requests per second, and the time scale of the trace that yields this rate."""
 _TRAFFIC = {
     **{
         f"conversations, {rate} a second": Run(policy="laar", time_scale=scale)

@@ -1,7 +1,7 @@
 """Does the network term matter? One near and two far idle endpoints, decision by decision.
 
 With physical weights (a millisecond is worth the tokens prefilled in it) a short cold prompt goes
-to the near endpoint, and a cached prefix far away is worth its round trip exactly if prefilling
+to the near endpoint, and a cached prefix far away is worth its round trip if and only if prefilling
 takes longer. GORGO's published weight, 0.276 tokens per millisecond, fails the second test by
 design: it prices 456 ms the same as 126 tokens, which take 13 ms to prefill. The default weights
 follow prefixes too, as a loaded fleet needs. If answers take a long time, the weighted round trip
@@ -96,7 +96,7 @@ def _cold_near(policy: Policy, seed: int, *, long_answers: bool = False) -> floa
 
 
 def _rightly(policy: Policy, seed: int, share: float) -> bool:
-    """Return whether a distant cache is used exactly if that saves time.
+    """Return whether a distant cache is used if and only if that saves time.
 
     Either choice is right if the two differ by less than the picker's margin for near-ties. Some
     prompts are sent first, so that the picker learns its engines' prefill times, which have no

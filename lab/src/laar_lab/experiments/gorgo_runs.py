@@ -76,7 +76,7 @@ class Run:
     Args:
         policy: name of the policy.
         seed: seed of the trace and of the network; `on_seeds` sets it.
-        time_scale: factor on the times of the trace; 2 is half the load.
+        time_scale: factor on the times of the trace; 2 halves the load.
         minutes: minutes of the trace before scaling.
         profile: engine profile of the endpoints.
         shape: shape of the conversations.
@@ -162,7 +162,7 @@ def run_policies(
 
 
 def on_seeds(base: Run, seeds: Sequence[int], **changed: Any) -> list[Run]:
-    """Return the run for each seed, with changed fields."""
+    """Return the run for each seed, with these fields changed."""
     return [replace(base, seed=seed, **changed) for seed in seeds]
 
 

@@ -2,7 +2,7 @@
 
 A run is one contestant on one cell and seed: 50 held-out queries, 8 users, a fresh fleet. Engines
 are those of the simulated endpoint: the model's speeds, vLLM's scheduler, chunks of 2,048 tokens,
-the memory that an A100 has left with a 7B model.
+the memory that a 7B model leaves on an A100.
 
 There are two settings. In `repeat` a retry pays for its whole prompt again wherever it goes. In
 `cached` engines cache prompts (vLLM's default), so asking the model that was just wrong costs only

@@ -74,7 +74,7 @@ class _Question:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """P(correct) and verdicts on the judging questions, by question and model.
+    """P(correct) and verdicts on the questions for judging, by question and model.
 
     Args:
         predicted: P(correct).

@@ -99,7 +99,7 @@ class Load:
         ]
 
     def arrivals(self, rng: Random, duration_s: float) -> Iterator[Arrival]:
-        """Yield the requests in order of time."""
+        """Yield the requests in chronological order."""
         kinds = (
             (replace(_TALKS, requests_per_s=self.talks_per_s), "talk"),
             (replace(_DOCUMENTS, requests_per_s=self.documents_per_s), "document"),

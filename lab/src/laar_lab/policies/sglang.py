@@ -73,8 +73,8 @@ class Vetoed:
 
     Args:
         rule: the rule.
-        veto_waiting: scraped number of waiting requests from which an endpoint is overloaded.
-        veto_kv_usage: scraped share of the cache in use from which it is overloaded.
+        veto_waiting: scraped number of waiting requests at which an endpoint counts as overloaded.
+        veto_kv_usage: scraped share of the cache in use at which it counts as overloaded.
     """
 
     def __init__(

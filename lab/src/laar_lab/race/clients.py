@@ -106,7 +106,7 @@ class Asking:
 
 @dataclass(slots=True)
 class _Answer:
-    """The part of a streamed answer read up to now."""
+    """The part of a streamed answer that has been read so far."""
 
     status: int | None = None
     first_s: float | None = None

@@ -78,7 +78,7 @@ class Router:
 
 
 def named(text: str, programs: Path | None = None) -> Router:
-    """Return the router of a name: a policy of laar, a settings file, a proxy or a URL.
+    """Return the router with this name: a laar policy, a settings file, a proxy or a URL.
 
     Args:
         text: the name; a settings file ends in `.yaml`, options of a proxy follow a colon.

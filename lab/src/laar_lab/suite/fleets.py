@@ -1,4 +1,4 @@
-"""Fleets of the suite and of some experiments, and faulty knowledge about some of them."""
+"""Fleets of the suite and of some experiments, and wrong knowledge about some of them."""
 
 from __future__ import annotations
 

@@ -173,8 +173,8 @@ def replay(
         valve: see `routing`.
         interval_s: seconds between two requests, for the index's clock.
         order: a different way to order a request's documents, instead of `reorder`.
-        own_orders: number of best endpoints to also try with an order made for the endpoint, by an
-            index of the orders sent to it; in addition to `reorder`.
+        own_orders: number of the best endpoints for which an order of their own is also tried, made
+            by an index of the orders sent there; in addition to `reorder`.
         index_docs: capacity of the index, if different from that of all caches.
         forget_evicted: whether the index forgets orders that a cache has evicted.
     """

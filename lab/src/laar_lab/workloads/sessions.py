@@ -86,7 +86,7 @@ WILDCHAT = ChatShape(
 
 @dataclass(slots=True)
 class _Chat:
-    """A conversation: its ids up to now, and how many turns are left."""
+    """A conversation: its ids so far, and how many turns are left."""
 
     tape: array[int]
     base: int

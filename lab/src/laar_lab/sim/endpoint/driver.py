@@ -50,7 +50,7 @@ class Lost(StrEnum):
 
 
 class Flight:
-    """A job in the engine: its output up to now, and a way to wait for more.
+    """A job in the engine: its output so far, and a way to wait for more.
 
     Times are real (monotonic) seconds on the engine's timeline, unaffected by late wake-ups:
     `submitted_s` when it reached the engine, `started_s` and `first_s` when the iteration of its

@@ -37,13 +37,13 @@ class EndpointSettings:
 
     Args:
         model: name of the model, and its ``root`` in ``/v1/models``.
-        served_names: names that clients may request; answers have the first. Empty: the model's.
+        served_names: names that clients may request; answers have the first. Empty for the model's.
         host: address to listen on.
         port: port to listen on; 0 for a free one.
         profile: hardware and model to imitate, by name (`laar_lab.sim.engine.profile_names`) or by
             the path of a file. With a fleet model only its memory is used.
         fleet_model: a model of the fleet, for its speed and its accuracy on key-value look-ups.
-            None: answers are a fixed text.
+            None to answer with a fixed text.
         fleet: path of a fleet file; None for the packaged one.
         template: name of the chat template (`laar_lab.sim.endpoint.templates`).
         time_scale: real seconds per engine second; 0.05 runs twenty times faster than the imitated

@@ -2,7 +2,8 @@
 
 A cost model sees an iteration as a handful of sums (`Work`), so pricing one more chunk takes
 constant time and a scheduler can search for the chunk that fits. It also prices a decode-only
-iteration as a line in the context, so the engine can price a long stretch in closed form.
+iteration as a linear function of the context, so the engine can price a long stretch in closed
+form.
 """
 
 from __future__ import annotations

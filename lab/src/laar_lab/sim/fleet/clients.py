@@ -63,7 +63,7 @@ def replay_open(
 
     Args:
         fleet: a fresh fleet.
-        arrivals: requests in order of time; read when due.
+        arrivals: requests in chronological order; read when due.
         on_end: called with each request at its end; failed ones have a status other than 200.
         max_in_flight: the client's cap.
         on_refused: called with each request that flow control refuses; None without flow control.
@@ -127,7 +127,7 @@ class _OpenLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """A session's turns, one after the other.
+    """A session's turns, one after another.
 
     Args:
         session: session id.

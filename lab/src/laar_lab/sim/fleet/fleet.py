@@ -50,7 +50,7 @@ class VirtualFleet:
         settings: settings of the picker.
         seed: seed of the run.
         assessor: the picker's estimates for models; None for the engines' measured speeds.
-        policies: policies by name; None for fresh ones of the product.
+        policies: policies by name; None for new instances of the product's.
         flow: settings of the flow control in `enqueue`; None holds no requests.
         by_load: whether flow control also holds requests while every endpoint is full, not only
             turns whose context has no room in a cache.

@@ -43,7 +43,7 @@ class LinkProfile:
 
 
 class Link:
-    """A path in one run; must be queried at non-decreasing times."""
+    """A path in one run; it must be queried at non-decreasing times."""
 
     def __init__(self, profile: LinkProfile, rng: random.Random) -> None:
         self._profile = profile
