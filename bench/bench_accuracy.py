@@ -36,7 +36,7 @@ def _per_call_us(call: Callable[[], object]) -> float:
 
 
 def _whole_us() -> tuple[float, float]:
-    """Return p50 and p99 for features and Q of varied 400 KB prompts, with tasks found by words."""
+    """Return p50 and p99 for features and Q of varied 400 KB prompts, detecting tasks by words."""
     capability = CapabilityModel(parse_artifact(default_artifact(), source="default"))
     rng = np.random.default_rng(1)
     columns = [

@@ -3,17 +3,17 @@
 The stand is a real Envoy, two pickers sharing state through Redis or Valkey, and six endpoints of
 two models. Up to three faults from a seeded schedule are active at a time. Every request must end
 within its deadline with the correct answer or an error that states its reason. A failing endpoint
-may receive only trials. Afterwards counters must return to zero and memory to what it was, all
-endpoints must serve requests, and the pickers must share state again. Prints the number of faults,
-the requests by outcome, and the cost of each kind of fault compared with the quiet period of the
-same run.
+may receive only trials. Afterwards counters must return to zero and memory to its earlier level,
+all endpoints must serve requests, and the pickers must share state again. Prints the number of
+faults, the requests by outcome, and the cost of each kind of fault compared with the quiet period
+of the same run.
 
     python -m bench chaos
     python -m bench chaos --seconds 60 --seed 7 --shapes standalone --json chaos.json
 
 Setting the clock needs libfaketime (Debian: ``apt install libfaketime``); sharing needs
-redis-server or valkey-server and the extra `share`. Exit status: 0 if every promise held, 3 if one
-was broken.
+redis-server or valkey-server and the `share` extra. Exit status: 0 if every promise was kept, 3 if
+one was broken.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ def _names(stand: Stand) -> Names:
 
 
 async def _without_requests(stand: Stand, run: Run) -> list[str]:
-    """Return the endpoints without a right answer within `RECOVERY_S` of the last fault."""
+    """Return the endpoints that gave no right answer within `RECOVERY_S` of the last fault."""
     since_s = time.monotonic()
     missing = set(stand.addresses)
     while missing and time.monotonic() < since_s + RECOVERY_S:

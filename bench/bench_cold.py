@@ -64,11 +64,11 @@ PARTS: Mapping[str, Callable[[], Any]] = {
     "recording the request": lambda: patch.object(director, "take", lambda *_args: None),
     "the message for Envoy": lambda: patch.dict(ANSWERS, {AnswerBody: lambda _action: b""}),
 }
-"""Patches that leave a part out, by its name."""
+"""Patches that each leave out one part, by the name of the part."""
 
 
 async def measure() -> dict[str, float]:
-    """Return the median microseconds of a decision without each part, and without all."""
+    """Return the median microseconds of a decision without each part in turn, and without all."""
     picker = processor(COLD_ENDPOINTS)
     others = np.ones(CACHES_BYTES // 8)
     without: dict[str, Sequence[str]] = {"the whole decision": (), **{at: (at,) for at in PARTS}}

@@ -113,7 +113,7 @@ def hook_times() -> None:
         large = [
             body(frame, rng.sample(range(1000), 95), texts) for rng in map(random.Random, range(30))
         ]
-        for rng in map(random.Random, range(30, 36)):  # the first of a size grow the heap
+        for rng in map(random.Random, range(30, 36)):  # the first of each size grow the heap
             hook.commit(apply(body(frame, rng.sample(range(1000), 95), texts))[1], 999.0)
         times = []
         for given in large * 4:
@@ -216,7 +216,7 @@ def offline() -> None:
 
 
 def index_sizes() -> None:
-    """Time the offline build; the paper's table 3c has 100,000 contexts in 688 s on a GPU."""
+    """Time the offline build; in the paper's table 3c, 100,000 contexts take 688 s on a GPU."""
     for requests in (512, 4096, 12_000, 100_000):
         load = rag.topic(0, requests=requests, topics=max(50, requests // 40))
         start = time.process_time()

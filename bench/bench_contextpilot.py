@@ -1,8 +1,8 @@
 """Compare laar's ContextPilot library and hook with the published program, in one run.
 
-Needs the package `contextpilot` (`pip install 'laar[bench]'`); prints SKIPPED without it.
-Times are CPU time including child processes, which excludes other work on the machine. The program
-prints on its hot path; its output is captured, which costs it less than a terminal would.
+Needs the `contextpilot` package (`pip install 'laar[bench]'`); prints SKIPPED without it. Times are
+CPU time including child processes, which excludes other work on the machine. The program prints on
+its hot path; its output is captured, which costs less than printing to a terminal.
 """
 
 from __future__ import annotations
@@ -112,11 +112,11 @@ def speed() -> None:
 
 
 class Online:
-    """The program fed one request at a time; if it fails, the request keeps its order."""
+    """The program, fed one request at a time; if it fails, the request keeps its order."""
 
     def __init__(self) -> None:
         self._live = program()
-        self._numbers: dict[int, int] = {}  # ids in order of appearance, as it numbers strings
+        self._numbers: dict[int, int] = {}  # ids by first appearance, as in the program
         self.faults = 0
 
     def order(self, docs: Sequence[int]) -> list[int]:

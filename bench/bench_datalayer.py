@@ -122,7 +122,7 @@ asyncio.run(main())
 async def collecting(
     kind: type[Scraper] | type[Prober], port: int, path: str = ""
 ) -> tuple[float, float]:
-    """Return the CPU share of a core and visits per second for `ENDPOINTS` on loopback."""
+    """Return the share of a core used, and visits per second, for `ENDPOINTS` on loopback."""
     addresses = [f"127.0.0.{n + 1}:{port}" for n in range(ENDPOINTS)]
     specs = [
         EndpointSpec(
@@ -194,7 +194,7 @@ class Cluster(Nowhere):
 
 
 async def pods(port: int) -> None:
-    """Measure listing 5,000 pods, and watching them while nothing changes."""
+    """Measure the cost of listing 5,000 pods, and of watching them while nothing changes."""
     gc.freeze()  # like a server after start-up: modules are never garbage
     sink = Cluster()
     collector = KubernetesEndpoints(
@@ -224,7 +224,7 @@ async def pods(port: int) -> None:
 
 @contextmanager
 def served(script: str, given: bytes = b"") -> Iterator[int]:
-    """Run a server in another process, so that its CPU is not counted; yield its port."""
+    """Run a server in a separate process, so that its CPU is not counted; yield its port."""
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as server:

@@ -67,7 +67,7 @@ METADATA = (("te", "trailers"), ("user-agent", "envoy"), ("x-forwarded-for", "10
 
 
 class Caller:
-    """A transport for an exchange that keeps the answers."""
+    """An exchange's transport, which keeps the answers."""
 
     def __init__(self) -> None:
         self.answers: list[bytes] = []
@@ -139,7 +139,7 @@ def processor(endpoints: int) -> ExternalProcessor:
     )
     director.watch(metrics.decided)
     director.later = asyncio.get_running_loop().call_soon
-    parts: Any = SimpleNamespace(  # of a picker, without those that only report
+    parts: Any = SimpleNamespace(  # a picker's, except those that only report
         director=director,
         settings=SimpleNamespace(stream=StreamSettings(), flow=Flow(), routing=Routing()),
         sampler=Sampler(0.0, every_s=1.0, rng=rng),

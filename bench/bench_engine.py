@@ -65,7 +65,7 @@ def throughput(name: str, rate: float, *, merge: bool, requests: int = 2000) -> 
 
 
 def decision(waiting: int) -> None:
-    """Print the time of one iteration of Medha's scheduler with many waiting requests."""
+    """Print how long an iteration of Medha's scheduler takes with many waiting requests."""
     profile = load_profile("medha-8b-a100")
     profile = replace(profile, settings=replace(profile.settings, max_num_seqs=64))
     engine = build_engine(profile)

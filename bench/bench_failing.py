@@ -2,16 +2,16 @@
 
 Each row sends 1,500 requests through a real Envoy in both shapes, with default settings. The load
 is an open loop, a Poisson process of 30 a second, so requests keep coming while the fleet hangs.
-The fault begins after a short warm-up with a fresh picker. p95 is compared with the same fleet
-without the fault, in the same run. laar is compared with two of its policies (least loaded, random)
-and, if installed, with the complete proxies SMG and vLLM router.
+The fault begins after a short warm-up with a fresh picker. p95 is compared with that of the same
+fleet without the fault, in the same run. laar is compared with two of its policies (least loaded,
+random) and, if installed, with the complete proxies SMG and vLLM router.
 
     python -m bench failing
     python -m bench failing --subjects laar --shapes standalone --rows 503,hang --json failing.json
     python -m bench failing --subjects laar --rate 100 --rows html,empty
 
-Install the proxies in a separate virtual environment, passed as ``--proxies``, since they need old
-libraries: ``pip install 'smg>=1.13' 'vllm-router>=0.1.17'``. Exit status: 0 if laar met all its
+Since the proxies need old libraries, install them in a separate virtual environment and pass it as
+``--proxies``: ``pip install 'smg>=1.13' 'vllm-router>=0.1.17'``. Exit status: 0 if laar met all its
 targets, 3 if it missed one.
 """
 
@@ -316,7 +316,7 @@ class _Bench:
         return run
 
     async def _heal(self, heals: Healing, run: Run) -> None:
-        """Heal the endpoint, and wait until it gets its share of the load in a window."""
+        """Heal the endpoint, and wait until it gets its share of the load within one window."""
         await asyncio.sleep(heals.after_s)
         run.failed_trials, _ = await self._stand.faults_seen(0)
         await self._stand.set_faults(0)

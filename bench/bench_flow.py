@@ -35,7 +35,7 @@ def chunk_seconds(chunk_tokens: int, context_tokens: int) -> float:
 
 
 class Batch:
-    """An additive model of batch time, including 4 ms of decodes."""
+    """An additive model of batch time, including 4 ms for decodes."""
 
     def __init__(self) -> None:
         self.seconds = 0.004

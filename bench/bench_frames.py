@@ -1,8 +1,9 @@
-"""Measure CPU per call of the ext_proc port, with and without the HTTP/2 library for frames.
+"""Measure CPU per call of the ext_proc port, with and without a library for HTTP/2 frames.
 
-No socket, no decision: the bytes that Envoy sends for a request are passed to a connection in this
-process, in reads of up to 256,000 bytes like uvloop's. A method answers with 300 bytes, or echoes
-the body as the gateway shape does. The sides alternate, so that ratios hold on a busy machine.
+There is no socket and no decision: the bytes that Envoy sends for a request are passed to a
+connection in this process, in reads of up to 256,000 bytes like uvloop's. A method answers with 300
+bytes, or echoes the body as the gateway shape does. The two variants alternate, so that ratios hold
+on a busy machine.
 
     python -m bench frames
 """

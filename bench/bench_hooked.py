@@ -1,7 +1,7 @@
 """Compare the picker's time for a body of real text with and without the context hook.
 
-Prompts of frameworks with six and forty chunks of real text pass alternately through two pickers
-that differ only in the hook: real messages and the real processor, without the transport
+Framework prompts with six and forty chunks of real text pass alternately through two pickers that
+differ only in the hook: real messages and the real processor, without the transport
 (`bench.bench_decision`). Each request is answered, so that the hook learns from it. Times are CPU
 time of the process, the median of `SCORED` requests after `LEARNT`. The first ratio is for the time
 from the body to its answer, the second for all messages of a request and the hook's work after
@@ -40,7 +40,7 @@ TARGET = 1.3
 
 
 def picker(due: list[Callable[[], None]], *, hooked: bool) -> ExternalProcessor:
-    """Return a picker of five endpoints that queues its work after sending in `due`."""
+    """Return a picker of five endpoints; it queues the work to do after sending in `due`."""
     made = processor(5)
     if hooked:
         route = {"name": "rag", "mode": "on", "holdout_share": 0.0}
@@ -56,7 +56,7 @@ def picker(due: list[Callable[[], None]], *, hooked: bool) -> ExternalProcessor:
 async def spent(
     at: ExternalProcessor, due: list[Callable[[], None]], messages: Sequence[bytes]
 ) -> tuple[float, float]:
-    """Return the CPU seconds from the body to its answer, and of the whole request."""
+    """Return the CPU seconds from the body to its answer, and for the whole request."""
     caller = Caller()
     exchange = Exchange(at, cast(Call, caller))
     answer = whole = 0.0
@@ -74,7 +74,7 @@ async def spent(
 
 
 async def measured(name: str, count: int) -> tuple[int, list[tuple[float, float]]]:
-    """Return a body's size in bytes, and median times in microseconds as pairs of off and on."""
+    """Return a body's size in bytes, and median times in microseconds without and with the hook."""
     rng = random.Random(1)
     pool = corpora.chunks("pages", CHUNKS, rng)
     due: list[Callable[[], None]] = []

@@ -59,7 +59,7 @@ class Run:
 
 
 async def measure(directory: Path, *, kills: int, rate: float, pause_s: float, seed: int) -> Run:
-    """Kill the picker `kills` times under `rate` requests a second."""
+    """Kill the picker `kills` times under a load of `rate` requests a second."""
     run, rng, over = Run(), random.Random(seed), asyncio.Event()
     async with TestServer(_engine()) as one, TestServer(_engine()) as two:
         listen, *ports = free_ports(5)
@@ -72,7 +72,7 @@ async def measure(directory: Path, *, kills: int, rate: float, pause_s: float, s
                 try:
                     await _back(run, process)
                     for kept in (run.failed, run.decided, run.undecided):
-                        kept.clear()  # discard the start-up
+                        kept.clear()  # discard what was seen during startup
                     for _ in range(kills):
                         await asyncio.sleep(pause_s)
                         _serving(process, ports[0]).send_signal(signal.SIGKILL)

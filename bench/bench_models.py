@@ -71,7 +71,7 @@ class Case:
     """A request as bytes.
 
     Args:
-        name: what is unusual about it, for display.
+        name: what is unusual about the request, for display.
         meant: model that the client means; None if ambiguous.
         head: request line and headers, except those for the body's length.
         body: the body.
@@ -197,7 +197,7 @@ def _part(name: str, value: bytes, file: bool = False, quoted: bool = True) -> b
 def _form(
     model: str, other: str, rng: random.Random, size: int
 ) -> tuple[str, str | None, bytes, bytes]:
-    """Return the oddity, the model meant, the content type and the body of a form."""
+    """Return what is odd about a form, the model meant, the content type and the body."""
     boundary = rng.choice([b"b", b"----WebKitFormBoundaryAbC1", b"x" * 70, b"a'(b)+_,-./:=?"])
     odd = rng.choice(["model first", "model last", "two", "unquoted", "a decoy", "as file", "none"])
     file = _part("file", b"R" * size, file=True)
@@ -290,7 +290,7 @@ def read_model(kind: str, body: bytes) -> str | None:
             named = part.get_param("name", header="content-disposition") == "model"
             if named and part.get_filename() is None:
                 payload = part.get_payload(decode=True)
-                assert isinstance(payload, bytes)  # of a part that is not multipart itself
+                assert isinstance(payload, bytes)  # true of a part that is not itself multipart
                 found = payload.decode("utf-8", "replace").strip("\r\n")
         return found
     try:
@@ -302,7 +302,7 @@ def read_model(kind: str, body: bytes) -> str | None:
 
 
 class Engine:
-    """An engine that always answers 200, with the names it serves and the name it read."""
+    """An engine that always answers 200, and records the name it read."""
 
     def __init__(self, address: str, served: tuple[str, ...]) -> None:
         self._address = address
@@ -422,7 +422,7 @@ async def _client(port: int, todo: Iterator[int], found: Found, trusted: bool) -
         found.ends[end] += 1
         if wrong:
             found.wrong.append(f"{number}: {case.name}: {wrong}")
-        if not head.startswith(b"HTTP/1.1 200"):  # Envoy may close, or leave some unread
+        if not head.startswith(b"HTTP/1.1 200"):  # Envoy may close, or not read everything
             writer.close()
             writer = None
     if writer is not None:

@@ -1,10 +1,10 @@
 """Measure CPU, latency and memory of a picker, compared with a picker that does nothing.
 
-Everything runs through a real Envoy, on loopback, with instant endpoints. Subjects of one part
-alternate, so ratios hold where absolute times do not. The no-op picker shows the cost of gRPC and
-JSON parsing in Python. In the native shape it runs behind an Envoy that sends the request's headers
-first, as pickers are usually configured, and also behind laar's configuration, which saves that
-message. A run takes about eight minutes on two idle cores.
+Everything runs through a real Envoy, on loopback, with instant endpoints. Within a part the
+subjects alternate, so ratios hold even if absolute times do not. The no-op picker shows the cost of
+gRPC and JSON parsing in Python. In the native shape it runs behind an Envoy that sends the
+request's headers first, as is usual for pickers, and also behind laar's configuration, which avoids
+that message. A run takes about eight minutes on two idle cores.
 
     cpu        requests of 1 KB to 1 MB, and answers of 1 and 200 chunks, in both shapes: Envoy
                alone, the no-op picker, laar, and other pickers (--peer)

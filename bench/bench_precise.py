@@ -2,11 +2,11 @@
 
 The simulator's block pools of eight engines (1,600 blocks of 16 tokens) serve conversations through
 the picker, and some turns that bypass it. "Believed" is the share of a prompt that the picker
-expects to be cached, "found" the share in the pool. "Found" differs between the variants, since
-requests go where they are believed to be cached. The text index alone is corrected by the usage
-that answers report. Targets with events that name the request: means within 1 point if all turns
-pass through the picker, and decisions at most 1.3 times as long. Blocks of a turn that bypasses the
-picker are not learned, so that part of the next prompt does not match.
+expects to be cached, "found" the share that is in the pool. "Found" differs between the variants,
+since requests go where they are believed to be cached. The text index alone is corrected by the
+usage that answers report. Targets with events that name the request: means within 1 point if all
+turns pass through the picker, and decisions at most 1.3 times as long. Blocks of a turn that
+bypasses the picker are not learned, so that part of the next prompt does not match.
 """
 
 from __future__ import annotations

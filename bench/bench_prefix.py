@@ -1,9 +1,8 @@
-"""Measure the prefix index: time of hashing, insert and match, memory per block, 10^6 requests.
+"""Measure the prefix index: time to hash, insert and match, memory per block, 10^6 requests.
 
-Targets: hashing 400 kB under 100 us if most of it was hashed before;
-insert plus match of 400 kB against 100 endpoints under 150 us (median); 1,000 endpoints at most
-twice the time of 10; at most 100 bytes per cached block; 10^6 requests of churning sessions within
-the memory limit.
+Targets: hashing 400 kB in under 100 us if most of it was hashed before; inserting and matching 400
+kB against 100 endpoints in under 150 us (median); 1,000 endpoints at most twice the time of 10; at
+most 100 bytes per cached block; 10^6 requests of churning sessions within the memory limit.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def _conversation(seed: int, size: int, turns: int) -> list[Chain]:
 def _insert_and_match(slots: int, holders: int) -> tuple[float, float]:
     """Time insert and match of 400 kB; `holders` endpoints know each conversation to some depth.
 
-    The worst case is that all endpoints hold it, which splits it into many pieces.
+    In the worst case all endpoints hold it, which splits it into many pieces.
     """
     index, rng = PrefixIndex(slots), random.Random(2)
     conversations = [_conversation(seed, PROMPT_BYTES, TURNS) for seed in range(8)]

@@ -1,10 +1,10 @@
 """Measure the context hook on prompts as frameworks send them, with chunks of real text.
 
 Prints for each template and corpus: the share of documents found after `LEARNT` requests (0 for a
-body with more found than it has), the share of bodies with all documents found, the number of
-documents cut (chunks contiguous in the received body but not in the sent one), and the cached share
-of the prompts with the hook off and on. Bodies whose order matters follow. Seeds are fixed, but the
-salt of hashes is not, so shares vary by a few hundredths between runs.
+body in which more were found than it has), the share of bodies with all documents found, the number
+of documents cut (chunks contiguous in the received body but not in the sent one), and the cached
+share of the prompts with the hook off and on. Bodies whose order matters follow. Seeds are fixed,
+but the salt of hashes is not, so shares vary by a few hundredths between runs.
 
     python -m bench prompts [NAME ...] [--chunks 300 --learnt 500]
 """
@@ -94,7 +94,7 @@ def cut(chunks: list[str], before: str, after: str) -> int:
 def cell(
     name: str, corpus: str, *, chunks: int = CHUNKS, learnt: int = LEARNT, seed: int = 7
 ) -> tuple[float, float, int, int, float, float]:
-    """Measure one template and corpus: documents and bodies seen, moved, cut, cached off and on."""
+    """Measure one template and corpus; the module's docstring describes the figures."""
     rng = random.Random(f"{corpus}/{seed}")
     pool = corpora.chunks(corpus, chunks, rng)
     if name == TITLED:

@@ -1,4 +1,4 @@
-"""Count the calls of laar's functions for a typical request, and the moves between packages.
+"""Count the calls to laar's functions for a typical request, and the moves between packages.
 
 A typical request is a chat of a few KB in the native shape, with ten endpoints, default settings
 and an answer that is not sampled. The count runs from the bytes of Envoy's connection to the bytes

@@ -4,7 +4,7 @@ An open loop sends requests through a real Envoy, so that a stall never delays t
 Each row has a picker with default settings and five endpoints. In the `stop` rows the picker stops
 for good and answers are short, which tests new requests. In the others each answer streams for
 about five seconds, which also tests answers in flight. A request is lost if its client gets an
-error or a truncated answer. The shape `full duplex` represents gateways other than laar's, and has
+error or a truncated answer. The `full duplex` shape represents gateways other than laar's, and has
 no target.
 
     stop 30, 100, 300     SIGSTOP at this many requests a second, with bodies up to 64 KB
@@ -12,7 +12,7 @@ no target.
     starved               the picker runs for a tenth of 20 s, 50 ms at a time
     kill                  SIGKILL, then restarted
     restart               SIGTERM, then restarted
-    mute                  its port accepts connections and never answers
+    mute                  the picker's port accepts connections and never answers
 
     python -m bench stall
     python -m bench stall --rows "pause 2,kill" --shapes gateway --json stall.json
@@ -110,7 +110,7 @@ class Row:
         rate: requests a second.
         after_s: seconds of load after the fault.
         long: whether answers take seconds.
-        undecided_s: target for the time that Envoy decides alone; None for no target.
+        undecided_s: target for how long Envoy may decide alone; None for no target.
     """
 
     strike: Strike
@@ -151,7 +151,7 @@ def _end(number: int) -> Strike:
 
 
 async def _mute(stand: Stand, _run: Run) -> None:
-    """Replace the picker by a silent listener, such as a proxy without a backend."""
+    """Replace the picker with a silent listener, such as a proxy without a backend."""
     await stand.pickers[0].end(signal.SIGKILL)
     host, _, port = stand.settings(0)["listen"]["ext_proc"].rpartition(":")
     async with _mute_port(host, int(port)):

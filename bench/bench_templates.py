@@ -4,8 +4,9 @@ Nine kinds of agent traffic pass through the picker to two engines, which render
 simulator's templates into blocks of 16 tokens. Believed is the share of all prompt tokens that the
 picker expects to be cached at the chosen endpoint, found the share that was, as counted by
 `laar_prefix_believed_tokens_total` and `laar_prefix_found_tokens_total`. The template was probed
-through ``/tokenize``. The column `learned` has the differences if the picker learns it from
-reported usage alone, and the learning phase counts. Target: within 3 points in each probed cell.
+through ``/tokenize``. The `learned` column shows the differences if the picker learns the template
+from reported usage alone; they include the learning phase. Target: within 3 points in each probed
+cell.
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ def bodies(kind: str, seed: int) -> Iterator[tuple[Api, bytes]]:
 
 
 def ids_of(api: Api, body: bytes, template: str) -> TokenIds:
-    """Return a prompt's tokens as the engine renders it."""
+    """Return the tokens of a prompt as rendered by the engine."""
     kind = MessagesBody if api is Api.MESSAGES else ChatBody
     return read_in_engine(kind, body).to_prompt(template).ids()
 

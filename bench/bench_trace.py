@@ -1,6 +1,6 @@
 """Measure time and memory of reading a trace of ten million lines; memory must not grow.
 
-The lines come through a pipe, since the file would take a gigabyte; `laar lab replay` reads them
+The lines come through a pipe, since a file would take up a gigabyte; `laar lab replay` reads them
 the same way. tests/sim/test_fleet_run.py checks that the fleet's memory does not grow either.
 """
 

@@ -1,4 +1,4 @@
-"""Race laar with other routers on real vLLM engines, on this machine's CPU, with real traffic.
+"""Race laar against other routers on real vLLM engines, on this machine's CPU, with real traffic.
 
 Two vLLM engines serve one small model with random weights. Each has one thread and prefills some
 3,500 tokens a second. The traffic is real (Mooncake's chats, sessions of coding agents), with
@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[1]
 VLLM = ROOT / ".venv-vllm/bin/python"
 READY_S = 300.0
 BLOCKS = 1900
-"""Cached blocks of 16 tokens at each engine. Both engines together hold ten mean agent contexts."""
+"""Cached blocks of 16 tokens at each engine. Together they hold ten average agent contexts."""
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -83,7 +83,7 @@ class Load:
 
     Args:
         about: title in a figure.
-        file: name of the traffic's file.
+        file: name of the traffic file.
         divisor: divisor of its lengths, a power of two.
         options: further options of `laar race`.
         rivals: the other routers.

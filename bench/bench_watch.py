@@ -184,7 +184,7 @@ async def _tracing() -> None:
         prepared.append((name, runner, exchanges))
     took: dict[str, list[float]] = {name: [] for name in kinds}
     for turn in range(2000):
-        random.shuffle(prepared)  # the runner after one with spans finds a cold cache
+        random.shuffle(prepared)  # whichever runs after one with spans finds a cold cache
         for name, runner, exchanges in prepared:
             began = time.thread_time()
             await time_answer(runner.processor, exchanges[turn % DISTINCT])

@@ -1,4 +1,4 @@
-"""Figures of a benchmark: printed as they are measured, and compared with their targets."""
+"""Benchmark figures: printed as they are measured, and compared with their targets."""
 
 from __future__ import annotations
 

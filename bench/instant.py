@@ -4,10 +4,10 @@ They parse just enough HTTP/1.1 to accept requests from Envoy or a scraper, and 
 unlimited concurrency. An answer is one JSON text, N events for `?chunks=N`, or one event and no end
 for `?chunks=0`.
 
-A request with the header `x-talk` is a turn of a conversation. Its answer is delayed by the prefill
+A request with an `x-talk` header is a turn of a conversation. Its answer is delayed by the prefill
 of the uncached part. Without the delay, a picker would learn that prefill is free and rightly send
 each turn to the least busy endpoint. Each endpoint remembers the last turn of each conversation;
-the header `x-hit` says whether it had the previous turn.
+the `x-hit` header says whether it had the previous turn.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A minimal endpoint picker, as the baseline for laar's CPU.
 
 It parses each body with orjson and sends every request to the same endpoints, in both body modes.
-It has no state, no policy, no metrics, and prebuilt answers, so its cost is that of gRPC and JSON
-parsing. With `--h2` it runs on laar's HTTP/2 server instead of grpc.aio, which is the least that
-laar could cost.
+It has no state, policy or metrics, and its answers are prebuilt, so its cost is that of gRPC and
+JSON parsing. With `--h2` it runs on laar's HTTP/2 server instead of grpc.aio, which shows the least
+that laar could cost.
 
     python -m bench.noop_picker --port 9002 --endpoint 127.0.0.1:8000
 """

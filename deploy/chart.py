@@ -41,7 +41,7 @@ def pack(directory: Path, image: str = "") -> Path:
 
     Args:
         directory: output directory.
-        image: repository of the image; empty for the one in values.yaml.
+        image: image repository; empty for the one in values.yaml.
     """
     files = chart_files()
     if image:

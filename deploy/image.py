@@ -30,7 +30,7 @@ PYTHON = "3.11"
 """Python version of the base images: Debian 12, and `python:3.11-slim-bookworm`."""
 
 _OF_OLD_PYTHON = ("async-timeout>=4.0.3",)
-"""Requirements of redis on Python before 3.11.3; Debian has 3.11.2."""
+"""Requirements of redis on Pythons before 3.11.3; Debian has 3.11.2."""
 
 _BASE_PACKAGES = ("python3", "python3-venv", "ca-certificates")
 _LEFT_OUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")

@@ -2,7 +2,7 @@
 
 Prints the lines and statements of `laar` (without laar-lab and generated code), the lines of data
 that its modules read (`*.yaml`, `*.txt`), the modules and lines that a serving process loads, and
-the number of settings on the reference page. Lower a limit when its figure has fallen.
+the number of settings on the reference page. When a figure falls, lower its limit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ print(*(m.__file__ for n, m in sys.modules.items() if n.split(".")[0] == "laar")
 
 
 def figures() -> dict[str, int]:
-    """Return the figures by name of their limit."""
+    """Return the figures by the names of their limits."""
     texts = [
         path.read_text("utf-8")
         for path in PACKAGE.rglob("*.py")

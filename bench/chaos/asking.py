@@ -81,7 +81,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """The models that may answer each requested name.
+    """The models that may answer requests for each name.
 
     Args:
         model_at: the model of each endpoint, by address.

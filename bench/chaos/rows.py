@@ -110,11 +110,11 @@ class Row:
         faults: faults of one endpoint, or of all with `everywhere`.
         everywhere: whether all endpoints have the faults.
         poison: fault of every endpoint for half of the requests, in addition to `faults`.
-        signal: signal to send to a picker instead of an endpoint's fault.
+        signal: signal to send to a picker, in rows without a faulty endpoint.
         stopped_s: seconds until a stopped picker continues or a dead one is restarted.
         heals: how the endpoint heals; None if it does not.
         rate_per_s: requests a second; None for the run's rate.
-        target, gateway: target as text, and its test; `gateway` if the gateway shape's differs.
+        target, gateway: target as text, and its test; `gateway` if that shape has a different one.
     """
 
     name: str
@@ -132,7 +132,7 @@ class Row:
 LEARNING_S = 2.0
 """Seconds after which a fault should be detected."""
 IN_FLIGHT_S = 0.1
-"""Seconds after a picker's end in which requests may still have been sent to it."""
+"""Seconds after a picker has ended during which requests may still have been sent to it."""
 
 
 def _nothing(run: Run) -> bool:
@@ -140,7 +140,7 @@ def _nothing(run: Run) -> bool:
 
 
 def _nothing_new(run: Run) -> bool:
-    """Return whether only requests passing through the picker at its end were lost."""
+    """Return whether only requests passing through the picker when it ended were lost."""
     return all(e.began_s <= run.fault_s + IN_FLIGHT_S and e.status != 503 for e in run.lost)
 
 

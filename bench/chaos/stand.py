@@ -1,6 +1,6 @@
 """A fleet on loopback for fault injection: endpoints, pickers and Envoy as child processes.
 
-Two pickers run behind one Envoy, at two loopback addresses with equal ports, so that the
+Two pickers run behind one Envoy, at two loopback addresses with the same ports, so that the
 bootstrap's picker settings apply to both. The first one writes Envoy's endpoints file.
 """
 
@@ -61,7 +61,7 @@ class Plan:
         shape: shape of Envoy's bootstrap.
         pickers: number of pickers, 0 to 2.
         time_scale: real seconds per simulated second of the engines.
-        settings: settings of the pickers, by section, besides addresses and files.
+        settings: settings of the pickers, by section, other than addresses and files.
         all_files: whether to give the pickers an artifact and a decision log.
         engines: module that runs the endpoints; None if the caller runs them at the stand's
             addresses before it starts.
@@ -154,7 +154,7 @@ class Stand:
             self.write(self.settings_file(index), yaml.safe_dump(document, sort_keys=False))
 
     def members(self, *, without: Sequence[int] = ()) -> str:
-        """Return the text of an endpoints file, without some endpoints."""
+        """Return the text of an endpoints file that leaves out some endpoints."""
         labels = self.plan.labels or ({},) * len(self.by_address)
         endpoints = [
             {"address": address, "models": list(endpoint.known), "labels": dict(labels[index])}
@@ -291,7 +291,7 @@ class Stand:
                 await asyncio.sleep(_POLL_S)
 
     async def replace_envoy(self, *, drain_s: float) -> None:
-        """Replace Envoy by a new one; the old one drains its requests first."""
+        """Replace Envoy with a new one; the old one drains its requests first."""
         old, admin_url = self.envoy, self._envoy_admin
         assert old is not None
         await self.start_envoy()
@@ -380,7 +380,7 @@ async def standing(
         deadline_s: seconds until its processes are killed, even if this process hangs.
         before: called before anything starts, when the addresses are known.
 
-    The environment variable LAAR_STAND_LOGS names a folder to keep the processes' logs in.
+    The environment variable LAAR_STAND_LOGS names a folder in which to keep the processes' logs.
 
     Raises:
         RuntimeError: a process did not start; the message includes the end of its log.

@@ -1,4 +1,4 @@
-"""Troubles of the store through which pickers share state; none may cost a request."""
+"""Troubles of the store through which pickers share state; none of them may cost a request."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ STORE_TROUBLES = tuple(
 
 
 async def apart(stand: Stand, within_s: float) -> list[str]:
-    """Return the pickers that still do not share with all others after `within_s`."""
+    """Return the pickers that do not yet share with all others after `within_s`."""
     if stand.plan.store is None:
         return []
     deadline_s = time.monotonic() + within_s

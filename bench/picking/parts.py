@@ -89,7 +89,7 @@ async def cpu(
     share: float,
     shapes: Sequence[str] = tuple(SHAPES),
 ) -> None:
-    """Measure the CPU of each subject for each kind of request and shape, alternately."""
+    """Measure each subject's CPU use for each kind of request and shape, alternately."""
     floor_name = next((one.name for one in subjects if one.argv is not None), "")
     for shape in shapes:
         async with _standing(shape, subjects) as stood:
@@ -120,7 +120,7 @@ async def cpu(
 
 
 async def features(figures: Figures, share: float) -> None:
-    """Measure the CPU of laar's features one by one, relative to the random policy."""
+    """Measure the CPU cost of laar's features one by one, relative to the random policy."""
     with as_file(files("laar_lab.sim") / "data" / "laar-fleet.capability.json") as artifact:
         subjects = (
             laar_with("policy random", routing={"policy": "random"}),
@@ -141,7 +141,7 @@ async def features(figures: Figures, share: float) -> None:
 
 
 async def fleets(figures: Figures, share: float) -> None:
-    """Measure the CPU of a short request, and of scraping, with 1 to 1,000 endpoints."""
+    """Measure the CPU cost of a short request, and of scraping, with 1 to 1,000 endpoints."""
     sums = {}
     for count in (1, 10, 100, 1000):
         async with _standing("native", (LAAR,), count=count) as (one,):
@@ -167,14 +167,14 @@ async def fleets(figures: Figures, share: float) -> None:
 
 
 async def _cpu_of(one: Running, work: Awaitable[object]) -> float:
-    """Return the CPU seconds of a picker while awaiting `work`."""
+    """Return the CPU seconds that a picker uses while `work` is awaited."""
     before = one.spent_s()[0]
     await work
     return one.spent_s()[0] - before
 
 
 async def idle(figures: Figures, seconds: float) -> None:
-    """Measure the CPU of a picker without requests, which scrapes its endpoints."""
+    """Measure the CPU use of a picker without requests, which only scrapes its endpoints."""
     for count, most in ((100, 0.01), (1000, None)):
         async with _standing("native", (LAAR,), count=count) as stood:
             await _settled(stood[0])
@@ -241,7 +241,7 @@ async def streams(figures: Figures, count: int) -> None:
         await load.closed(WARM_UP_REQUESTS, AT_ONCE)
         load.close()
         before = one.picker_bytes()
-        body = bodies(500, stream=True)[0]  # a hundred fit into the window of a connection
+        body = bodies(500, stream=True)[0]  # a hundred fit into a connection's window
         async with hold_streams(one.url, count, body) as held:
             after = one.picker_bytes()
             open_bytes = (after - before) / max(1, held.answered)

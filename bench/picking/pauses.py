@@ -17,7 +17,7 @@ MOST_MS = 5.0
 
 
 async def pauses(figures: Figures) -> None:
-    """Measure the longest pause and the total time of collections, with a request per session."""
+    """Measure the longest pause and the total time spent collecting, with a request per session."""
     picker = processor(ENDPOINTS)
     keep_young()  # as `laar serve` does
     took: dict[int, list[float]] = {0: [], 1: [], 2: []}

@@ -112,7 +112,7 @@ def _noop_argv(place: Place) -> Sequence[str]:
 def laar_argv(
     place: Place, settings: Mapping[str, Mapping[str, object]] | None = None
 ) -> Sequence[str]:
-    """Return the command of laar with minimal settings for the endpoints, and more if given."""
+    """Return laar's command, with minimal settings for the endpoints and any further ones given."""
     path = place.directory / "laar.yaml"
     document: dict[str, object] = {
         "listen": {
@@ -243,7 +243,7 @@ def _as_running(subject: Subject, envoy: EnvoyProcess, pid: int | None) -> Runni
 
 
 def _ask_elsewhere(bootstrap: dict[str, Any], port: int | None, service: str) -> None:
-    """Move Envoy's health checks of the picker to another port, or remove them."""
+    """Move Envoy's health checks of the picker to a different port, or remove them."""
     clusters = bootstrap["static_resources"]["clusters"]
     (picker,) = (one for one in clusters if "health_checks" in one)
     if port is None:

@@ -70,7 +70,7 @@ def _pieces(corpus: str) -> list[str]:
 
 
 def chunks(corpus: str, count: int, rng: random.Random) -> list[str]:
-    """Return different chunks of a corpus, drawn in runs of neighbours."""
+    """Return distinct chunks of a corpus, drawn in runs of neighbours."""
     different = _pieces(corpus)
     drawn: dict[str, None] = {}
     while len(drawn) < min(count, len(different)):
@@ -83,4 +83,4 @@ _LEAST_CHARS = 200
 """Minimum length of a chunk; shorter ones are headings left over by the splitter."""
 
 _RUN = 5
-"""Neighbouring chunks drawn together: retrieval often returns several of one text."""
+"""Neighbouring chunks drawn together: retrieval often returns several from one text."""

@@ -1,8 +1,9 @@
 """Bodies whose order matters, by name: `KEPT` and `RANKED`.
 
 There are two groups. If the order is inherent (a story, steps, a conversation), the same parts come
-in the same order each time and must never be moved. If each request ranks the same items again (a
-race, orders newest first), they may be moved only with a note that states the received order.
+in the same order each time and must never be moved. If each request ranks the same items afresh
+(race results, orders from newest to oldest), they may be moved only with a note that states the
+received order.
 """
 
 from __future__ import annotations

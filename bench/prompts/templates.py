@@ -1,7 +1,7 @@
 """`TEMPLATES` by name: how frameworks put retrieved chunks into a request.
 
-Each follows the documented format of the framework's default prompt, with other words. What matters
-is where chunks begin and end, the text between them, and the message that contains them.
+Each follows the documented format of the framework's default prompt, in different words. What
+matters is where chunks begin and end, the text between them, and the message that contains them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _CONTEXT = f"{_RULES}\n\nContext:\n{{docs}}"
 _PLAIN = "{t}"
 
 TITLED = "titled chunks"
-"""A template with each chunk below the name of its file."""
+"""A template with each chunk below its file name."""
 
 TEMPLATES: dict[str, Template] = {
     "langchain stuff": _frame("{question}", _PLAIN, system=f"{_RULES}\n\n{{docs}}"),

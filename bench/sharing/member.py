@@ -1,6 +1,6 @@
 """Run one picker without ports: ``python -m bench.sharing.member SPEC OUT``.
 
-It decides its part of a steady stream of conversations, whose turns are spread over the pickers,
+It decides its share of a steady stream of conversations, whose turns are spread over the pickers,
 and writes its measurements. All pickers of a run generate the same stream.
 """
 

@@ -38,7 +38,7 @@ WAYS = {
 async def staleness(figures: Figures) -> None:
     """Measure the cost of stale information about other pickers, in virtual time.
 
-    This is a sample (few seeds, one delay) of the experiment `many-pickers`, which has the claim.
+    This is a sample (few seeds, one delay) of the `many-pickers` experiment, which tests the claim.
     """
     cases: dict[str, Case] = {case.name: case for case in SUITE}
     for name in CASES:
@@ -110,7 +110,7 @@ async def _members(
 
 
 def _cpu_s(driven: list[Driven]) -> float:
-    """Return the CPU seconds per decision, minus the processes' idle consumption."""
+    """Return the CPU seconds per decision, minus what the processes use when idle."""
     spent = sum(one.cpu_s - one.idle_share * one.took_s for one in driven)
     return spent / sum(one.decided for one in driven)
 

@@ -30,7 +30,7 @@ TARGET_HITS = 0.97
 TARGET_WORKERS = 1.7
 TARGET_BACK_S = 2.0
 WORKER_CLIENTS = 192
-"""More than the stream limit of a connection, so that Envoy opens several."""
+"""More than a connection's stream limit, so that Envoy opens several connections."""
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ import orjson
 __all__ = ["Talkers", "Turned", "failed", "hit_rate", "took_s"]
 
 PATIENCE_S = 10.0
-_EACH = 4  # conversations per client, so that turns of one rarely follow each other at once
+_EACH = 4  # conversations per client, so that turns of one are rarely sent back to back
 _FIRST_CHARS, _MORE_CHARS, _MOST_CHARS = 2000, 600, 12_000
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _HIT = re.compile(rb"\r\nx-hit: *([01-])", re.IGNORECASE)
@@ -133,10 +133,10 @@ def hit_rate(ended: list[Turned]) -> float:
 
 
 def failed(ended: list[Turned]) -> int:
-    """Return the number of requests without a 200."""
+    """Return the number of requests not answered by a 200."""
     return sum(not one.ok for one in ended)
 
 
 def took_s(ended: list[Turned]) -> list[float]:
-    """Return the seconds of the answered requests."""
+    """Return the seconds that each answered request took."""
     return [one.took_s for one in ended if one.ok]

@@ -22,30 +22,30 @@ Panel = tuple[str, str, str, list[Query]]
 
 
 def rate(metric: str, by: str = "", more: str = "") -> str:
-    """Return the expression of a counter's summed rate per second."""
+    """Return the expression for a counter's summed rate per second."""
     labels = f"{JOB}, {more}" if more else JOB
     summed = f"sum by ({by}) " if by else "sum "
     return f"{summed}(rate({metric}{{{labels}}}{EVERY}))"
 
 
 def quantile(q: float, metric: str, by: str = "") -> str:
-    """Return the expression of a histogram's quantile."""
+    """Return the expression for a histogram's quantile."""
     labels = f"le, {by}" if by else "le"
     return f"histogram_quantile({q}, sum by ({labels}) (rate({metric}_bucket{{{JOB}}}{EVERY})))"
 
 
 def quantiles(metric: str) -> list[Query]:
-    """Return the queries for p50 and p95 of a histogram."""
+    """Return the queries for a histogram's p50 and p95."""
     return [(quantile(0.5, metric), "p50"), (quantile(0.95, metric), "p95")]
 
 
 def gauge(metric: str, by: str, how: str = "max") -> str:
-    """Return the expression of an aggregated gauge."""
+    """Return the expression for an aggregated gauge."""
     return f"{how} by ({by}) ({metric}{{{JOB}}})"
 
 
 def share(part: str, whole: str) -> str:
-    """Return the expression of a ratio; it is finite if `whole` is 0."""
+    """Return the expression for a ratio; it is finite if `whole` is 0."""
     return f"{part} / clamp_min({whole}, 1e-9)"
 
 

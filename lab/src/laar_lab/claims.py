@@ -17,7 +17,7 @@ which is corrected for their number. Claims of one family are corrected by Holm'
 With fewer seeds than the claim names there is no verdict. Outcomes:
 
 * `shown`: the bound is met.
-* `in kind`: not the bound but the direction is shown (for example, a ratio on the right side of 1).
+* `in kind`: the direction is shown but not the bound (such as a ratio on the right side of 1).
 * `contrary`: the opposite of the direction is shown.
 * `open`: none of these.
 
@@ -69,7 +69,7 @@ class Claim:
         says: the claim, in one sentence.
         metric: the metric and its unit.
         effect: how ours and theirs are compared; see the module's docstring.
-        direction: side of the bound on which the effect should be.
+        direction: side of the bound on which the effect should lie.
         bound: the required effect.
         seeds: number needed for a verdict.
         paper: paper and section, as in "GORGO, section 3"; empty for laar's own.
@@ -126,12 +126,12 @@ Runs = Sequence[Mapping[str, float]]
 
 
 def paired(ours: Runs, theirs: Runs, name: str) -> Seen:
-    """Return one number of two contestants, for each seed."""
+    """Return one metric of two contestants, for each seed."""
     return Seen([run[name] for run in ours], [run[name] for run in theirs])
 
 
 def level(ours: Runs, name: str) -> Seen:
-    """Return one number of one contestant, for each seed."""
+    """Return one metric of one contestant, for each seed."""
     return Seen([run[name] for run in ours])
 
 
@@ -330,7 +330,7 @@ def _judged(claim: Claim, seen: Mapping[str, Seen], part: _Part, outcome: Outcom
 
 
 def _percent(claim: Claim, log: float) -> float:
-    """Convert a log distance from the bound to per cent, downward if the direction is below."""
+    """Convert a log distance from the bound to per cent, downward if the direction is "below"."""
     return 100.0 * abs(math.expm1(min(-log if claim.direction == "below" else log, 700.0)))
 
 

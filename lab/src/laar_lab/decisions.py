@@ -9,8 +9,8 @@ A log contains no prompts, so some information is lost:
 
 - Prefixes and sessions are unknown. No two prompts share a prefix, so caches and policies that
   follow them are of no use, and cache estimates can't be replayed.
-- Most answers' lengths are unknown (`bodies.sample_answers`). Such an answer gets a random one of
-  the last known lengths; before the first is known, `UNKNOWN_ANSWER_TOKENS`.
+- The lengths of most answers are unknown (`bodies.sample_answers`). Such an answer gets a random
+  one of the last known lengths; before the first is known, `UNKNOWN_ANSWER_TOKENS`.
 - Opaque requests have no length and are left out. Refused requests are not in the log.
 - A requested model that no endpoint of the new fleet serves, such as an alias, means any model. A
   model without a logged probability gets the mean of the others.
@@ -76,7 +76,7 @@ def read_decisions(path: Path, *, time_scale: float = 1.0) -> Iterator[LoggedReq
 
     Args:
         path: the log.
-        time_scale: factor on the time between requests; above 1 is a lighter load.
+        time_scale: factor on the time between requests; above 1 means a lighter load.
 
     Raises:
         SettingError: a file can't be read, or a line is invalid; names the line and field.
@@ -188,7 +188,7 @@ class LoggedAssessor(MeasuredAssessor):
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Return the estimates that the log holds for the current request."""
+        """Return the estimates that were logged for the current request."""
         known = super().assess(request, models, tried, now)
         if self._next is not None:
             said = self._next.probability

@@ -17,7 +17,7 @@ def rounded(values: Iterable[float]) -> list[float]:
 
 
 def same(before: float, after: float) -> bool:
-    """Return whether two numbers are equal as far as they are stored; NaN equals NaN."""
+    """Return whether two numbers are equal to the stored precision; NaN equals NaN."""
     if math.isnan(before) or math.isnan(after):
         return math.isnan(before) and math.isnan(after)
     return math.isclose(before, after, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

@@ -86,7 +86,7 @@ class Experiment:
         return [] if chosen else judge(self.claims, report.evidence)
 
     def hours(self, seeds: int, cores: int = 2) -> float:
-        """Return the approximate duration of a run on `cores` cores."""
+        """Return the approximate duration of a run on `cores` cores, in hours."""
         return self.minutes * seeds / cores / 60.0
 
     def scope(

@@ -68,7 +68,7 @@ def fit_engine(settings: FitSettings, progress: Callable[[int, int], None]) -> F
 
     Args:
         settings: endpoint and extent of the measurement.
-        progress: called with the measurements done and the total.
+        progress: called with the number of measurements done and their total.
 
     Raises:
         SettingError: the endpoint does not answer, or its context is too short.

@@ -79,7 +79,7 @@ class Query:
         id: unique across cells, splits and seeds.
         language: language of the lead-in and the question.
         length_tokens: length of the cell; the prompt is the longest that fits, by `count_tokens`.
-        key: the UUID to look up; it also names the query's difficulty in the lab.
+        key: the UUID to look up; the lab also derives the query's difficulty from it.
         answer: the UUID stored under the key.
     """
 

@@ -1,4 +1,4 @@
-"""Session gates of other routers; how these choose endpoints is in `laar_lab.policies`.
+"""Session gates of other routers; `laar_lab.policies` has their rules for choosing endpoints.
 
 Written from their documentation of November 2026: ThunderAgent in Dynamo 1.6 (arXiv 2602.13692) and
 vLLM router 0.1.17 with program scheduling. None of their code was read.

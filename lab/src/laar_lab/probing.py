@@ -1,9 +1,9 @@
 """Measure a running engine over HTTP: vLLM, or any engine with the same API.
 
-Prompts are random token ids, new ones each time, so the engine's prefix cache holds only the
-prompts put there for the measurement. Of several repeats the fastest counts, because other work on
-the machine only adds time. Each round visits all points, so a busy period does not affect a single
-point.
+Prompts are random token ids, different each time, so the engine's prefix cache holds only the
+prompts put there for the measurement. The fastest of several repeats counts, because other work on
+the machine only adds time. Each round visits all points, so that a busy period does not affect only
+one of them.
 """
 
 from __future__ import annotations

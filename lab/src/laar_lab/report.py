@@ -1,7 +1,7 @@
 """An experiment's report: tables, evidence for its claims, and charts; printed, and as JSON.
 
 The JSON is byte-identical for identical seeds. Wall-clock times are therefore left out; they are
-remarks, which are only printed.
+given as remarks, which are only printed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Report:
         evidence: numbers for each declared claim; the report does not decide whether it held.
         numbers: numbers by case, metric and contestant, one per seed; given if `evidence` has only
             the best rivals.
-        reused: how many of a contestant's first seeds were not run but taken from
+        reused: how many of a contestant's first seeds were taken, instead of run, from
             `laar_lab.experiment.Scope.earlier`, by case.
         checks: exact checks made by tools.
         charts: panels of its figure.

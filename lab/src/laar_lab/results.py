@@ -69,7 +69,7 @@ Figures of the papers that no experiment tests are in [missing](missing.md).
 
 
 _Sources = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""Numbers of seeds by the commit that they were run at, case and rival."""
+"""Numbers of seeds by the commit at which they were run, case and rival."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +103,10 @@ class Stored:
         commit: commit of the code when the run began, with a `+` for uncommitted changes.
         date: date of the run, UTC.
         evidence: numbers by seed.
-        numbers: numbers of every rival by case and metric, if `evidence` has only the best ones.
-        reused: how many of a rival's first seeds were not run but taken from an earlier stored run,
-            by the commit that they were run at, case and rival; the oldest commit is first, and its
+        numbers: numbers of every rival by case and metric, if `evidence` has only those of the
+            best.
+        reused: how many of a rival's first seeds were taken from an earlier stored run, by the
+            commit at which they were run, case and rival; the oldest commit comes first, and its
             seeds are the first ones.
         first: numbers that differ when the first seed runs alone, by claim, part and side; NaN for
             a number that it lacks.
@@ -181,7 +182,7 @@ def store(
 
 
 def _sources(counts: Mapping[str, Mapping[str, int]], earlier: Stored) -> _Sources:
-    """Return the commits that reused seeds were run at; those of `earlier` may be older ones'."""
+    """Return the commits at which reused seeds were run; `earlier` may itself have reused seeds."""
     found: dict[str, dict[str, dict[str, int]]]
     found = {commit: {} for commit in (*earlier.reused, earlier.commit)}
     for case, rivals in counts.items():

@@ -4,15 +4,15 @@ One JSON object per line, a session's lines in order: `session` (a string or a w
 `input_length`, `output_length`, `hash_ids` (one per 512 prompt tokens), and when the request is
 due:
 
-- `think_s`, the pause since the previous answer; or else
-- `t_s` (seconds) or `timestamp` (milliseconds), the time it was sent. The pause since the previous
-  answer is kept if `api_s` gives the duration of that answer; otherwise the pause since the
+- `think_s`, the pause after the previous answer; or else
+- `t_s` (seconds) or `timestamp` (milliseconds), the time it was sent. The pause after the previous
+  answer is kept if `api_s` gives the duration of that answer; otherwise the pause after the
   previous request is kept.
 
 A time that is null counts as missing.
 
 Equal ids mean the same prompt only within a session, as in the agent traces of kv-cache-tester. In
-a file with `timestamp`s, the format of Mooncake and GORGO, they mean it across sessions.
+a file with `timestamp`s, the format of Mooncake and GORGO, they do so across sessions too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Check whether stored numbers still match the code, by rerunning each run's first seed.
 
 The lab is deterministic: the same code gives the same numbers to the last digit, so the first seed
-stands for the others. If all its numbers match the stored ones, the run counts as valid for the
+represents the others. If all its numbers match the stored ones, the run counts as valid for the
 current code; otherwise it is stale and must be repeated. Because the check runs the first seed
 alone, it compares with numbers that this seed gave alone when the run was made.
 
@@ -38,7 +38,7 @@ _DATA = (".yaml", ".json", ".txt")
 
 
 def digest_of_code(experiment: Experiment, packages: tuple[Path, ...] = PACKAGES) -> str:
-    """Return a digest of the code that an experiment's run reaches, ignoring texts and layout.
+    """Return a digest of the code that an experiment's run reaches, without docstrings and layout.
 
     It covers the experiment's module, all its direct and indirect imports, and the data files next
     to them, but not the experiments' declarations, because claims are judged after a run.

@@ -49,7 +49,7 @@ def read_trace(
 
     Args:
         path: the file.
-        time_scale: factor on the time between requests; above 1 is a lighter load.
+        time_scale: factor on the time between requests; above 1 means a lighter load.
         block_tokens: prompt tokens for each of `hash_ids`, a multiple of 16.
 
     Raises:

@@ -1,7 +1,7 @@
 """Run the hill climb in the lab: replay a trace against a fleet until the tuner freezes.
 
-The director is the production one with the tuner, exactly as in `laar serve`. When the trace ends
-it starts again, with different prompts of the same shape, because a second pass over the same
+The director is the production one with the tuner, exactly as in `laar serve`. When the trace ends,
+it starts again with different prompts of the same shape, because a second pass over the same
 prompts would find them all cached.
 """
 

@@ -21,7 +21,7 @@ def all_experiments() -> dict[str, Experiment]:
 
 
 def find_experiment(name: str) -> Experiment:
-    """Return the experiment with a name.
+    """Return the experiment with this name.
 
     Raises:
         SettingError: there is none; the text lists the known names.

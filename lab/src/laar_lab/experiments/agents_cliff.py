@@ -44,7 +44,7 @@ LOADS = (0.75, 1.0, 1.5, 2.0, 3.0)
 """Concurrent sessions, as multiples of what fits in the caches."""
 
 JUDGED_FROM = 70_000
-"""From this seed on, runs use the half of the sessions for the verdict."""
+"""From this seed on, runs use the half of the sessions reserved for the verdict."""
 
 _UNTIL_S = 480.0
 _UNCOUNTED_S = 0.2 * _UNTIL_S
@@ -232,7 +232,7 @@ def run_several(
 
 
 def run_pickers(scope: Scope) -> Report:
-    """Run the gate behind two and four pickers that share a store, and without it."""
+    """Run laar with and without the gate behind one, two and four pickers that share a store."""
     assert scope.data is not None
     half = int(scope.seeds[0] >= JUDGED_FROM)
     pickers, loads = ((2,), (2.0,)) if scope.quick else ((1, 2, 4), (0.75, 1.5, 2.0))
@@ -266,7 +266,7 @@ _PARALLEL_RULES = ("laar", "laar, gate", "vllm-router", "smg", "programs")
 
 
 def run_parallel(scope: Scope) -> Report:
-    """Compare the gate with rules that have none, on engines that prefill in parallel."""
+    """Compare the gate with rules that lack one, on engines that prefill in parallel."""
     assert scope.data is not None
     half = int(scope.seeds[0] >= JUDGED_FROM)
     slow, loads = ((4,), (1.0, 3.0)) if scope.quick else ((0, 4), LOADS)

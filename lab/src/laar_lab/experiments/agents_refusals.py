@@ -1,10 +1,10 @@
 """More agents than fit in the caches, on engines that refuse prompts when the cache is full.
 
 Real sessions of coding agents run as a closed loop on engines of llm-d's simulator, which answer
-500 if a prompt finds no room in the KV cache. Envoy tries the next endpoint of the picker's list,
-or none. A refused client retries every second until it is answered. Turns are counted by their
-answers. laar runs with its defaults, without its gate for sessions, and without both the gate and
-retries. llm-d's picker names one endpoint, so nothing is retried.
+500 if a prompt does not fit in the KV cache. Envoy tries the next endpoint of the picker's list, if
+any. A refused client retries every second until it is answered. A turn counts once it is answered.
+laar runs with its defaults, without its session gate, and without both the gate and retries.
+llm-d's picker names one endpoint, so nothing is retried.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Turns:
         self._by_session: dict[str, list[float]] = defaultdict(list)
 
     def ended(self, arrival: Arrival, exchange: Exchange) -> None:
-        """Count a turn: by its end for throughput, by its beginning for all other metrics."""
+        """Count a turn: by when it ends for throughput, by when it begins for all other metrics."""
         self._done += self._uncounted_s <= exchange.end_s < self._until_s
         if arrival.at_s < self._uncounted_s:
             return

@@ -2,7 +2,7 @@
 
 Conversations run in an open loop. A rule's edge is the load at which p95 E2E reaches three times
 that of the best rule at the lightest load, interpolated between the loads sent. The burst is half a
-minute at three times a moderate load; the answers of the four minutes after it count.
+minute at three times a moderate load; the answers in the four minutes after it are counted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FLEETS: Mapping[str, tuple[Callable[[], list[Site]], tuple[float, ...]]] = {
 """Endpoints, and requests per second; the first load is light, the last two are past the edge."""
 
 _FAR = 3.0
-"""p95 E2E at the edge, as a multiple of that at the lightest load."""
+"""p95 E2E at the edge, as a multiple of the p95 E2E at the lightest load."""
 
 RULES = ("laar", "lmetric", "smg", "llm-d")
 """Our rule and its rivals."""

@@ -1,4 +1,4 @@
-"""A chain of agents: each question goes to 15 agents, with one document for each.
+"""A chain of agents: each question goes to 15 agents, each of which gets one document.
 
 ContextPilot routes a document to the agent that processed it before; on MultihopRAG it has 1.8 to
 2.1 times the throughput of agents that get the documents in retrieval order. With one document per

@@ -1,6 +1,6 @@
 """Prefill throughput with 3 to 15 documents per prompt (ContextPilot, figure 9).
 
-It runs the backlog of `context-prefill` on four engines. A topic has two documents more than a
+It runs the backlog of `context-prefill` on four engines. A topic has two more documents than a
 prompt holds, and one in five documents of a prompt is off topic. The paper reports 1.5 to 2.0 times
 the throughput on MultihopRAG and 1.3 to 1.6 times on NarrativeQA, at every length.
 """

@@ -1,8 +1,8 @@
 """The hook over a long run in which topics come and go (ContextPilot, appendix C.1).
 
 It runs a longer backlog of `context-prefill`, reported in fifths: every 20 requests one of fifty
-topics is replaced by a new one with unseen documents. At the end hardly any document of the
-beginning is requested, so the hook's index has to follow. The paper's load does not drift:
+topics is replaced by a new one with unseen documents. By the end hardly any of the initial
+documents are requested, so the hook's index has to keep up. The paper's load does not drift:
 throughout, 34 % is found cached against the baseline's 7 %.
 """
 

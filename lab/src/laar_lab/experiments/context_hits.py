@@ -7,7 +7,7 @@ library behind `laar context plan`.
 
 Two of the stretch figures are narrowly missed, judged by the unrounded mean. A better estimate of
 popularity would not help: with the documents' true popularity, the same search stayed below 0.12 on
-zipf 0.6. Preferring a shorter but more probable path found less on all loads.
+zipf 0.6. Preferring a shorter but more probable path gave fewer hits on all loads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOADS: dict[str, Callable[[int], list[list[int]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A load, caches and their capacity, and the hit rates it must reach and should reach."""
+    """A load, caches and their capacity, and the hit rates that must and should be reached."""
 
     load: str
     endpoints: int

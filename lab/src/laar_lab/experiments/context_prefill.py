@@ -1,8 +1,8 @@
 """ContextPilot's main result in the lab: prefill throughput and TTFT with and without the hook.
 
 Four engines are behind the production picker, whose cost counts cached prefixes in every row. The
-paper's 1.5 to 3 times are for loads with high overlap, and so is the check: a cached share of h
-makes prefill at most 1 / (1 - h) times as fast. `same documents` (requests of one topic share
+paper's factors of 1.5 to 3 are for loads with high overlap, and so is the check: a cached share of
+h makes prefill at most 1 / (1 - h) times as fast. `same documents` (requests of one topic share
 nearly all of theirs) has the overlap of DeepSeek-R1 on MultihopRAG (5.1 to 60.4 % found cached,
 prefill 1.81 times as fast); `topic` has that of Qwen3-32B (4.6 to 34 %), which allows at most 1.5
 times, and `zipf 1.0` has less. Throughput is that of a backlog with one token per answer; TTFT is

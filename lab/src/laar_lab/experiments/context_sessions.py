@@ -1,8 +1,8 @@
-"""Several sessions of several turns at once: 2 to 32 (ContextPilot, table 3b).
+"""From 2 to 32 sessions of several turns each, at once (ContextPilot, table 3b).
 
-The conversations of `context-turns` run concurrently on one engine, each turn sent a second after
-the previous answer. The paper reports 1.92 times RadixCache's speed with 2 sessions and 1.49 times
-with 32.
+The conversations of `context-turns` run concurrently on one engine; each turn is sent a second
+after the previous answer. The paper reports 1.92 times RadixCache's speed with 2 sessions and 1.49
+times with 32.
 """
 
 from __future__ import annotations

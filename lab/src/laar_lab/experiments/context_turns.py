@@ -1,15 +1,15 @@
 """ContextPilot over several turns, and with memories: TTFT as received and with the hook.
 
 `context-turns`: conversations of five turns with eight documents of 1,024 tokens each, 40 % of them
-seen in earlier turns, in LangChain's format. The paper reports half of RadixCache's TTFT on MT-RAG
+seen in earlier turns, in LangChain's format. The paper reports half RadixCache's TTFT on MT-RAG
 (table 3a). "order" is the hook without de-duplication, "order and notes" with it. Both rows route
 by cached prefix, as does the row without the hook. With 40 % of the documents removed from four of
-five turns, prefill work falls to 0.68 at best, 1.47 times as fast; any further gain comes from less
-queueing.
+five turns, prefill work falls to 0.68 of the original at best, a speed-up of 1.47; any further gain
+comes from less queueing.
 
 `context-memories`: questions with 20 or 100 memories of about 25 tokens (Mem0 on LoCoMo), as
-bullets in the system prompt. In the paper TTFT gets 1.23 and 1.83 times as fast (with 100 it falls
-from 0.101 to 0.055 s).
+bullets in the system prompt. In the paper TTFT improves by factors of 1.23 and 1.83 (with 100
+memories it falls from 0.101 to 0.055 s).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def run_turns(scope: Scope) -> Report:
 
 
 def run_memories(scope: Scope) -> Report:
-    """Compare received with ordered memories, for each number of memories."""
+    """Compare memories as received with ordered ones, for each number of memories."""
     questions = 15 if scope.quick else 40
     ways = (RECEIVED, ORDER)
     cases = {(k, way): (way, k, questions) for k, way in product(MEMORIES, ways)}

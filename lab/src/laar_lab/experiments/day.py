@@ -2,12 +2,12 @@
 
 Twenty-four hours are each compressed into a minute at that hour's rate (`laar_lab.workloads.day`),
 after an initial hour that fills the caches and does not count. Endpoints join and leave with the
-load by a timetable that is the same for every rule. Four endpoints crash, and from the forenoon on
-all are replaced one after the other. Outages are not compressed: a crashed engine is down for 30 s,
-which is half an hour of the day. So this day has far more trouble than a real one.
+load by a timetable that is the same for every rule. Four endpoints crash, and from mid-morning on
+all are replaced one by one. Outages are not compressed: a crashed engine is down for 30 s, which is
+half an hour of the day. So this day has far more trouble than a real one.
 
 Every rule runs in the same picker, which names two fallbacks to Envoy, learns health from outcomes
-and notices restarted engines. Only the choice differs.
+and notices restarted engines. Only the choice of endpoint differs.
 
 *Endpoints needed* is a separate run: the busiest hour, without incidents, on fewer and fewer
 endpoints until p95 TTFT exceeds `OBJECTIVE_S`. A binary search finds that number, assuming that

@@ -2,9 +2,9 @@
 
 Four climbs start from the same weights on the decode-bound fleet: the published one and the
 product's on TTFT, with the load weight free to go to zero; the product's on E2E with the same
-freedom; and the product's on TTFT within the published box. The weights of each are then measured
-on a different trace. Either weight can overload one endpoint: a large round-trip weight as well as
-a zero queue weight.
+freedom; and the product's on TTFT within the published box. The weights that each climb finds are
+then measured on a different trace. Either weight can overload one endpoint: a round-trip weight
+that is too large, or a queue weight of zero.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The reward hack: without a load weight one endpoint gets everything, and TTFT hardly shows it.
 
-Published: 100 % on one endpoint, p95 TTFT 3 % better, p95 E2E five times worse. It needs a
-decode-bound engine that prefills first (`gorgo-hack`): when overloaded it still returns first
+In the paper one endpoint gets 100 %, p95 TTFT is 3 % better and p95 E2E five times worse. It needs
+a decode-bound engine that prefills first (`gorgo-hack`): when overloaded it still returns first
 tokens quickly and starves the decoding requests.
 """
 

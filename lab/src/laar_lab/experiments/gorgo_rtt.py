@@ -1,11 +1,11 @@
 """Does the network term matter? One near and two far idle endpoints, decision by decision.
 
 With physical weights (a millisecond is worth the tokens prefilled in it) a short cold prompt goes
-to the near endpoint, and a cached prefix far away is worth its round trip exactly if prefilling
+to the near endpoint, and a cached prefix far away is worth its round trip if and only if prefilling
 takes longer. GORGO's published weight, 0.276 tokens per millisecond, fails the second test by
-design: it prices 456 ms like 126 tokens, which take 13 ms to prefill. The default weights follow
-prefixes too, as a loaded fleet needs. If answers take a long time, the weighted round trip is
-within a near-tie of the total, so cold prompts go anywhere, as the second column shows.
+design: it prices 456 ms the same as 126 tokens, which take 13 ms to prefill. The default weights
+follow prefixes too, as a loaded fleet needs. If answers take a long time, the weighted round trip
+is small enough for a near-tie, so cold prompts go anywhere, as the second column shows.
 """
 
 from __future__ import annotations
@@ -96,10 +96,11 @@ def _cold_near(policy: Policy, seed: int, *, long_answers: bool = False) -> floa
 
 
 def _rightly(policy: Policy, seed: int, share: float) -> bool:
-    """Return whether a distant cache is used exactly if that saves time.
+    """Return whether a distant cache is used if and only if that saves time.
 
-    Either choice is right if the two differ by less than the picker's near-ties. Some prompts are
-    sent first, so that the picker learns its engines' prefill times, which have no quadratic term.
+    Either choice is right if the two differ by less than the picker's margin for near-ties. Some
+    prompts are sent first, so that the picker learns its engines' prefill times, which have no
+    quadratic term.
     """
     fleet, rng = _fleet(policy, seed), random.Random(seed)
     for number in range(2, 2 + _LEARNED):

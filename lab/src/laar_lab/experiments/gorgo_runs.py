@@ -76,7 +76,7 @@ class Run:
     Args:
         policy: name of the policy.
         seed: seed of the trace and of the network; `on_seeds` sets it.
-        time_scale: factor on the times of the trace; 2 is half the load.
+        time_scale: factor on the times of the trace; 2 halves the load.
         minutes: minutes of the trace before scaling.
         profile: engine profile of the endpoints.
         shape: shape of the conversations.
@@ -146,7 +146,7 @@ def run_policies(
     policies: dict[str, Policy],
     prepare: Callable[[VirtualFleet], None] = lambda _fleet: None,
 ) -> dict[str, float]:
-    """Run like `run_one`, with other policies and a final change to the fleet."""
+    """Run like `run_one`, with different policies and a final change to the fleet."""
     fleet = VirtualFleet(sites_of(run.profile), picker_of(run), seed=run.seed, policies=policies)
     prepare(fleet)
     tally = Tally()
@@ -162,7 +162,7 @@ def run_policies(
 
 
 def on_seeds(base: Run, seeds: Sequence[int], **changed: Any) -> list[Run]:
-    """Return the run for each seed, with changed fields."""
+    """Return the run for each seed, with these fields changed."""
     return [replace(base, seed=seed, **changed) for seed in seeds]
 
 
@@ -198,7 +198,7 @@ def results_table(results: Runs, title: str) -> Table:
 def below(
     ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], name: str
 ) -> Estimate:
-    """Return the mean reduction of ours relative to theirs, paired by seed."""
+    """Return by how much ours is lower than theirs on average, paired by seed."""
     return gain([run[name] for run in ours], [run[name] for run in theirs])
 
 

@@ -1,7 +1,8 @@
 """GORGO on a saturated fleet: affinity keeps TTFT short while whole answers get slow.
 
-Published, without stretching time: a p95 E2E of 8.9 s against 13.7 s for the best baseline, and a
-p95 TTFT slightly above affinity's. Weights are tuned on a separate trace, as in `gorgo-heldout`.
+The published results, without stretching time, are a p95 E2E of 8.9 s against 13.7 s for the best
+baseline, and a p95 TTFT slightly above affinity's. Weights are tuned on a separate trace, as in
+`gorgo-heldout`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Loads on which GORGO's paper loses: templates shared by many users, and short unique prompts.
 
 WildChat has 2,925 tokens per prompt, a third of them templates shared by many users; LMSYS-Chat has
-467 tokens, 3 % of them seen before. Single questions are sent to the three endpoints, to look for
-the paper's loss with its weights for that load, and for any loss of laar.
+467 tokens, 3 % of them seen before. Single questions are sent to the three endpoints, to see
+whether the paper's weights for that load lose here too, and whether laar ever does.
 """
 
 from __future__ import annotations

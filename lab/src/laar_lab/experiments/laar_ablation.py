@@ -7,7 +7,8 @@ them: with a prior whose weight is learned and, for comparison, with a fixed wei
 two users, because with eight every endpoint is busy whatever the picker estimates, and a wrong
 artifact costs less (a remark shows how much).
 
-`SHARES` of `laar.accuracy.trust` and their use were chosen on seeds from 1100; none is run here.
+`SHARES` of `laar.accuracy.trust` and their use were chosen on seeds from 1100 on, none of which is
+run here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sources of the gain: from a baseline to the oracle in single steps.
+"""Where the gain comes from: single steps from a baseline to the oracle.
 
     a balancer as shipped -> + the retry rule and the stop -> + own time and queue -> + cache
     -> + P(correct) by class -> (+ by request) -> the oracle by cell -> the oracle by question
@@ -12,12 +12,12 @@ question's time to its correct answer, or T if there is none by then. T is twice
 idle fleet needs to ask every model once, and is the same for every contestant. Times are shares of
 T. PAR-10 counts a failure as ten times T.
 
-The claims compare all of laar with a baseline. The contribution of P(correct) is the difference
+The claims compare laar as a whole with a baseline. The contribution of P(correct) is the difference
 between the step "and cache", which assumes every model correct, and "Q by class" or "Q by request".
 The last table shows how much of the way from the best baseline to the oracle each step closes.
 
 With `--records` the questions are real, with verdicts of real models: one half, chosen by a hash,
-is used for the fit, the other is asked; speeds follow the models' sizes.
+is used for the fit and the other is asked; speeds follow from the models' sizes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A run is one contestant on one cell and seed: 50 held-out queries, 8 users, a fresh fleet. Engines
 are those of the simulated endpoint: the model's speeds, vLLM's scheduler, chunks of 2,048 tokens,
-the memory that an A100 has left with a 7B model.
+the memory that a 7B model leaves on an A100.
 
 There are two settings. In `repeat` a retry pays for its whole prompt again wherever it goes. In
 `cached` engines cache prompts (vLLM's default), so asking the model that was just wrong costs only
@@ -87,7 +87,7 @@ class CellResult:
 
     @property
     def ttca_s(self) -> float:
-        """Mean over the queries; without a correct answer, the time until giving up counts."""
+        """Mean over the queries; those without a correct answer count the time until giving up."""
         return float(self.latencies_s.sum() / len(self.correct))
 
     @property
@@ -97,7 +97,7 @@ class CellResult:
 
     @property
     def seconds_per_correct(self) -> float:
-        """All time spent, per correct answer."""
+        """Total time spent per correct answer."""
         return float(self.latencies_s.sum() / max(1, self.correct.sum()))
 
     def success_by(self, attempts: int) -> float:

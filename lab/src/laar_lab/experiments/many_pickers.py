@@ -11,7 +11,7 @@ prefixes are lost as well.
 
 The p95 of a few thousand requests changes by some 4 % if a single tie falls differently, so it
 takes many seeds to distinguish 3 % from nothing. The large fleet has ten times the requests and
-needs few.
+needs only a few.
 """
 
 from __future__ import annotations

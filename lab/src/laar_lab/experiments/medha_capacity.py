@@ -1,4 +1,4 @@
-"""The load that a system carries until TTFT gets too long: Medha, section 6.2, figure 9b.
+"""The load that a system can carry before TTFT gets too long: Medha, section 6.2, figure 9b.
 
 Capacity is the largest rate, on a geometric grid, up to which p90 TTFT stays within 10 s. The
 prompts are the same at every rate, only closer together.

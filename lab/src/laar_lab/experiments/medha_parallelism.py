@@ -35,8 +35,8 @@ _HALF = "half: 4 stages"
 """Half of the devices, to show the effect of the stages without the KV groups."""
 _SHAPES = _LAYOUTS | {_HALF: (4, 1)}
 _PASS_SHARE = 0.2
-"""Runs with a target for the pass last this share of the others' time, because they take as many
-times more iterations as there are stages."""
+"""Runs with a target for the pass last this share of the others' time, because the number of their
+iterations is multiplied by the number of stages."""
 _SHOWN = {
     "ttft_p50_s": "TTFT p50",
     "ttft_p90_s": "TTFT p90",

@@ -48,7 +48,7 @@ _MINUTE_S = 60.0
 _SAMPLED = "slack, 1 in 100 read"
 _ROUTES = ("slack", _SAMPLED, *list(QUEUES)[1:])
 PROBE_REQUESTS = 3000
-"""Enough for the last answers, when some endpoints are already done, to count little."""
+"""Enough that the last answers, when some endpoints are already done, hardly matter."""
 _CHARS = 4
 _SHOWN = {
     "within": "within",
@@ -132,7 +132,7 @@ def _sampler(route: str, seed: int) -> Sampler:
 
 
 def serve(route: str, duration_s: float, seed: int) -> dict[str, float]:
-    """Run a minute of overload by a route; return shares within the objective, also by class.
+    """Run a minute of overload by a route; return the shares within the objective, also by class.
 
     `left` is the number of requests never answered; 0 unless something leaks.
     """

@@ -5,7 +5,7 @@ batching with standard FCFS/EDF/LRS scheduling" and keep the rest; so does SRPT.
 LARS without multi-prefill batching. The paper compares times normalised by the request's work and
 does not publish its deadlines; here they are one second plus five times the prefill alone.
 
-From 1 request/s on, long prompts alone bring more work than the engine can do (26 s each), so their
+From 1 request/s on, long prompts alone (26 s each) are more work than the engine can do, so their
 share within the objective falls under every policy, and that of all requests under most. The table
 shows how LARS handles this: a late long request stays more urgent than a short one with time left,
 so short ones wait until they are equally late, and half of them narrowly miss their objective.
@@ -15,9 +15,9 @@ jeopardizing the long request's deadline", applies all the more).
 
 Arrivals last 15 minutes, the paper's an hour, so queues are shorter. On two of ten seeds hardly any
 request is late by then at 1 request/s, and EDF and LRS are slightly ahead of LARS (the paper too
-calls EDF effective at low loads), so intervals of the ratios there span decades. The gain of
-multi-prefill batching is smallest at 1.75 requests/s, and varies: 1.8 times on average, with an
-interval from 1.4.
+calls EDF effective at low loads), so intervals of the ratios there span orders of magnitude. The
+gain of multi-prefill batching is smallest at 1.75 requests/s, and varies: 1.8 times on average,
+with an interval from 1.4.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Figure 14 of Medha: what reserving devices for short prompts costs the long ones.
 
-Eight instances of two A100 each serve whole prompts without preemption. Shared, all eight work on
-one prompt after the other; reserved, two of them serve the short requests (up to 8K) and six the
-long. An instance group is one engine over its devices, which favours it over the paper's groups:
-joining and splitting devices costs nothing here. Medha uses the same 16 devices as TP-8, SPP-2.
+Eight instances of two A100 each serve whole prompts without preemption. When shared, all eight work
+together on one prompt after another; when reserved, two of them serve the short requests (up to 8K)
+and six the long ones. An instance group is one engine over its devices, which favours it over the
+paper's groups: joining and splitting devices costs nothing here. Medha uses the same 16 devices as
+TP-8, SPP-2.
 
 The experiment counts the long requests that have a first token when arrivals end. The load is too
 heavy for all three, since systems that keep up complete the same number. Counting finished answers

@@ -78,7 +78,7 @@ def percentile(values: Floats, percent: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A geometric mean over seeds with its 95 % interval, as ratios of queues span decades."""
+    """A geometric mean over seeds with its 95 % interval, as queue ratios vary by powers of ten."""
 
     mean: float
     low: float

@@ -35,7 +35,7 @@ def _known_speeds() -> list[Site]:
 
 
 def run(scope: Scope) -> Report:
-    """Run the default with and without known speeds, and two rules that use none."""
+    """Run the default with and without known speeds, and two rules that ignore speeds."""
     share = 0.3 if scope.quick else 1.0
     policies = scope.policies or _POLICIES
     results = run_all((_UNKNOWN,), policies, scope.seeds, "mixed-devices", share=share)

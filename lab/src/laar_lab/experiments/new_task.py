@@ -1,10 +1,10 @@
-"""How much reports, or only signs in answers, teach the picker about a task that nobody graded.
+"""How much reports, or signs in answers alone, teach the picker about an ungraded task.
 
 A fleet serves real questions for a day, without a header; each is answered by the model with the
 highest P(correct), one in ten by a random model. It learns from a report of each answer, or from
 signs in the answers: sureness, whose classes separate correct from wrong answers by one standard
-deviation, or form, where 15 % of wrong and 1.2 % of correct answers are cut or broken. The records
-have no such signs, so these are drawn at random.
+deviation, or form, where 15 % of wrong and 1.2 % of correct answers are truncated or malformed. The
+records have no such signs, so these are drawn at random.
 
 There are two kinds of fleet: with an artifact fitted to all tasks but one, which gets that task's
 questions, and without an artifact, which gets the questions of all tasks. Half of the questions are
@@ -60,7 +60,7 @@ REPORTS, SURENESS, FORMS, SOME = (
 WAYS = (REPORTS, SURENESS, FORMS, SOME)
 
 ALL = "no artifact, all tasks"
-"""The fleet without an artifact; others are named by the task that their artifact lacks."""
+"""The fleet without an artifact; others are named after the task that their artifact lacks."""
 
 _EDGES = (-0.3, 0.5, 1.3)  # between classes of sureness, in standard deviations
 _BAD_FORM = (0.15, 0.012)  # shares of wrong and of correct answers
@@ -74,7 +74,7 @@ class _Question:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """P(correct) and verdicts on the judging questions, by question and model.
+    """P(correct) and verdicts on the questions for judging, by question and model.
 
     Args:
         predicted: P(correct).
@@ -157,7 +157,7 @@ def _fleet(path: Path, fleet: str) -> tuple[CapabilityModel, list[_Question]]:
 def _lived(
     capability: CapabilityModel, questions: Sequence[_Question], way: str, rng: random.Random
 ) -> list[Judged]:
-    """Return the knowledge after each of `STEPS` of a day, learned in one way."""
+    """Return what was learned in one way after each of the `STEPS` of a day."""
     online = OnlineOutcomes()
     assessor = CapabilityAssessor(capability, online)
     reports = OutcomeReports(online)
@@ -214,7 +214,7 @@ def _right(fleets: Sequence[Learned], way: str, step: int) -> float:
 
 
 def _share(fleets: Sequence[Learned], way: str) -> float:
-    """Return the gain of another way after all requests, as a share of the gain of reports."""
+    """Return a way's gain after all requests, as a share of the gain from reports."""
     start = _right(fleets, REPORTS, 0)
     gained = _right(fleets, REPORTS, -1) - start
     return (_right(fleets, way, -1) - start) / max(gained, 1e-9)

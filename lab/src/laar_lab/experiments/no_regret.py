@@ -1,10 +1,10 @@
 """Is the default ever worse than the best policy for the given traffic?
 
 `suite` runs any policies on any workloads and judges nothing. It is for developing policies, on
-separate seeds (from 100) and on the workloads to choose on. `no-regret` is the claim, on all
+separate seeds (from 100 on) and on the workloads to choose on. `no-regret` tests the claim on all
 workloads, with margins, tests and seeds as in docs/decisions/0013. The leads over the best single
 baseline, plain means in the decision, are tested here, which is stricter. `agents` and
-`conversations` are the same on real traffic alone.
+`conversations` do the same on real traffic alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How much inverted reports harm the choice of a model.
 
 An artifact is fitted to some questions. Outcomes of every model are reported for others, a tenth of
-them inverted: at random over all reporters, or all those of one reporter in ten. The choice, the
+them inverted: at random over all reporters, or all reports of one reporter in ten. The choice, the
 model with the highest P(correct), is judged on a third set and compared with the choice after true
 reports. The hourly cap is lifted, so that it hides nothing.
 
@@ -145,7 +145,7 @@ def _lots_of_lab(seed: int) -> _Lots:
 
 
 def _lots_of(path: Path, seed: int) -> _Lots:
-    """Divide the records' questions; those not fitted to are divided again for each seed."""
+    """Divide the records' questions; those not used in the fit are divided again for each seed."""
     known, rest = _fitted(path)
     drawn = list(rest)
     random.Random(f"{seed}/lots").shuffle(drawn)

@@ -11,9 +11,9 @@ prefill endpoint. That favours the thresholds, which count the tokens that the a
 has not cached; llm-d chooses the two endpoints by separate scores. KV is transferred at 100,000
 tokens per second, regardless of concurrent transfers.
 
-The better of always and never is the one with the lower mean E2E, as no rule has the TTFT of one
-and the TPOT of the other. The loads were chosen on seed 100, so that always is not overloaded on
-all of them.
+The better of `always` and `never` is the one with the lower mean E2E, as no rule has the TTFT of
+one and the TPOT of the other. The loads were chosen on seed 100, so that `always` is not overloaded
+on every one of them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _DOCUMENTS = replace(
     output_log=(4.6, 0.5),
     max_output_tokens=256,
     template_share=0.0,
-    templates=1_000_000,  # none is used; documents get numbers of their own
+    templates=1_000_000,  # none is used; documents get their own numbers
 )
 
 _METRICS = {"ttft_p95_s": "TTFT p95 s", "tpot_p95_s": "TPOT p95 s"}
@@ -99,7 +99,7 @@ class Load:
         ]
 
     def arrivals(self, rng: Random, duration_s: float) -> Iterator[Arrival]:
-        """Yield the requests in order of time."""
+        """Yield the requests in chronological order."""
         kinds = (
             (replace(_TALKS, requests_per_s=self.talks_per_s), "talk"),
             (replace(_DOCUMENTS, requests_per_s=self.documents_per_s), "document"),

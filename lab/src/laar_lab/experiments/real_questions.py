@@ -1,7 +1,8 @@
 """Real questions, with recorded verdicts of real models, for the lab.
 
 Records have the question, the task and each model's score; a score of at least a half is correct.
-They have no speeds, so these are derived from the models' sizes, as on one kind of hardware.
+They have no speeds, so these are derived from the models' sizes, as if all ran on one kind of
+hardware.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class RecordsWorld:
     asked: Sequence[tuple[str, int, Mapping[str, bool]]]
 
     def questions(self, seed: int, count: int) -> list[Question]:
-        """Return `count` of the questions in an order drawn by seed."""
+        """Return `count` of the questions, in an order determined by the seed."""
         rng = random.Random(f"{seed}/records")
         drawn = rng.sample(range(len(self.asked)), min(count, len(self.asked)))
         return [self._question(at, rng) for at in drawn]

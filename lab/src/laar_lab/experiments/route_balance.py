@@ -2,9 +2,10 @@
 
 The paper compares a router that chooses the model, followed by a balancer that chooses the engine,
 with a joint choice of both. Its models, prompts and judge are not available here, so the models are
-those of the lab's fleet, assigned to the engines from the fastest on, and questions are KV look-ups
-with right or wrong answers. Routers have laar's P(correct), and a model's price is the seconds that
-it takes on an idle engine. Contestants therefore differ only in who knows the load, and when.
+those of the lab's fleet, assigned to the engines in turn, the fastest first, and questions are KV
+look-ups with right or wrong answers. Routers have laar's P(correct), and a model's price is the
+seconds that it takes on an idle engine. Contestants therefore differ only in who knows the load,
+and when.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ LOADS = (0.3, 0.6, 0.9)
 
 _LENGTHS = (4096, 8192, 16384)
 _PER_CELL = 30
-_NEAR = 0.1  # P(correct) that a router by price gives up for a cheaper model
+_NEAR = 0.1  # P(correct) that a router that looks at prices gives up for a cheaper model
 
 OURS = "laar"
 _SUMS = {
@@ -157,7 +158,7 @@ def _asked(world: World, seed: int, quick: bool) -> list[Question]:
 
 
 def _sites(world: World) -> list[Site]:
-    """Return the engines, with the models assigned in turn from the fastest on."""
+    """Return the engines, with the models assigned in turn, the fastest first."""
     models = sorted(sites_of(world.surface), key=lambda site: _pace(world, site.model))
     dealt = islice(cycle(models), ENGINES)
     return [replace(site, name=f"{number}-{site.name}") for number, site in enumerate(dealt)]

@@ -1,15 +1,16 @@
 """llm-router's cloud benchmark in the lab: four A100, sessions with one long system prompt.
 
 Each policy and seed has a fresh fleet and the same workload. Caches start full of other prompts,
-and are therefore cold for these. Nothing is learned from answers, which its router does not read.
+and are therefore cold for these. Nothing is learned from answers, which llm-router does not read.
 
-Its TTFT is the time to an answer's last token: for real engines its `cmd/bench` requests answers
-without streaming, because only those report cached tokens, and the first byte of such an answer
-comes when it is complete. That is `e2e_*` here; `ttft_*` is the time to the first token.
+The TTFT of llm-router is the time to an answer's last token: for real engines its `cmd/bench`
+requests answers without streaming, because only those report cached tokens, and the first byte of
+such an answer comes when it is complete. That is `e2e_*` here; `ttft_*` is the time to the first
+token.
 
-Two constants of each model are not in its code: the lengths of the model's later answers. They are
-fitted to one row of its tables, least-loaded at 4 sessions, where nothing queues: the length of
-short ones to the median, the share of long ones to the request rate. The rest is predicted.
+Two constants of each model are not in its code: how long short later answers are, and the share of
+long ones. They are fitted to one row of its tables, least-loaded at 4 sessions, where nothing
+queues: the length to the median, the share to the request rate. The rest is predicted.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ANSWERS = {"7B": (7, 0.05), "14B": (7, 0.2)}
 
 
 class _FirstLeastLoaded:
-    """Its least-loaded: the first in the list among those with the fewest requests in flight."""
+    """llm-router's least-loaded: the first of those with the fewest requests in flight."""
 
     def score(self, view: View) -> Floats:
         return ranks(np.argsort(view.in_flight, kind="stable").tolist())

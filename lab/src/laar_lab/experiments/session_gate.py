@@ -1,10 +1,10 @@
 """Does admitting sessions by the price of cache room harm traffic whose contexts fit?
 
 Every workload of `no-regret` runs with the default policy: with neither gate nor flow control, with
-only the gate for sessions (a picker's default), and, in quick runs only because it is slow to
-simulate, with default flow control. All get the same load and network for each seed. The real
-chats, whose requests name no session, run a second time with a name for each conversation: sessions
-that pause for minutes and rarely return.
+only the session gate (a picker's default), and with default flow control (only in quick runs,
+because it is slow to simulate). All get the same load and network for each seed. The real chats,
+whose requests name no session, run a second time with a name for each conversation: sessions that
+pause for minutes and rarely return.
 """
 
 from __future__ import annotations

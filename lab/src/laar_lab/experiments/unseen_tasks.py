@@ -55,7 +55,7 @@ PARTS = (3, 5, 7)
 _DRAWS = 200
 
 _LEAST_TASK = 100
-"""Fewest questions of a task whose gain is judged by itself; with fewer, chance decides."""
+"""Fewest questions for a task's gain to be judged by itself; with fewer, chance decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ def run_evaluate(
         plot_file: file to plot calibration and accuracy against cost to.
 
     Raises:
-        SettingError: a file can't be read or written, or has only questions of the fit.
+        SettingError: a file can't be read or written, or all questions were used in the fit.
     """
     console = Console()
     try:

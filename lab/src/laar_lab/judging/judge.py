@@ -21,7 +21,7 @@ from laar.accuracy.capability import CapabilityModel
 from laar_lab.judging.questions import Asked, Floats
 
 MIN_BUCKET_ANSWERS = 100
-"""Fewest answers of a length for which to report its calibration error."""
+"""Fewest answers of a length needed to report its calibration error."""
 
 _MOSTLY = 0.9
 """Share of the questions that a model must have answered to be the best one in hindsight."""

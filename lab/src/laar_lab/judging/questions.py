@@ -42,8 +42,8 @@ class Asked:
         costs: costs by unit, for units in which the cost of every model is known.
         excluded: number of questions left out because the artifact was fitted to them.
         alike: number of answers that only look like one in the fit: same question, length, model
-            and verdict. They are judged, because the file has other answers and lacks some of the
-            fit.
+            and verdict. They are judged, because the file has answers that the fit lacks, and vice
+            versa.
         ignored: models that the artifact does not know.
     """
 

@@ -1,11 +1,12 @@
 """Check that a comparison through Envoy agrees with the lab.
 
-Chance matters even on the same questions: the order in which users send them, the endpoint that a
-session hashes to, ties, and packet delays. A run through Envoy is one draw. The lab draws the same
-questions many times, each time with a different order, different sessions and different jitter, and
-an interval around its draws shows where one more draw should lie (Student's t for a new
+Chance plays a part even on the same questions: the order in which users send them, the endpoint
+that a session hashes to, ties, and packet delays. A run through Envoy is one draw. The lab draws
+the same questions many times, each time with a different order, different sessions and different
+jitter, and an interval around its draws shows where one more draw should lie (Student's t for a new
 observation). As there are several figures, each interval is widened so that all of them hold
-together with 95 % (Bonferroni): if there is no difference, one comparison in twenty fails.
+together with 95 % probability (Bonferroni): if there is no difference, one comparison in twenty
+fails.
 
 Envoy, the picker and the endpoints take real time that the lab does not model. A time scale
 magnifies it: at 0.1, ten milliseconds count as a tenth of a second.

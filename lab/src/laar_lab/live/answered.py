@@ -1,8 +1,8 @@
 """Times to a correct answer in a comparison: shares by time, PAR-2, and a sentence.
 
-Mean time to correct answer rewards giving up early: a question dropped after two seconds counts
-two. PAR-2 does not: a question without a correct answer within the limit counts twice the limit
-(the penalised average runtime of solver competitions).
+Mean time to correct answer rewards giving up early: a question dropped after two seconds counts as
+two seconds. PAR-2 does not: a question without a correct answer within the limit counts as twice
+the limit (the penalised average runtime of solver competitions).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Contestant:
 
     @property
     def par2_s(self) -> float:
-        """Mean seconds to a correct answer; an unanswered question counts twice the limit."""
+        """Mean seconds to a correct answer; an unanswered question counts as twice the limit."""
         return fmean(map(_penalised, self.seconds.values()))
 
     @property
@@ -94,7 +94,8 @@ def more_within(
 ) -> tuple[float, float, float]:
     """Return our excess in the share correct within these seconds: estimate, low, high.
 
-    With `comparisons` above 1, that many intervals hold together with 95 % (Bonferroni).
+    With `comparisons` above 1, that many intervals hold together with 95 % probability
+    (Bonferroni).
     """
 
     def difference(mine: np.ndarray, other: np.ndarray, axis: int = -1) -> Any:
@@ -159,7 +160,7 @@ def sentence(ours: Contestant, theirs: Contestant) -> str:
 
 
 def _beyond_chance(ours: Contestant, theirs: Contestant) -> tuple[list[str], list[str]]:
-    """Return the marks where ours has more correct answers, and where fewer, beyond chance."""
+    """Return the marks at which ours has more correct answers, and fewer, beyond chance."""
     ahead, behind = [], []
     for mark in MARKS_S:
         _, low, high = more_within(ours, theirs, mark, comparisons=len(MARKS_S))

@@ -27,10 +27,10 @@ _LONG_PING_TIMEOUT = "12s"
 def render(shape: AnyShape, options: BootstrapOptions) -> dict[str, Any]:
     """Return a bootstrap as plain JSON values.
 
-    The shape ``full-duplex`` is a gateway that sends every chunk of both bodies to the picker and
+    The ``full-duplex`` shape is a gateway that sends every chunk of both bodies to the picker and
     receives it back, as Gateway API gateways configure one. Envoy keeps no copy of a body, so a
     request whose body is with the picker when it dies gets 503, even if Envoy fails open. With
-    retries Envoy 1.40 sends the body of a request with trailers twice (its issue 45470).
+    retries Envoy 1.40 sends the body of a request with trailers twice (Envoy issue 45470).
     """
     if shape != "full-duplex":
         return laars.render(shape, options)

@@ -1,8 +1,8 @@
-"""Send verified questions through a gateway, once under every policy.
+"""Send verified questions through a gateway, once under each policy.
 
 Each policy gets the same questions with a different cache salt, so that it never finds a warm
 cache. A question is repeated until its answer is correct, every model has been tried, or ten
-attempts are made (LAAR, section 6.1).
+attempts have been made (LAAR, section 6.1).
 """
 
 from __future__ import annotations

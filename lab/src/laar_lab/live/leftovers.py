@@ -44,7 +44,7 @@ class Rest:
 
 
 def kept_files(endpoints: int) -> int:
-    """Return the number of connections a picker keeps open: for scrapes and probes, and Envoy's.
+    """Return the number of connections a picker keeps open for scrapes, probes and Envoy.
 
     If each request, or each refused request, leaked a file, there would be many times as many.
     """

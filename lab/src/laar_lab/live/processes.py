@@ -19,7 +19,7 @@ from laar.envoy.process import dying_with_us, end_process
 from laar.errors import LaarError
 
 START_TIMEOUT_S = 60.0
-"""Five interpreters need about six seconds to start on two cores; ten times that means stuck."""
+"""On two cores five interpreters start in about six seconds; after ten times that they hang."""
 STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.05
 _LOG_TAIL_CHARS = 4000
@@ -30,7 +30,7 @@ _PORTS = range(18_000, 32_000)
 
 
 def free_ports(count: int, among: Sequence[int] = _PORTS) -> list[int]:
-    """Return different loopback ports that were free a moment ago.
+    """Return distinct loopback ports that were free a moment ago.
 
     Args:
         count: number of ports.

@@ -5,7 +5,7 @@
 
 `--against-lab` runs the same questions in the lab too and compares the two. The picker then has the
 lab's settings: it reads metrics once per second of the fleet, sees streamed answers, and learns
-nothing during the comparison, so that no policy profits from another's turn.
+nothing during the comparison, so that no policy benefits from another's turn.
 """
 
 from __future__ import annotations

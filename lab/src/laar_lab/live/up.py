@@ -161,7 +161,7 @@ def _questions(requests: int) -> list[Query]:
     cells = len(LANGUAGES) * len(LENGTHS_TOKENS)
     per_cell = math.ceil(requests / cells)
     drawn = queries(per_cell=per_cell, split="evaluate")
-    # Taking the cells in turn keeps them even if fewer questions are wanted than drawn.
+    # Taking from the cells in turn spreads the questions evenly if fewer are wanted than drawn.
     order = sorted(range(len(drawn)), key=lambda i: (i % per_cell, i))
     return [drawn[i] for i in order[:requests]]
 

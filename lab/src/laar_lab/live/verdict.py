@@ -61,7 +61,7 @@ def judge(
         speed: speed of the fleet on this machine, as a share of its speed in virtual time.
         seconds: duration of the load in the fleet's seconds.
         time_scale: real seconds per second of the fleet.
-        remarks: remarks to print with them.
+        remarks: remarks to print with the tables.
     """
     shares = {route: [_Shares.of(run, time_scale) for run in runs[route]] for route in runs}
     late_ms = 1e3 * max(one.late_s for many in runs.values() for r in many for one in r.answers)

@@ -1,8 +1,8 @@
 """Offline construction of the context index (ContextPilot, algorithm 4).
 
-All contexts are known. Clustering pairs the nearest, and each merge becomes a node with the
-documents that its two sides share. From the root down, every node puts its parent's documents
-first. Similar contexts therefore get a long common prefix.
+All contexts are known in advance. Clustering keeps merging the nearest pair, and each merge becomes
+a node with the documents that its two sides share. From the root down, every node puts its parent's
+documents first. Similar contexts therefore get a long common prefix.
 
 There are two orders within a node. `by="id"` (ascending ids) is that of the paper's examples.
 `by="frequency"` puts documents that many contexts have first, which gives longer common prefixes
@@ -102,7 +102,7 @@ def _blocks(
         end = min(start + BLOCK, len(order))
         while end < len(order) and keys[order[end]] == keys[order[end - 1]] and end > start + 1:
             end -= 1
-        if end == start + 1 and len(order) - start > BLOCK:  # more equal sets than fit in a block
+        if end == start + 1 and len(order) - start > BLOCK:  # more equal sets than a block can hold
             end = start + BLOCK
         blocks.append(sorted(order[start:end]))
         start = end

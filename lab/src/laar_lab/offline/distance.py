@@ -23,7 +23,7 @@ ALPHA = 0.001
 
 
 def distance(a: Sequence[int], b: Sequence[int], alpha: float = ALPHA) -> float:
-    """Return the distance of two contexts in O(|a| + |b|); of repeated ids the last counts."""
+    """Return the distance of two contexts in O(|a| + |b|); the last of repeated ids counts."""
     at = {doc: i for i, doc in enumerate(a)}
     gaps = [abs(at[doc] - j) for doc, j in {doc: j for j, doc in enumerate(b)}.items() if doc in at]
     if not gaps:
@@ -35,7 +35,7 @@ def distances(contexts: Sequence[Sequence[int]], alpha: float = ALPHA) -> npt.ND
     """Return the distances of all pairs as an (N, N) matrix with zeros on the diagonal.
 
     Each document only compares the contexts that contain it, so pairs without common documents cost
-    nothing: O(sum over documents of holders^2) time, 8 bytes per pair meanwhile.
+    nothing: O(sum over documents of holders^2) time, and temporarily 8 bytes per pair.
     """
     n = len(contexts)
     holders: dict[int, dict[int, int]] = {}

@@ -55,7 +55,7 @@ def average_linkage(matrix: npt.NDArray[np.float32]) -> list[Merge]:
 
 
 def _number(found: list[Merge], n: int) -> list[Merge]:
-    """Sort the merges by distance and rename points to the clusters that contain them by then."""
+    """Sort the merges by distance, and replace points by the clusters that contain them by then."""
     found.sort(key=lambda merge: merge[2])
     inside = list(range(2 * n - 1))
 

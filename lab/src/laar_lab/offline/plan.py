@@ -1,7 +1,7 @@
 """Plan a batch known beforehand: order its documents, schedule it, and predict its hits.
 
-This is the paper's setting, and that of its 34 to 60 % hit rates. It suits batch files that wait
-for a nightly run. `plan` works on document ids; `plan_lines` on request bodies, one per line,
+This is the paper's setting, in which it reports hit rates of 34 to 60 %. It suits batch files that
+wait for a nightly run. `plan` works on document ids; `plan_lines` on request bodies, one per line,
 either bare or as the ``body`` of a batch-file line. Only one string of a line is replaced; the rest
 stays byte-identical.
 

@@ -1,10 +1,10 @@
 """llm-d's scheduling by predicted latency, for requests without objectives.
 
 Built from its documentation and its chart's configuration (llm-d-router 0.10 and 0.11, "Latency
-Predictor" and the plug-ins' readmes; 2026): a filter for endpoints that hold nearly all of the
-prompt, one for endpoints that hold most of it, then `latency-scorer`, whose scores are the weights
-of a random draw. As in the chart, only TTFT is predicted; its settings for streams also predict the
-time per output token, with a weight of 0.2.
+Predictor" and the plug-ins' readmes; 2026): a filter for endpoints that have nearly all of the
+prompt cached, one for endpoints that have most of it, then `latency-scorer`, whose scores are the
+weights of a random draw. As in the chart, only TTFT is predicted; its settings for streams also
+predict the time per output token, with a weight of 0.2.
 
 llm-d predicts with gradient-boosted trees in sidecars. Here laar's engine model predicts, which
 learns from the same answers and, unlike llm-d's, distinguishes the engines.

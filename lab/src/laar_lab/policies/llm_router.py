@@ -1,6 +1,6 @@
 """llm-router's prefix-aware policy with its valve and its four reasons.
 
-Source: zxuhan/llm-router, read in 2026; the valve is 8 in its code and 4 in its cloud benchmark.
+Source: zxuhan/llm-router, read in 2026; the valve opens at 8 in its code, at 4 in its benchmark.
 
 Endpoints are shuffled, then sorted by matching chunks of 32 bytes, most first, then by requests in
 flight. Below `min_match_chunks` the least loaded is chosen. If the first endpoint has

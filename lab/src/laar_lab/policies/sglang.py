@@ -1,13 +1,14 @@
 """Policies of SGLang's gateway and its descendants: the cache-aware switch, `lmetric`, `p2c`.
 
-The gateway is SMG today (smg 1.13; `docs/concepts/routing/cache-aware.md`, 2026), and vLLM's router
-is a fork of it (vllm-router 0.1.17; `src/policies/cache_aware.rs` at 16917f4, 2026). The thresholds
-are those of all three command lines: 0.3, 64 and 1.5. SMG's documentation advises lower balance
-thresholds for bursts and mixed workers, and its command line since 1.13 skips overloaded workers (8
-requests waiting, or .8 of the cache in use). `lmetric` is from SGLang's `src/policies` (2026).
+The gateway is now called SMG (smg 1.13; `docs/concepts/routing/cache-aware.md`, 2026), and vLLM's
+router is a fork of it (vllm-router 0.1.17; `src/policies/cache_aware.rs` at 16917f4, 2026). The
+thresholds are those of all three command lines: 0.3, 64 and 1.5. SMG's documentation advises lower
+balance thresholds for bursts and mixed workers, and its command line since 1.13 skips overloaded
+workers (8 requests waiting, or .8 of the cache in use). `lmetric` is from SGLang's `src/policies`
+(2026).
 
-They count characters; tokens by the same estimate order endpoints identically. Their trees never
-learn of evictions in an engine; laar's index, which replaces them here, does.
+They count characters; here tokens are counted, which ranks endpoints in the same order. Their trees
+never learn of evictions in an engine; laar's index, which replaces them here, does.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class Vetoed:
 
     Args:
         rule: the rule.
-        veto_waiting: scraped number of waiting requests from which an endpoint is overloaded.
-        veto_kv_usage: scraped share of the cache in use from which it is overloaded.
+        veto_waiting: scraped number of waiting requests at which an endpoint counts as overloaded.
+        veto_kv_usage: scraped share of the cache in use at which it counts as overloaded.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class SessionsFirst:
         self._seen: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def score(self, view: View) -> Floats:
-        """Rank the session's endpoint first, and the others by the rule."""
+        """Rank the session's endpoint first and the others by the rule."""
         scores = self._rule.score(view)
         session = view.request.session
         if not session:

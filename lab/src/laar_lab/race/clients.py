@@ -2,7 +2,7 @@
 
 Bodies represent the lab's prompts: each block of 16 tokens becomes a text made from its id, so
 prompts share as much text as they share blocks. Every text of a turn begins with a mark of that
-turn, so cache contents of earlier turns are of no use. Times are in the fleet's seconds.
+turn, so whatever earlier turns left in a cache is useless. Times are in the fleet's seconds.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Asking:
 
 @dataclass(slots=True)
 class _Answer:
-    """The part of a streamed answer read up to now."""
+    """The part of a streamed answer that has been read so far."""
 
     status: int | None = None
     first_s: float | None = None

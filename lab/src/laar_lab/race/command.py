@@ -17,7 +17,7 @@ from laar_lab.race.traffic import GENERATED, Traffic, generated, recorded
 from laar_lab.report import dump, show
 
 _MUCH = 0.1
-"""Delay of sending, as a share of the mean TTFT, above which the report remarks on it."""
+"""Sending delay, as a share of the mean TTFT, above which the report mentions it."""
 
 
 def traffic_of(

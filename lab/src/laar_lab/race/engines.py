@@ -49,7 +49,7 @@ class Engines:
         context_tokens: shortest context length among the engines.
         chars_per_token: characters of English text per token of the model.
         simulated: whether the engines are restarted for each turn.
-        headers: headers of each request to them.
+        headers: headers to send with each request to them.
     """
 
     urls: tuple[str, ...]

@@ -50,7 +50,7 @@ class Router:
 
     Args:
         name: name in tables, as given.
-        kind: `policy` for a policy of laar, `settings` for laar with a settings file, one of
+        kind: `policy` for a laar policy, `settings` for laar with a settings file, one of
             `PROXIES`, or `url`.
         argument: its policy, its file, its command-line options, or its URL.
         program: path of the program, for one of `PROXIES`.
@@ -78,7 +78,7 @@ class Router:
 
 
 def named(text: str, programs: Path | None = None) -> Router:
-    """Return the router of a name: a policy of laar, a settings file, a proxy or a URL.
+    """Return the router with this name: a laar policy, a settings file, a proxy or a URL.
 
     Args:
         text: the name; a settings file ends in `.yaml`, options of a proxy follow a colon.
@@ -184,7 +184,7 @@ async def _proxy(router: Router, directory: Path, engines: Engines) -> AsyncIter
         "max_tokens": 1,
     }
     async with process(command, log) as started:
-        # Wait for an answered request, as workers may be found later than the port opens.
+        # Wait for an answered request, as workers may be discovered after the port has opened.
         chats = f"{url}/v1/chat/completions"
         await answers(chats, hello, headers=engines.headers, log=log, of=started)
         yield Running(url, (started.pid,))

@@ -6,7 +6,7 @@ if Phi(latent) < accuracy, where r is the share of difficulty common to all mode
 from hashes of names. Failures of two models on a query are therefore correlated, and some long
 queries are solvable by none (LAAR, section 6.2).
 
-The surface and the picker know nothing of each other.
+The surface and the picker know nothing about each other.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Answerer:
 
 
 def _uniform(name: str) -> float:
-    """Return a number in (0, 1) derived from the name; 52 bits, so that it reaches neither end."""
+    """Return a number in (0, 1) derived from the name; with 52 bits it reaches neither end."""
     digest = blake2b(name.encode(), digest_size=8).digest()
     return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
 

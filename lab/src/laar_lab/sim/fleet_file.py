@@ -4,9 +4,9 @@
       - {name: "near:8000", model: m, profile: qwen2.5-7b-a100, rtt_ms: 2, jitter: 0.1}
     scrape_interval_s: 1
 
-Profiles are names in `engine-profiles.yaml`, or files written by `laar lab fit-engine`, relative to
-the fleet file. `settings` overrides an engine's other settings, and `slowdown` makes an engine with
-a linear cost slower by a factor (a mixed fleet behind one model).
+A profile is a name in `engine-profiles.yaml`, or a file written by `laar lab fit-engine`, relative
+to the fleet file. `settings` overrides an engine's other settings, and `slowdown` makes an engine
+with a linear cost slower by a factor (a mixed fleet behind one model).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def read_fleet(path: Path) -> FleetFile:
 
 
 def fleet_of(engines: Sequence[str], endpoints: int) -> FleetFile:
-    """Return a fleet of one model next to the picker, its endpoints using these engines in turn.
+    """Return a fleet of one model next to the picker; its endpoints use these engines in turn.
 
     Args:
         engines: profiles, or files that end in ``.yaml``; `name@2.5` is 2.5 times slower.

@@ -33,7 +33,7 @@ Numbers = dict[str, float]
 """Results of a run by name; those in `laar_lab.suite.verdict.MARGINS` are judged."""
 
 UNCOUNTED_SHARE = 0.2
-"""Share of the run that does not count, at its beginning, while caches fill and sessions begin."""
+"""Share of the run, at its beginning, that does not count: caches fill and sessions begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,8 @@ class Case:
     Args:
         name: name, unique in the suite.
         about: one-line description of the traffic.
-        role: `choose` for workloads used while shaping a policy, `judge` for those of the verdict.
+        role: `choose` for workloads used while shaping a policy, `judge` for those used for
+            verdicts.
         fleet: makes its endpoints.
         load: the load to send.
         minutes: minutes of virtual time.

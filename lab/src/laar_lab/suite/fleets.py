@@ -1,4 +1,4 @@
-"""Fleets of the suite and of some experiments, and faulty knowledge about some of them."""
+"""Fleets of the suite and of some experiments, and wrong knowledge about some of them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from laar_lab.sim.engine import EngineProfile, LinearCost, load_profile, slowed
 from laar_lab.sim.fleet import LinkProfile, MeasuredAssessor, Site
 
 BLOCK_TOKENS = 128
-"""Block size of the suite's engines. Blocks of 128 tokens instead of vLLM's 16 take an eighth of
-the work, and lose some 60 tokens of each prefix."""
+"""Block size of the suite's engines. With 128 tokens instead of vLLM's 16, a run takes an eighth
+of the work, and some 60 tokens of each prefix are lost."""
 
 _REGIONS = {
     "ashburn": LinkProfile(rtt_s=0.037, jitter=0.05),

@@ -26,10 +26,10 @@ AGENTS = "agent-sessions.jsonl"
 CONVERSATIONS = "conversation-trace.jsonl"
 
 MAX_PROMPT_TOKENS = 120_000
-"""Longest prompt; a session ends before a prompt that an engine of 128K would refuse."""
+"""Longest prompt; a session ends before a prompt that an engine with 128K would refuse."""
 
 _OWN_BLOCK = 1
-"""Index of the first block that differs between chats; before it is the service's prompt."""
+"""Index of the first block that differs between chats; the service's prompt comes before it."""
 
 DAY_TURNS = 25
 """Turns of a session in a day of 25 minutes; real sessions go on for hours."""

@@ -72,7 +72,7 @@ StoredNumbers = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 
 
 class Screened(NamedTuple):
-    """Results of `run_screened`, and how many of them are an earlier run's, by workload and policy.
+    """Results of `run_screened`, and how many are from an earlier run, by workload and policy.
 
     An earlier run's results have only the judged metrics.
     """
@@ -127,11 +127,11 @@ def run_screened(
     policy never is.
 
     With an earlier run's numbers, all policies run on the first seed. A baseline whose judged
-    metrics are then as in the earlier run, on all workloads, runs only on seeds that the earlier
-    run lacks. To the stored digits the result is that of a complete run, on the assumption of
-    `laar lab results --check` that the first seed stands for the others. A baseline that differs on
-    one workload depends on what has changed, so it runs on all seeds of all workloads, as the first
-    policy always does.
+    metrics are then the same as in the earlier run, on all workloads, runs only on seeds that the
+    earlier run lacks. To the stored digits the result is that of a complete run, on the assumption
+    of `laar lab results --check` that the first seed represents the others. A baseline that differs
+    on one workload depends on what has changed, so it runs on all seeds of all workloads, as the
+    first policy always does.
 
     Args:
         cases: workloads.
@@ -182,7 +182,7 @@ def _run_on(seeds: Sequence[int], cases: Sequence[Case], results: Results, label
 
 
 def _unchanged(first: Results, baselines: Sequence[str], earlier: StoredNumbers) -> Results:
-    """Return the earlier results of baselines whose first seeds are as in the earlier run."""
+    """Return the earlier results of baselines whose first seeds give the same numbers as then."""
     held = {
         case: by_policy(metrics)
         for case, metrics in earlier.items()

@@ -1,6 +1,6 @@
 """The suite: every workload on which the default policy has to hold its own.
 
-Policies are developed on the workloads to choose on; the others are for the verdict, with other
+Policies are developed on the workloads to choose on; the others are for the verdict, with different
 seeds. The split is by family and not only by seed, because new seeds of the same generator are not
 a new workload. Loads are as heavy as a good policy can carry without saturation, unless overload is
 the subject.

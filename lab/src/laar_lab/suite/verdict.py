@@ -1,11 +1,11 @@
-"""How the suite is judged: paired log-ratios, non-inferiority margins, Holm's correction.
+"""How the suite is judged: paired log-ratios, non-inferiority margins and Holm's correction.
 
 For one seed every policy gets the same requests on the same network, so the comparison uses the
 logarithm of the ratio of two policies' figures, seed by seed. Its mean has a Student interval, and
 its exponential is a ratio: 1.03 is three per cent worse.
 
 **The best baseline** of a workload and a metric is the baseline with the smallest mean log over the
-judged seeds. It is chosen on the same figures it is compared on, so chance favours it; the
+judged seeds. It is chosen by the same figures that it is compared by, so chance favours it; the
 comparison errs on the strict side.
 
 **Non-inferiority.** The hypothesis to reject is "worse by the margin or more": a one-sided t test

@@ -1,4 +1,4 @@
-"""A day's traffic of a fleet: chats, coding agents, questions on documents, nightly batch jobs.
+"""A day of a fleet's traffic: chats, coding agents, questions about documents, nightly batch jobs.
 
 Each hour of the day is compressed into a minute at that hour's rate, so caches, sessions and
 restarts run at their real speed while the day passes faster. A chat that lasts six minutes
@@ -65,7 +65,7 @@ class Day:
         hours: number of hours, without the initial one that fills the caches.
         chat: chats at the busiest hour.
         agent: shape of an agent's session.
-        agents_per_s: agents that begin per second at the busiest hour.
+        agents_per_s: agents started per second at the busiest hour.
         document: questions at the busiest hour.
         batch: nightly jobs.
         real_chats: replacement for the generated chats, at the busiest hour's rate; their session
@@ -117,7 +117,7 @@ class Visit:
 
 
 def visits(day: Day, rng: random.Random) -> Iterator[Visit]:
-    """Yield all visits in order of time."""
+    """Yield all visits in chronological order."""
     parts = [random.Random(rng.getrandbits(64)) for _ in range(4)]
     made = day.real_chats or (lambda draw, until_s: chats(day.chat, draw, until_s))
     return heapq.merge(

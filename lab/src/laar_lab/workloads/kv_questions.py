@@ -1,4 +1,4 @@
-"""KV look-ups for the virtual fleet: the same queries without building half a megabyte of text.
+"""KV look-ups for the virtual fleet: the same queries, without half a megabyte of text for each.
 
 The picker gets the parts that it would read from the text (the words around the data, the length),
 the engine gets block ids, and the fleet's accuracy surface decides the answer, as in the simulated
@@ -41,7 +41,7 @@ def as_questions(
         asked: queries of any cells.
         surface: the accuracies of the models.
         seed: seed of the prompts' blocks and of the jitter.
-        shared: number of consecutive queries about the same data (the paper: 1, none shared).
+        shared: number of consecutive queries about the same data (1 in the paper: none share any).
     """
     draws = random.Random(f"{seed}/questions")
     questions = []

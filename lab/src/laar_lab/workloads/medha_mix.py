@@ -6,9 +6,9 @@ percentile 5,696 tokens (as published for that trace), cut at 8K, and answers wi
 839K between 128K and 1M, answers with median 518 and 90th percentile 808. Arrivals are Poisson.
 
 The traces themselves are not public. Values outside the limits are redrawn, which changes median
-and 90th percentile to 384K and 726K for long prompts, and to 1,625 and 4,650 for short ones. A long
-prompt alone is 26 s of work on 16 A100 on average, so 0.75 requests per second with 5 % long ones
-are about the engine's capacity.
+and 90th percentile to 384K and 726K for long prompts, and to 1,625 and 4,650 for short ones. On
+average a long prompt alone is 26 s of work on 16 A100, so 0.75 requests per second with 5 % long
+ones are about the engine's capacity.
 """
 
 from __future__ import annotations

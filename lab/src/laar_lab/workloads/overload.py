@@ -98,7 +98,8 @@ def weight(ask: Ask) -> float:
 def overload(carried_per_s: float, seconds: float, seed: int) -> list[Ask]:
     """Return a load of `LOAD` times the capacity of a fleet, for `seconds`.
 
-    The load is measured by weight, as one document per minute more or less is two per cent of it.
+    The load is measured by weight, as a single document per minute makes a difference of two per
+    cent.
 
     Args:
         carried_per_s: `weight` that the fleet carries per second.

@@ -1,7 +1,7 @@
 """Retrieval loads and a fleet of document caches, to measure what the context hook gains.
 
 There are four seeded loads: `topic` (documents of one topic together, with some noise; the top
-fifth of documents gets 57 % of accesses, as for NarrativeQA in the paper's Figure 3), `drifting`
+fifth of the documents get 57 % of accesses, as for NarrativeQA in the paper's Figure 3), `drifting`
 (the same with topics that come and go), `zipf` (independent documents without topics, which is
 pessimistic; s = 1.0 is about MultihopRAG, 0.6 about QASPER) and `disjoint` (nothing shared).
 `replay` sends a load through an aligner to endpoints that each have an `EngineCache`.
@@ -172,9 +172,9 @@ def replay(
             `valve` times their fair share (plus 5); ties go to the least loaded.
         valve: see `routing`.
         interval_s: seconds between two requests, for the index's clock.
-        order: another way to order a request's documents, instead of `reorder`.
-        own_orders: number of best endpoints to also try with an order made for the endpoint, by an
-            index of the orders sent to it; in addition to `reorder`.
+        order: a different way to order a request's documents, instead of `reorder`.
+        own_orders: number of the best endpoints for which an order of their own is also tried, made
+            by an index of the orders sent there; in addition to `reorder`.
         index_docs: capacity of the index, if different from that of all caches.
         forget_evicted: whether the index forgets orders that a cache has evicted.
     """

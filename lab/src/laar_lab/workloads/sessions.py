@@ -2,9 +2,9 @@
 
 `ChatShape` draws conversations like those of GORGO's traces: Poisson starts, a share of single
 questions, a geometric number of turns otherwise, log-normal pauses, lengths and growth. Two details
-decide how good baselines look. Conversations share a few system prompts, so a hash of a prompt's
+determine how good baselines look. Conversations share a few system prompts, so a hash of a prompt's
 first 256 tokens puts a third of them on one endpoint. And every prompt begins with the chat
-template's header, so each has a match.
+template's header, so each prompt matches something.
 
 Times are the trace's schedule (an open loop): a turn does not wait for the previous answer.
 
@@ -86,7 +86,7 @@ WILDCHAT = ChatShape(
 
 @dataclass(slots=True)
 class _Chat:
-    """A conversation: its ids up to now, and how many turns are left."""
+    """A conversation: its ids so far, and how many turns are left."""
 
     tape: array[int]
     base: int

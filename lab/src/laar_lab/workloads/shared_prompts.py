@@ -90,7 +90,7 @@ class Questions:
 
 
 def questions(shape: Questions, rng: random.Random, duration_s: float) -> Iterator[Arrival]:
-    """Yield the questions of `duration_s` seconds in order of time."""
+    """Yield the questions of `duration_s` seconds in chronological order."""
     lengths = [_length(rng, shape.text_log, shape.max_text_tokens) for _ in range(shape.texts)]
     ranks = _ranked(rng, shape.texts, shape.skew)
     at_s, number = 0.0, _OWN
@@ -108,7 +108,7 @@ def questions(shape: Questions, rng: random.Random, duration_s: float) -> Iterat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShape:
-    """Jobs that send many questions on one fresh document at once, over a background stream.
+    """Jobs that each send many questions about a new document at once, over a background stream.
 
     Args:
         every_s: mean time between two jobs.
@@ -126,7 +126,7 @@ class BatchShape:
 
 
 def batches(shape: BatchShape, rng: random.Random, duration_s: float) -> Iterator[Arrival]:
-    """Yield the jobs and the background of `duration_s` seconds in order of time."""
+    """Yield the jobs and the background of `duration_s` seconds in chronological order."""
     others = questions(shape.background, random.Random(rng.getrandbits(64)), duration_s)
     return heapq.merge(others, _jobs(shape, rng, duration_s), key=lambda arrival: arrival.at_s)
 

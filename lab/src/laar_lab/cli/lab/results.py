@@ -128,7 +128,7 @@ def results(
 
 
 def _tell_reused(earlier: Stored | None, run: Stored) -> None:
-    """Print how many runs were reused, and a line for each policy that gave other numbers."""
+    """Print how many runs were reused, and a line for each policy that gave different numbers."""
     from laar_lab.stale import changed
 
     console = lab_console()
@@ -148,7 +148,7 @@ def _tell_reused(earlier: Stored | None, run: Stored) -> None:
 
 
 def _check(runs: Sequence[Stored], directory: Path, minutes: float, data: Path | None) -> None:
-    """Rerun the first seed of runs made with other code, and store the result."""
+    """Rerun the first seed of runs made with different code, and store the result."""
     from laar_lab.experiments import find_experiment
     from laar_lab.results import commit_of, write
     from laar_lab.stale import check, digest_of_code

@@ -51,7 +51,7 @@ def answer_for(
         ask: the request.
         answerer: answers look-ups; None for an endpoint without a fleet model.
         free_tokens: tokens that fit after the prompt, at least 1.
-        wrong: answer something other than the model would.
+        wrong: give a different answer than the model would.
         echo: names of the model and of the requested model; None for no echo.
     """
     if echo is not None and not wrong:

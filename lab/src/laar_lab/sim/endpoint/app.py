@@ -2,8 +2,8 @@
 
 Bodies, statuses and timing of each route are those of a real vLLM 0.32. Prompts are never logged;
 there is no access log. There are two additions to vLLM: every response names its endpoint in
-``x-sim-endpoint``, and a request with an ``x-sim-body-sha256`` header gets the digest of its body
-as received under the same name.
+``x-sim-endpoint``, and a request with an ``x-sim-body-sha256`` header gets, under the same name,
+the digest of its body as received.
 """
 
 from __future__ import annotations
@@ -373,7 +373,7 @@ class EndpointApp:
 
 
 def _while_draining(prompt: Prompt, reply: Reply, *, stream: bool) -> Response:
-    """Return a draining vLLM's answer to a new request; it has three shapes, one an error."""
+    """Return a draining vLLM's answer to a new request; of its three shapes one is an error."""
     if prompt.given_ids is None:
         raise ApiError(500, _AFTER_SHUTDOWN)
     if stream:
@@ -408,7 +408,7 @@ def _json(value: object) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    return Response()  # the client left while sending its body; nobody gets this
+    return Response()  # the client left while sending its body; nobody receives this
 
 
 async def _envelope(request: Request, error: Exception) -> Response:

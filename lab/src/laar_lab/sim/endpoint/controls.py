@@ -53,7 +53,7 @@ class Controls:
         ]
 
     async def _show(self, request: Request) -> Response:
-        """Return the faults, and the number of requests and hits since they were set."""
+        """Return the faults, and the numbers of requests and of hits since they were set."""
         book = self._serving.faults
         return _json(
             {

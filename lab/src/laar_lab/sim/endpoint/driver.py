@@ -29,7 +29,7 @@ MAX_BURST = 64
 """Most iterations to run without yielding to other tasks when behind."""
 
 MAX_LAG_S = 0.25
-"""Real seconds that the timeline may fall behind; any more, after a stall, is dropped."""
+"""Real seconds by which the timeline may fall behind; further lag, as after a stall, is dropped."""
 
 IDLE_LOAD = Load(
     running=0,
@@ -50,7 +50,7 @@ class Lost(StrEnum):
 
 
 class Flight:
-    """A job in the engine: its output up to now, and a way to wait for more.
+    """A job in the engine: its output so far, and a way to wait for more.
 
     Times are real (monotonic) seconds on the engine's timeline, unaffected by late wake-ups:
     `submitted_s` when it reached the engine, `started_s` and `first_s` when the iteration of its

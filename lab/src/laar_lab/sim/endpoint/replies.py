@@ -1,6 +1,6 @@
 """Write answers and streams in the formats of the APIs that vLLM serves.
 
-A reply turns text into bytes to send and knows nothing of engines or sockets. `opening` is sent
+A reply turns text into bytes to send, and knows nothing about engines or sockets. `opening` is sent
 together with the first text, never before it, so the first body chunk always has the first token,
 for chats too.
 """

@@ -1,9 +1,9 @@
 """Start and stop a simulated endpoint: sockets, engine, signals and simulated crashes.
 
-uvicorn serves HTTP. At the level of sockets a crash is real: all connections are reset and the port
-is closed for a while, then a new server without any state listens on the same port. A shutdown
-follows vLLM: by default streams are ended with an error event at once; with a timeout they may
-finish, while health stays green and new requests get odd answers (see `app`).
+uvicorn serves HTTP. At the socket level a crash is real: all connections are reset and the port is
+closed for a while, then a new server without any state listens on the same port. A shutdown follows
+vLLM: by default streams are ended with an error event at once; with a timeout they may finish,
+while health stays green and new requests get odd answers (see `app`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CUT_GRACE_S = 1
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without signal handlers and polling, and with a way to reset connections."""
+    """uvicorn without signal handlers or polling, but with a way to reset connections."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -203,7 +203,7 @@ class SimulatedEndpoint:
                 await self.serving.publisher.close()
 
     def _engine_ended(self, engine: asyncio.Task[None]) -> None:
-        if not engine.cancelled():  # a defect: requests stay unanswered, and `wait` raises it
+        if not engine.cancelled():  # a bug: requests stay unanswered, and `wait` raises it
             self._server.cut()
             self._server.end(force=True)
 
@@ -277,7 +277,7 @@ def _engine_of(settings: EndpointSettings) -> tuple[EngineProfile, Answerer | No
 def _publisher_of(settings: EndpointSettings, profile: EngineProfile) -> KvEventPublisher | None:
     if settings.kv_events is None:
         return None
-    # Only this needs pyzmq, which comes with the extra `lab`.
+    # Only this needs pyzmq, which the `lab` extra installs.
     from laar_lab.sim.endpoint.kv_events import KvEventPublisher
 
     return KvEventPublisher(settings.kv_events, block_size=profile.settings.block_size)

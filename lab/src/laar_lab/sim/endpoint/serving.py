@@ -115,9 +115,9 @@ class Serving:
         return longest - prompt
 
     def transfer_s(self, job: Job) -> float:
-        """Return the real seconds to transfer the KV that the engine lacks.
+        """Return the real seconds that it takes to transfer the KV that the engine lacks.
 
-        Concurrent requests do not share the bandwidth of the network.
+        Concurrent requests do not share the network's bandwidth.
         """
         missing = job.prompt_tokens - self.driver.engine.cached_tokens(job)
         scale = self.settings.time_scale * self.faults.slow_factor()

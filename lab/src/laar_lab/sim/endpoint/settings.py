@@ -37,13 +37,13 @@ class EndpointSettings:
 
     Args:
         model: name of the model, and its ``root`` in ``/v1/models``.
-        served_names: names that clients may request; answers have the first. Empty: the model's.
+        served_names: names that clients may request; answers have the first. Empty for the model's.
         host: address to listen on.
         port: port to listen on; 0 for a free one.
         profile: hardware and model to imitate, by name (`laar_lab.sim.engine.profile_names`) or by
             the path of a file. With a fleet model only its memory is used.
         fleet_model: a model of the fleet, for its speed and its accuracy on key-value look-ups.
-            None: answers are a fixed text.
+            None to answer with a fixed text.
         fleet: path of a fleet file; None for the packaged one.
         template: name of the chat template (`laar_lab.sim.endpoint.templates`).
         time_scale: real seconds per engine second; 0.05 runs twenty times faster than the imitated
@@ -51,10 +51,10 @@ class EndpointSettings:
         round_trip_s: real seconds by which every answer is delayed, including metrics and health,
             to simulate distance.
         max_model_len: limit of prompt plus answer, in tokens.
-        scheduler: name of the engine's scheduler; None for the profile's. Only "priority" heeds
+        scheduler: name of the engine's scheduler; None for the profile's. Only "priority" respects
             `X-Vllm-Priority` and the body's `priority`, as in vLLM.
-        max_waiting: waiting requests in the engine above which more get 503; None for the engine's
-            default, far above what a client would wait for.
+        max_waiting: waiting requests in the engine above which further ones get 503; None for the
+            engine's default, far above what a client would wait for.
         num_blocks: KV blocks; None for as many as fit in the profile's memory.
         prefix_caching: whether to cache the prompts of earlier requests, as vLLM does by default.
         transfer_tokens_per_s: tokens of KV transferred per second, on the engine's clock, if
@@ -65,7 +65,7 @@ class EndpointSettings:
         faults: initial faults; see `laar_lab.sim.endpoint.faults`.
         allow_fault_header: accept ``x-sim-fault`` and ``PUT /sim/faults``. Never enable this where
             others can reach the endpoint.
-        seed: seed of the draws of requests that a fault's share hits.
+        seed: seed for drawing the requests that a fault hits if it has a share.
     """
 
     model: str

@@ -19,14 +19,14 @@ _PAGE = b"<!doctype html><title>Welcome</title><h1>It works!</h1>\n"
 
 
 class Page(Response):
-    """An HTML page, as from something in front of the engine."""
+    """An HTML page, as if from a proxy in front of the engine."""
 
     def __init__(self) -> None:
         super().__init__(_PAGE, media_type="text/html")
 
 
 class Useless(Response):
-    """A well-formed answer without text, or of a foreign model.
+    """A well-formed answer without text, or from a foreign model.
 
     Args:
         answer: the text.

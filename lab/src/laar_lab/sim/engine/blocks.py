@@ -43,7 +43,7 @@ class BlockPool:
 
     @property
     def usage(self) -> float:
-        """Share of the blocks in use, from 0 to 1."""
+        """Share of the blocks that are in use, from 0 to 1."""
         return 1.0 - self.free / self.num_blocks
 
     def match(self, hashes: Sequence[int], limit: int) -> tuple[int, int]:
@@ -82,7 +82,7 @@ class BlockPool:
             self._events.append(KvEvent("removed", tuple(removed)))
 
     def publish(self, hashes: Sequence[int], parent: int | None) -> None:
-        """Give hashes to as many of the caller's unhashed blocks, which are now full."""
+        """Give these hashes to as many of the caller's unhashed blocks, which are now full."""
         refs, fresh = self._refs, []
         for key in hashes:
             users = refs.get(key)

@@ -2,7 +2,8 @@
 
 A cost model sees an iteration as a handful of sums (`Work`), so pricing one more chunk takes
 constant time and a scheduler can search for the chunk that fits. It also prices a decode-only
-iteration as a line in the context, so the engine can price a long stretch in closed form.
+iteration as a linear function of the context, so the engine can price a long stretch in closed
+form.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class CostModel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearCost:
-    """Seconds as a sum of constants, for engines known only from measurements.
+    """Seconds as a sum of measured constants, for engines known only from measurements.
 
     Args:
         seconds_per_token: seconds per uncached prompt token; LAAR's c(m).

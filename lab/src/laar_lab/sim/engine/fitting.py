@@ -2,7 +2,7 @@
 
 Both halves use the same `Point`s: `laar_lab.probing` measures them on an endpoint, and `predict`
 computes them with the engine model. The constants of `LinearCost` come from the few points of
-`fit_points`; `check_points` are different and longer, so that a wrong shape shows.
+`fit_points`; `check_points` are different and longer, so that a wrong shape becomes visible.
 
 The TTFT of a prompt of n tokens, c of them cached, in k iterations is:
 
@@ -60,7 +60,7 @@ class Point:
 
     Args:
         prompt_tokens: tokens of each prompt.
-        cached_tokens: number of these that were sent to the engine before.
+        cached_tokens: number of these that were sent to the engine beforehand.
         together: number of prompts sent in quick succession, which share nothing.
         output_tokens: tokens of each answer.
     """
@@ -207,7 +207,7 @@ def predict(profile: EngineProfile, point: Point, gap_s: float = 0.0) -> Seen:
 def _pace(seen: Seen) -> float:
     """Return the TPOT of `DECODED` tokens, from the best TTFT and the best answer time.
 
-    A single measurement with a delayed first token would give too low a TPOT; the best ones don't.
+    A single measurement with a delayed first token would give too low a TPOT; the best ones do not.
     """
     return max(_LEAST_S, (seen.answer_s - mean(seen.ttft_s)) / (DECODED - 1))
 

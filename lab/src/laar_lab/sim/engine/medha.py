@@ -10,9 +10,9 @@ A decode waits for a pass through all pipeline stages, so the pass must fit the 
 the stages work on consecutive chunks.
 
 Admission follows the order strictly: if the most urgent waiting prompt finds no slot or blocks, the
-prompts behind it must wait, or a long one would starve under a stream of short ones. The cached
-part of a waiting prompt counts for its chunk but not for its place in the order: looking up every
-prompt's blocks in each iteration would cost more than the iteration.
+prompts behind it must wait; otherwise a long one would starve under a stream of short ones. The
+cached part of a waiting prompt counts for its chunk but not for its place in the order: looking up
+every prompt's blocks in each iteration would cost more than the iteration.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_CANDIDATES = 8
 """Most prefills offered to one iteration, of which one is long; 20 ms has room for a few."""
 
 _Ranked = tuple[float, int, bool, Seq]
-"""Height, number, whether it waits for admission, and the sequence itself."""
+"""Rank (lowest first), number, whether it waits for admission, and the sequence itself."""
 
 
 def slack_s(arrival_s: float, objective_s: float, remaining_s: float, now: float) -> float:
@@ -84,7 +84,7 @@ class _Batch:
         self._cost, self._work = cost, decodes
 
     def seconds_with(self, chunk_tokens: int, context_tokens: int) -> float:
-        # Called some ten thousand times per simulated minute, so it restores and does not copy.
+        # Called some ten thousand times per simulated minute, so it restores instead of copying.
         work, cost = self._work, self._cost
         before = work.prefill_tokens, work.pairs, work.kv_tokens, work.kv_groups
         work.add_chunk(chunk_tokens, context_tokens, cost.kv_groups(context_tokens + chunk_tokens))
@@ -131,7 +131,7 @@ class Slack(Fcfs):
         return self._slack.objective_base_s + self._slack.objective_factor * alone_s
 
     def plan(self, now: float, desk: Desk) -> Plan:
-        """Plan all decodes, and prefills in order until the target is used up."""
+        """Plan all decodes, and prefills in order until the target is exhausted."""
         if not desk.prefilling and not desk.waiting:
             return Plan(True, [])
         work = desk.decode_work()

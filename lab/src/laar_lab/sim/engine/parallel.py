@@ -14,10 +14,10 @@ All running requests advance at one rate, so the state is a single number: the w
 seconds, that a request running since the start would have done. A request's first and last token
 are fixed points on that scale, and only the rate changes when a request comes or goes.
 
-There are two differences. The original draws a prefill's factor once when it begins; here the
-factor follows the number running. A prompt that does not fit in the KV cache waits here, unless
-`refuses_full` is set: then it gets a 500 as in the original, but on arrival and not when its turn
-comes. As in the original, others can find the blocks of a prompt from the moment it begins.
+There are two differences from the original. It draws a prefill's factor once when it begins; here
+the factor follows the number running. A prompt that does not fit in the KV cache waits here, unless
+`refuses_full` is set: then it gets a 500 as in the original, but on arrival instead of when its
+turn comes. As in the original, others can find the blocks of a prompt from the moment it begins.
 """
 
 from __future__ import annotations

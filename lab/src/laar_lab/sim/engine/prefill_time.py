@@ -30,10 +30,10 @@ MAX_TOKENS = 1_048_576
 """The longest prompt of models served today; longer ones are extrapolated."""
 
 DELTA_TOKENS = 1024
-"""The paper's granularity; the table for 1M tokens has 8 KiB."""
+"""The paper's granularity; the table for 1M tokens takes 8 KiB."""
 
 MAX_CHUNK_TOKENS = 8192
-"""Largest common token budget of a step (vLLM's default on a large GPU)."""
+"""Largest token budget per step in common use (vLLM's default on a large GPU)."""
 
 MIN_CHUNK_TOKENS = 32
 

@@ -1,9 +1,9 @@
 """Engine profiles: read data files, build engines.
 
-There are three files in `sim/data/`: `engine-hardware.yaml` and `engine-models.yaml` hold
-constants, each with its source, and `engine-profiles.yaml` combines them with parallel degrees and
-settings into the engines that experiments name. A profile without hardware has a linear cost. A
-user's file with a single profile, as written by `laar lab fit-engine`, is accepted too.
+`sim/data/` has three files: `engine-hardware.yaml` and `engine-models.yaml` hold constants, each
+with its source, and `engine-profiles.yaml` combines them with parallel degrees and settings into
+the engines that experiments name. A profile without hardware has a linear cost. A user's file with
+a single profile, as written by `laar lab fit-engine`, is accepted too.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def profile_names(data: Path = DATA) -> tuple[str, ...]:
 
 
 def load_profile(name: str, data: Path = DATA) -> EngineProfile:
-    """Return the engine with that name, or of the file if the name ends in ``.yaml``.
+    """Return the engine with that name, or the one in a file if the name ends in ``.yaml``.
 
     Raises:
         SettingError: there is no such entry, or it is invalid; names file and constant.

@@ -31,7 +31,7 @@ from laar.errors import SettingError
 from laar_lab.sim.engine.cost import Work
 
 KV_GROUP_TOKENS = 524_288
-"""Context per KV group: the paper's Figure 6 has 4 groups at 2M tokens, joined one by one."""
+"""Context per KV group: the paper's Figure 6 shows 4 groups at 2M tokens, which join one by one."""
 
 MEMORY_SHARE = 0.9
 """Share of device memory for weights and KV: vLLM's default `gpu_memory_utilization`."""
@@ -50,7 +50,7 @@ class HardwareProfile:
     Args:
         name: name in the data file.
         bf16_flops: peak dense FLOP/s of 16-bit matrix work.
-        fp8_flops: the same for 8-bit; None if the chip lacks it.
+        fp8_flops: the same for 8-bit work; None if the chip does not support it.
         bandwidth_bytes_s: peak memory bandwidth.
         memory_bytes: device memory.
         linear_efficiency: share of the peak FLOP/s that linear layers reach.

@@ -6,8 +6,8 @@ sequence has a slot, blocks for its whole prompt and its part of the prefix cach
 prefill can't lead to a preemption (vLLM needs `--scheduler-reserve-full-isl` for that).
 
 vLLM serves the running list first, in order of admission, and the waiting queue with what is left.
-Here decodes go before prefills; under FCFS that is the same order, since a prefill that uses up a
-step leaves no tokens to admit others with.
+Here decodes go before prefills; under FCFS that is the same order, since a prefill that fills a
+step leaves no tokens for admitting others.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Priority(Fcfs):
         return (seq.job.priority, seq.job.arrival_s, seq.number)
 
     def victim(self, running: list[Seq]) -> Seq:
-        """Return the least important sequence, the latest in case of a tie."""
+        """Return the least important sequence; in case of a tie, the latest."""
         return max(running, key=self.key)
 
 

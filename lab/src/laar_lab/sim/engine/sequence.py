@@ -20,7 +20,7 @@ class Seq:
         blocks: number of all blocks it holds, findable or not.
         flights: current iterations that it is part of (several with pipeline stages).
         gone: aborted or lost during an iteration.
-        line: urgency, cached by schedulers that order by slack until its context changes.
+        line: urgency, which schedulers that order by slack cache until the context changes.
     """
 
     __slots__ = (

@@ -1,6 +1,6 @@
 """The settings of an engine, apart from its cost.
 
-Defaults are vLLM's if it has the setting.
+Defaults are vLLM's where it has the setting.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class EngineSettings:
     """Settings of one engine.
 
     Args:
-        num_blocks: number of KV blocks, which is the memory.
+        num_blocks: number of KV blocks, which is the size of the memory.
         block_size: tokens per block.
         max_num_seqs: most concurrent sequences (vLLM's default on a large device).
         max_num_batched_tokens: most tokens per iteration; the static chunk size.
@@ -60,8 +60,9 @@ class EngineSettings:
             leaves the first stage; off, once it leaves the last stage.
         step_jitter: standard deviation of the logarithm of an iteration's time; a merged stretch
             draws once.
-        intake_s: time per request, serially, in the server in front of the scheduler (HTTP,
-            checks). The virtual-time fleet models it; an HTTP endpoint has a real server instead.
+        intake_s: time that each request takes in the server in front of the scheduler (HTTP,
+            checks), one after another. The virtual-time fleet models it; an HTTP endpoint has a
+            real server instead.
         intake_s_per_token: intake time per token of the prompt (parsing, tokenising, hashing).
         kv_events: report prefix-cache changes in each `Step`.
         load_factor: for `parallel`: how much longer everything takes with `max_num_seqs` running

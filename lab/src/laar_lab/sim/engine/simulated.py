@@ -1,6 +1,6 @@
 """The simulated engine: continuous batching, iteration by iteration.
 
-An iteration enters the first pipeline stage at `step`, and its tokens exist when it leaves the last
+An iteration enters the first pipeline stage on `step`, and its tokens exist when it leaves the last
 one. With one stage the two coincide; with several, the next iteration may enter as soon as the
 first stage is free, so a step ends at whichever comes first: a free first stage or a batch that
 leaves. At most as many iterations as stages are in progress; otherwise a batch that enters slightly
@@ -171,7 +171,7 @@ class SimulatedEngine:
         end = self._flights[0].exit_s
         is_idle = not (self.waiting or self.prefilling or self._decoding)
         if self._free_at[0] > begin and not (is_idle and until is not None):
-            end = min(end, self._free_at[0])  # so that jobs can enter; `cut` is for new arrivals
+            end = min(end, self._free_at[0])  # so that jobs can enter; `cut` handles new arrivals
         self._clock = end
         self._events = self._pool.drain()
         return self._tell(end - now)
@@ -356,7 +356,7 @@ class SimulatedEngine:
         for _ in range(self._reported):
             flight = self._flights.popleft()
             decoded = [seq for seq in flight.decoded if not seq.gone]
-            for seq in decoded:  # all take before any releases, as in single iterations
+            for seq in decoded:  # all take blocks before any releases them, as in single iterations
                 seq.context += flight.tokens
                 short = -(-seq.context // self._block_size) - seq.blocks
                 if short > 0:  # in a stretch, blocks were counted but not taken

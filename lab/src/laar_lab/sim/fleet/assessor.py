@@ -1,6 +1,6 @@
 """The picker's knowledge of a fleet whose models are always correct: their measured speeds.
 
-It stands in for an artifact of `laar measure` on idle engines: one prompt each of two lengths, and
+It replaces an artifact made by `laar measure` on idle engines: one prompt each of two lengths, and
 the line through them. Q is 1 for every model, so the cost orders endpoints by time alone.
 """
 

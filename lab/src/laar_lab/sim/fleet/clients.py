@@ -6,7 +6,7 @@ takes no memory. Latency counts both from the scheduled time and from dispatch: 
 cap turns the loop into a closed one, and only the latency from the scheduled time shows it.
 
 Sessions wait for an answer before they go on: `converse` sends a turn when it is due, or as soon as
-the previous one is answered; `hold_sessions` sends it a pause after that answer, and keeps a fixed
+the previous one is answered; `hold_sessions` waits for a pause after that answer, and keeps a fixed
 number of sessions open.
 
 The retry loop is LAAR's: each of a number of users asks, checks, and asks again until the answer is
@@ -33,7 +33,7 @@ MAX_ATTEMPTS = 10
 """LAAR's R."""
 
 Send = Callable[[Request, Arrival, Callable[[Exchange], None]], object]
-"""Sends a request of a session in place of the fleet; calls its last argument at the end."""
+"""Sends a session's request in place of the fleet; calls its last argument at the end."""
 
 
 def asking_again(fleet: VirtualFleet, on_refused: Callable[[], None]) -> Send:
@@ -63,7 +63,7 @@ def replay_open(
 
     Args:
         fleet: a fresh fleet.
-        arrivals: requests in order of time; read when due.
+        arrivals: requests in chronological order; read when due.
         on_end: called with each request at its end; failed ones have a status other than 200.
         max_in_flight: the client's cap.
         on_refused: called with each request that flow control refuses; None without flow control.
@@ -127,7 +127,7 @@ class _OpenLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """A session's turns, one after the other.
+    """A session's turns, one after another.
 
     Args:
         session: session id.

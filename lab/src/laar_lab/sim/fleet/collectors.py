@@ -18,7 +18,7 @@ from laar_lab.sim.fleet.site import EngineHost, Site
 class Collectors:
     """Scrapes and probes every endpoint in the background of a run.
 
-    It starts as if it had been running: everything was read once, and readings are spread out.
+    It starts as if it had been running: everything has been read once, and readings are spread out.
 
     Args:
         clock: clock of the run.

@@ -1,4 +1,4 @@
-"""A request of a virtual fleet, as seen by its client."""
+"""A request to a virtual fleet, as seen by its client."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A fleet in virtual time behind the production director.
 
-The picker of the lab is the product's: `laar.core.director.Director` with its table, policies,
-prefix index and learners. Only its surroundings are simulated: engines, links, and the collectors,
-whose readings are delayed as in production. A request is decided and reserved, travels half a round
-trip, runs in the engine, and travels back, when the picker sees the first byte and then the end.
+The lab's picker is the product's: `laar.core.director.Director` with its table, policies, prefix
+index and learners. Only its surroundings are simulated: engines, links, and the collectors, whose
+readings are delayed as in production. A request is decided and reserved, travels half a round trip
+and runs in the engine; on the way back the picker sees the first byte and then the end.
 
 Each concern (ties, each link, each probe, engines, sampling) has a separate generator made from the
 run's seed, so two policies with the same seed get the same network and the same fleet.
@@ -50,7 +50,7 @@ class VirtualFleet:
         settings: settings of the picker.
         seed: seed of the run.
         assessor: the picker's estimates for models; None for the engines' measured speeds.
-        policies: policies by name; None for fresh ones of the product.
+        policies: policies by name; None for new instances of the product's.
         flow: settings of the flow control in `enqueue`; None holds no requests.
         by_load: whether flow control also holds requests while every endpoint is full, not only
             turns whose context has no room in a cache.
@@ -306,7 +306,7 @@ class VirtualFleet:
         self._hosts[address].submit(replace(job, fetched=fetched), first, end)
 
     def _try_next(self, exchange: Exchange, on_end: OnEnd) -> None:
-        """Retry as Envoy does without the picker, which learns of it when an answer begins."""
+        """Retry as Envoy does, without the picker, which learns of it when an answer begins."""
         if exchange.cancelled:
             return
         if len(exchange.failed) < len(exchange.decision.fallbacks):

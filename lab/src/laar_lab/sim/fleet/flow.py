@@ -57,7 +57,7 @@ class FlowControl:
         return self._admission.queue.waiting + len(self._admission.prefills)
 
     def share(self, prefixes: SharedPrefixes) -> None:
-        """Share the sessions' places with other pickers."""
+        """Share with other pickers where each session is placed."""
         self._admission.on_turn, prefixes.on_turn = prefixes.turn, self._admission.heard
 
     def ask(

@@ -3,8 +3,9 @@
 Jitter is log-normal. A spell is a period in which the whole path is slow, as GORGO saw at its Seoul
 endpoint (456 ms on average, about 850 ms at its peak, some 5 % of the time).
 
-Every path draws its spells from a separate generator, and a request brings its standard normal
-draw. Both are therefore independent of the policy: policies are compared on the same network.
+Every path draws its spells from a separate generator, and each request comes with its own standard
+normal draw. Both are therefore independent of the policy: policies are compared on the same
+network.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class LinkProfile:
 
 
 class Link:
-    """A path in one run; must be queried at non-decreasing times."""
+    """A path in one run; it must be queried at non-decreasing times."""
 
     def __init__(self, profile: LinkProfile, rng: random.Random) -> None:
         self._profile = profile

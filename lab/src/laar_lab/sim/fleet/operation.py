@@ -2,8 +2,8 @@
 
 * A crash loses an engine's requests and cache. The endpoint stays listed and refuses connections
   until its process is up again, with an empty cache.
-* A deployment replaces one endpoint after the other: one with an empty cache joins, an old one
-  leaves the list, finishes its requests within a grace period, and restarts as the next to join.
+* A deployment replaces the endpoints one by one: one with an empty cache joins, an old one leaves
+  the list, finishes its requests within a grace period, and restarts as the next to join.
 * Scaling adds endpoints with empty caches, or removes the last ones as above.
 """
 

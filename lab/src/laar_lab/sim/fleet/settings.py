@@ -29,12 +29,13 @@ class FleetSettings:
         scrape_interval_s: seconds between two scrapes of an engine.
         probe_interval_s: seconds between two round-trip probes.
         retries: whether the policy or the picker places a retry.
-        quadratic_tokens: prompt length at which attention costs as much as the rest; None: never.
+        quadratic_tokens: prompt length at which attention costs as much as the rest; None for
+            never.
         sample_answers: share of answers whose usage is read; 0 reads none.
         first_tokens: `seen` if the picker sees the first token of every answer, as in the gateway
             shape; `sampled` if only of the answers that it reads, as in the native shape.
-        fallbacks: endpoints that Envoy may turn to if one refuses or breaks off before its first
-            byte.
+        fallbacks: number of endpoints that Envoy may try next if one refuses or breaks off before
+            its first byte.
         health: rules for excluding endpoints; None considers all healthy.
         sample_every_s: seconds after which an answer is read in any case.
         apart: rule for prefilling at a different endpoint than decoding.

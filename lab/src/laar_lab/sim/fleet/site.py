@@ -55,7 +55,7 @@ class EngineHost:
     Attributes:
         down: whether connections are refused.
         starts: number of restarts.
-        busy_s: seconds in which the engine was running a step.
+        busy_s: seconds during which the engine was running a step.
     """
 
     def __init__(self, clock: VirtualClock, profile: EngineProfile, *, seed: int = 0) -> None:
