@@ -17,7 +17,7 @@ from aiohttp.test_utils import TestServer
 from laar_command import MODELS
 
 from laar.accuracy.artifact import parse_artifact
-from laar.accuracy.fitting.outcomes import parse_outcome
+from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.client.until import Message
 from laar.errors import SettingError
 from laar.measuring.checks import decide
@@ -50,7 +50,9 @@ async def test_calibration_recovers_the_properties_of_engines(
         assert abs(longest.correct / longest.outcomes - expected) < 0.3
     assert "Held out" in ran.text
     assert "questions that the fit had not seen, the first answer is right in" in ran.text
-    done = [parse_outcome(line) for line in outcomes.read_bytes().splitlines()]
+    done = [
+        MeasuredOutcome.model_validate_json(line) for line in outcomes.read_bytes().splitlines()
+    ]
     assert all(outcome.ttft_s is not None for outcome in done if outcome.status == 200)
 
 

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePath
@@ -79,11 +80,10 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
     }
     bootstrap = _part(
         "bootstrap",
+        **asdict(options),
         shape=shape,
-        admin_port=options.admin_port,
         data_address=_address(data_host, options.listen_port),
         probe_address=_address(options.listen_host or ANY_IPV4, options.ready_port),
-        max_body_bytes=options.max_body_bytes,
         client=_part("trusted_client" if shape == "sidecar" else "any_client"),
         removed_headers=[{"remove": name} for name in sorted(_not_for(shape, options))],
         control_headers=sorted(names.CONTROL_HEADERS - {names.DESTINATION}),
@@ -91,14 +91,11 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         routes=[_denied_route(), *_routes(options, answers)],
         local_replies=[_part("local_reply", **reply) for reply in _part("local_replies")],
         idle_timeout=duration(options.idle_timeout_s),
-        picker=options.picker,
         **answers,
-        fail_open=options.fail_open,
         message_timeout=duration(MESSAGE_TIMEOUT_S),
         longest_answer=duration(options.longest_hold_s + agreed.DECISION_MARGIN_S),
         # A route may name its pool: metadata {laar: {pool: NAME}}.
         attributes=[names.POOL, agreed.ATTEMPTS, *names.attributes_read(options.tenant_header)],
-        eds_path=options.eds_path,
         eds_directory=str(PurePath(options.eds_path).parent),
         tls_matches=[*_tls_matches(options), _part("tls_of_nobody")],
         picker_type="STATIC" if is_ip(host) else "STRICT_DNS",
@@ -211,16 +208,15 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
         ]
         yield from _part(
             "routes",
+            **asdict(options),
             suffixes="|".join(suffix for suffix, _ in SUFFIXES),
             patience={"dynamic_metadata": matches} if matches else {},
             attempts=1 + options.retries,
-            max_body_bytes=options.max_body_bytes,
             **answers,
             request_timeout=duration(options.request_timeout_s),
             idle_timeout=duration(options.idle_timeout_s),
             # A refused connection is never the request's fault.
             retry_on="connect-failure" if patience.once else _RETRY_ON,
-            retries=options.retries,
             silence=duration(min(silence_s or options.idle_timeout_s, options.idle_timeout_s)),
             # If response headers do not arrive in time, the request is also sent to the next
             # endpoint, and the first to respond wins: an endpoint that is only slow is not cut off.

@@ -63,7 +63,7 @@ def silence_s(attempt: Attempt, now: float, beyond_s: float = OVERDUE_S) -> floa
     waiting_for = Stage(attempt.stage + 1)
     if at_once or (attempt.stage is Stage.ACCEPTED and not attempt.read):
         waiting_for = Stage.OVER
-    # Any request that has got as far as this one waits to, or as `ANSWERING`, breaks the silence.
+    # Any request that reaches the stage this one waits for, or `ANSWERING`, breaks the silence.
     since = max(attempt.at, *endpoint.progress_at[min(waiting_for, Stage.ANSWERING) :])
     if attempt.is_followed:
         since = attempt.progress_at  # it has stalled, even if others progress

@@ -114,7 +114,7 @@ def _out(endpoints: Sequence[Endpoint], answers: Floats) -> tuple[Flags, bool]:
 
 
 def set_apart(records: Records, slots: Sequence[int], now: float) -> Standing:
-    """Return the standing of endpoints that no request depends on; exclude unhealthy ones."""
+    """Return the standing of prefillers or encoders, which are optional; exclude unhealthy ones."""
     kept, trials, until = np.ones(len(slots), np.bool_), [], now + _LOOK_S
     if not records.rules.settings.enabled:
         return Standing(kept=kept, until=until)

@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from laar.accuracy.features import language_of, task_of
-from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome, parse_outcome
+from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome
 from laar.accuracy.fitting.records import texts_of
 from laar.client.transport import Reply, completions_url, post
 from laar.client.until import RETRYABLE, Message, pause_s
@@ -251,7 +251,7 @@ def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
         is_ours = is_other = False
         for line in file:
             try:
-                outcome = parse_outcome(line)
+                outcome = MeasuredOutcome.model_validate_json(line)
             except ValueError:
                 outcome = None
             if outcome is not None and outcome.status == 200:

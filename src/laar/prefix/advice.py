@@ -1,8 +1,8 @@
 """Advice on what keeps prompts from sharing a prefix, and how much prefill fixing it would save.
 
 One prompt per second is split into lines, in the order of its model's chat template; all tools
-count as one line. A line that most prompts of an agent contain belongs to its frame. Text before
-such a line that differs between prompts (a date, a working directory) breaks the prefix there.
+count as one line. A line that most prompts of an agent contain belongs to its frame. Text that
+differs between prompts (a date, a working directory) breaks the prefix if such a line follows.
 Every prompt passes through a simulated cache twice: as it is, and with such text moved to the end
 and the tools sorted. The difference is the potential saving.
 No text is kept, only hashes, except the names of models and tools.

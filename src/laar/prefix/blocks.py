@@ -62,7 +62,7 @@ class Chain:
     """One prompt as hashes, without its text.
 
     Args:
-        hashes: one unsigned 64-bit integer per block; entry ``i`` stands for blocks ``0..i``.
+        hashes: one unsigned 64-bit integer per block; entry ``i`` covers blocks ``0..i``.
         total_bytes: length of the prompt in UTF-8, including the partial last block.
         weighed: how its length was estimated; None if there was no text for that.
         others: hashes of the same prompt in the arrangements of other chat templates, to learn

@@ -127,8 +127,8 @@ class Learning:
         measured = self.assessor.capability.models
         if unsure := [name for name in self.assessor.capability.unsure if name in served]:
             return (
-                f"{artifact} gives {_named(unsure)} an uncertain us/token (spread over 50 %); it "
-                "is ignored and learned from answers instead; run `laar calibrate` again"
+                f"{artifact} gives {_named(unsure)} a us/token with a spread of over 50 %: it is "
+                "ignored, and learned from answers instead; run `laar calibrate` again"
             )
         if not measured or not served or not set(measured).isdisjoint(served):
             return None

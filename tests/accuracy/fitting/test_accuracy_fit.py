@@ -273,6 +273,13 @@ def test_an_artifact_too_large_to_read_is_not_written(
     assert artifact.read_bytes() == b"earlier"
 
 
+def test_a_full_disk_is_reported_with_the_file(tmp_path: Path) -> None:
+    outcomes = tmp_path / "outcomes.jsonl"
+    outcomes.write_bytes(b"".join(dump_outcome(each) for each in world(2)))
+    with pytest.raises(SettingError, match=r"^/dev/full: No space left on device"):
+        run_fit([outcomes], out=tmp_path / "artifact.json", json_file=Path("/dev/full"))
+
+
 def test_lengths_are_estimated_if_the_endpoint_reports_no_usage() -> None:
     outcomes = [o.model_copy(update={"prompt_tokens": None}) for o in world(20)]
     made = fitted(outcomes)

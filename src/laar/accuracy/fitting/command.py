@@ -86,14 +86,16 @@ def run_fit(
             f"{fitted.evaluation.queries} questions are too few to judge a model by: the held-out "
             f"figures are mostly luck. Measure {FEW_QUERIES} or more"
         )
+    written = out
     try:
         temporary = out.with_name(f".{out.name}.new")
         temporary.write_bytes(data)
         temporary.replace(out)
         if json_file is not None:
+            written = json_file
             json_file.write_bytes(_as_json(fitted.evaluation))
     except OSError as fault:
-        raise SettingError(f"{fault.filename}: {fault.strerror}") from None
+        raise SettingError(f"{written}: {fault.strerror}") from None
     _show(console, fitted, notes)
     _show_first_tokens(console, fitted)
     if fitted.artifact.fitted_on is not None and hold_out:

@@ -91,12 +91,3 @@ def dump_outcome(outcome: MeasuredOutcome) -> bytes:
     if fields["task_named"]:
         del fields["task_named"]
     return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def parse_outcome(line: bytes) -> MeasuredOutcome:
-    """Parse a line of JSON.
-
-    Raises:
-        ValueError: the line is not an outcome.
-    """
-    return MeasuredOutcome.model_validate(orjson.loads(line))

@@ -41,7 +41,7 @@ class Feed:
         self._frame = frame
         self._looked = asyncio.Event()
         self._newest = b""
-        self._made = asyncio.Event()  # of the next frame
+        self._made = asyncio.Event()  # set when the next frame is made
         self._closing = asyncio.Event()
         self.viewers = 0
 

@@ -150,13 +150,13 @@ function candidates(decision) {
 function ending(decision) {
   const end = decision.completion;
   if (!end) return "under way";
-  const told = [`${end.status || "no status"} ${end.cause} in ${seconds(end.latency_s)}`];
-  if (known(end.ttft_s)) told.push(`first token ${seconds(end.ttft_s)}`);
-  if (known(end.cached_tokens)) told.push(`${count(end.cached_tokens)} of ${count(end.prompt_tokens)} tokens were cached`);
-  if (end.served && end.served !== decision.endpoint) told.push(`served by ${end.served}`);
-  if (decision.prefiller) told.push(`prompt read by ${decision.prefiller}`);
-  if (decision.correct !== undefined) told.push(decision.correct ? "reported correct" : "reported wrong");
-  return told.join(", ");
+  const facts = [`${end.status || "no status"} ${end.cause} in ${seconds(end.latency_s)}`];
+  if (known(end.ttft_s)) facts.push(`first token ${seconds(end.ttft_s)}`);
+  if (known(end.cached_tokens)) facts.push(`${count(end.cached_tokens)} of ${count(end.prompt_tokens)} tokens were cached`);
+  if (end.served && end.served !== decision.endpoint) facts.push(`served by ${end.served}`);
+  if (decision.prefiller) facts.push(`prompt read by ${decision.prefiller}`);
+  if (decision.correct !== undefined) facts.push(decision.correct ? "reported correct" : "reported wrong");
+  return facts.join(", ");
 }
 
 // "llama x6, phi": a model tried repeatedly is named once.
@@ -324,9 +324,9 @@ function showFailures(frame) {
   $("#failures").hidden = !frame.failures.length;
   $("#failures-of").textContent = `${frame.failed} of the last ${frame.window} requests`;
   // Not rebuilt while unchanged: nobody can click on a link that is replaced every second.
-  const told = JSON.stringify(frame.failures);
-  if ($("#failures").dataset.told === told) return;
-  $("#failures").dataset.told = told;
+  const shown = JSON.stringify(frame.failures);
+  if ($("#failures").dataset.shown === shown) return;
+  $("#failures").dataset.shown = shown;
   table("#failures", frame.failures.map((f) => row([
     f.model, f.endpoint, `${f.status ?? "no answer"}`, `${f.count}`,
     link(`runbook#${OF_STATUS[f.status] ?? "an-endpoint-gets-no-requests-or-only-a-few"}`, "Runbook")])));
