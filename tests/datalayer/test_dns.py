@@ -109,6 +109,44 @@ async def test_a_hanging_lookup_is_reported_and_occupies_one_slot_until_it_answe
     await until(lambda: recorder.addresses == ["10.0.0.1:8000"])
 
 
+async def test_hanging_lookups_of_names_that_left_still_occupy_their_slots(
+    recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads can't be stopped, and reading files needs some, too."""
+    monkeypatch.setattr("laar.datalayer.dns.TIMEOUT_S", 0.02)
+    names = Names(gpu=["10.0.0.1"])
+    names.hang.clear()
+    under_test = resolver(recorder, names)
+    under_test.replace("file", [spec(f"n{i}:1") for i in range(MAX_AT_ONCE)])
+    start(under_test.run())
+    await until(lambda: len(recorder.problems) == MAX_AT_ONCE)
+    under_test.replace("file", [spec("gpu:8000")])
+    await until(lambda: recorder.problems == {})
+    await asyncio.sleep(0.3)  # the next look would ask for the new name
+    assert len(names.asked) == MAX_AT_ONCE
+    names.hang.set()
+    await until(lambda: recorder.addresses == ["10.0.0.1:8000"])
+    await until(lambda: recorder.problems == {})
+
+
+async def test_a_lookup_without_a_thread_is_reported_and_repeated(
+    recorder: Any, start: Any, until: Any
+) -> None:
+    names = Names(gpu=["10.0.0.1"])
+    failures = [RuntimeError("can't start new thread")] * 2
+
+    async def lookup(name: str) -> Sequence[str]:
+        if failures:
+            raise failures.pop()
+        return await names.lookup(name)
+
+    under_test = Resolver(recorder, lookup=lookup)
+    under_test.replace("file", [spec("gpu:8000")])
+    start(under_test.run())
+    await until(lambda: "can't start new thread" in recorder.problems.get("dns gpu", ""))
+    await until(lambda: recorder.addresses == ["10.0.0.1:8000"])
+
+
 async def test_names_that_leave_the_source_are_forgotten(
     recorder: Any, start: Any, until: Any
 ) -> None:

@@ -76,6 +76,22 @@ def test_every_endpoint_is_filled_before_any_request_waits():
     assert outcome.waited_s == 1.5
 
 
+def test_requests_that_left_take_no_memory_while_an_earlier_one_waits():
+    """Otherwise `flow.max_held_bytes` would not limit what clients that hang up leave behind."""
+    gate = admission(fleet(("a",)))
+    gate.ask(request(1), 0.0)
+    gate.ask(request(2), 0.0)
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            prompt = "x" * (1 << 20)
+            gate.queue.cancel(gate.ask(request(number, spans=(prompt,)), 1.0))
+        assert gate.queue.waiting == 1
+        assert tracemalloc.get_traced_memory()[0] < 3 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_changed_limits_apply_at_once_and_evict_no_waiting_request():
     director = fleet(("a",))
     gate = admission(director)

@@ -219,6 +219,9 @@ async def test_invalid_arguments_are_reported(serve: Any, tmp_path: Path) -> Non
     empty = await serve(echo, models=())
     with pytest.raises(SettingError, match="is one loaded"):
         await discover([empty.url])
+    unnameable = await serve(echo, models=("a,b",))
+    with pytest.raises(SettingError, match="valid names"):
+        await discover([unnameable.url])
 
 
 async def test_an_engine_gets_one_question_at_a_time_and_none_that_are_too_long(

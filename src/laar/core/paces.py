@@ -81,13 +81,12 @@ class Paces:
             scatter[slot] = scatter.item(slot) * keep * keep + miss * miss
         logs[slot] = logs.item(slot) * keep + weight * log
         seen[slot] = before * keep + weight
+        model_id = self._table.model_id[slot]
         self._learned += 1
-        if self._learned < _TOGETHER:
+        if self._learned < _TOGETHER or model_id < 0:  # its endpoint is leaving
             return None
         self._learned = 0
-        return self._work_out(
-            np.flatnonzero(self._table.model_id == self._table.model_id[slot]), as_of
-        )
+        return self._work_out(np.flatnonzero(self._table.model_id == model_id), as_of)
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint left."""

@@ -59,6 +59,7 @@ class Resolver:
         self._lookup = lookup
         self._declared: dict[str, Sequence[EndpointSpec]] = {}
         self._names: set[str] = set()
+        self._asking: set[str] = set()
         self._addresses: dict[str, tuple[str, ...]] = {}
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
 
@@ -79,9 +80,10 @@ class Resolver:
         try:
             while True:
                 for gone in tasks.keys() - self._names:
-                    tasks.pop(gone).cancel()
                     self._addresses.pop(gone, None)
                     self._sink.problem(f"dns {gone}", GONE)
+                    if gone not in self._asking:  # otherwise its thread still occupies a slot
+                        tasks.pop(gone).cancel()
                 for name in self._names:
                     if name not in tasks or tasks[name].done():  # done after an unexpected error
                         tasks[name] = asyncio.create_task(self._follow(name), name=f"dns {name}")
@@ -94,12 +96,13 @@ class Resolver:
             try:
                 self._found(name, await self._answer(name))
                 await asyncio.sleep(INTERVAL_S)
-            except (OSError, UnicodeError) as error:
+            except (OSError, UnicodeError, RuntimeError) as error:  # no more threads, for example
                 self._failed(name, getattr(error, "strerror", None) or str(error))
                 await asyncio.sleep(min(RETRY_S, INTERVAL_S))
 
     async def _answer(self, name: str) -> Sequence[str]:
         async with self._places:
+            self._asking.add(name)
             asked = asyncio.ensure_future(self._lookup(name))
             try:
                 done, _ = await asyncio.wait({asked}, timeout=TIMEOUT_S)
@@ -108,6 +111,7 @@ class Resolver:
                 # The thread can't be stopped; it occupies its slot until it ends.
                 return await asked
             finally:
+                self._asking.remove(name)
                 asked.cancel()
 
     def _found(self, name: str, found: Sequence[str]) -> None:

@@ -1,27 +1,43 @@
 """Check whether an Envoy is configured for a picker; each fault has the value to write.
 
 The input is Envoy's configuration as JSON, from its admin port or a bootstrap; `laar envoy` need
-not have rendered it. The checks are in `laar.doctor.envoy_checks`.
+not have rendered it. For each kind of object a function yields faults: findings without a place. It
+also gets laar's `own` object of the same kind, from a bootstrap rendered for the picker's settings,
+and names its values; ``laar/envoy/bootstrap.yaml`` has the reasons for them.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from laar.doctor.envoy_checks import (
-    Json,
-    endpoints_faults,
-    is_native,
-    listener_faults,
-    override_of,
-    picker_faults,
-    processor_faults,
-    route_faults,
-)
-from laar.doctor.findings import Finding, error, fine
+from laar.doctor.findings import Finding, Level, error, fine
 from laar.envoy.bootstrap import render
 from laar.envoy.options import BootstrapOptions
+from laar.protocol.agreed import ATTEMPTED, DETAILS, LB_NAMESPACE, SUBSET_NAMESPACE
+from laar.protocol.headers import DESTINATION
+
+Json = dict[str, Any]
+
+_LONGEST_HANG_S = 10.0
+_MIN_IN_FLIGHT = 10_000
+_BREAKERS = ("max_connections", "max_pending_requests", "max_requests")
+_BREAKER_DEFAULT = 1024
+_MIN_ROUTE_S = 600.0
+_DEFAULT_BUFFER_BYTES = 1 << 20
+_DEFAULT_MESSAGE_TIMEOUT_S = 0.2
+_DEFAULT_ROUTE_TIMEOUT_S = 15.0
+_DEFAULT_IDLE_S = 300.0
+_FULL_DUPLEX = "FULL_DUPLEX_STREAMED"
+_BOTH_WAYS = {
+    "request_trailer_mode": "SEND",
+    "response_trailer_mode": "SEND",
+    "response_body_mode": _FULL_DUPLEX,
+}
 
 Check = Callable[[Json, Json], Iterator[Finding]]
 """Yields the faults of an object, compared with laar's own of this kind."""
@@ -162,3 +178,258 @@ def _routes(manager: Json, config: Json) -> Iterator[Json]:
     for table in tables:
         for host in table.get("virtual_hosts", ()):
             yield from (route for route in host.get("routes", ()) if "route" in route)
+
+
+# -- faults --------------------------------------------------------------------------------------
+
+
+def _set(level: Level, field: str, effect: str, wanted: object) -> Finding:
+    """Return the finding on a wrong field, still without the place of its object.
+
+    Args:
+        level: severity.
+        field: dotted path below the object.
+        effect: what the value causes.
+        wanted: the value to write instead.
+    """
+    shown = wanted if isinstance(wanted, str) else json.dumps(wanted)
+    return Finding(level=level, where="", what=effect, remedy=f"set {field}: {shown}")
+
+
+_error, _warning = partial(_set, Level.ERROR), partial(_set, Level.WARNING)
+
+
+def _seconds(value: object, default: float) -> float:
+    """Parse a JSON duration (``1.5s``); 0 means no limit."""
+    if not isinstance(value, str) or not value.endswith("s"):
+        return default
+    seconds = float(value[:-1])
+    return seconds or math.inf
+
+
+def is_native(processor: Json) -> bool:
+    """Return whether the picker gets complete request bodies instead of each chunk."""
+    return bool(_mode(processor).get("request_body_mode") != _FULL_DUPLEX)
+
+
+def override_of(cluster: Json) -> Json | None:
+    """Return the cluster's override-host policy; None if it has none."""
+    policies = cluster.get("load_balancing_policy", {}).get("policies", ())
+    typed = [p.get("typed_extension_config", {}).get("typed_config", {}) for p in policies]
+    return next((t for t in typed if str(t.get("@type", "")).endswith("OverrideHost")), None)
+
+
+# -- the ext_proc filter and its listener --------------------------------------------------------
+
+
+def processor_faults(processor: Json, own: Json) -> Iterator[Finding]:
+    """Yield the faults of an ext_proc filter."""
+    yield from _modes(processor)
+    yield from _timeouts(processor, own)
+    yield from _lists(processor, own)
+    yield from _switches(processor, own)
+
+
+def _mode(processor: Json) -> Json:
+    return processor.get("processing_mode") or {}
+
+
+def _modes(processor: Json) -> Iterator[Finding]:
+    """Require the parts of the exchange that the picker reads, in a form that it can read."""
+    mode = _mode(processor)
+    headers = ["response_header_mode"]
+    if is_native(processor):  # the request's headers may come as attributes
+        body = mode.get("request_body_mode", "NONE")
+        if body != "BUFFERED":
+            effect = f"the picker never sees a complete body ({body})"
+            yield _error("processing_mode.request_body_mode", effect, "BUFFERED")
+        if mode.get("response_body_mode", "NONE") not in ("NONE", "STREAMED"):
+            effect = "the picker gets answers in a form that it can't read"
+            yield _error("processing_mode.response_body_mode", effect, "NONE")
+    else:
+        headers.append("request_header_mode")
+        for field, wanted in _BOTH_WAYS.items():
+            if mode.get(field) != wanted:
+                effect = "full duplex needs bodies and trailers both ways, or requests hang"
+                yield _error(f"processing_mode.{field}", effect, wanted)
+    for field in headers:
+        if mode.get(field) == "SKIP":
+            yield _error(f"processing_mode.{field}", "the picker needs these headers", "SEND")
+
+
+def _timeouts(processor: Json, own: Json) -> Iterator[Finding]:
+    """Require Envoy to wait for an overloaded picker and held requests, but not for a hung one.
+
+    In full duplex there is no timeout.
+    """
+    waits_s = math.inf
+    if is_native(processor):
+        waits_s = _seconds(processor.get("message_timeout"), _DEFAULT_MESSAGE_TIMEOUT_S)
+        wanted = own["message_timeout"]
+        if waits_s < _seconds(wanted, math.inf):
+            effect = f"Envoy gives up on the picker after {waits_s:g} s, so a short overload "
+            yield _error("message_timeout", effect + "bypasses it", wanted)
+        if waits_s > _LONGEST_HANG_S:
+            effect = f"a picker that hangs holds every request for {waits_s:g} s"
+            yield _warning("message_timeout", effect, wanted)
+    longest_s = max(waits_s, _seconds(processor.get("max_message_timeout"), 0.0))
+    if longest_s < _seconds(own["max_message_timeout"], math.inf):
+        effect = "Envoy doesn't wait for requests that the picker holds"
+        yield _error("max_message_timeout", effect, own["max_message_timeout"])
+
+
+def _lists(processor: Json, own: Json) -> Iterator[Finding]:
+    """Require all needed attributes and metadata; headers as attributes if they are not sent.
+
+    The attributes that name metadata of laar's own routes are not required.
+    """
+    skipped = is_native(processor) and _mode(processor).get("request_header_mode") == "SKIP"
+    headers = [
+        name for name in own["request_attributes"] if skipped and not name.startswith("xds.")
+    ]
+    for level, field, needed, effect in (
+        (
+            Level.ERROR,
+            "request_attributes",
+            headers,
+            "without the headers the picker needs {} as attributes",
+        ),
+        (
+            Level.WARNING,
+            "response_attributes",
+            (ATTEMPTED, DETAILS),
+            "Envoy's errors look like an endpoint's, and failed attempts are unknown",
+        ),
+        (
+            Level.WARNING,
+            "metadata_options.forwarding_namespaces.untyped",
+            (LB_NAMESPACE, SUBSET_NAMESPACE),
+            "the picker learns neither which endpoint served nor a gateway's subset",
+        ),
+        (
+            Level.WARNING,
+            "metadata_options.receiving_namespaces.untyped",
+            (LB_NAMESPACE,),
+            "the picker's metadata is rejected",
+        ),
+    ):
+        known: Any = processor
+        for name in field.split("."):
+            known = known.get(name) or {}
+        if missing := [name for name in needed if name not in known]:
+            yield _set(level, field, effect.format(", ".join(missing)), [*known, *missing])
+
+
+def _switches(processor: Json, own: Json) -> Iterator[Finding]:
+    if is_native(processor) and not processor.get("allow_mode_override"):
+        effect = "answers can't be sampled, so TTFT and cached prefixes are not learned from them"
+        yield _warning("allow_mode_override", effect, True)
+    # A filter that laar rendered with `--no-fail-open` is to fail closed.
+    if (
+        not processor.get("failure_mode_allow")
+        and processor.get("stat_prefix") != own["stat_prefix"]
+    ):
+        effect = "if the picker is down, every request fails instead of being routed by Envoy"
+        yield _warning("failure_mode_allow", effect, True)
+    for field in ("observability_mode", "disable_immediate_response"):
+        if processor.get(field):
+            yield _error(field, "the picker's answers are ignored", False)
+
+
+def listener_faults(listener: Json, own: Json) -> Iterator[Finding]:
+    """Yield the faults of a listener that sends complete bodies to the picker."""
+    limit = int(listener.get("per_connection_buffer_limit_bytes", _DEFAULT_BUFFER_BYTES))
+    wanted = own["per_connection_buffer_limit_bytes"]
+    if limit < wanted:
+        effect = f"prompts longer than {limit} bytes get 413 (bodies.max_body_bytes is {wanted})"
+        yield _error("per_connection_buffer_limit_bytes", effect, wanted)
+
+
+# -- the picker's cluster ------------------------------------------------------------------------
+
+
+def picker_faults(cluster: Json, own: Json) -> Iterator[Finding]:
+    """Yield the faults of the cluster that the ext_proc filter calls."""
+    effect = "each request in flight holds a stream to the picker, and further ones fail"
+    yield from _breakers(cluster, own, effect)
+    yield from _without_http2(cluster, own)
+    if not any("grpc_health_check" in check for check in cluster.get("health_checks", [])):
+        effect = "Envoy does not notice that a picker stops or hangs"
+        yield _warning("health_checks", effect, own["health_checks"])
+    panic = cluster.get("common_lb_config", {}).get("healthy_panic_threshold")
+    if cluster.get("health_checks") and (panic is None or panic.get("value", 0)):
+        effect = "Envoy keeps calling a picker whose health check has failed"
+        wanted = own["common_lb_config"]["healthy_panic_threshold"]
+        yield _warning("common_lb_config.healthy_panic_threshold", effect, wanted)
+
+
+def _breakers(cluster: Json, own: Json, effect: str) -> Iterator[Finding]:
+    """Require a cluster's circuit breakers to allow enough requests in flight."""
+    first, *others = cluster.get("circuit_breakers", {}).get("thresholds") or [{}]
+    low = [n for n in _BREAKERS if int(first.get(n, _BREAKER_DEFAULT)) < _MIN_IN_FLIGHT]
+    if low:
+        limits = own["circuit_breakers"]["thresholds"][0]
+        raised = first | {name: limits[name] for name in _BREAKERS}
+        effect = f"{', '.join(low)} below {_MIN_IN_FLIGHT}: {effect}"
+        yield _error("circuit_breakers.thresholds", effect, [raised, *others])
+
+
+def _without_http2(cluster: Json, own: Json) -> Iterator[Finding]:
+    """Require Envoy to speak HTTP/2 to the picker."""
+    options = cluster.get("typed_extension_protocol_options") or {}
+    ((key, http2),) = own["typed_extension_protocol_options"].items()
+    http2 = http2 | {"explicit_http_config": {"http2_protocol_options": {}}}
+    mine = options.get(key) or {}
+    ways = [mine.get("explicit_http_config"), mine.get("use_downstream_protocol_config"), cluster]
+    if "auto_config" in mine or any("http2_protocol_options" in (way or {}) for way in ways):
+        return
+    kept = {name: value for name, value in mine.items() if not name.endswith("_config")}
+    effect = "every call to the picker fails, since gRPC needs HTTP/2"
+    yield _error("typed_extension_protocol_options", effect, {**options, key: {**kept, **http2}})
+
+
+# -- routes and endpoints ------------------------------------------------------------------------
+
+
+def route_faults(action: Json, own: Json) -> Iterator[Finding]:
+    """Yield the faults of a route's action."""
+    wanted = own["timeout"]
+    limit_s = _seconds(action.get("timeout"), _DEFAULT_ROUTE_TIMEOUT_S)
+    if limit_s < _MIN_ROUTE_S:
+        yield _error("timeout", f"{limit_s:g} s: longer answers are cut off", wanted)
+    limit_s = _seconds(action.get("idle_timeout"), _DEFAULT_IDLE_S)
+    if limit_s < _MIN_ROUTE_S:
+        effect = f"{limit_s:g} s: answers to long prompts take longer to begin"
+        yield _warning("idle_timeout", effect, wanted)
+    if "connect-failure" not in str(action.get("retry_policy", {}).get("retry_on", "")):
+        names = ("retry_on", "retriable_status_codes", "num_retries")
+        policy = {name: own["retry_policy"][name] for name in names}
+        effect = "the fallbacks that the picker names are never tried"
+        yield _warning("retry_policy", effect, policy)
+
+
+def endpoints_faults(cluster: Json, own: Json) -> Iterator[Finding]:
+    """Yield the faults of a cluster of endpoints."""
+    yield from _breakers(cluster, own, "further requests get 503")
+    override, wanted = override_of(cluster), override_of(own) or {}
+    if override is not None:
+        if "least_request" in str(override.get("fallback_policy"))[:200]:
+            effect = "when the picker's list is exhausted, Envoy tries endpoints of other models"
+            fallback = wanted["fallback_policy"]
+            yield _warning("load_balancing_policy.fallback_policy", effect, fallback)
+        if not override.get("selected_host_key"):
+            effect = "the picker does not learn which endpoint served after a retry"
+            key = wanted["selected_host_key"]
+            yield _warning("load_balancing_policy.selected_host_key", effect, key)
+    elif not cluster.get("original_dst_lb_config", {}).get("use_http_header", False):
+        effect = f"nothing reads {DESTINATION}: the picker's choice is ignored"
+        yield _error("load_balancing_policy", effect, own["load_balancing_policy"])
+    if missing := [ca for ca in _trusted(own) if ca not in _trusted(cluster)]:
+        effect = f"https endpoints with a certificate from {', '.join(missing)} can't be reached"
+        yield _error("transport_socket_matches", effect, own["transport_socket_matches"])
+
+
+def _trusted(cluster: Json) -> dict[str, None]:
+    """Return the CAs by which a cluster's endpoints choose their TLS."""
+    matches = [each.get("match", {}) for each in cluster.get("transport_socket_matches", ())]
+    return dict.fromkeys(match["ca"] for match in matches if "ca" in match)

@@ -95,7 +95,7 @@ class Queue(Generic[T]):
         self._waiting: dict[Hashable, Item] = {}
         self._bands: dict[int, _Band] = {}
         self._ranks: list[int] = []  # negated band numbers, so that the highest band is first
-        self._expiries: list[tuple[float, int, Item, str]] = []  # a heap, also of items that left
+        self._expiries: list[tuple[float, int, Hashable, str]] = []  # a heap, also of ids that left
         self._serial = 0
         self._shorts = 0
         self._verdicts: list[tuple[Item, T | Shed]] = []  # known, not yet handed out
@@ -116,7 +116,7 @@ class Queue(Generic[T]):
         """Enqueue a request, or refuse it.
 
         `endpoints_ready=False` holds it for `max_hold_s` regardless of its objective: no endpoint
-        could serve it sooner. Return None if it waits. Ids must be unique.
+        could serve it sooner. Return None if it waits. No id may be used twice, even later.
         """
         limits = self.limits
         work_s = _between(MIN_WORK_S, item.work_s, MAX_WORK_S)
@@ -135,7 +135,7 @@ class Queue(Generic[T]):
             return self._refused(item, 429, SATURATED)
         self._insert(item, self._order(now - waited_s - earlier_s, objective_s, work_s, work_s))
         self._serial += 1
-        heappush(self._expiries, (now + hold_s, self._serial, item, reason))
+        heappush(self._expiries, (now + hold_s, self._serial, item.id, reason))
         return None
 
     def dispatch(
@@ -248,12 +248,9 @@ class Queue(Generic[T]):
         """Return the seconds until `dispatch` must be called; None if no call is due."""
         if self._verdicts or self._more:
             return 0.0
-        while self._expiries and not self._waits(self._expiries[0][2]):
+        while self._expiries and self._expiries[0][2] not in self._waiting:
             heappop(self._expiries)
         return max(0.0, self._expiries[0][0] - now) if self._expiries else None
-
-    def _waits(self, item: Item) -> bool:
-        return self._waiting.get(item.id) is item
 
     def _insert(self, item: Item, line: Line) -> None:
         band = self._bands.get(item.band)
@@ -320,11 +317,12 @@ class Queue(Generic[T]):
         """Drop expired requests, up to one call's worth of verdicts."""
         expiries = self._expiries
         while expiries and len(self._verdicts) < MAX_VERDICTS:
-            expires_s, _, item, reason = expiries[0]
-            if self._waits(item) and expires_s > now:
+            expires_s, _, key, reason = expiries[0]
+            item = self._waiting.get(key)
+            if item is not None and expires_s > now:
                 break
             heappop(expiries)
-            if self._waits(item):
+            if item is not None:
                 self._drop(item, 503, reason)
 
     def _drop(self, item: Item, status: int, reason: str) -> None:
@@ -356,7 +354,7 @@ class Queue(Generic[T]):
                 del self._bands[item.band]
                 self._ranks.remove(-item.band)
         if len(self._expiries) > 2 * len(self._waiting) + MAX_VERDICTS:
-            self._expiries[:] = [expiry for expiry in self._expiries if self._waits(expiry[2])]
+            self._expiries[:] = [expiry for expiry in self._expiries if expiry[2] in self._waiting]
             heapify(self._expiries)
 
     def _refused(self, item: Item, status: int, reason: str) -> Shed:

@@ -166,7 +166,7 @@ async def discover(
                 why = f"{type(fault).__name__}: {fault}"
                 raise SettingError(f"{url} lists no models ({why}): is it running?") from None
             if not listed:
-                raise SettingError(f"{url} lists no models: is one loaded?")
+                raise SettingError(f"{url} lists no models with valid names: is one loaded?")
             # Several names with one root come from vLLM's --served-model-name; answers name the
             # first. An adapter has a different root, and its base's window.
             windows = {model.name: model.max_model_len for model in listed}

@@ -59,7 +59,7 @@ MAX_EXPECTED = 8192
 MAX_EXPECTED_BLOCKS = 4_000_000
 """Maximum blocks of these requests together, 32 MB; beyond that the oldest are forgotten."""
 
-_MORE_TOKENS = 16_384  # of images, which have more than two tokens per byte of the prompt
+_MORE_TOKENS = 65_536  # of images, which have more than two tokens per byte of the prompt
 _BLOCKS_EACH = 64
 _MAX_LATE = 8  # answered requests of an endpoint whose events have not come yet
 _MAX_ANCHORS = 64  # offsets per text with a known token; a conversation has one per turn

@@ -60,7 +60,6 @@ class Ordering:
         """Document bytes expected in the caches in the hook's order."""
         self.received_bytes = 0
         """The same in the order received."""
-        self.reported_off = False
 
     @property
     def is_off(self) -> bool:
@@ -171,9 +170,8 @@ class ContextHooks:
         for ordering, rule in made:  # nothing can fail from here on
             ordering.rule = rule
         self.orderings = [ordering for ordering, _ in made]
-        for name, ordering in known.items():
-            if ordering.reported_off:
-                self._picker.problems.report(f"context {name}", None)
+        for name in known:
+            self._picker.problems.report(f"context {name}", None)
 
     @cached_property
     def _memo(self) -> Memo:
@@ -294,10 +292,9 @@ class ContextHooks:
 
     def judge(self, ordering: Ordering) -> None:
         """Report once if a route has switched itself off."""
-        guard = ordering.hook.guard
-        if ordering.reported_off or not guard.off or ordering not in self.orderings:
+        guard, source = ordering.hook.guard, f"context {ordering.name}"
+        if not guard.off or source in self._picker.problems or ordering not in self.orderings:
             return
-        ordering.reported_off = True
         gain, _ = guard.gain()
         why = f"reordering does not pay here: {gain:+.3f} of the prompt cached due to the hook"
         if guard.harm:
@@ -306,7 +303,7 @@ class ContextHooks:
                 f"{guard.moved.changed.mean:.3f} with the hook, {guard.moved.left.mean:.3f} without"
             )
         text = f"switched itself off: {why}; POST /context/reset switches it on again"
-        self._picker.problems.report(f"context {ordering.name}", text)
+        self._picker.problems.report(source, text)
 
     def awaits_outcome(self, decision: str, ordering: Ordering, plan: TurnPlan) -> None:
         """Keep what the guard needs, without documents, until an outcome is reported."""

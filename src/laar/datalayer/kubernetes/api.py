@@ -13,7 +13,6 @@ hour. Outside, point `ApiAccess` at a ``kubectl proxy``, which supports every wa
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -115,7 +114,7 @@ class Api:
                 body = await read_capped(answer.content, MAX_PAGE_BYTES)
                 if len(body) > MAX_PAGE_BYTES:
                     raise ApiError(0, f"a page of {path} is over {MAX_PAGE_BYTES} bytes")
-                return _parse_page(body)
+                return orjson.loads(body)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._unreachable(error) from None
 
@@ -172,20 +171,6 @@ class Api:
             headers["authorization"] = f"Bearer {self.access.token_file.read_text().strip()}"
         file = self.access.ca_file
         return headers, verified(str(file), stamp_of(file), named=True) if file else None
-
-
-def _parse_page(body: bytes) -> Any:
-    """Parse a page with the garbage collector off, which would walk the growing tree many times.
-
-    JSON has no cycles, and collection pauses for a few milliseconds only.
-    """
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return orjson.loads(body)
-    finally:
-        if collecting:
-            gc.enable()
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[Any]:

@@ -69,7 +69,6 @@ class AnswerHalf(StreamState):
             if answer.accepted:  # record it before the client sends the next turn
                 address, decided = (decision.address, decision.id) if decision else ("", "")
                 self.rework.accepted(event.served or address, now, decision=decided)
-                self.taken = True
                 restorer = self.rework.restorer(events=event.streamed, encoded=event.encoded)
                 if restorer is not None:
                     answer.restorers = (restorer,)

@@ -54,7 +54,7 @@ class Stream(RequestHalf, AnswerHalf):
         if phase is _OVER:
             if kind is Closed:
                 self._end(now, actions)
-                if self.rework is not None and not self.taken:
+                if self.rework is not None and not self.answer.accepted:
                     self.refuse_rework()
             self.answer_phase = ResponsePhase.OVER
         return actions

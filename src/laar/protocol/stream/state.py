@@ -76,8 +76,6 @@ class StreamState:
     """The name that replaced the model's name; None if unchanged."""
     rework: Rework | None = None
     """The hook's result for the body; None if there is none or it is no longer needed."""
-    taken = False
-    """Whether an endpoint has accepted the request."""
     shadow = False
     """Whether the decision is not enforced, so that the request passes unchanged."""
     decision: Decision | None = None
