@@ -506,7 +506,7 @@ def test_a_cyclic_chain_of_blocks_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_engine_cannot_name_more_blocks_for_a_prompt_than_it_can_have() -> None:
     beliefs = beliefs_of(1)
     engine = Engine(beliefs, 0)
-    first, short = text_of(1, 40_000), text_of(2, 64)
+    first, short = text_of(1, 80_000), text_of(2, 64)
     engine.run(first)
     names = list(engine.names(first))
     blocks = beliefs.blocks_held
