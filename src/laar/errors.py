@@ -1,4 +1,4 @@
-"""The errors that laar raises on purpose.
+"""The errors that laar raises deliberately.
 
 LaarError            a fault that the reader can act on; the text names the fault and the remedy
 ├── SettingError     in the settings, an endpoints file, an artifact or a command's arguments

@@ -76,11 +76,11 @@ def envoy_faults(loaded: Loaded, config: Path) -> list[str]:
 
 
 def _must_fit(bootstrap: Mapping[str, Any], settings: Settings, path: Path) -> None:
-    """Check that a bootstrap file fits the settings; it may be outdated or from elsewhere.
+    """Check that a bootstrap file, which may be outdated or from elsewhere, fits the settings.
 
     Raises:
-        SettingError: laar could not monitor this Envoy, or Envoy would use another picker or
-            another picker's endpoints.
+        SettingError: laar could not monitor this Envoy, or Envoy would use a different picker or
+            that picker's endpoints.
     """
     eds = settings.envoy.eds_file
     if not bootstrap.get("admin"):
@@ -111,7 +111,7 @@ def _must_fit(bootstrap: Mapping[str, Any], settings: Settings, path: Path) -> N
 
 
 def _may_reach(address: Mapping[str, Any], listening: str) -> bool:
-    """Return whether Envoy's address may refer to a listener; any host name may."""
+    """Return whether an address used by Envoy may be that of a listener; any host name may."""
     host, port = split_address(listening)
     if address.get("port_value") != port:
         return False

@@ -20,7 +20,7 @@ from laar.measuring.asking import Asking
 
 _DEFAULTS = Asking()
 _TIMEOUT_S = 60.0
-"""Timeout of one request; a longer one would outlast the measurement."""
+"""Timeout for one request; a longer one would outlast the measurement."""
 _MAX_QUESTIONS = 3000
 """Maximum questions per model: more than fit in a minute."""
 

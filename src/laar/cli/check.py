@@ -1,4 +1,4 @@
-"""`laar check`: find settings that `laar serve` would refuse or ignore."""
+"""`laar check`: find settings that `laar serve` would reject or ignore."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check(
         bool, typer.Option("--json", help="Print faults and warnings as JSON, on stdout.")
     ] = False,
 ) -> None:
-    """Find what `laar serve` would refuse: settings, the files they name, packages and ports.
+    """Find what `laar serve` would reject: settings, the files they name, packages and ports.
 
     Prints every fault and exits 2, or prints the effective settings, each with file and line.
     Settings that `laar serve` would ignore are printed as warnings.
@@ -99,7 +99,7 @@ def as_yaml(loaded: Loaded) -> str:
 def _entry(name: str, value: Any, origin: str) -> str:
     import yaml
 
-    # A comment may follow the first line only if no scalar continues on the next line.
+    # A comment may follow the first line only if its scalar doesn't continue on the next.
     several = isinstance(value, str) and len(value.splitlines()) > 1
     style = '"' if several else None
     text = yaml.safe_dump({name: value}, sort_keys=False, width=math.inf, default_style=style)

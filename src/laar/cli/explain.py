@@ -213,7 +213,7 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
 
 
 def _room(sessions: Mapping[str, Any]) -> str:
-    """Describe the price of room for a session's context, and others' sessions; "" if none."""
+    """Describe the cost of room for a session's context, and the other sessions; "" if none."""
     inside, waiting, price_s = sessions["inside"], sessions["waiting"], sessions["price_s"]
     if sessions["has_place"]:
         said = "its session's context has a place"

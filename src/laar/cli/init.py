@@ -91,7 +91,7 @@ def init(
 
 
 def _declared(url: str, key_file: Path | None, ca_file: Path | None) -> Endpoint:
-    """Return the endpoint to be written, without its models."""
+    """Return the endpoint to write, without its models."""
     from pydantic import ValidationError
 
     from laar.datalayer.endpoints_file import Endpoint
@@ -121,7 +121,7 @@ def _report(engines: Sequence[Engine]) -> None:
 def _endpoints(engines: Sequence[Engine], declared: Sequence[Endpoint], *, has_key: bool) -> str:
     """Return the endpoints file as YAML for a person to edit.
 
-    The picker discovers adapters itself, except for engines that require a key.
+    The picker discovers adapters by itself, except on engines that require a key.
     """
     import yaml
 

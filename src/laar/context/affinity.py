@@ -8,8 +8,8 @@ popular on another topic would come first; by co-occurrence it comes last. On th
     P(x | y in request) = (together(x, y) + PRIOR * share(x)) / (count(y) + PRIOR),  averaged over y
 
 Counts are kept in fixed-size tables (count-min, conservative update), so memory does not depend on
-the number of documents; a collision only worsens an order. Old counts decay because the weight of
-new ones grows.
+the number of documents; a collision only makes an order worse. Old counts decay because the weight
+of new ones grows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 PRIOR = 20.0
-"""Weight of plain popularity, in requests; 10 to 30 performed alike on all workloads."""
+"""Weight of plain popularity, in requests; 10 to 30 performed equally well on all workloads."""
 
 PARTNERS = 64
 """Maximum documents per request for which pairs are counted: the work is quadratic."""
@@ -59,7 +59,7 @@ class Affinity:
         total = np.full(len(ordered), inverse.sum(), np.float32)
         total[:partners] -= inverse
         share = counts * np.float32(PRIOR * weight / (self._requests + weight))
-        # Not a matrix product: its rounding differs by processor, and so would ties.
+        # Not a matrix product: rounding would differ between processors, and so would ties.
         score = ((together * inverse).sum(1) + share * total) / max(1, partners - 1)
         fewest, seen = KNOWN * weight, zip(ordered, counts.tolist(), strict=True)
         known = frozenset([doc for doc, count in seen if count > fewest])

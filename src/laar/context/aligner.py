@@ -42,7 +42,7 @@ _SHALLOW = 32
 otherwise the search could not reach the end of a long list."""
 
 _MOST_SHARED = 32
-"""Maximum documents of all orders (8 bytes each), as a multiple of `capacity_docs`, which alone
+"""Maximum documents in all orders (8 bytes each), as a multiple of `capacity_docs`, which alone
 does not limit them: long orders that differ only in their last document take one position each."""
 
 _EXPIRE_AT_ONCE = 32  # per call: a burst of expiries must not cost a request a millisecond
@@ -161,7 +161,7 @@ class OrderIndex:
         return Alignment(tuple(map(at.__getitem__, order)), len(path), own)
 
     def match(self, seed: int, docs: Sequence[int]) -> int:
-        """Return how many leading documents, in this exact order, match an order sent before."""
+        """Return how many leading documents, in exactly this order, match an order sent before."""
         at = self._roots.get(seed)
         if at is None:
             return 0
@@ -202,7 +202,7 @@ class OrderIndex:
     def forget(self, endpoint: str, *, before: float | None = None) -> int:
         """Drop the orders whose last endpoint is the given one.
 
-        Call it when an endpoint's cache is emptied, and when the endpoint has restarted or left.
+        Call it when an endpoint's cache is emptied, or when the endpoint has restarted or left.
         With `before`, a time in seconds, orders sent after it are kept: an LRU cache still has
         them. If there are more than a few hundred, later requests drop the rest.
 
@@ -217,7 +217,7 @@ class OrderIndex:
         return len(gone)
 
     def retract(self, seed: int, docs: Sequence[int]) -> None:
-        """Remove the order of a refused request, unless an endpoint received the same order."""
+        """Remove a refused request's order, unless an endpoint has received the same order."""
         order = self.orders.get(whole := hash((seed, *docs)))
         if order is not None and not order.endpoint:
             self._drop(whole)
@@ -325,7 +325,7 @@ def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple
                 left -= toll
                 if left > 0 and (further := child.below.keys() & asked):
                     stack.append((here, child.below, further))
-                    continue  # there is a longer path
+                    continue  # a longer path exists
             if len(here) > longest:
                 best, longest = [here], len(here)
             elif len(here) == longest:

@@ -40,7 +40,7 @@ _FIELDS = ("content", "reasoning_content", "reasoning", "text")
 """Fields with the model's text in a choice of an answer."""
 
 MAX_HELD_BYTES = 1 << 20
-"""Maximum length of an answer, or of a line of a stream, that is buffered."""
+"""Maximum length of an answer, or of a line in a stream, that is buffered."""
 
 _LONGEST = 7
 _NUMBER = re.compile(r"(?<!\d)[0-9]{1,6}(?!\d)")  # other scripts' digits could not be restored

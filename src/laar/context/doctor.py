@@ -1,4 +1,4 @@
-"""Diagnose a body: which documents the hook finds, and why it moves none.
+"""Diagnose a body: which documents the hook finds, and why it moves none, if so.
 
 As in the hook, earlier bodies show which texts recur.
 """
@@ -50,10 +50,10 @@ class Diagnosis:
     Args:
         documents: number of documents in all lists.
         bytes: total length of the movable documents.
-        shape: format of the longest list; None without one.
+        shape: format of the longest list; None if there is none.
         movable: number of documents that the hook may move, perhaps only within a part of the list.
         reason: why the hook moves none; None if it may.
-        why: the same as a sentence.
+        why: the reason as a sentence.
         api: the API used to read the body.
     """
 

@@ -25,19 +25,19 @@ import numpy as np
 from laar.latest import Latest
 
 MAX_CONVERSATIONS = 2048
-"""Recent conversations remembered for each mean, about 0.2 KB each. An older conversation that
-continues counts as new."""
+"""Recent conversations remembered for each mean, about 0.2 KB each. If an older one continues, it
+counts as new."""
 
 MAX_SIDES = 20_000
-"""Conversations whose group is remembered; older ones join the group of the current window."""
+"""Conversations whose group is remembered; older ones join the current window's group."""
 
 HARM_ERRORS = 3.0
 """Standard errors by which answers must be worse to count as harmed. The test is repeated after
 each outcome, so two standard errors would be exceeded by chance sooner or later."""
 
 MIN_GAIN = 0.01
-"""Minimum increase in the cached share of prompt tokens, since less does not justify changing
-prompts. Below it the route switches itself off."""
+"""Minimum increase in the cached share of prompt tokens; a smaller one does not justify changing
+prompts. Below it, the route switches itself off."""
 
 MIN_REQUESTS = 200
 """Conversations with reported usage needed to judge the gain. Requests with the same first text are
@@ -47,7 +47,7 @@ MIN_OUTCOMES = 50
 """Conversations per side with reported outcomes needed to compare correctness."""
 
 WINDOW = 50
-"""New conversations per window: enough to share orders with each other."""
+"""New conversations per window: enough for them to share orders."""
 
 _PRIOR = 0.01  # weight of the prior assumption that all expected hits occur
 
@@ -176,7 +176,7 @@ class GainGuard:
     def gain(self) -> tuple[float, float]:
         """Return the cached share of prompts due to reordering, and its standard error.
 
-        That is the reported hits per expected hit, times the lead.
+        This is the number of reported hits per expected hit, times the lead.
         """
         n, sums = max(1.0, self._products[0, 0]), self._products[0, 1:]
         (xx, xy), (_, yy) = self._products[1:, 1:] - np.outer(sums, sums) / n + _PRIOR

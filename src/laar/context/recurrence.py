@@ -133,7 +133,7 @@ class Lines(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """A span seen before, from its first long line to its last.
+    """A span seen before, from its first to its last long line.
 
     Args:
         before, after: keys of the adjacent long lines; 0 once they have varied.
@@ -395,7 +395,7 @@ class Recurrences:
         after = lines.keys[lines.long[stop]] if stop < len(lines.long) else _END
         piece = self._piece(seen, lines.long[start], lines.long[stop - 1], before, after)
         if piece is not None:
-            # Only next to another document do the short lines show where this one begins or ends.
+            # The short lines show where this document begins or ends only next to another one.
             if n > 1 or (n and start - 1 in documents):
                 self._learn_start(seen, piece, start, before)
             if stop < starts[-1] or stop in documents:
@@ -532,7 +532,7 @@ def _common_end(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _Gap(NamedTuple):
-    """The short lines between two documents; a document claims those in its own tail or head.
+    """The short lines between two documents, each of which claims those in its own tail or head.
 
     Args:
         first, stop: range of the lines.

@@ -19,7 +19,7 @@ MAX_DOCUMENTS = 30_000
 
 @dataclass(slots=True)
 class _Last:
-    """The last list and position of a document; `free` if it was seen on both sides of another."""
+    """A document's last list and position; `free` if it was seen on both sides of another one."""
 
     whole: int
     place: int
@@ -101,7 +101,7 @@ class Openings:
     """Beginnings of prompts, as hashes, and how often they recur.
 
     If a question or an answer precedes the documents, each prompt has its own beginning, and
-    nothing after it is shared, whatever the order.
+    nothing after it is shared, whatever the order is.
     """
 
     def __init__(self) -> None:

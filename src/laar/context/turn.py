@@ -48,14 +48,14 @@ class TurnPlan:
     Args:
         body: the body to forward; the same object as the received one if unchanged.
         conversation: hash of the conversation's beginning.
-        held_out: its documents stay as received, for comparison or because the guard says so.
+        held_out: the documents stay as received, for comparison or because the guard requires it.
         deduplicated: whether notes replace repeated documents; None if none are repeated.
         edits: new texts by path.
         orders: the documents of each block as sent, with the seed that they follow.
         received: the same in the order received.
         seen: texts to learn documents from.
-        memos: what to remember of each text of the conversation.
-        reason: what was done, or why no document moves.
+        memos: what to remember about each text in the conversation.
+        reason: what was done, or why no document was moved.
         permutation: received positions in sending order, for the first block of the last turn.
         document_bytes: total bytes of the last turn's documents.
         predicted_bytes: bytes of the leading documents that match an order sent before, and so may
@@ -293,7 +293,7 @@ class Turn:
         *,
         is_changed: bool,
     ) -> None:
-        """Remember a text's changes for later turns, and the documents sent in full."""
+        """Remember a text's changes and the documents sent in full, for later turns."""
         in_full = array("Q")
         for own_keys, change in zip(docs, changes, strict=True):
             in_full.extend([key for i, key in enumerate(own_keys) if i not in change.repeated])
@@ -352,7 +352,7 @@ class Turn:
     def _changed(
         self, block: Block, docs: _Documents, found: Alignment, repeated: frozenset[int]
     ) -> Change | None:
-        """Return the change to the order found; None if required ids are unavailable."""
+        """Return the change that gives the order found; None if required ids are unavailable."""
         ids: tuple[str, ...] = ()
         if block.numbers:
             ids = ids_of(self.scope, docs.keys, [text.value for text in self._texts])
@@ -427,14 +427,14 @@ class Turn:
             self._dedups = guard.dedups(conversation)
 
     def _check(self) -> None:
-        """Drop the plan if time is up; called between steps."""
+        """Drop the plan if its time is up; called between steps."""
         if self.hook.clock() > self.ends_at:
             raise Refused(Reason.OVER_BUDGET)
 
     def _is_alone(self, text: Text) -> bool:
         """Return whether no other prompt will share the documents of a text.
 
-        One conversation in `_LOOK_EVERY` is examined in any case: other prompts may contain its
+        One in `_LOOK_EVERY` conversations is examined in any case: other prompts may contain its
         documents too, and answers with and without notes must be compared.
         """
         place, before = hash((self.scope, text.path)), "".join(self._sent[-1:])
@@ -454,7 +454,7 @@ class Turn:
         return plan.held_out
 
     def _note(self, reason: Reason) -> None:
-        """Record a reason; reasons about usable documents override others, else the first stays."""
+        """Record a reason; one about usable documents overrides others, else the first is kept."""
         fit = (Reason.UNCHANGED, Reason.SAME_ORDER, Reason.NOTHING_SHARED)
         if reason in fit or self._plan.reason is Reason.NO_DOCUMENTS:
             self._plan.reason = reason

@@ -5,8 +5,8 @@ be names and passes on one spec per IP address. IP literals pass at once. The sy
 not report a TTL, so names are looked up every ten seconds. A name that stops resolving keeps its
 last addresses: a DNS outage must not remove working endpoints.
 
-For a name with addresses of both families only IPv4 is used: both lead to the same server,
-and counting it as two would halve its load in every estimate.
+If a name has addresses of both families, only IPv4 is used: both lead to the same server, and
+counting it as two would halve its load in every estimate.
 """
 
 from __future__ import annotations

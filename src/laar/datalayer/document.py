@@ -87,7 +87,7 @@ def read_with_lines(path: Path, model: type[Model]) -> tuple[Model, Mapping[Plac
 
 
 def parse_yaml(text: str) -> object:
-    """Parse one YAML document, with the same caps as files.
+    """Parse one YAML document, with the same caps as for files.
 
     Raises:
         YAMLError: the document is invalid, or exceeds a cap.

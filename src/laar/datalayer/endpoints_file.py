@@ -26,7 +26,7 @@ from laar.declaring import describe
 from laar.errors import SettingError
 
 MAX_ENDPOINTS = 10_000
-"""Maximum endpoints: twice the largest fleet that laar is tested with."""
+"""Maximum endpoints: twice the size of the largest fleet that laar is tested with."""
 MAX_MODEL_NAME_CHARS = 256
 MAX_KEY_BYTES = 4096
 POLL_S = 0.5

@@ -1,4 +1,4 @@
-"""Read bounded files, and detect by its status whether a file has changed.
+"""Read bounded files, and detect from a file's status whether it has changed.
 
 Polling the status is the only method that works for an editor's save, for a rename, and for a
 Kubernetes ConfigMap mount, where the file itself never changes but a symbolic link above it does.
@@ -16,7 +16,7 @@ MAX_FILE_BYTES = 4 << 20
 """Maximum size of settings and endpoint lists (400 bytes for each of ten thousand endpoints), and
 of certificates, keys and tokens; a browser's CAs take 230 KB."""
 _PIPE_MS = 10_000
-"""Milliseconds to wait for each piece of a pipe."""
+"""Milliseconds to wait for each piece read from a pipe."""
 
 Stamp = tuple[int, ...]
 

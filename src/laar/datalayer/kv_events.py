@@ -1,4 +1,4 @@
-"""Receive the KV cache events that engines publish over ZeroMQ, and pass them to a sink.
+"""Receive KV cache events that engines publish over ZeroMQ, and pass them to a sink.
 
 An endpoint is tracked if its label ``laar.dev/kv-events`` says where it publishes: a port on the
 endpoint's host, or a complete ``tcp://host:port``.
@@ -10,7 +10,7 @@ the sink, as it is when listening starts, since an earlier listener may have sto
 number not above the last one means a restart. A stream received from number 0 is known to start
 with an empty cache.
 
-Requires the package pyzmq.
+Requires the pyzmq package.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class KvEvents:
     ) -> None:
         """Apply the batches from `start` up to `until`, or report that some are lost.
 
-        If `start` is None, apply all batches that the engine kept, whatever the first number.
+        If `start` is None, apply all batches that the engine kept, whatever their first number.
         """
         following, history = start, start is None
         fault: Exception | None = None

@@ -168,7 +168,7 @@ _MAX_CAPACITY_TOKENS = 1e12
 """Maximum plausible cache size; the product of two numbers from a page can be infinite."""
 _MAX_ADAPTERS = 256
 _Sample = tuple[bytes, float]
-"""The labels and the value of a series."""
+"""A series' labels and value."""
 _LINE = re.compile(rb"(?=[{ ])(?>(.*\})?)[^\S\n]*+(\S*+).*+\n")
 """Matches a sample after its name, in linear time. A label's value may have spaces and braces, but
 nothing after the labels does; the last line of a truncated page may have half a number."""
@@ -200,7 +200,7 @@ class Counters(NamedTuple):
         return refused if 0.0 < refused < math.inf else 0.0
 
     def or_known(self, before: Counters) -> Counters:
-        """Return these counters, with the earlier values of those that this page lacks."""
+        """Return these counters, with earlier values for those that this page lacks."""
         both = zip(self, before, strict=True)
         return Counters(*(known if math.isnan(now) else now for now, known in both))
 
@@ -295,7 +295,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
 
 
 def _values(page: bytes, names: tuple[bytes, ...]) -> list[float]:
-    """Return the values of the first name that is on the page; a single NaN if none is."""
+    """Return the values of the first name that is on the page; a single NaN if none of them is."""
     for name in names:
         if samples := _samples(page, name):
             return [value for _, value in samples]
@@ -319,7 +319,7 @@ def _labelled(page: bytes, series: tuple[bytes, bytes] | None) -> float:
 
 
 def _finite(value: float) -> float:
-    """Return a sum, or NaN if it is infinite, which a sum of valid values may be."""
+    """Return a sum, or NaN if it is infinite, as a sum of valid values may be."""
     return value if value < math.inf else math.nan
 
 

@@ -6,7 +6,7 @@ vLLM's API process 4 to 5 ms: half a percent of its time at this rate, a tenth a
 
 A failed scrape yields no reading, so the endpoint's last reading ages, as its timestamp shows. A
 refused connection also counts as a failed probe, since nothing listens there. The cap on a page's
-size can't be evaded by compression, since none is accepted.
+size can't be evaded by compression, since compressed pages are not accepted.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ DOUBT_ALL_S = 5.0
 """Minimum seconds between checks after clients name unknown models, which they may repeat."""
 MAX_LIST_BYTES = 1 << 20
 MAX_NAMES = 256
-"""Maximum names read, about 100 KB; engines load a few dozen adapters at most."""
+"""Maximum names read, about 100 KB; engines load at most a few dozen adapters."""
 
 _NO_ROUTE, _NO_GET = 404, 405
 _WRITES_TEXTS = ("/v1/chat/completions", "/v1/completions")

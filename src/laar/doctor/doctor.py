@@ -1,9 +1,9 @@
 """`laar doctor`: check the endpoints, the picker and Envoy, and suggest remedies.
 
 Everything is read over HTTP with short timeouts. Nothing is changed, and each endpoint generates at
-most a few tokens. Unreachable parts are findings too. The picker's admin port shows the freshness
-of readings and recent traffic; the endpoints are also queried directly, since the doctor must work
-even if the picker does not start.
+most a few tokens. Unreachable parts are findings too. The picker's admin port shows how fresh its
+readings are, and recent traffic; the endpoints are also queried directly, since the doctor must
+work even if the picker does not start.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Doctor:
         return [*(finding for part in parts for finding in part), *self._without_picker()]
 
     def _without_picker(self) -> Iterator[Finding]:
-        """Yield a warning for each alias that fails if Envoy chooses the endpoint itself."""
+        """Yield a warning for each alias that will fail if Envoy chooses the endpoint itself."""
         for alias in self.settings.routing.director.aliases if self._fails_open else ():
             if at := [at for at, names in self._served.items() if names and alias not in names]:
                 yield warning(
@@ -202,7 +202,7 @@ async def _get(
     try:
         options = {} if spec is None else options_for(spec, url)
         headers = {**(headers or {}), **options.pop("headers", {})}
-        # The picker follows no redirects either.
+        # The picker doesn't follow redirects either.
         async with http.get(url, headers=headers, allow_redirects=False, **options) as answer:
             return _Answer(answer.status, await answer.read())
     except (aiohttp.ClientError, OSError, ValueError):

@@ -1,9 +1,9 @@
 """Write the file from which Envoy reads the endpoints (EDS).
 
-Envoy watches the file's directory and reads the file when another is renamed to it, so the list is
-written under a temporary name first, and Envoy never sees a partial one. The bytes depend only on
-the set of endpoints, and nothing is written if they are unchanged: a collector may call `write_eds`
-on every event.
+Envoy watches the file's directory and reads the file when another file is renamed to it, so the
+list is written under a temporary name first, and Envoy never sees a partial one. The bytes depend
+only on the set of endpoints, and nothing is written if they are unchanged: a collector may call
+`write_eds` on every event.
 
 A single invalid entry makes Envoy reject the whole file and keep its old list, so addresses are
 validated here. EDS does not resolve names: hosts are IP addresses.

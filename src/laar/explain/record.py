@@ -27,8 +27,8 @@ MAX_ROWS = 32
 def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, object]:
     """Return the decision as plain JSON values: the fields that `laar.explain.fields` declares.
 
-    `picked` is a position in `candidates`, which has the best `MAX_ROWS`; cost terms are missing if
-    the policy has no cost. `unlike` is present for a request unlike anything measured, whose
+    `picked` is a position in `candidates`, which holds the best `MAX_ROWS`; cost terms are missing
+    if the policy has no cost. `unlike` is present for a request unlike anything measured, whose
     probabilities are mostly base rates. `tuner` is present while a tuner sets the weights; its
     `window` is the window in which the outcome counts, 0 for none.
 

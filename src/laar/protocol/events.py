@@ -63,7 +63,7 @@ class RequestHeaders(Event):
 class WholeRequest(Event):
     """A request's body and attributes: its only message if Envoy keeps the headers.
 
-    `headers` has the attributes of `laar.protocol.headers.attributes_read` that are present.
+    `headers` contains those attributes of `laar.protocol.headers.attributes_read` that are present.
     """
 
     headers: Mapping[str, str]
@@ -261,7 +261,7 @@ class AnswerTrailers(Action):
 
 @dataclass(slots=True)
 class Immediate(Action):
-    """Answer the client directly, without an endpoint; no action follows."""
+    """Answer the client directly, without an endpoint; no further action follows."""
 
     status: int
     headers: list[tuple[str, str]]

@@ -15,10 +15,10 @@ from laar.errors import RequestError
 from laar.protocol.jsonscan import Span
 
 MAX_PARTS = 100
-"""Maximum parts of a form; APIs use about ten."""
+"""Maximum parts in a form; APIs use about ten."""
 
 MAX_HEADING_BYTES = 4096
-"""Maximum bytes of a part's headers, and of the boundary."""
+"""Maximum bytes in a part's headers, and in the boundary."""
 
 _LINE = b"\r\n"
 _OPENING = re.compile(rb"[\r\n]*(--[^\r\n]{0,%d})\r\n[!-9;-~]+:" % MAX_HEADING_BYTES)

@@ -10,8 +10,8 @@ parts to parse here, is priced by its length. A body that is not a JSON object, 
 not a string, gets a 400; a compressed or UTF-16 body gets a 415. If a key is repeated, the last
 value is used, as in engines.
 
-The body is never re-serialized. If the endpoint serves the model under another name, only the value
-of the top-level `model` is replaced; every other byte is kept.
+The body is never re-serialized. If the endpoint serves the model under a different name, only the
+value of the top-level `model` is replaced; every other byte is kept.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from laar.protocol.sessions import SESSION_MEMBERS, conversation_of, session_of_
 from laar.protocol.splice import model_span, utf8_of
 
 ASIDE_BYTES = 1 << 20
-"""Maximum size of a body that is read on the event loop, in a millisecond or two. Longer ones are
-read in a thread; for shorter ones the switch costs more than it saves other streams."""
+"""Maximum size of a body that is read on the event loop; reading takes a millisecond or two. Longer
+ones are read in a thread; for shorter ones the switch costs more than it saves other streams."""
 
 MAX_PARTS = 200_000
 """Maximum JSON values in a body that is parsed, as `_has_many_parts` estimates them. Parsing takes

@@ -108,7 +108,7 @@ _SEPARATORS = re.compile(r"[/\\]+")
 class DeniedPaths:
     """A set of denied paths that recognizes them in any spelling.
 
-    Only the end of a path is compared, since engines may be mounted below another path.
+    Only the end of a path is compared, since engines may be mounted below a different path.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:

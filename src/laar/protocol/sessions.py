@@ -1,6 +1,6 @@
 """Identify a request's session by fields that clients send anyway.
 
-laar's header takes precedence. Coding agents name the session in one header and a sub-agent in
+laar's header takes precedence. Coding agents name the session in one header, and a sub-agent in
 another. A sub-agent's prompts share little with those of the session, so it counts as a separate
 session. Bodies have fields with the same meaning: ``session_id`` (vLLM, SGLang, OpenRouter),
 ``conversation`` and ``prompt_cache_key`` (OpenAI) and, from Claude Code, a ``metadata.user_id``

@@ -118,7 +118,7 @@ def utf8_of(body: bytes) -> bytes:
     """Return the body without a byte order mark.
 
     Raises:
-        RequestError: the body is in another Unicode encoding, which only some engines accept.
+        RequestError: the body is in a different Unicode encoding, which only some engines accept.
     """
     if not json.detect_encoding(body).startswith("utf-8"):
         raise RequestError(415, "not-utf-8", "the body is not UTF-8; send it as UTF-8")

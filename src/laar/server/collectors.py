@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from laar.datalayer.kubernetes.collector import KubernetesEndpoints
 
 _AT_REST = 5.0
-"""Factor by which visit intervals grow while a picker is idle: otherwise many idle sidecars would
+"""Factor by which visit intervals grow while a picker is idle; otherwise many idle sidecars would
 keep the engines busy serving pages."""
 _WAKE_AGAIN_S = 5.0
 """Seconds until the metrics page shows whether an engine is awake; if not, it is woken again."""

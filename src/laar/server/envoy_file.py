@@ -1,4 +1,4 @@
-"""Write Envoy's endpoints file, and track the endpoints that Envoy knows from it."""
+"""Write Envoy's endpoints file, and track which endpoints Envoy knows from it."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from laar.server.picker import Picker
 
 GATHER_S = 0.5
-"""Seconds between two updates of model names: each takes time proportional to the fleet's size, and
-at startup 200 endpoints a second report names."""
+"""Seconds between updates of model names: each takes time proportional to the fleet's size, and at
+startup 200 endpoints a second report names."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class FleetState:
         self.objectives = picker.rules.replace_priorities
         self.rewrites = picker.rules.replace_rewrites
         self.round_trip = table.round_trip
-        eds_file = picker.settings.envoy.eds_file  # None if Envoy has another source of endpoints
+        eds_file = picker.settings.envoy.eds_file  # None if Envoy gets endpoints elsewhere
         self._file = None if eds_file is None else EnvoyFile(eds_file, picker.problems)
         self._on_change = on_change
         self._changed = asyncio.Event()

@@ -129,5 +129,5 @@ class OwnNames:
 
 
 def _pod(spec: EndpointSpec) -> _Pod:
-    """Return a pod's identity; its address alone may be reused by another pod."""
+    """Return a pod's identity; the address alone may be reused by another pod."""
     return spec.address, spec.labels.get("laar.dev/pod", "")

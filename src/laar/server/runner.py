@@ -2,8 +2,8 @@
 
 Stopping has three steps. First the picker reports not ready but still accepts streams (for
 `drain_s`, or less if laar's own Envoys check its health). Then it accepts no new streams and closes
-those that Envoy can finish without it; others, undecided or full duplex, have `grace_s` to finish.
-Finally it cuts off streams that are still open.
+those that Envoy can finish without it; the others, undecided or full-duplex, have `grace_s` to
+finish. Finally it cuts off streams that are still open.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ADMIN_STOP_S = 3.0
 _LISTS_S = 0.8
 """Seconds to wait for all clusters' lists before restoring a snapshot, which names endpoints."""
 _NOTICED_S = 0.3
-"""Seconds within which each of laar's own Envoys has checked the picker's health."""
+"""Seconds within which all of laar's own Envoys will have checked the picker's health."""
 _QUIET_S = 0.1
 """Seconds without new streams after which Envoys are assumed to send no more."""
 _LET_GO_EVERY_S = 0.05

@@ -61,13 +61,13 @@ class Listen(Section):
 
     ext_proc: Address = "127.0.0.1:9002"
     """Address of the gRPC external processor. Loopback by default, for an Envoy on the same host.
-    Use 0.0.0.0:9002 for an Envoy on another host."""
+    Use 0.0.0.0:9002 for an Envoy on a different host."""
     health: Address = "127.0.0.1:9003"
     """Address of the gRPC health checks (liveness, readiness). Loopback by default. Use
     0.0.0.0:9003 for a kubelet's probes."""
     admin: Address = "127.0.0.1:9090"
     """Address of the admin port (HTTP): metrics, health, live page. Loopback by default, since the
-    page shows the fleet. Use 0.0.0.0:9090 for a scraper on another host: metrics and health are
+    page shows the fleet. Use 0.0.0.0:9090 for a scraper on a different host: metrics and health are
     then open, and everything else needs a token (decisions.viewers_token_file,
     accuracy.outcomes_token_file)."""
     admin_hosts: Annotated[tuple[str, ...], MaxLen(64)] = ()

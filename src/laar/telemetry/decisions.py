@@ -34,7 +34,7 @@ class DecisionMemory:
 
     Args:
         wall_clock: returns seconds since the epoch.
-        on_settled: functions called in order with each record once its request has ended.
+        on_settled: functions called, in order, with each record once its request has ended.
         outcome_of: returns whether an answer was reported correct, by the decision's id; None if
             unknown.
         max_decisions: maximum decisions remembered.
@@ -63,7 +63,7 @@ class DecisionMemory:
         """Time of the last decision."""
 
     def decided(self, decision: Decision) -> None:
-        """Remember a decision; evict the oldest above the limits."""
+        """Remember a decision; evict the oldest ones above the limits."""
         record = self.record(decision)
         self.decided_total += 1
         self.decided_at = decision.now

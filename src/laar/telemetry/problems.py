@@ -1,9 +1,9 @@
 """Current problems of a running picker, for the page, a counter and the log.
 
 Each part reports under a source: a kind, optionally with a name, such as ``scrape 10.0.0.7:8000``.
-The start and end of a problem are each logged once; every report is counted by kind. If a whole
-fleet vanishes, thousands of sources report: problems above the cap are counted, but neither
-remembered nor logged.
+A problem's start and end are each logged once; every report is counted by kind. If a whole fleet
+vanishes, thousands of sources report: problems above the cap are counted, but neither remembered
+nor logged.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def spans_of(text: str, paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
     if len(text) > MAX_VALUES and sum(map(text.count, ",[{")) > MAX_VALUES:
         raise Refused(Reason.TOO_COMPLEX)
     wanted: _Want = {}
-    for path in paths:  # a path may extend another
+    for path in paths:  # one path may extend another
         at = wanted
         for step in path:
             at = at.setdefault(step, {})

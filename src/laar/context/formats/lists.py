@@ -31,7 +31,7 @@ MAX_WRITTEN = 64 << 10
 """Longest repr of a Python list that is parsed; parsing takes about 2 ms."""
 
 _DEEPEST = 3
-"""Maximum nesting of a list in the JSON, and of the text in an element."""
+"""Maximum nesting of a list within the JSON, and of the text within an element."""
 
 _MOST_LISTS = 64
 

@@ -1,10 +1,10 @@
 """The part of the Kubernetes API needed to list and watch, using plain aiohttp.
 
-No client library is used. None of kubernetes-asyncio, lightkube and kr8s has the laborious part: a
-paged list that replaces the known objects, a watch resumed from bookmarks, a relist after 410 that
-also notices deletions (one of them keeps watching without a relist), and keeping the old state
-through an outage. `Mirror` would be needed anyway; a library would only save this file, at the cost
-of 48 MB on disk or a second HTTP stack.
+No client library is used. None of kubernetes-asyncio, lightkube and kr8s provides the laborious
+part: a paged list that replaces the known objects, a watch resumed from bookmarks, a relist after
+410 that also notices deletions (one of them keeps watching without a relist), and keeping the old
+state through an outage. `Mirror` would be needed anyway; a library would only save this file, at
+the cost of 48 MB on disk or a second HTTP stack.
 
 Inside a cluster the token is reread for each request, since the kubelet replaces it about every
 hour. Outside, point `ApiAccess` at a ``kubectl proxy``, which supports every way to log in.
@@ -31,9 +31,9 @@ from laar.errors import LaarError, SettingError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MAX_PAGE_BYTES = 64 << 20
-"""Maximum size of a list page: 1.3 MB for each of its 50 objects, near the storage's limit."""
+"""Maximum size of a list page: 1.3 MB for each of its 50 objects, near the storage limit."""
 MAX_EVENT_BYTES = 4 << 20
-"""Maximum size of a watch event: above the storage's limit for one object, 1.5 MB."""
+"""Maximum size of a watch event: above the storage limit for one object, 1.5 MB."""
 LIST_TIMEOUT_S = 30.0
 WATCH_S = 60.0
 """Requested duration of a watch. Resuming one costs a request; a connection that dies silently is

@@ -4,7 +4,7 @@ Changes are reported in batches, at most ten per second: a rollout of a large po
 of events, and each report is applied to the whole table. The first change of a batch is not
 delayed, so a change to a single pod takes effect at once.
 
-There is no leader election: pickers only read, and none decides for others.
+There is no leader election: pickers only read, and none decides for the others.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class KubernetesEndpoints:
     def _mine(self, mirrors: Sequence[Mirror[Ref | str]], model: type[Ref], part: str) -> list[Ref]:
         """Return the valid objects that belong to this pool.
 
-        The first valid version of an object is used: one may lack fields of another.
+        The first valid version of an object is used: a version may lack another's fields.
         """
         known: dict[str, Ref | str] = {}
         for mirror in reversed(mirrors):

@@ -1,4 +1,4 @@
-"""Keep a local copy of some objects of the cluster, by list and watch.
+"""Keep a local copy of some of the cluster's objects, by list and watch.
 
 A list is read in pages small enough not to stall the event loop, and replaces the copy only once
 complete, so deletions during an outage are noticed, and all other objects stay. A watch resumes
@@ -35,7 +35,7 @@ ABSENT_WAIT_S = 60.0
 """Seconds between checks of whether an optional kind of object has been installed."""
 ABSENT_LOOKS = 3
 """Failed checks in a row after which known objects are dropped. If the cluster has migrated to
-another version of the objects, that version is found in the meantime."""
+a different version of the objects, that version is found in the meantime."""
 
 
 @dataclass(eq=False)

@@ -286,7 +286,7 @@ class ModelRewrite(BaseModel):
 
 
 def rewrites_of(objects: Iterable[ModelRewrite]) -> tuple[Rewrite, ...]:
-    """Return the rules of several objects in order of precedence: the oldest object first."""
+    """Return the rules of several objects in order of precedence: the oldest object's first."""
     ordered = sorted(
         objects, key=lambda rewrite: (rewrite.metadata.creationTimestamp, rewrite.metadata.name)
     )

@@ -32,7 +32,7 @@ token: with a smaller margin, equal prefills would swap halfway and all end late
 """
 
 _MOST = 1e12
-"""Maximum value of a setting, so that sums stay finite."""
+"""Maximum value of a setting, which keeps sums finite."""
 
 LEAST_STEP_TOKENS = 256
 """Minimum tokens in a step, whatever its target. Below about this number GPUs are bound by loading

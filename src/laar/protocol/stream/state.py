@@ -55,7 +55,7 @@ Join = Callable[[str, str], Trace | None]
 class StreamState:
     """One stream's state, shared by both halves.
 
-    Defaults are class attributes: most streams keep most of them, so opening one is cheap.
+    Defaults are class attributes: most streams keep most of these, so opening one is cheap.
 
     Args:
         env: the state shared by all streams.

@@ -1,8 +1,8 @@
 """The page's feed: server-sent events, one frame a second, shared by all viewers.
 
-Viewers have no queues: each waits for the next frame and gets the newest, so a slow reader skips
-some. A viewer that stops reading is disconnected after `STALLED_S`. No frames are made without
-viewers.
+Viewers have no queues: each waits for the next frame and gets the newest, so slow readers skip
+some. A viewer that stops reading is disconnected after `STALLED_S`. Without viewers, no frames are
+made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from laar.datalayer.visits import cancel
 
 INTERVAL_S = 1.0
-"""Seconds between two frames."""
+"""Seconds between frames."""
 MAX_VIEWERS = 50
 """Maximum concurrent viewers; each costs a socket and about 0.2 ms per second."""
 STALLED_S = 30.0
@@ -87,7 +87,7 @@ class Feed:
             await send({"type": "http.response.body", "body": last})
 
     def close(self) -> None:
-        """End every viewer's stream; they reconnect to the picker's successor."""
+        """End every viewer's stream; viewers reconnect to the picker's successor."""
         self._closing.set()
 
     def ask_again(self) -> None:

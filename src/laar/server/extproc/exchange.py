@@ -110,7 +110,7 @@ class Exchange(Handler):
     # -- for the processor -----------------------------------------------------------------------
 
     def let_go(self) -> None:
-        """End the stream if Envoy can finish the request without it."""
+        """End the stream if Envoy can finish the request by itself."""
         if self._stream is not None and self._stream.can_be_let_go:
             self._stream.answer.let_go = True
             self._call.end()

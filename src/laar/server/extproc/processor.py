@@ -91,10 +91,10 @@ class ExternalProcessor:
         """State shared by new streams."""
 
     def let_go(self) -> None:
-        """Close the streams of requests that Envoy can finish without the picker.
+        """Close the streams whose requests Envoy can finish without the picker.
 
         Envoy then considers the picker done. If the connection were lost instead, Envoy would treat
-        that as a failure and, if it fails closed, also truncate the client's response.
+        that as a failure and, when failing closed, also truncate the client's response.
         """
         for exchange in tuple(self.exchanges):
             exchange.let_go()

@@ -32,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 
 _TIMEOUT_S = 1.0
 _FETCH_S = 5.0
-"""Maximum seconds that a starting picker waits for the snapshot; then it shares without one."""
+"""Maximum seconds that a starting picker waits for the snapshot; then it begins without one."""
 _OTHERS_S = 2.5
 """Seconds that a starting picker gives the others to provide a key: if the store was emptied, they
 still use the key it lost, and offer it again within two seconds."""
@@ -40,7 +40,7 @@ _SLOWEST_BYTES_S = 1e6
 """Lowest speed expected for writing a snapshot, so that 20 MB on a slow link doesn't time out."""
 _BLOCK_MS = 1000
 _PAUSE_S = 0.003
-"""Minimum seconds between two reads, so that the batches of many pickers arrive together."""
+"""Minimum seconds between reads, so that the batches of many pickers arrive together."""
 _AT_ONCE = 64  # entries per read: 2 MB of a backlog, otherwise 0.1 MB
 _KEPT_S = 86_400  # without pickers, keys expire after a day
 _PLACE = re.compile("([0-9]{1,19})-([0-9]{1,19})")  # 64-bit numbers
