@@ -87,7 +87,7 @@ def naive_average_linkage(matrix):
 class TestLinkage:
     @settings(max_examples=30)
     @given(st.integers(2, 11), st.integers(0, 10_000))
-    def test_heights_are_those_of_merging_the_nearest_pairs(self, n, seed):
+    def test_heights_match_a_merge_of_the_nearest_pairs(self, n, seed):
         points = np.random.default_rng(seed).random((n, 3))
         matrix = np.abs(points[:, None] - points).sum(-1).astype(np.float32)
         got = [height for _, _, height in average_linkage(matrix.copy())]

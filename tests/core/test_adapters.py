@@ -181,7 +181,7 @@ RIGHT = {"m": 0.5, "sql": 0.9, "law": 0.2, "other": 0.7}
 
 
 class ByName:
-    """Estimates by the names of adapters."""
+    """Estimates by adapter name."""
 
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float

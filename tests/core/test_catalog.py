@@ -1,4 +1,4 @@
-"""The list of models that clients get for the complete fleet."""
+"""The model list that clients get for the whole fleet."""
 
 from laar.core.catalog import catalog
 from laar.core.endpoints import EndpointTable

@@ -40,7 +40,7 @@ def of(table, engines):
 
 
 def serve(table, engines, took, count, *, shown=True, seed=1):
-    """Send requests; `took(slot, work_s, others)` returns the times of prefill and of decoding."""
+    """Send requests; `took(slot, work_s, others)` returns the prefill and decoding times."""
     rng = random.Random(seed)
     due = []
 

@@ -199,7 +199,7 @@ async def test_a_410_leads_to_a_list_that_detects_deletions(
     await until(lambda: not sink.problems)
 
 
-async def test_endpoints_survive_an_outage_which_is_reported(
+async def test_endpoints_survive_an_outage_and_it_is_reported(
     cluster: Any, sink: Any, until: Any
 ) -> None:
     await cluster.put("pods", pod("a"))

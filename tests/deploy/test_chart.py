@@ -127,7 +127,7 @@ def test_the_image_of_a_chart_built_under_a_different_name_can_be_replaced(
     assert images({"image": {"repository": "mine", "tag": "2"}}) == {"mine:2"}
 
 
-def test_existing_secrets_are_kept_and_those_of_others_unchanged(chart: Path) -> None:
+def test_existing_secrets_are_kept_and_foreign_ones_unchanged(chart: Path) -> None:
     key = "a2VwdA=="
 
     class Cluster(BaseHTTPRequestHandler):

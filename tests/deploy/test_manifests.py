@@ -46,7 +46,7 @@ def pod_template(objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_the_rendering_equals_that_of_kubectl(folder: Path) -> None:
+def test_the_rendering_equals_kubectls(folder: Path) -> None:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("no kubectl here")
@@ -175,7 +175,7 @@ def refers_to_what_exists(objects: list[dict[str, Any]], names: set[tuple[str, s
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_permissions_are_exactly_those_of_the_calls_made(name: str) -> None:
+def test_permissions_are_exactly_what_the_calls_need(name: str) -> None:
     role = of_kind(overlay(name), "Role")
     granted = {
         (group, resource, verb)
@@ -258,7 +258,7 @@ def test_the_settings_of_the_gateway_find_the_example_engines() -> None:
     assert served == [[{"name": "http", "containerPort": 8000}]]
 
 
-def test_the_collector_can_read_the_pool_which_refers_to_the_picker() -> None:
+def test_the_collector_can_read_the_pool_that_refers_to_the_picker() -> None:
     objects = overlay("inference-pool")
     pool = of_kind(objects, "InferencePool")
     assert isinstance(parse(Pool, pool), Pool)

@@ -165,7 +165,7 @@ def test_all_pages_and_their_blocks_are_found():
     assert any(True for page in READMES for _ in fences(page))
 
 
-def test_the_layers_on_the_design_page_are_those_of_the_import_checker():
+def test_the_layers_on_the_design_page_match_the_import_checker():
     contract = (ROOT / ".importlinter").read_text().partition("layers =\n")[2].partition("\n\n")[0]
     layers = " > ".join(line.strip() for line in contract.splitlines())
     assert layers in " ".join((DOCS / "design.md").read_text().split())

@@ -201,7 +201,7 @@ def tree(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(copy)
 
 
-def test_the_recipes_match_those_of_the_tour() -> None:
+def test_the_recipes_match_the_tour() -> None:
     rows = (ROOT / "docs/tour.md").read_text().partition("## Where to change what")[2]
     assert list(RECIPES) == re.findall(r"^\| (an? .*?|how .*?) \|", rows, re.MULTILINE)
 

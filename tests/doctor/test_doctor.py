@@ -596,7 +596,7 @@ async def test_endpoints_that_are_not_checked_are_reported(tmp_path, monkeypatch
     assert "endpoints of `kubernetes` are not checked" in whats[1]
 
 
-async def test_an_admin_port_that_is_not_that_of_envoy_is_a_finding(tmp_path):
+async def test_an_admin_port_that_is_not_envoys_is_a_finding(tmp_path):
     async with serving({"/config_dump": "<html>login</html>"}) as page:
         given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
         _, (finding,) = await examine(given, envoy=f"http://{page}")

@@ -73,7 +73,7 @@ def test_two_long_prefills_never_share_a_step():
 
 
 def first_tokens(config: StepSettings | None, *, token_s: float = 4e-5, overhead_s: float = 0.005):
-    """Return the times to the first token of three long and six later short prompts, and leaders.
+    """Return the TTFTs of three long prompts, the median of six later short ones, and the leaders.
 
     Without `config`, running prompts and then waiting ones take the step's tokens in order, as in
     vLLM's own scheduler.

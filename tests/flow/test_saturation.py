@@ -59,7 +59,7 @@ def test_each_cap_alone_closes_an_endpoint():
     assert some.has_room() == [True, False, True, False, False, False]
 
 
-def test_the_level_is_that_of_the_fullest_cap():
+def test_the_fullest_cap_determines_the_level():
     some = Fleet(prefill_s=[1.0], requests=[2.0], kv_usage=[0.76])
     levels = CAPS.levels(some.prefills, some.slots, NOW, is_long=False)
     assert levels.tolist() == [pytest.approx(0.8)]

@@ -533,7 +533,7 @@ def kernel_of_this_process() -> str:
 
 
 @pytest.mark.skipif(not has_kernel(), reason="this CPU has no AVX-512")
-def test_workers_round_numbers_like_those_of_the_stored_runs(
+def test_workers_round_numbers_as_the_stored_runs_did(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")

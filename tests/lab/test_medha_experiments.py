@@ -1,4 +1,4 @@
-"""Medha's experiments: the workload matches the published one, and each part runs at small size."""
+"""Medha's experiments: the workload is the published one, and each part runs at a small size."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def terms(weights, rtt, c, uncached, queued, q, tried, base=0.0, in_flight=3.0):
 
 
 @given(ARRAYS)
-def test_without_round_trip_and_cache_the_cost_is_that_of_the_laar_paper(arrays):
+def test_without_round_trip_and_cache_the_cost_is_the_laar_papers(arrays):
     rtt, c, tokens, queued, q, _ = arrays
     cost = terms(
         PublishedWeights(k_rtt=0.0, k_queue=0.7, k_delay=0.0, in_flight_tokens=0.0),
@@ -54,7 +54,7 @@ def test_without_round_trip_and_cache_the_cost_is_that_of_the_laar_paper(arrays)
 
 
 @given(ARRAYS)
-def test_with_q_and_c_equal_to_one_the_cost_is_that_of_the_gorgo_paper(arrays):
+def test_with_q_and_c_equal_to_one_the_cost_is_the_gorgo_papers(arrays):
     rtt, _, uncached, queued, _, _ = arrays
     one = np.ones(len(rtt))
     # The paper's unit is the token: k_rtt is 1,000 times its weight in tokens per millisecond.

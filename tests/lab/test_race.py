@@ -369,7 +369,7 @@ def test_rows_are_never_overwritten(tmp_path: Path) -> None:
     assert "rows are never overwritten" in ran.stderr
 
 
-def test_a_race_that_could_not_start_leaves_no_rows(tmp_path: Path) -> None:
+def test_a_race_that_cannot_start_leaves_no_rows(tmp_path: Path) -> None:
     told = ["--engines", "http://127.0.0.1:1", "--rows", str(tmp_path / "rows.jsonl")]
     ran = CliRunner().invoke(APP, told)
     assert ran.exit_code == 2

@@ -113,7 +113,7 @@ def test_a_workload_is_reproducible(name: str) -> None:
     assert all(math.isfinite(first[metric]) and first[metric] > 0 for metric in MARGINS)
 
 
-def test_long_prompts_resemble_those_of_the_published_benchmark() -> None:
+def test_long_prompts_resemble_the_published_benchmarks() -> None:
     load = BY_NAME["art-x1"].load
     assert isinstance(load, Open)
     arrivals = list(load.draw(generator(5, "x"), 900.0))

@@ -1,4 +1,4 @@
-"""Each part of the cost's formula, computed by hand under its name."""
+"""Each part of the cost formula, computed by hand under its name."""
 
 from dataclasses import replace
 

@@ -87,7 +87,7 @@ def test_the_tokenizer_reveals_the_order_of_a_template(template):
 
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("template", TOLD)
-def test_shared_prefixes_are_those_of_the_rendered_prompts(template, pair):
+def test_shared_prefixes_match_the_rendered_prompts(template, pair):
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 22)
     beliefs.templates.known["m"] = told(template)
     one, other = PAIRS[pair]

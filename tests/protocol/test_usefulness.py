@@ -1,4 +1,4 @@
-"""The judgement whether an answer is useful, in every API and for any split into pieces."""
+"""Judging whether an answer is useful, in every API and for any split into pieces."""
 
 import orjson
 import pytest

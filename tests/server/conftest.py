@@ -44,7 +44,7 @@ class Gateway:
         """Enter a context that outlives picker and Envoy, which may still connect to it.
 
         A server that closes while it accepts a connection leaves that socket open
-        (`asyncio.Server` of Python 3.11).
+        (`asyncio.Server` in Python 3.11).
         """
         return await self._stack.enter_async_context(context)
 
@@ -52,7 +52,7 @@ class Gateway:
         return await self.enter(RecordingUpstream(host=host, port=port))
 
     def members(self, *endpoints):
-        """Write the endpoints file: (address, model, ...) each."""
+        """Write the endpoints file; each endpoint is a tuple of address and models."""
         document = {
             "endpoints": [{"address": a, "models": list(models)} for a, *models in endpoints]
         }

@@ -167,7 +167,7 @@ async def test_documents_without_tags_arrive_in_the_earlier_order(place, shape):
 
 
 def sources(ids):
-    """Return Open WebUI's format of sources, numbered by position."""
+    """Return sources in Open WebUI's format, numbered by position."""
     listed = "\n".join(
         f'<source id="{n}" name="{i}.pdf">{prose(i)}</source>' for n, i in enumerate(ids, 1)
     )

@@ -36,7 +36,7 @@ def _quick(monkeypatch):
 
 
 class Frames:
-    """Counts the frames made."""
+    """Makes frames, and counts them."""
 
     def __init__(self):
         self.made = 0

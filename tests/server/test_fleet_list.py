@@ -15,7 +15,7 @@ OWN = Answer(body=b'{"object":"list","data":[{"id":"own","object":"model"}]}')
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_client_sees_the_whole_fleet_and_its_aliases(gateway, http, shape):
-    import openai  # takes a second, so only in this test
+    import openai  # this import takes a second, so only here
 
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "small"), (b.address, "large"))

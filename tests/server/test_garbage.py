@@ -70,7 +70,7 @@ def no_connection() -> bool:
 @pytest.mark.envoy
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_a_stream_leaves_no_reference_cycle(gateway, http, shape) -> None:
-    """However the stream or its connection ends. Only a full collection would free a cycle."""
+    """However the stream or its connection ends: only a full collection would free a cycle."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker(flow={"enabled": True}, bodies={"sample_answers": 0.5})

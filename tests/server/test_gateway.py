@@ -66,7 +66,7 @@ async def test_the_picked_endpoint_is_reached_with_only_the_model_changed(gatewa
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
-    import openai  # takes a second, so only in this test
+    import openai  # this import takes a second, so only here
 
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))

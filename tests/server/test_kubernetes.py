@@ -429,7 +429,7 @@ LLM_D = {"app": "vllm", "llm-d.ai/role": "both", "llm-d.ai/model": "Qwen3"}
 
 
 def lists(*names, **adapters):
-    """An engine's list of its models, with adapters by parent."""
+    """An engine's model list, with adapters by parent."""
     own = [{"id": name, "root": "org/tiny", "parent": None} for name in names]
     return own + [{"id": name, "parent": parent} for name, parent in adapters.items()]
 

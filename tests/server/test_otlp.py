@@ -346,7 +346,7 @@ def test_no_thread_starts_before_a_picker_runs(tmp_path):
     assert set(threading.enumerate()) <= before
 
 
-def test_without_the_extra_the_start_reports_what_to_install(tmp_path, monkeypatch):
+def test_without_the_extra_startup_reports_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "laar.telemetry.tracing", None)
     with pytest.raises(SettingError, match=r"pip install '\.\[otel\]'"):
         starting(tmp_path, traces="http://h/v1/traces")

@@ -92,7 +92,7 @@ class Load:
 
 
 class World:
-    """A picker in a process, Envoy and two endpoints."""
+    """A picker in its own process, an Envoy and two endpoints."""
 
     def __init__(self, directory, shape, stack):
         self.directory, self.shape, self._stack = directory, shape, stack

@@ -37,7 +37,7 @@ OK = Completion(status=200, cause="complete", latency_s=0.1)
 
 
 class Member:
-    """A director with a sharer, as in a picker, without ports."""
+    """A director with a sharer, as in a picker, but without ports."""
 
     def __init__(self, share, number):
         table = EndpointTable()

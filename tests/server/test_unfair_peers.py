@@ -1,4 +1,4 @@
-"""An Envoy is served next to a peer of the ext_proc port that uses all that the limits allow."""
+"""An Envoy is served even while another peer of the ext_proc port exhausts every limit."""
 
 from __future__ import annotations
 

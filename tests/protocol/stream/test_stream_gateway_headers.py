@@ -1,4 +1,4 @@
-"""Headers of gateways and of their conformance tests."""
+"""Headers from gateways and from their conformance tests."""
 
 import orjson
 import pytest

@@ -185,7 +185,7 @@ def test_first_tokens_are_seen_in_streamed_answers_that_are_read(shape, read, st
 
 
 @pytest.mark.parametrize(("status", "ok"), [(200, True), (503, False)])
-def test_the_first_byte_of_a_refusal_is_distinguished_from_that_of_an_answer(status, ok):
+def test_a_refusals_first_byte_is_distinguished_from_an_answers(status, ok):
     driver = Driver()
     driver.feed(headers(Shape.GATEWAY))
     driver.feed(RequestBody(BODY, True))
