@@ -29,7 +29,7 @@ MAX_MODELS = 1000
 """Maximum models in one artifact."""
 
 MIN_CELL_OUTCOMES = 30
-"""Below this a cell is marked `thin` and shrinks to its model's mean: even with 30 outcomes the
+"""A cell with fewer is marked `thin` and shrinks to its model's mean: even with 30 outcomes the
 standard error of a share is up to 0.09."""
 
 TEXT_COLUMNS = 8192

@@ -1,4 +1,4 @@
-"""Weak outcomes: signs of how good an answer was, used if nobody judges it.
+"""Weak outcomes: signs of how good an answer was, used if no client reports on it.
 
 One sign is in the answer: it ends at its limit, calls a tool with invalid JSON, repeats the
 previous answer's call, or has low token probabilities. Another is the conversation's next turn:

@@ -31,7 +31,7 @@ Evidence = Sequence[float]
 
 
 class PriorTrust:
-    """Learns what share of their full weight each model's priors keep."""
+    """Learns what share of its full weight each model's prior keeps."""
 
     def __init__(self) -> None:
         self._models: dict[str, list[float]] = {}  # log odds of each weight, over all cells

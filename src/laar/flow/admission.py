@@ -563,7 +563,7 @@ def _session(request: Request) -> str:
 def _waiting_can_help(error: RequestError, request: Request) -> bool:
     """Return whether waiting can help: no endpoint is known or awake, and any would do.
 
-    An endpoint that left comes back without the objects it stored.
+    An endpoint that left may come back, but without the objects it stored.
     """
     empty = error.reason in ("no-endpoints", "no-candidates", "asleep")
     return empty and request.subset is None and not (request.response_id or request.stored_ids)

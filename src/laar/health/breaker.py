@@ -151,7 +151,7 @@ class Breaker:
     opened_at: float = 0.0
     openings: int = 0
     trial: Attempt | None = None
-    """The attempt that is the trial in progress."""
+    """The attempt that serves as the current trial."""
     trial_at: float = 0.0
     """When a trial is due if open, or when a suspect whose probe is unanswered returns."""
     trials: int = 0

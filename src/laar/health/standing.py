@@ -1,6 +1,6 @@
 """Candidates' health for a decision: which get traffic, at what price, and which trials are due.
 
-One pass over the candidates; each rule is an array over them.
+There is one pass over the candidates; each rule is an array over them.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from laar.prefix.lengths import DIGEST, MESSAGE
 from laar.prefix.templates import Template
 
 ENOUGH = 5
-"""Prompts needed before an agent gets advice, after those its frame was learned from."""
+"""Prompts needed before an agent gets advice, after those from which its frame was learned."""
 
 MAX_AGENTS = 32
 MAX_LINES = 1_000
@@ -46,7 +46,7 @@ _WORTH = 0.02  # minimum share of the prompt for a finding to be reported
 _FIXED = ("system", "developer", "tools")
 _SHORT, _LONG = 500, 4_000  # characters that may differ at a system prompt's end, and before it
 _LEARNT = 4  # prompts until an agent's frame is known
-_FEW = 0.1  # minimum share after the user's text, or in a different order, that is reported
+_FEW = 0.1  # minimum share to report of text after the user's, or in a different order
 _ASKED = ("user", "")
 _WHERE = {
     "user": "the user's text",
@@ -337,7 +337,7 @@ def _judge(
 
 
 def _thoughts(spans: Sequence[str]) -> int:
-    """Return the characters of the last answer that was generated after reasoning."""
+    """Return the length in characters of the last answer that was generated after reasoning."""
     found = 0
     for role, text in pairwise(spans):
         if role == f"{MESSAGE}assistant\x1f" and "</think>" in text:

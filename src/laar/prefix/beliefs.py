@@ -64,7 +64,7 @@ class Prompt(Protocol):
 
 
 class PrefixMatch(NamedTuple):
-    """The match of a prompt with the caches of the fleet.
+    """The match of a prompt with the fleet's caches.
 
     Args:
         chain: the prompt.
@@ -152,7 +152,7 @@ class PrefixBeliefs:
         Args:
             prompt: the request.
             weights: the adapter that serves it; empty for the endpoints' own models.
-            models: the models to estimate tokens for.
+            models: the models for which to estimate tokens.
             guess: tokens by a different estimate; shape ``(len(models),)``.
             capacity: number of slots.
             now: monotonic seconds.
@@ -307,8 +307,8 @@ class PrefixBeliefs:
         """Record blocks that entered a slot's cache.
 
         If they begin a prompt and their first block is new to the slot, the text index learns the
-        engine's name for it, if only one request in flight could have stored it. Replayed
-        events (`past`) may belong to requests that have ended, so no names are learned from them.
+        engine's name for it, if only one request in flight could have stored it. Replayed events
+        (`past`) may belong to requests that have ended, so no names are learned from them.
         """
         self.blocks_held.stored(slot, model, event)
         begins = event.parent is None and event.hashes and not event.tier

@@ -16,7 +16,7 @@ Without the secret no client can craft two prompts with the same chain, or guess
 hashes. xxh3 is not a cryptographic hash: a collision causes a wrong estimate of time, never a wrong
 answer.
 
-Units are bytes of UTF-8. No code here knows tokens: callers convert a `Chain.fraction` to tokens
+Units are bytes of UTF-8. Tokens are unknown here: callers convert a `Chain.fraction` to tokens
 with the prompt's token count, estimated or reported. `laar.prefix.tokens` handles token ids, for
 engines that publish the blocks they hold.
 """

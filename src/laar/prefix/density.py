@@ -1,8 +1,8 @@
 """Bytes of prompt per token, from the prompt lengths that engines report.
 
-The index counts bytes, an engine's cache counts tokens. English prose has four bytes per token;
-code, JSON, and most languages have fewer, and an index that overestimates a cache by a factor of
-two expects prefixes that were evicted long ago.
+The index counts bytes, while an engine's cache counts tokens. English prose has four bytes per
+token; code, JSON, and most languages have fewer, and an index that overestimates a cache by a
+factor of two expects prefixes that were evicted long ago.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from laar.prefix.blocks import Chain
 from laar.prefix.demand import PLACES
 
 _AGES_S = tuple(2.0 ** (half / 2.0) for half in range(1, 27))
-"""Upper limits of the age classes, to more than two hours; older text counts as never requested
+"""Upper limits of the age classes, up to over two hours. Older text counts as never requested
 again."""
 
 _MARKS = np.arange(len(_AGES_S) + 1)  # class boundaries by index, including the start

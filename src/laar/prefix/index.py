@@ -9,7 +9,7 @@ There are two structures over the same chained hashes:
   what vLLM does (free blocks leave in order of last use, the end of a prompt before its beginning),
   exact to the block, and a use never has to move when others branch off it.
 
-A prompt is entered at the decision, so that a burst with one prefix sticks together; the entry is
+A prompt is entered at the decision, so that a burst with one prefix stays together; the entry is
 retracted if the request fails. Blocks become *proven* when a request over them has succeeded: at
 any time, each block in the index is proven or claimed by an open request.
 

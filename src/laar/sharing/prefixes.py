@@ -151,7 +151,7 @@ class Entries:
             self._prefixes.beliefs.retract(self._close(entry))
 
     def leave(self) -> None:
-        """Settle all entries of a picker that is gone: its requests most likely continued."""
+        """Settle all entries of a picker that is gone: its requests have most likely continued."""
         while self._open:
             self._prefixes.beliefs.settle(self._close(next(iter(self._open))), None)
 

@@ -147,7 +147,7 @@ class Tuner:
         }
 
     def export(self) -> dict[str, object]:
-        """Return the best weights found and the supporting windows, as plain values."""
+        """Return the best weights found and the windows that support them, as plain values."""
         return {
             "weights": dict(self._incumbent),
             "objective": self.settings.objective,

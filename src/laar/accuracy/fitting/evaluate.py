@@ -135,7 +135,7 @@ def _retry_scores(capability: CapabilityModel, held_out: Sequence[MeasuredOutcom
 def _attempts(
     capability: CapabilityModel, answers: Mapping[str, MeasuredOutcome], first: str = ""
 ) -> Iterator[MeasuredOutcome]:
-    """Yield `first`'s outcome, then by latency / P(correct), up to the first correct one."""
+    """Yield `first`'s outcome, then others by latency / P(correct), up to the first correct one."""
     left = dict(answers)
     tried: list[str] = []
     while left:

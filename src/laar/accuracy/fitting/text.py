@@ -160,7 +160,7 @@ def _mixed(said: Sequence[str], tasks: Sequence[str]) -> list[tuple[str, tuple[s
 
 
 def _some(questions: _Questions, known: Sequence[str]) -> _Questions:
-    """Sample the questions of each known task, so that ten fits take minutes; keep all others."""
+    """Sample each known task's questions, so that ten fits take only minutes; keep all others."""
     most = max(MIN_TASK_QUESTIONS, _MAX_LEFT_OUT // len(known) ** 2)
     chosen = np.ones(len(questions.tasks), bool)
     for task in known:
