@@ -35,8 +35,8 @@ from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, MeasuredAssessor, Prompt, 
 from laar_lab.trace import MAX_TOKENS, Entry, entries, field, number, whole
 
 MAX_REORDERED = 1 << 15
-"""Lines buffered for sorting by decision time, a kilobyte each; the log has requests in the order in
-which they ended. A request that ends after this many later ones is sent late."""
+"""Lines buffered for sorting by decision time, a kilobyte each; the log has requests in the order
+in which they ended. A request that ends after this many later ones is sent late."""
 
 UNKNOWN_ANSWER_TOKENS = 128
 """Output length assumed until a first answer's length is known."""

@@ -25,7 +25,7 @@ import laar
 from laar.errors import SettingError, unknown
 
 BACKENDS = ("loky", "dask", "ray")
-"""Processes on this machine, or a cluster."""
+"""Where runs execute: processes on this machine, or a cluster."""
 
 _LINE_EVERY_S = 60.0
 PACKAGES = (Path(laar.__file__).parent, Path(__file__).parent)
