@@ -40,7 +40,7 @@ TARGET = 1.3
 
 
 def picker(due: list[Callable[[], None]], *, hooked: bool) -> ExternalProcessor:
-    """Return a picker of five endpoints; it queues the work to do after sending in `due`."""
+    """Return a picker of five endpoints; `due` collects the work that it does after sending."""
     made = processor(5)
     if hooked:
         route = {"name": "rag", "mode": "on", "holdout_share": 0.0}

@@ -33,7 +33,7 @@ def claimed() -> list[str]:
 
 
 def interpreter(version: str) -> str:
-    """Return the interpreter of a version; empty if not installed."""
+    """Return the interpreter for a version; empty if not installed."""
     places = [str(path) for place in _PLACES for path in Path.home().glob(place.format(version))]
     for command in (f"python{version}", *sorted(places)):
         try:

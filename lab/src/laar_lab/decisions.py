@@ -35,8 +35,8 @@ from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, MeasuredAssessor, Prompt, 
 from laar_lab.trace import MAX_TOKENS, Entry, entries, field, number, whole
 
 MAX_REORDERED = 1 << 15
-"""Lines buffered to sort them by decision time, at a kilobyte each; the log is in the order in
-which requests ended. A request that ends after this many later ones is sent late."""
+"""Lines buffered for sorting by decision time, a kilobyte each; the log has requests in the order
+in which they ended. A request that ends after this many later ones is sent late."""
 
 UNKNOWN_ANSWER_TOKENS = 128
 """Output length assumed until a first answer's length is known."""
@@ -72,7 +72,7 @@ def is_decision_log(path: Path) -> bool:
 
 
 def read_decisions(path: Path, *, time_scale: float = 1.0) -> Iterator[LoggedRequest]:
-    """Yield the decisions in order of time; rotated files (``<path>.1`` and older) come first.
+    """Yield the decisions, sorted by time; rotated files (``<path>.1`` and older) come first.
 
     Args:
         path: the log.

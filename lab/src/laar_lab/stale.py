@@ -5,11 +5,12 @@ represents the others. If all its numbers match the stored ones, the run counts 
 current code; otherwise it is stale and must be repeated. Because the check runs the first seed
 alone, it compares with numbers that this seed gave alone when the run was made.
 
-On the same assumption a stale run is repeated in part: `laar_lab.suite.runs.run_screened` takes the
-numbers of policies whose first seeds are as stored from the stored run.
+On the same assumption a stale run is repeated in part: `laar_lab.suite.runs.run_screened` takes
+from the stored run the numbers of policies whose first seeds are unchanged.
 
-Matrix products are rounded differently by kind of CPU, which changes some choices between nearly
-equal endpoints. Workers use the kernels that the numbers were stored with, if the CPU has AVX-512.
+Matrix products are rounded differently on different kinds of CPU, which changes some choices
+between nearly equal endpoints. Workers use the kernels that computed the stored numbers, if the CPU
+has AVX-512.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ import laar
 from laar.errors import SettingError, unknown
 
 BACKENDS = ("loky", "dask", "ray")
-"""Processes on this machine, or a cluster."""
+"""Where runs execute: processes on this machine, or a cluster."""
 
 _LINE_EVERY_S = 60.0
 PACKAGES = (Path(laar.__file__).parent, Path(__file__).parent)
@@ -120,7 +120,7 @@ def has_kernel() -> bool:
 
 @contextmanager
 def placed(backend: str, jobs: int) -> Iterator[None]:
-    """Run the sweeps inside on a backend.
+    """Run the sweeps in this block on a backend.
 
     Dask connects to the scheduler in ``DASK_SCHEDULER_ADDRESS``, or starts one on this machine; Ray
     likewise joins the cluster that its environment names.
@@ -154,7 +154,7 @@ def placed(backend: str, jobs: int) -> Iterator[None]:
 
 @contextmanager
 def kept_in(directory: Path | None, read: Iterable[Path | None] = ()) -> Iterator[None]:
-    """Store the finished runs of sweeps inside, and reuse the runs already stored.
+    """Store the finished runs of sweeps in this block, and reuse the runs already stored.
 
     Args:
         directory: directory, shared with workers on other machines. Runs of other sources, files or

@@ -55,7 +55,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_fleet(load: str, fleet: tuple[int, int], way: str, seed: int) -> dict[str, float]:
-    """Return the share of documents found cached, and the busiest endpoint's load over the mean."""
+    """Return the documents' hit rate, and the busiest endpoint's load relative to the mean."""
     reorder, routing = _WAYS[way]
     endpoints, capacity_docs = fleet
     done = rag.replay(

@@ -82,7 +82,7 @@ def run(scope: Scope) -> Report:
 
 
 def replayed(case: Case, reorder: bool, seed: int) -> dict[str, float]:
-    """Return the share of documents found cached, and the busiest endpoint's load over the mean."""
+    """Return the documents' hit rate, and the busiest endpoint's load relative to the mean."""
     done = rag.replay(
         LOADS[case.load](seed),
         endpoints=case.endpoints,

@@ -133,7 +133,7 @@ def replay(
     rate: float | None,
     seen: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
 ) -> Tally:
-    """Send all, at most `IN_FLIGHT` at once, or as Poisson arrivals; `seen` gets each result."""
+    """Send all, up to `IN_FLIGHT` at once or as Poisson arrivals; `seen` gets each result."""
     sites = workers(load_profile(ENGINE), WORKERS)
     fleet = VirtualFleet(sites, FleetSettings(), seed=seed)
     client = RagClient(contexts, hooked=way == HOOK, output_tokens=OUTPUT_TOKENS if rate else 1)

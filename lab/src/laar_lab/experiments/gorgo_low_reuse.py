@@ -2,7 +2,7 @@
 
 The load is single questions of about 840 tokens. The authors' first version took the round trip in
 seconds, a thousandth of the intended value, and lost to random; that bug is injected here. The
-published weights of this load are 2.0 tokens per millisecond (at their upper bound) and 0.104.
+published weights for this load are 2.0 tokens per millisecond (at their upper bound) and 0.104.
 
 With the bug the score does not lose here: its other terms balance queued tokens, which random does
 not, and only the median is affected by distances. So the published loss was not due to the

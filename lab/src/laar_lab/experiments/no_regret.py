@@ -166,7 +166,7 @@ def _leads(results: Results, ours: str, baselines: Sequence[str]) -> list[_Lead]
 def _by_seed(results: Results, ours: str, best: str, metric: str) -> Seen:
     """Return geometric means over the workloads, by seed.
 
-    Seeds that a dropped baseline did not run count with the workload's mean.
+    Seeds that a dropped baseline did not run count as the workload's mean.
     """
     seeds = max(len(runs[ours]) for runs in results.values())
     logs = []

@@ -1,4 +1,4 @@
-"""Disaggregated prefill, decided by cost, compared with always, never, and a threshold.
+"""Disaggregated prefill decided by cost, compared with always, never and a threshold.
 
 There are eight endpoints of one model (8B on an A100 each, vLLM's scheduler). On some loads a part
 of them only prefills for the others: `never` leaves that part idle, and `always` leaves the others

@@ -61,8 +61,8 @@ _FIGURES = {
     "per_right_s": "s per right answer",
     "price_s": "price, s on an idle engine",
 }
-"""Means of a run. Time divided by the share of correct answers is the time of a client that asks
-until the answer is correct."""
+"""Means of a run. Time divided by the share of correct answers is how long a client takes that
+asks until the answer is correct."""
 
 
 class WeightedSum:

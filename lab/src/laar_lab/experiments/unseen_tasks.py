@@ -99,7 +99,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run with one task left out, and the questions of the others that were not fitted to."""
+    """A run with one task left out, and those questions of the others that were not fitted to."""
 
     known: Judged
     unseen: LeftOut

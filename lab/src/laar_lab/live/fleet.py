@@ -118,7 +118,7 @@ async def running_fleet(
 
 
 def _in_real_seconds(artifact: bytes, time_scale: float) -> bytes:
-    """Return the artifact with its speeds in real seconds, in which the picker measures."""
+    """Return the artifact with its speeds in real seconds, as the picker measures them."""
     document = orjson.loads(artifact)
     for model in document["models"].values():
         for name in ("seconds_per_token", "spread_s_per_token", "fixed_s"):

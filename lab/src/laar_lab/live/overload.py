@@ -3,8 +3,7 @@
 The load of `laar_lab.workloads.overload` meets four simulated endpoints with vLLM's scheduler, a
 picker that knows their speed, and Envoy. Their capacity is known from virtual time, so a seed gives
 the same load on any machine. First, requests sent all at once, here and in virtual time, measure
-whether this machine reaches that capacity. Then the load meets a fresh fleet per order of the
-queue:
+whether this machine reaches that capacity. Then the load meets a fresh fleet for each queue order:
 
 * `slack`, the default of `flow`;
 * `arrival, kept apart`: in order of arrival, with the same rules for long prompts;
@@ -155,7 +154,7 @@ class _Bench:
         return sum(map(weight, load)) / carried_per_s(requests) / took_s
 
     async def run(self, route: str, load: Sequence[Ask], seed: int) -> Run:
-        """Serve a load with one order of the queue."""
+        """Serve a load with one queue order."""
         queue = QUEUES[route]
         directory, settings = self._prepared(queue)
         flow = queue is not None

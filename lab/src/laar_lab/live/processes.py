@@ -19,7 +19,7 @@ from laar.envoy.process import dying_with_us, end_process
 from laar.errors import LaarError
 
 START_TIMEOUT_S = 60.0
-"""On two cores five interpreters start in about six seconds; after ten times that they hang."""
+"""Five interpreters take about six seconds to start on two cores; ten times that means a hang."""
 STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.05
 _LOG_TAIL_CHARS = 4000

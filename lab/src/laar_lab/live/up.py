@@ -56,7 +56,7 @@ class Demo:
 
     @property
     def sentences(self) -> list[str]:
-        """Comparisons with the best policy, with it under laar's retry rule, and early on."""
+        """Comparisons with the best policy, with the same under laar's retry rule, and early on."""
         ours, *others, fair = self.contestants
         best = min(others, key=lambda one: one.par2_s)
         said = [sentence(ours, best), sentence(ours, fair), soon(ours, [*others, fair])]

@@ -29,7 +29,7 @@ started can end."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One load served with one order of the queue.
+    """One load served with one queue order.
 
     Args:
         seed: seed of the load.
@@ -57,7 +57,7 @@ def judge(
     """Return the tables and checks of a run.
 
     Args:
-        runs: runs by order of the queue, one per seed.
+        runs: runs by queue order, one per seed.
         speed: speed of the fleet on this machine, as a share of its speed in virtual time.
         seconds: duration of the load in the fleet's seconds.
         time_scale: real seconds per second of the fleet.

@@ -149,7 +149,7 @@ class Clients:
                 group.create_task(self.ask(arrival.prompt, arrival.at_s, arrival.session))
 
     async def hold(self, sessions: Sessions, until_s: float) -> None:
-        """Send one session after the other, each request after the previous answer."""
+        """Send one session after another, each request after the previous answer."""
         for name, turns in sessions:
             asked_s = self.now()
             for turn in turns:

@@ -1,7 +1,7 @@
 """The engines that all routers share: what they serve, and how to empty their caches.
 
-A user's engines are left as they are except for their caches, which vLLM empties by
-`/reset_prefix_cache` (with VLLM_SERVER_DEV_MODE=1) and SGLang by `/flush_cache`. Simulated engines
+A user's engines are left as they are except for their caches, which vLLM empties on
+`/reset_prefix_cache` (with VLLM_SERVER_DEV_MODE=1) and SGLang on `/flush_cache`. Simulated engines
 are restarted for each turn.
 """
 

@@ -145,7 +145,7 @@ class _Seen:
         self.cached_tokens += exchange.cached_tokens
 
     def end_round(self) -> None:
-        """Finish a round; later requests go to another fleet."""
+        """Finish a round; later requests go to a different fleet."""
         if self.endpoints:
             self.busiest.append(max(self.endpoints.values()) / self.endpoints.total())
         self.endpoints.clear()

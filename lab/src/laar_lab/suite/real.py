@@ -59,7 +59,7 @@ class _Agents:
     half: int | None = None
 
     def __call__(self, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
-        """Yield the sessions in random order, over and over."""
+        """Yield the sessions in random order, again and again."""
         order = list(_sessions(self.path)[self.half :: 1 if self.half is None else 2])
         lap = 0
         while True:

@@ -161,7 +161,7 @@ def replay(
     index_docs: int | None = None,
     forget_evicted: bool = False,
 ) -> Replay:
-    """Send a load, one request after the other.
+    """Send a load, one request after another.
 
     Args:
         load: document ids of each request.

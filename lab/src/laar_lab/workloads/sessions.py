@@ -102,7 +102,7 @@ class _Chat:
 
 
 def chats(shape: ChatShape, rng: random.Random, duration_s: float) -> Iterator[Arrival]:
-    """Yield the requests of `duration_s` seconds of endless conversations, in order of time."""
+    """Yield the requests of `duration_s` seconds of endless conversations, sorted by time."""
     rate = shape.requests_per_s / shape.turns
     begins = -_WARM_UP_S + rng.expovariate(rate)
     live: list[tuple[float, int, _Chat]] = []

@@ -373,7 +373,7 @@ class EndpointApp:
 
 
 def _while_draining(prompt: Prompt, reply: Reply, *, stream: bool) -> Response:
-    """Return a draining vLLM's answer to a new request; of its three shapes one is an error."""
+    """Return a draining vLLM's answer to a new request; one of its three forms is an error."""
     if prompt.given_ids is None:
         raise ApiError(500, _AFTER_SHUTDOWN)
     if stream:

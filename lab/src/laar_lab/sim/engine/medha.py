@@ -119,7 +119,7 @@ class Slack(Fcfs):
         self._times = _table(cost, settings.slack.target_s)
 
     def key(self, seq: Seq) -> tuple[float, ...]:
-        """Return the rank in an order that is fixed in time, otherwise the order of submission."""
+        """Return the rank if the order never changes with time, else the order of submission."""
         return (seq.number,) if self._moves else (self._line(seq).offset_s, seq.number)
 
     def objective_s(self, seq: Seq) -> float:
