@@ -15,11 +15,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 50_993,
-    "statements": 31_098,
+    "lines": 50_311,
+    "statements": 30_750,
     "lines of data": 684,
-    "modules": 225,
-    "lines loaded": 34_151,
+    "modules": 223,
+    "lines loaded": 33_636,
     "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
