@@ -53,8 +53,8 @@ def doctor(
 ) -> None:
     """Show the documents that the context hook finds in a request body, or why it finds none.
 
-    If there are several bodies, one per line, the last is shown, after learning from the others. No
-    body leaves this machine, and none of its text is printed.
+    If there are several bodies, one per line, the last is shown, after learning from the others.
+    No body leaves this machine, and none of its text is printed.
     """
     import orjson
 
@@ -98,8 +98,8 @@ def advise(
 ) -> None:
     """Report what keeps prompts from sharing a prefix: a date, a path, tools in varying order.
 
-    Prints where each agent's prompts differ, and how much prefill would be saved by moving that
-    text. An agent is a model with its tools. No prompt text is stored.
+    Prints where each agent's prompts differ, and how much prefill it would save to move that text.
+    An agent is a model with its tools. No prompt text is stored.
     """
     import asyncio
 
