@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from laar.accuracy.assessor import Assessment
+from laar.cli import app
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
@@ -24,7 +25,6 @@ from laar.policies import build_policies
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.log import DecisionLog
 from laar_lab import decisions
-from laar_lab.cli import lab as commands
 from laar_lab.decisions import LoggedAssessor, is_decision_log, read_decisions
 from laar_lab.sim.fleet import VirtualFleet, replay_open
 from laar_lab.sim.fleet_file import read_fleet
@@ -169,7 +169,7 @@ async def test_replay_distinguishes_a_log_from_a_trace(
 ) -> None:
     data = tmp_path / "r.json"
     told = ["replay", str(log), "--fleet", str(fleet), "--policy", "laar", "--policy", "random"]
-    result = RUN.invoke(commands.app, [*told, "--jobs", "1", "--json", str(data)])
+    result = RUN.invoke(app, ["lab", *told, "--jobs", "1", "--json", str(data)])
     assert result.exit_code == 0, result.output
     assert "no prompts" in result.output
     rows = json.loads(data.read_bytes())["tables"][0]["rows"]

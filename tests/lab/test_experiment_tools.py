@@ -15,10 +15,10 @@ from joblib.externals.loky import get_reusable_executor
 from rich.console import Console
 from typer.testing import CliRunner
 
+from laar.cli import app
 from laar.errors import SettingError
 from laar_lab import experiments
 from laar_lab.claims import Claim, Seen, judge
-from laar_lab.cli import lab as commands
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.experiments.lookups import run_cell
 from laar_lab.report import Chart, Report, Table, dump, show
@@ -154,7 +154,7 @@ def test_the_exit_status_shows_the_verdict(
     monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
     plot, data = tmp_path / "f.png", tmp_path / "f.json"
     told = ["run", "e", *told, "--jobs", "1", "--plot", str(plot), "--json", str(data)]
-    result = RUN.invoke(commands.app, told)
+    result = RUN.invoke(app, ["lab", *told])
     assert result.exit_code == status, result.output
     assert said in result.output
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -178,7 +178,7 @@ def test_claims_are_not_judged_on_user_selected_policies_or_workloads(
     )
     monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
     told = ["run", "e", "--seeds", "3", "--jobs", "1", f"--{option}", "random"]
-    result = RUN.invoke(commands.app, told)
+    result = RUN.invoke(app, ["lab", *told])
     assert result.exit_code == 4
     assert "shown" not in result.output
 
@@ -196,7 +196,7 @@ def test_an_unwritable_file_is_reported_before_the_run(
 
     known = Experiment(name="e", about="c", source="s", run=run, claims=(CLAIM,))
     monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
-    result = RUN.invoke(commands.app, ["run", "e", "--jobs", "1", option, str(tmp_path / place)])
+    result = RUN.invoke(app, ["lab", "run", "e", "--jobs", "1", option, str(tmp_path / place)])
     assert result.exit_code == 2
     assert "directory" in result.stderr
     assert not ran
@@ -214,7 +214,7 @@ def test_a_plot_of_an_experiment_without_one_is_refused_before_the_run(
     known = Experiment(name="e", about="c", source="s", run=run)
     monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
     told = ["run", "e", "--jobs", "1", "--plot", str(tmp_path / "f.png")]
-    result = RUN.invoke(commands.app, told)
+    result = RUN.invoke(app, ["lab", *told])
     assert result.exit_code == 2
     assert "e has no figure" in result.stderr
     assert not ran
@@ -225,7 +225,7 @@ def test_a_run_of_hours_is_announced_first(monkeypatch: pytest.MonkeyPatch) -> N
         name="e", about="c", source="s", run=lambda _: small_report(), claims=(CLAIM,), minutes=60.0
     )
     monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
-    result = RUN.invoke(commands.app, ["run", "e", "--seeds", "3", "--jobs", "1"])
+    result = RUN.invoke(app, ["lab", "run", "e", "--seeds", "3", "--jobs", "1"])
     assert "3 seeds take 1.5 h on two cores" in result.output
     assert "--backend" in result.output
 
@@ -237,7 +237,7 @@ def test_an_experiment_can_be_repeated_with_different_seeds(
     monkeypatch.setattr(experiments, "all_experiments", lambda: {"e": run})
     data = tmp_path / "numbers.json"
     told = ["run", "e", "--seeds", "2", "--first-seed", "3000", "--jobs", "1", "--json", str(data)]
-    result = RUN.invoke(commands.app, told)
+    result = RUN.invoke(app, ["lab", *told])
     assert result.exit_code == 0, result.output
     assert "seeds 3000 to 3001" in result.output
     assert json.loads(data.read_bytes())["seeds"] == [3000, 3001]
@@ -246,7 +246,7 @@ def test_an_experiment_can_be_repeated_with_different_seeds(
 def test_a_fleet_file_of_the_wrong_kind_is_recognized(tmp_path: Path) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_text("endpoints: [{name: 'a:8000', profile: parallel}]")
-    result = RUN.invoke(commands.app, ["run", "laar-ttca", "--fleet", str(path), "--jobs", "1"])
+    result = RUN.invoke(app, ["lab", "run", "laar-ttca", "--fleet", str(path), "--jobs", "1"])
     assert result.exit_code == 2
     assert "a fleet of endpoints, for `laar lab replay`" in result.stderr
     assert "Field required" not in result.stderr
@@ -262,13 +262,13 @@ def test_a_fleet_file_of_the_wrong_kind_is_recognized(tmp_path: Path) -> None:
     ],
 )
 def test_an_impossible_run_exits_2_with_a_message(told: list[str]) -> None:
-    result = RUN.invoke(commands.app, told)
+    result = RUN.invoke(app, ["lab", *told])
     assert result.exit_code == 2
     assert "laar: " in result.stderr
 
 
 def test_experiments_are_listed_with_their_claims() -> None:
-    result = RUN.invoke(commands.app, ["list"])
+    result = RUN.invoke(app, ["lab", "list"])
     assert result.exit_code == 0
     for name in (
         "laar-success",
@@ -300,7 +300,7 @@ def test_a_quick_run_yields_the_same_bytes_with_any_number_of_processes(
     for number, jobs in enumerate(("1", "1", "2")):
         path = tmp_path / str(number)
         told = ["run", name, "--quick", "--jobs", jobs, "--json", str(path)]
-        assert RUN.invoke(commands.app, told).exit_code == 0
+        assert RUN.invoke(app, ["lab", *told]).exit_code == 0
         written.append(path.read_bytes())
     assert written[0] == written[1] == written[2]
 
@@ -433,8 +433,8 @@ def test_a_bad_line_is_reported_with_its_field(
     with pytest.raises(SettingError, match=r"line 62: .*" + told):
         list(read_trace(trace))
     ran = RUN.invoke(
-        commands.app,
-        ["replay", str(trace), "--fleet", str(fleet), "--jobs", "1", "--policy", "random"],
+        app,
+        ["lab", "replay", str(trace), "--fleet", str(fleet), "--jobs", "1", "--policy", "random"],
     )
     assert ran.exit_code == 2
     assert "line 62" in ran.stderr
@@ -457,7 +457,7 @@ def test_replay_prints_one_row_for_each_policy(trace: Path, fleet: Path, tmp_pat
     data, plot = tmp_path / "r.json", tmp_path / "r.svg"
     told = ["replay", str(trace), "--fleet", str(fleet), "--policy", "laar", "--policy", "random"]
     told += ["--jobs", "1", "--json", str(data), "--plot", str(plot)]
-    result = RUN.invoke(commands.app, told)
+    result = RUN.invoke(app, ["lab", *told])
     assert result.exit_code == 0, result.output
     rows = json.loads(data.read_bytes())["tables"][0]["rows"]
     assert [row[0] for row in rows] == ["laar", "random"]
@@ -476,7 +476,7 @@ def test_stored_runs_are_reused_only_for_unchanged_files(
     def replayed(*kept: str) -> bytes:
         data = tmp_path / "r.json"
         told = ["replay", str(trace), "--fleet", str(fleet), "--policy", "random", "--jobs", "1"]
-        ran = RUN.invoke(commands.app, [*told, "--json", str(data), *kept])
+        ran = RUN.invoke(app, ["lab", *told, "--json", str(data), *kept])
         assert ran.exit_code == 0, ran.output
         return data.read_bytes()
 
@@ -494,13 +494,13 @@ def test_an_empty_replay_is_an_error(fleet: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.touch()
     told = ["--fleet", str(fleet), "--policy", "random", "--jobs", "1"]
-    ran = RUN.invoke(commands.app, ["replay", str(empty), *told])
+    ran = RUN.invoke(app, ["lab", "replay", str(empty), *told])
     assert ran.exit_code == 2
     assert "empty.jsonl: no request" in ran.stderr
 
 
 def test_replay_reports_an_unknown_policy(trace: Path, fleet: Path) -> None:
-    ran = RUN.invoke(commands.app, ["replay", str(trace), "--fleet", str(fleet), "--policy", "x"])
+    ran = RUN.invoke(app, ["lab", "replay", str(trace), "--fleet", str(fleet), "--policy", "x"])
     assert ran.exit_code == 2
     assert "lmetric" in ran.stderr
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from laar.cli import app
 from laar.errors import SettingError
-from laar_lab.cli import lab as commands
 from laar_lab.sessions import has_sessions, read_sessions
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import Arrival, Exchange, FleetSettings, Site, VirtualFleet, hold_sessions
@@ -158,7 +158,7 @@ def test_nothing_is_sent_after_the_end(agents: Path) -> None:
 
 
 def run(*told: str) -> tuple[int, str]:
-    ran = RUN.invoke(commands.app, ["replay", *told, "--jobs", "1"])
+    ran = RUN.invoke(app, ["lab", "replay", *told, "--jobs", "1"])
     return ran.exit_code, ran.output + ran.stderr
 
 

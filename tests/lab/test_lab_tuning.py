@@ -3,15 +3,14 @@
 import json
 
 import pytest
-import typer
 import yaml
 from typer.testing import CliRunner
 
+from laar.cli import app
 from laar.core.cost import TUNABLE, CostWeights
 from laar.errors import SettingError
 from laar.settings import load
 from laar.tuning.settings import TunerSettings
-from laar_lab.cli.tune import tune as command
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sim.fleet import Arrival, FleetSettings, Prompt, Site, spread
 from laar_lab.tuning import tune
@@ -113,11 +112,10 @@ def test_the_command_tunes_a_trace_and_prints_settings_that_the_picker_loads(tmp
         {"name": f"{n}:80", "profile": "gorgo-main", "rtt_ms": ms} for n, ms in (("a", 1), ("b", 9))
     ]
     (tmp_path / "fleet.yaml").write_text(yaml.safe_dump({"endpoints": ends}))
-    app = typer.Typer()
-    app.command()(command)
     outcome = CliRunner().invoke(
         app,
         [
+            "tune",
             str(tmp_path / "trace.jsonl"),
             *("--fleet", str(tmp_path / "fleet.yaml")),
             *("--window", "20", "--windows", "3"),
@@ -136,9 +134,7 @@ def test_the_command_tunes_a_trace_and_prints_settings_that_the_picker_loads(tmp
 
 
 def test_the_command_reports_what_is_missing(tmp_path):
-    app = typer.Typer()
-    app.command()(command)
-    outcome = CliRunner().invoke(app, [str(tmp_path / "no.jsonl")])
+    outcome = CliRunner().invoke(app, ["tune", str(tmp_path / "no.jsonl")])
     assert outcome.exit_code == 2
-    outcome = CliRunner().invoke(app, ["--live", "--picker", "http://127.0.0.1:1"])
+    outcome = CliRunner().invoke(app, ["tune", "--live", "--picker", "http://127.0.0.1:1"])
     assert outcome.exit_code == 2

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import orjson
 import pytest
-import typer
 from aiohttp import ClientSession, web
 from aiohttp.typedefs import Handler
 from typer.testing import CliRunner
 
+from laar.cli import app
 from laar.errors import SettingError
-from laar_lab.cli.race import race
 from laar_lab.race.clients import Asking, Row
 from laar_lab.race.command import traffic_of
 from laar_lab.race.engines import Engines, emptied, look_at, simulated
@@ -27,9 +26,6 @@ from laar_lab.race.result import Turn, numbers_of, ratios, report, sentence
 from laar_lab.race.routers import named
 from laar_lab.race.traffic import Traffic
 from laar_lab.sim.fleet import Prompt, spread
-
-APP = typer.Typer(add_completion=False)
-APP.command()(race)
 
 PLAIN = Engines(urls=("http://e",), model="m", context_tokens=4096, chars_per_token=6.0)
 
@@ -285,7 +281,7 @@ async def test_engines_that_require_a_key_get_it() -> None:
 def raced(directory: Path, *options: str) -> tuple[str, list[dict], dict]:
     rows, numbers = directory / "rows.jsonl", directory / "race.json"
     told = ["--rows", str(rows), "--json", str(numbers), "--deadline", "20", *options]
-    ran = CliRunner().invoke(APP, told, catch_exceptions=False)
+    ran = CliRunner().invoke(app, ["race", *told], catch_exceptions=False)
     assert ran.exit_code == 0, ran.output
     kept = [orjson.loads(line) for line in rows.read_bytes().splitlines()]
     return ran.output, kept, orjson.loads(numbers.read_bytes())
@@ -364,14 +360,14 @@ def test_an_invalid_settings_file_is_reported(tmp_path: Path) -> None:
 
 def test_rows_are_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text("{}")
-    ran = CliRunner().invoke(APP, ["--rows", str(tmp_path / "rows.jsonl")])
+    ran = CliRunner().invoke(app, ["race", "--rows", str(tmp_path / "rows.jsonl")])
     assert ran.exit_code == 2
     assert "rows are never overwritten" in ran.stderr
 
 
 def test_a_race_that_cannot_start_leaves_no_rows(tmp_path: Path) -> None:
     told = ["--engines", "http://127.0.0.1:1", "--rows", str(tmp_path / "rows.jsonl")]
-    ran = CliRunner().invoke(APP, told)
+    ran = CliRunner().invoke(app, ["race", *told])
     assert ran.exit_code == 2
     assert "--engines http://127.0.0.1:1: no list of models" in ran.stderr
     assert not list(tmp_path.iterdir())

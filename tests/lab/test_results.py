@@ -13,8 +13,8 @@ from statistics import geometric_mean, mean
 import pytest
 from typer.testing import CliRunner
 
+from laar.cli import app
 from laar_lab.claims import Seen
-from laar_lab.cli import lab as commands
 from laar_lab.experiment import Scope
 from laar_lab.experiments import all_experiments
 from laar_lab.report import Report
@@ -241,11 +241,11 @@ def test_all_experiments_take_at_most_half_a_day_on_two_cores() -> None:
 
 def test_a_run_is_stored_and_the_page_generated(tmp_path: Path) -> None:
     told = ["results", "engine-validation", "--directory", str(tmp_path), "--jobs", "1"]
-    ran = CliRunner().invoke(commands.app, told)
+    ran = CliRunner().invoke(app, ["lab", *told])
     assert ran.exit_code == 0, ran.output
     assert "reproduced" in ran.output
     again = CliRunner().invoke(
-        commands.app, ["results", "--minutes", "0", "--directory", str(tmp_path)]
+        app, ["lab", "results", "--minutes", "0", "--directory", str(tmp_path)]
     )
     assert again.exit_code == 0, again.output
     page = (tmp_path / "index.md").read_text("utf-8")
@@ -272,7 +272,7 @@ def test_a_stored_run_that_cannot_be_judged_is_reported(
 ) -> None:
     (tmp_path / "day.json").write_text(text, "utf-8")
     told = ["results", "--minutes", "0", "--directory", str(tmp_path)]
-    ran = CliRunner().invoke(commands.app, told)
+    ran = CliRunner().invoke(app, ["lab", *told])
     assert ran.exit_code == 2
     assert said in ran.stderr
 

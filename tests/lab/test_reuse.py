@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from typer.testing import CliRunner
 
-from laar_lab.cli import lab as commands
+from laar.cli import app
 from laar_lab.results import Stored, load, write
 from laar_lab.suite.case import Case, Numbers
 from laar_lab.suite.table import SUITE
@@ -43,7 +43,7 @@ class World:
         self.commit = commit
         self.ran.clear()
         told = ["results", "no-regret", "--jobs", "1", "--directory", str(self.directory / where)]
-        done = CliRunner().invoke(commands.app, [*told, *words])
+        done = CliRunner().invoke(app, ["lab", *told, *words])
         assert done.exit_code == 0, done.output
         return load(self.directory / where)["no-regret"], done.output
 

@@ -10,8 +10,8 @@ from statistics import mean
 import pytest
 from typer.testing import CliRunner
 
+from laar.cli import app
 from laar_lab.claims import Claim, Seen
-from laar_lab.cli import lab as commands
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.report import Report
 from laar_lab.results import Stored, load, store, write
@@ -143,13 +143,13 @@ def test_the_command_stores_its_findings(tmp_path: Path, monkeypatch: pytest.Mon
     stored(tmp_path, 1.0, 2.0, 3.0)
     monkeypatch.setattr("laar_lab.experiments.find_experiment", lambda _name: experiment(1.5))
     command = ["results", "--check", "--directory", str(tmp_path)]
-    result = CliRunner().invoke(commands.app, command)
+    result = CliRunner().invoke(app, ["lab", *command])
     assert result.exit_code == 3
     assert "e: 1 of 1 numbers differ; c: 1, now 1.5" in result.output
     checked = load(tmp_path)["e"].checked
     assert checked is not None
     assert checked.differ == 1
-    again = CliRunner().invoke(commands.app, command)  # does not run the same code again
+    again = CliRunner().invoke(app, ["lab", *command])  # does not run the same code again
     assert again.exit_code == 3
     assert "e:" not in again.output
 
@@ -166,10 +166,10 @@ def test_runs_of_other_code_are_listed_with_the_pages_that_quote_them(
     write(directory, just_made(its, stored(directory, 1.0, 2.0, 3.0), None))
     monkeypatch.setattr("laar_lab.experiments.find_experiment", lambda _name: its)
     command = ["results", "--stale", "--directory", str(directory)]
-    fresh = CliRunner().invoke(commands.app, command)
+    fresh = CliRunner().invoke(app, ["lab", *command])
     assert (fresh.exit_code, fresh.output) == (0, "0 of 1 stored runs are stale\n")
     monkeypatch.setattr("laar_lab.stale.digest_of_code", lambda _: "other")
-    changed = CliRunner().invoke(commands.app, command)
+    changed = CliRunner().invoke(app, ["lab", *command])
     assert changed.exit_code == 3
     assert (
         "e: as stored at abcdef0, and its code has changed since; quoted in README.md"

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from laar.cli import app
 from laar.errors import SettingError
 from laar.settings.reading import Bodies, Readings
 from laar.settings.routing import Prefix
-from laar_lab.cli import lab as commands
 from laar_lab.experiments import find_experiment
 from laar_lab.policy_text import parse_policy
 from laar_lab.sim.fleet import Arrival, FleetSettings, generator
@@ -300,7 +300,7 @@ def test_screened_runs_keep_the_contenders_on_every_seed() -> None:
 def test_the_quick_version_judges_nothing(tmp_path: Path) -> None:
     data = tmp_path / "r.json"
     ran = RUN.invoke(
-        commands.app, ["run", "no-regret", "--quick", "--jobs", "1", "--json", str(data)]
+        app, ["lab", "run", "no-regret", "--quick", "--jobs", "1", "--json", str(data)]
     )
     assert ran.exit_code == 0, ran.output
     assert "a smoke test without a verdict" in ran.output
@@ -314,7 +314,7 @@ def test_a_loss_is_reported_and_a_subset_of_workloads_has_no_verdict() -> None:
     """On conversations, round-robin is worse than any policy that considers prefixes."""
     told = ["run", "no-regret", "--jobs", "1", "--seeds", "3", "--workload", "art-x2"]
     told += ["--policy", "round-robin", "--policy", "lmetric"]
-    ran = RUN.invoke(commands.app, told)
+    ran = RUN.invoke(app, ["lab", *told])
     assert ran.exit_code == 4, ran.output
     assert "no verdict with chosen policies or workloads" in ran.output
     assert "lost" in ran.output
@@ -336,7 +336,7 @@ def test_a_loss_is_reported_and_a_subset_of_workloads_has_no_verdict() -> None:
     ],
 )
 def test_workloads_that_cannot_be_run_are_reported(told: list[str], said: str) -> None:
-    ran = RUN.invoke(commands.app, ["run", *told, "--jobs", "1"])
+    ran = RUN.invoke(app, ["lab", "run", *told, "--jobs", "1"])
     assert ran.exit_code == 2
     assert said in ran.output + ran.stderr
 

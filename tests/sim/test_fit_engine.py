@@ -13,8 +13,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from laar.cli import app
 from laar.errors import SettingError
-from laar_lab.cli import lab as commands
 from laar_lab.probing import facts_of
 from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost, load_profile
@@ -112,7 +112,7 @@ def test_measuring_an_endpoint_recovers_its_profile(endpoint: str, tmp_path: Pat
     out, data, plot = tmp_path / "own.yaml", tmp_path / "own.json", tmp_path / "own.png"
     told = ["fit-engine", endpoint, "--longest", str(LONGEST), "--max-num-batched-tokens", "1024"]
     told += ["--repeat", "1", "--out", str(out), "--json", str(data)]
-    ran = RUN.invoke(commands.app, [*told, "--plot", str(plot)])
+    ran = RUN.invoke(app, ["lab", *told, "--plot", str(plot)])
     missed = "NOT held" in ran.output
     # If the model does not hold, that is due to other work on the machine.
     assert ran.exit_code == (3 if missed else 0), ran.output
@@ -144,14 +144,14 @@ def test_measuring_an_endpoint_recovers_its_profile(endpoint: str, tmp_path: Pat
     ],
 )
 def test_an_impossible_measurement_exits_2_with_a_message(told: list[str], says: str) -> None:
-    ran = RUN.invoke(commands.app, ["fit-engine", *told])
+    ran = RUN.invoke(app, ["lab", "fit-engine", *told])
     assert ran.exit_code == 2
     assert says in ran.stderr
 
 
 def test_a_missing_model_or_length_is_reported(endpoint: str) -> None:
     for told, says in ((["--model", "nope"], "nope"), (["--longest", "100"], "--longest 100")):
-        ran = RUN.invoke(commands.app, ["fit-engine", endpoint, *told])
+        ran = RUN.invoke(app, ["lab", "fit-engine", endpoint, *told])
         assert ran.exit_code == 2
         assert says in ran.stderr
 

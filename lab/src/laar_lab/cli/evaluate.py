@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import JsonFile, report_errors
+from laar.cli.terminal import JsonFile
 
 
 def evaluate(
@@ -28,7 +28,6 @@ def evaluate(
     ] = None,
 ) -> None:
     """Compare laar at equal cost with the best model and an oracle, on graded answers."""
-    with report_errors():
-        from laar_lab.judging.command import run_evaluate
+    from laar_lab.judging.command import run_evaluate
 
-        run_evaluate(artifact, records, seed=seed, json_file=json_file, plot_file=plot)
+    run_evaluate(artifact, records, seed=seed, json_file=json_file, plot_file=plot)

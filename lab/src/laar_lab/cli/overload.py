@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import JsonFile, report_errors
+from laar.cli.terminal import JsonFile
 
 
 class _Shape(StrEnum):
@@ -54,18 +54,17 @@ def overload(
     The requests pass through a real Envoy.
     Exits 3 if a request hung, something leaked, or slack order met too few objectives.
     """
-    with report_errors():
-        from laar_lab.live.overload import run_overload
+    from laar_lab.live.overload import run_overload
 
-        raise typer.Exit(
-            run_overload(
-                seconds=seconds,
-                seed=seed,
-                seeds=seeds,
-                probe_requests=probe_requests,
-                time_scale=time_scale,
-                shape=shape.value,
-                json_file=json_file,
-                sample_answers=sample_answers,
-            )
+    raise typer.Exit(
+        run_overload(
+            seconds=seconds,
+            seed=seed,
+            seeds=seeds,
+            probe_requests=probe_requests,
+            time_scale=time_scale,
+            shape=shape.value,
+            json_file=json_file,
+            sample_answers=sample_answers,
         )
+    )

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import JsonFile, report_errors
+from laar.cli.terminal import JsonFile
 from laar.errors import SettingError
 
 
@@ -55,10 +55,9 @@ def plan(
 
     out = out or requests.with_suffix(".planned.jsonl")
     settings = ContextSettings(min_docs=min_docs, annotate=annotate, relabel=relabel)
-    with report_errors():
-        if out.resolve() == requests.resolve():
-            raise SettingError(f"--out {out} is the input; name another file")
-        report = plan_file(requests, out, settings=settings, capacity_docs=capacity_docs)
+    if out.resolve() == requests.resolve():
+        raise SettingError(f"--out {out} is the input; name another file")
+    report = plan_file(requests, out, settings=settings, capacity_docs=capacity_docs)
     cache = f"a cache of {capacity_docs:,} documents" if capacity_docs else "an unlimited cache"
     typer.echo(f"{report.requests:,} requests, {report.planned:,} of them planned ", nl=False)
     typer.echo(f"({report.documents:,} documents), {report.reordered:,} reordered")
@@ -70,5 +69,4 @@ def plan(
         typer.echo(f"  left as received, {reason}: {count:,}")
     typer.echo(f"wrote {out}")
     if json_file is not None:
-        with report_errors():
-            json_file.write_bytes(orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2))
+        json_file.write_bytes(orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2))

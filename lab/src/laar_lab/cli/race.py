@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import JsonFile, KeyVariable, key_headers, report_errors
+from laar.cli.terminal import JsonFile, KeyVariable, key_headers
 from laar_lab.cli.lab.options import BlockTokens, Plot, lab_console
 
 
@@ -103,35 +103,34 @@ def race(
     The tables show each router's numbers, and laar's ratio to each with a 95 % interval.
     A sentence for each other router says where laar is better and where it is worse.
     """
-    with report_errors():
-        from laar_lab.race.command import run_race, traffic_of
-        from laar_lab.race.routers import OURS, named
-        from laar_lab.race.run import Race, Simulated
+    from laar_lab.race.command import run_race, traffic_of
+    from laar_lab.race.routers import OURS, named
+    from laar_lab.race.run import Race, Simulated
 
-        others = rivals if rivals is not None else ["least-loaded", "round-robin"]
-        fleet = engines or Simulated(
-            profile=profile, count=simulate, time_scale=time_scale, fault=fault
-        )
-        count = len(engines) if engines else simulate
-        given = Race(
-            routers=[named(name, programs) for name in dict.fromkeys((OURS, *others))],
-            engines=fleet,
-            model=model,
-            headers=key_headers(key_env),
-            traffic=traffic_of(
-                traffic,
-                seconds=seconds,
-                rate_per_s=rate or float(count),
-                clients=sessions or 4 * count,
-                speed=speed,
-                block_tokens=block_tokens,
-            ),
+    others = rivals if rivals is not None else ["least-loaded", "round-robin"]
+    fleet = engines or Simulated(
+        profile=profile, count=simulate, time_scale=time_scale, fault=fault
+    )
+    count = len(engines) if engines else simulate
+    given = Race(
+        routers=[named(name, programs) for name in dict.fromkeys((OURS, *others))],
+        engines=fleet,
+        model=model,
+        headers=key_headers(key_env),
+        traffic=traffic_of(
+            traffic,
             seconds=seconds,
-            warm_up_s=min(warm_up, seconds / 2),
-            repeat=repeat,
-            seed=seed,
-            deadline_s=deadline,
-            in_flight=in_flight,
-            most_tokens=most_tokens,
-        )
-        run_race(lab_console(), given, rows_file=rows, json_file=json_file, plot_file=plot)
+            rate_per_s=rate or float(count),
+            clients=sessions or 4 * count,
+            speed=speed,
+            block_tokens=block_tokens,
+        ),
+        seconds=seconds,
+        warm_up_s=min(warm_up, seconds / 2),
+        repeat=repeat,
+        seed=seed,
+        deadline_s=deadline,
+        in_flight=in_flight,
+        most_tokens=most_tokens,
+    )
+    run_race(lab_console(), given, rows_file=rows, json_file=json_file, plot_file=plot)

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import report_errors
-
 
 def sim_endpoint(
     port: Annotated[
@@ -74,29 +72,28 @@ def sim_endpoint(
     ] = None,
 ) -> None:
     """Run one simulated vLLM endpoint."""
-    with report_errors():
-        from laar_lab.sim.endpoint import EndpointSettings, KvEventSettings, parse_fault, run
+    from laar_lab.sim.endpoint import EndpointSettings, KvEventSettings, parse_fault, run
 
-        main = model or fleet_model or profile
-        names = ", ".join(served_name or (main,))
-        run(
-            EndpointSettings(
-                model=main,
-                served_names=tuple(served_name or ()),
-                host=host,
-                port=port,
-                profile=profile,
-                fleet_model=fleet_model,
-                fleet=fleet,
-                template=template,
-                time_scale=time_scale,
-                round_trip_s=round_trip,
-                prefix_caching=prefix_caching,
-                faults=tuple(parse_fault(text) for text in fault or ()),
-                allow_fault_header=fault_header,
-                echo=echo,
-                max_waiting=max_waiting,
-                kv_events=KvEventSettings(endpoint=kv_events) if kv_events else None,
-            ),
-            lambda endpoint: typer.echo(f"{endpoint.url} serves {names}; Ctrl-C stops it"),
-        )
+    main = model or fleet_model or profile
+    names = ", ".join(served_name or (main,))
+    run(
+        EndpointSettings(
+            model=main,
+            served_names=tuple(served_name or ()),
+            host=host,
+            port=port,
+            profile=profile,
+            fleet_model=fleet_model,
+            fleet=fleet,
+            template=template,
+            time_scale=time_scale,
+            round_trip_s=round_trip,
+            prefix_caching=prefix_caching,
+            faults=tuple(parse_fault(text) for text in fault or ()),
+            allow_fault_header=fault_header,
+            echo=echo,
+            max_waiting=max_waiting,
+            kv_events=KvEventSettings(endpoint=kv_events) if kv_events else None,
+        ),
+        lambda endpoint: typer.echo(f"{endpoint.url} serves {names}; Ctrl-C stops it"),
+    )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import JsonFile, report_errors
+from laar.cli.terminal import JsonFile
 from laar_lab.cli.lab.lookups import Languages, Lengths
 
 
@@ -57,24 +57,23 @@ def ttca(
     ] = None,
 ) -> None:
     """Send held-out questions with retries, and report each policy's time to correct answer."""
-    with report_errors():
-        from laar_lab.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries
-        from laar_lab.live.ttca import Ttca, run_ttca
+    from laar_lab.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries
+    from laar_lab.live.ttca import Ttca, run_ttca
 
-        wanted = Ttca(
-            asked=queries(
-                languages=language or LANGUAGES,
-                lengths_tokens=length or LENGTHS_TOKENS,
-                per_cell=per_cell,
-                seed=seed,
-                split="evaluate",
-            ),
-            policies=policy or ("laar", "laar-paper", "load-aware", "session-affinity"),
-            concurrency=concurrency,
-            url=url,
-            time_scale=time_scale,
-            capability=capability,
-            keep_prompts=keep_prompts,
-            lab_runs=against_lab,
-        )
-        raise typer.Exit(run_ttca(wanted, json_file=json_file, plot_file=plot))
+    wanted = Ttca(
+        asked=queries(
+            languages=language or LANGUAGES,
+            lengths_tokens=length or LENGTHS_TOKENS,
+            per_cell=per_cell,
+            seed=seed,
+            split="evaluate",
+        ),
+        policies=policy or ("laar", "laar-paper", "load-aware", "session-affinity"),
+        concurrency=concurrency,
+        url=url,
+        time_scale=time_scale,
+        capability=capability,
+        keep_prompts=keep_prompts,
+        lab_runs=against_lab,
+    )
+    raise typer.Exit(run_ttca(wanted, json_file=json_file, plot_file=plot))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from laar.cli.terminal import JsonFile, TokenFile, admin_url, read_token, report_errors
+from laar.cli.terminal import JsonFile, TokenFile, admin_url, read_token
 from laar.errors import SettingError
 from laar_lab.cli.lab.options import BlockTokens, TimeScale
 
@@ -69,30 +69,27 @@ def tune(
     ] = None,
 ) -> None:
     """Tune the weights of the cost, on a trace in the lab or on a live picker."""
-    with report_errors():
-        import asyncio
+    import asyncio
 
-        from laar.core.cost import TUNABLE
-        from laar.tuning.settings import TunerSettings
-        from laar_lab.live.tuner import follow
+    from laar.core.cost import TUNABLE
+    from laar.tuning.settings import TunerSettings
+    from laar_lab.live.tuner import follow
 
-        if live:
-            on_window = _show_window if wait else None
-            token, picker = read_token(token_file), admin_url(picker)
-            found = asyncio.run(
-                follow(picker, token, freeze=freeze, wait=wait, on_window=on_window)
-            )
-        else:
-            if trace is None or fleet is None or not trace.is_file():
-                raise SettingError("give a trace and --fleet, or --live for a running picker")
-            settings = TunerSettings(bounds=TUNABLE, max_windows=windows, seed=seed)
-            if objective is not None:
-                settings = replace(settings, objective=objective)
-            if window is not None:
-                settings = replace(settings, window=window)
-            read = partial(_read_trace, trace, time_scale=time_scale, block_tokens=block_tokens)
-            found = _climb(read, fleet, settings)
-        _show(found, picker if live else str(trace), json_file, plot)
+    if live:
+        on_window = _show_window if wait else None
+        token, picker = read_token(token_file), admin_url(picker)
+        found = asyncio.run(follow(picker, token, freeze=freeze, wait=wait, on_window=on_window))
+    else:
+        if trace is None or fleet is None or not trace.is_file():
+            raise SettingError("give a trace and --fleet, or --live for a running picker")
+        settings = TunerSettings(bounds=TUNABLE, max_windows=windows, seed=seed)
+        if objective is not None:
+            settings = replace(settings, objective=objective)
+        if window is not None:
+            settings = replace(settings, window=window)
+        read = partial(_read_trace, trace, time_scale=time_scale, block_tokens=block_tokens)
+        found = _climb(read, fleet, settings)
+    _show(found, picker if live else str(trace), json_file, plot)
 
 
 def _read_trace(trace: Path, *, time_scale: float, block_tokens: int) -> Iterator[Arrival]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import orjson
 import typer
 
-from laar.cli.terminal import JsonFile, report_errors
+from laar.cli.terminal import JsonFile
 
 
 def up(
@@ -39,34 +39,33 @@ def up(
     ] = None,
 ) -> None:
     """Run everything on this machine: simulated endpoints, the picker, and a real Envoy."""
-    with report_errors():
-        import asyncio
-        import tempfile
+    import asyncio
+    import tempfile
 
-        from rich.console import Console
+    from rich.console import Console
 
-        from laar_lab.live import up as demo
-        from laar_lab.live.comparison import exit_status
+    from laar_lab.live import up as demo
+    from laar_lab.live.comparison import exit_status
 
-        console = Console()
-        with tempfile.TemporaryDirectory(prefix="laar-up-") as directory:
-            compared = asyncio.run(
-                demo.run_fleet(
-                    console,
-                    Path(directory),
-                    requests=requests,
-                    concurrency=concurrency,
-                    time_scale=time_scale,
-                    port=port,
-                    keep_prompts=keep_prompts,
-                )
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="laar-up-") as directory:
+        compared = asyncio.run(
+            demo.run_fleet(
+                console,
+                Path(directory),
+                requests=requests,
+                concurrency=concurrency,
+                time_scale=time_scale,
+                port=port,
+                keep_prompts=keep_prompts,
             )
-        if compared is None:
-            return
-        demo.show(console, compared)
-        if json_file is not None:
-            document = {"rows": compared.rows, "sentences": compared.sentences}
-            json_file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-        if plot is not None:
-            demo.plot(plot, compared)
-        raise typer.Exit(exit_status(console, compared.tallies))
+        )
+    if compared is None:
+        return
+    demo.show(console, compared)
+    if json_file is not None:
+        document = {"rows": compared.rows, "sentences": compared.sentences}
+        json_file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    if plot is not None:
+        demo.plot(plot, compared)
+    raise typer.Exit(exit_status(console, compared.tallies))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from laar.cli.terminal import check_places, key_headers, report_errors
+from laar.cli.terminal import check_places, key_headers
 from laar_lab.cli.lab.options import NOT_HELD, Json, Plot, lab_console
 
 
@@ -47,36 +47,35 @@ def fit_engine(
 
     The engine should serve no other requests meanwhile. A fleet file names the profile by its path.
     """
-    with report_errors():
-        from rich.progress import Progress
+    from rich.progress import Progress
 
-        from laar_lab.figure import draw
-        from laar_lab.fit_engine import FitSettings, check_out, write_profile
-        from laar_lab.fit_engine import fit_engine as run_fit
-        from laar_lab.report import dump, show
+    from laar_lab.figure import draw
+    from laar_lab.fit_engine import FitSettings, check_out, write_profile
+    from laar_lab.fit_engine import fit_engine as run_fit
+    from laar_lab.report import dump, show
 
-        check_out(out)
-        check_places(json, plot)
-        with Progress(console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("fit-engine")
-            fitted = run_fit(
-                FitSettings(
-                    url=url,
-                    model=model,
-                    longest=longest,
-                    max_num_batched_tokens=max_num_batched_tokens,
-                    repeat=repeat,
-                    tolerance=tolerance,
-                    headers=key_headers(key_env),
-                ),
-                lambda done, total: bar.update(task, completed=done, total=total),
-            )
-        show(fitted.report, lab_console())
-        if out:
-            write_profile(fitted, out)
-        if json:
-            json.write_bytes(dump(fitted.report, endpoint=fitted.profile.name))
-        if plot:
-            draw(fitted.report, plot, fitted.profile.name)
+    check_out(out)
+    check_places(json, plot)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("fit-engine")
+        fitted = run_fit(
+            FitSettings(
+                url=url,
+                model=model,
+                longest=longest,
+                max_num_batched_tokens=max_num_batched_tokens,
+                repeat=repeat,
+                tolerance=tolerance,
+                headers=key_headers(key_env),
+            ),
+            lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    show(fitted.report, lab_console())
+    if out:
+        write_profile(fitted, out)
+    if json:
+        json.write_bytes(dump(fitted.report, endpoint=fitted.profile.name))
+    if plot:
+        draw(fitted.report, plot, fitted.profile.name)
     if not fitted.report.held:
         raise typer.Exit(NOT_HELD)

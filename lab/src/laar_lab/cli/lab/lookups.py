@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import check_places, report_errors
+from laar.cli.terminal import check_places
 
 
 class _Language(StrEnum):
@@ -41,16 +41,15 @@ def lookups(
     seed: Annotated[int, typer.Option(help="Random seed of the look-ups.")] = 0,
 ) -> None:
     """Write look-ups with checks for `laar measure --task`. `laar ttca` asks different ones."""
-    with report_errors():
-        from laar_lab.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries, write_questions
+    from laar_lab.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries, write_questions
 
-        check_places(out)
-        drawn = queries(
-            languages=language or LANGUAGES,
-            lengths_tokens=length or LENGTHS_TOKENS,
-            per_cell=per_cell,
-            seed=seed,
-            split="fit",
-        )
-        write_questions(drawn, out)
-        typer.echo(f"{out}: {len(drawn)} questions")
+    check_places(out)
+    drawn = queries(
+        languages=language or LANGUAGES,
+        lengths_tokens=length or LENGTHS_TOKENS,
+        per_cell=per_cell,
+        seed=seed,
+        split="fit",
+    )
+    write_questions(drawn, out)
+    typer.echo(f"{out}: {len(drawn)} questions")

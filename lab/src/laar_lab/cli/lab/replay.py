@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import check_places, report_errors
+from laar.cli.terminal import check_places
 from laar.errors import SettingError
 from laar_lab.cli.lab.options import (
     Backend,
@@ -98,38 +98,35 @@ def replay(
     Sessions also have `session`, and `think_s` or times.
     A decision log has no prompts, so no two of its requests share a prefix.
     """
-    with report_errors():
-        from laar_lab.figure import draw
-        from laar_lab.replay import Replay
-        from laar_lab.replay import replay as run_replay
-        from laar_lab.report import dump, show
-        from laar_lab.sweep import kept_in, placed
+    from laar_lab.figure import draw
+    from laar_lab.replay import Replay
+    from laar_lab.replay import replay as run_replay
+    from laar_lab.report import dump, show
+    from laar_lab.sweep import kept_in, placed
 
-        check_places(json, plot)
-        if not trace.is_file():
-            raise SettingError(
-                f"{trace} is not a file; give a trace or a decision log (JSON lines)"
-            )
-        given = Replay(
-            trace=trace,
-            fleet=fleet,
-            engines=tuple(engine or ()),
-            endpoints=endpoints,
-            closed_loop=closed_loop,
-            sessions=sessions,
-            ramp_s=ramp,
-            max_pause_s=math.inf if max_pause is None else max_pause,
-            until_s=math.inf if minutes is None else 60.0 * minutes,
-            limit=limit,
-            time_scale=time_scale / speed,
-            block_tokens=block_tokens,
-            max_in_flight=max_in_flight,
-            seed=seed,
-        )
-        with placed(backend, jobs), kept_in(keep, given.files):
-            report = run_replay(given, policy or ["laar", "least-loaded", "session-affinity"])
-        show(report, lab_console())
-        if json:
-            json.write_bytes(dump(report, trace=trace.name, seed=seed, remarks=report.remarks))
-        if plot:
-            draw(report, plot, trace.name)
+    check_places(json, plot)
+    if not trace.is_file():
+        raise SettingError(f"{trace} is not a file; give a trace or a decision log (JSON lines)")
+    given = Replay(
+        trace=trace,
+        fleet=fleet,
+        engines=tuple(engine or ()),
+        endpoints=endpoints,
+        closed_loop=closed_loop,
+        sessions=sessions,
+        ramp_s=ramp,
+        max_pause_s=math.inf if max_pause is None else max_pause,
+        until_s=math.inf if minutes is None else 60.0 * minutes,
+        limit=limit,
+        time_scale=time_scale / speed,
+        block_tokens=block_tokens,
+        max_in_flight=max_in_flight,
+        seed=seed,
+    )
+    with placed(backend, jobs), kept_in(keep, given.files):
+        report = run_replay(given, policy or ["laar", "least-loaded", "session-affinity"])
+    show(report, lab_console())
+    if json:
+        json.write_bytes(dump(report, trace=trace.name, seed=seed, remarks=report.remarks))
+    if plot:
+        draw(report, plot, trace.name)

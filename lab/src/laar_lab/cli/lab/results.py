@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from laar.cli.terminal import report_errors
 from laar_lab.cli.lab.options import NOT_HELD, Backend, Data, Jobs, Keep, lab_console
 
 if TYPE_CHECKING:
@@ -68,63 +67,62 @@ def results(
     Each experiment runs on the seeds that its claims need.
     With `--minutes 0` none runs, and only the index is written.
     """
-    with report_errors():
-        from laar_lab.experiment import spoken_time
-        from laar_lab.experiments import all_experiments, find_experiment
-        from laar_lab.results import commit_of, index_of, load, store, write
-        from laar_lab.stale import just_made
-        from laar_lab.sweep import kept_in, placed
+    from laar_lab.experiment import spoken_time
+    from laar_lab.experiments import all_experiments, find_experiment
+    from laar_lab.results import commit_of, index_of, load, store, write
+    from laar_lab.stale import just_made
+    from laar_lab.sweep import kept_in, placed
 
-        directory.mkdir(parents=True, exist_ok=True)
-        known = {name: each for name, each in all_experiments().items() if each.claims}
+    directory.mkdir(parents=True, exist_ok=True)
+    known = {name: each for name, each in all_experiments().items() if each.claims}
+    stored = load(directory)
+    if stale:
+        raise typer.Exit(NOT_HELD if _list_stale(stored, directory) else 0)
+    if check:
+        with placed(backend, jobs), kept_in(keep, (data,)):
+            _check([stored[name] for name in names or stored], directory, minutes, data)
         stored = load(directory)
-        if stale:
-            raise typer.Exit(NOT_HELD if _list_stale(stored, directory) else 0)
-        if check:
-            with placed(backend, jobs), kept_in(keep, (data,)):
-                _check([stored[name] for name in names or stored], directory, minutes, data)
-            stored = load(directory)
-            (directory / "index.md").write_text(index_of(known, stored), "utf-8")
-            if any(run.checked and run.checked.differ for run in stored.values()):
-                raise typer.Exit(NOT_HELD)
-            return
-        chosen = [find_experiment(name) for name in names or ()] or [
-            each
-            for each in known.values()
-            if each.name not in stored and (data is not None or not each.needs_data)
-        ]
-        chosen = [each for each in chosen if 60.0 * each.hours(each.seeds) <= minutes]
-        console, commit = lab_console(), commit_of()
-        hours = sum(each.hours(each.seeds) for each in chosen)
-        if chosen:
-            about = "at most" if reuse else "about"
-            console.print(f"{len(chosen)} experiments, {about} {spoken_time(hours)} on two cores")
-        for experiment in chosen:
-            console.print(experiment.name, highlight=False)
-            taken = data if "data" in experiment.takes else None
-            scope = experiment.scope(None, quick=False, data=taken)
-            earlier = stored.get(experiment.name) if reuse else None
-            if earlier is not None and earlier.first_seed != scope.seeds[0]:
-                earlier = None  # numbers of other seeds
-            if earlier is not None:
-                scope = replace(scope, earlier=earlier.numbers)
-            with (
-                TemporaryDirectory() as scratch,
-                placed(backend, jobs),
-                # `just_made` needs the first seed once more, which is most of such a run
-                kept_in(keep or (Path(scratch) if scope.earlier else None), (taken,)),
-            ):
-                report = experiment.run(scope)
-                run = store(directory, experiment, report, scope, commit, earlier)
-                run = just_made(experiment, run, taken)
-            write(directory, run)
-            stored[experiment.name] = run
-            if reuse:
-                _tell_reused(earlier, run)
-            for one in experiment.judged(report, scope):
-                console.print(f"  {one.verdict}: {one.claim.says}", highlight=False)
-            (directory / "index.md").write_text(index_of(known, stored), "utf-8")
         (directory / "index.md").write_text(index_of(known, stored), "utf-8")
+        if any(run.checked and run.checked.differ for run in stored.values()):
+            raise typer.Exit(NOT_HELD)
+        return
+    chosen = [find_experiment(name) for name in names or ()] or [
+        each
+        for each in known.values()
+        if each.name not in stored and (data is not None or not each.needs_data)
+    ]
+    chosen = [each for each in chosen if 60.0 * each.hours(each.seeds) <= minutes]
+    console, commit = lab_console(), commit_of()
+    hours = sum(each.hours(each.seeds) for each in chosen)
+    if chosen:
+        about = "at most" if reuse else "about"
+        console.print(f"{len(chosen)} experiments, {about} {spoken_time(hours)} on two cores")
+    for experiment in chosen:
+        console.print(experiment.name, highlight=False)
+        taken = data if "data" in experiment.takes else None
+        scope = experiment.scope(None, quick=False, data=taken)
+        earlier = stored.get(experiment.name) if reuse else None
+        if earlier is not None and earlier.first_seed != scope.seeds[0]:
+            earlier = None  # numbers of other seeds
+        if earlier is not None:
+            scope = replace(scope, earlier=earlier.numbers)
+        with (
+            TemporaryDirectory() as scratch,
+            placed(backend, jobs),
+            # `just_made` needs the first seed once more, which is most of such a run
+            kept_in(keep or (Path(scratch) if scope.earlier else None), (taken,)),
+        ):
+            report = experiment.run(scope)
+            run = store(directory, experiment, report, scope, commit, earlier)
+            run = just_made(experiment, run, taken)
+        write(directory, run)
+        stored[experiment.name] = run
+        if reuse:
+            _tell_reused(earlier, run)
+        for one in experiment.judged(report, scope):
+            console.print(f"  {one.verdict}: {one.claim.says}", highlight=False)
+        (directory / "index.md").write_text(index_of(known, stored), "utf-8")
+    (directory / "index.md").write_text(index_of(known, stored), "utf-8")
 
 
 def _tell_reused(earlier: Stored | None, run: Stored) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from laar.cli.terminal import check_places, report_errors
+from laar.cli.terminal import check_places
 from laar.errors import SettingError
 from laar_lab.cli.lab.options import (
     NO_VERDICT,
@@ -78,48 +78,45 @@ def run(
     keep: Keep = None,
 ) -> None:
     """Run an experiment. Exits 0 if its claims are shown, 3 if not, 4 without a verdict."""
-    with report_errors():
-        from laar_lab.experiment import spoken_time
-        from laar_lab.experiments import find_experiment
-        from laar_lab.figure import draw
-        from laar_lab.report import as_records, dump, show
-        from laar_lab.sweep import kept_in, placed
+    from laar_lab.experiment import spoken_time
+    from laar_lab.experiments import find_experiment
+    from laar_lab.figure import draw
+    from laar_lab.report import as_records, dump, show
+    from laar_lab.sweep import kept_in, placed
 
-        check_places(json, plot)
-        experiment = find_experiment(name)
-        if plot and not experiment.has_figure:
-            raise SettingError(f"--plot {plot}: {name} has no figure")
-        scope = experiment.scope(
-            seeds,
-            quick=quick,
-            first_seed=first_seed,
-            data=data,
-            policies=policy or (),
-            workloads=workload or (),
-            fleet=fleet,
-            records=records,
+    check_places(json, plot)
+    experiment = find_experiment(name)
+    if plot and not experiment.has_figure:
+        raise SettingError(f"--plot {plot}: {name} has no figure")
+    scope = experiment.scope(
+        seeds,
+        quick=quick,
+        first_seed=first_seed,
+        data=data,
+        policies=policy or (),
+        workloads=workload or (),
+        fleet=fleet,
+        records=records,
+    )
+    console = lab_console()
+    hours = experiment.hours(len(scope.seeds))
+    if hours > 1.0 and not quick and backend == "loky":
+        console.print(
+            f"{len(scope.seeds)} seeds take {spoken_time(hours)} on two cores. "
+            "--keep DIR makes the run resumable, --backend dask or ray runs it on a cluster; "
+            "fewer --seeds give no verdict.",
+            highlight=False,
         )
-        console = lab_console()
-        hours = experiment.hours(len(scope.seeds))
-        if hours > 1.0 and not quick and backend == "loky":
-            console.print(
-                f"{len(scope.seeds)} seeds take {spoken_time(hours)} on two cores. "
-                "--keep DIR makes the run resumable, --backend dask or ray runs it on a cluster; "
-                "fewer --seeds give no verdict.",
-                highlight=False,
-            )
-        with placed(backend, jobs), kept_in(keep, (data, fleet, records)):
-            report = experiment.run(scope)
-        judged = experiment.judged(report, scope)
-        show(report, console, judged)
-        console.print(_last_line(experiment, judged, scope), highlight=False)
-        if json:
-            about = {"experiment": name, "claim": experiment.about, "quick": quick}
-            json.write_bytes(
-                dump(report, **about, seeds=list(scope.seeds), claims=as_records(judged))
-            )
-        if plot:
-            draw(report, plot, experiment.name, runs=len(scope.seeds))
+    with placed(backend, jobs), kept_in(keep, (data, fleet, records)):
+        report = experiment.run(scope)
+    judged = experiment.judged(report, scope)
+    show(report, console, judged)
+    console.print(_last_line(experiment, judged, scope), highlight=False)
+    if json:
+        about = {"experiment": name, "claim": experiment.about, "quick": quick}
+        json.write_bytes(dump(report, **about, seeds=list(scope.seeds), claims=as_records(judged)))
+    if plot:
+        draw(report, plot, experiment.name, runs=len(scope.seeds))
     outcomes = {one.outcome for one in judged}
     if outcomes & {"in kind", "contrary", "open"}:
         raise typer.Exit(NOT_HELD)
