@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -40,6 +40,24 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def resolver(sink: Any, names: Names) -> Resolver:
     return Resolver(sink, lookup=names.lookup)
+
+
+@pytest.fixture
+def hanging(
+    recorder: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Names, Resolver]]:
+    """Return a function that starts a resolver whose lookups hang."""
+
+    def begin(*specs: EndpointSpec) -> tuple[Names, Resolver]:
+        monkeypatch.setattr("laar.datalayer.dns.TIMEOUT_S", 0.02)
+        names = Names(gpu=["10.0.0.1"])
+        names.hang.clear()
+        under_test = resolver(recorder, names)
+        under_test.replace("file", specs)
+        start(under_test.run())
+        return names, under_test
+
+    return begin
 
 
 async def test_ip_literals_pass_at_once_and_names_follow(
@@ -94,14 +112,9 @@ async def test_a_name_that_fails_keeps_its_last_addresses_and_recovers(
 
 
 async def test_a_hanging_lookup_is_reported_and_occupies_one_slot_until_it_answers(
-    recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+    recorder: Any, until: Any, hanging: Any
 ) -> None:
-    monkeypatch.setattr("laar.datalayer.dns.TIMEOUT_S", 0.02)
-    names = Names(gpu=["10.0.0.1"])
-    names.hang.clear()
-    under_test = resolver(recorder, names)
-    under_test.replace("file", [spec("gpu:8000"), *(spec(f"n{i}:1") for i in range(20))])
-    start(under_test.run())
+    names, _ = hanging(spec("gpu:8000"), *(spec(f"n{i}:1") for i in range(20)))
     await until(lambda: len(recorder.problems) >= MAX_AT_ONCE)
     assert "no answer in 0.02 s" in next(iter(recorder.problems.values()))
     assert len(names.asked) == MAX_AT_ONCE
@@ -110,15 +123,10 @@ async def test_a_hanging_lookup_is_reported_and_occupies_one_slot_until_it_answe
 
 
 async def test_hanging_lookups_of_names_that_left_still_occupy_their_slots(
-    recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+    recorder: Any, until: Any, hanging: Any
 ) -> None:
     """Threads can't be stopped, and reading files needs some, too."""
-    monkeypatch.setattr("laar.datalayer.dns.TIMEOUT_S", 0.02)
-    names = Names(gpu=["10.0.0.1"])
-    names.hang.clear()
-    under_test = resolver(recorder, names)
-    under_test.replace("file", [spec(f"n{i}:1") for i in range(MAX_AT_ONCE)])
-    start(under_test.run())
+    names, under_test = hanging(*(spec(f"n{i}:1") for i in range(MAX_AT_ONCE)))
     await until(lambda: len(recorder.problems) == MAX_AT_ONCE)
     under_test.replace("file", [spec("gpu:8000")])
     await until(lambda: recorder.problems == {})
