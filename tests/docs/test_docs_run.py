@@ -61,6 +61,7 @@ NOT_RUN = [
     {"laar", "init"},
     {"laar", "from-llm-d"},
     {"python", "-m", "bench"},
+    {"python", "-m", "bench.cut_sessions"},  # reads recorded sessions
     {"python", "-c"},
     {"pip"},  # these need something that is missing here
     {"docker"},
