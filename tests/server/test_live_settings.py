@@ -219,6 +219,14 @@ async def test_endpoints_in_the_settings_can_be_added_and_removed(gateway):
     await eventually(moved, what="the new endpoints")
 
 
+async def test_the_password_of_a_metrics_page_is_not_shown(gateway, http):
+    page = {"address": "127.0.0.1:1", "model": "m", "metrics_url": "http://me:pass@127.0.0.1:1/m"}
+    none = {"address": "127.0.0.1:2", "model": "m", "metrics_url": ""}
+    await gateway.picker(endpoints=[page, none], endpoints_file=None)
+    shown = (await config(gateway, http))["endpoints"]
+    assert [endpoint["metrics_url"] for endpoint in shown] == ["http://127.0.0.1:1/m", ""]
+
+
 def artifact(mean):
     """Return the lab's artifact with one mean for all cells of one model."""
     known = orjson.loads(

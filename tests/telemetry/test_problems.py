@@ -21,9 +21,10 @@ def test_a_problem_and_its_end_are_logged_once_each(logged):
     assert not problems
 
 
-def test_a_password_in_a_url_is_not_shown(logged):
+@pytest.mark.parametrize("user", ["me:secret", "me:the@secret", "secret"])
+def test_a_password_in_a_url_is_not_shown(logged, user):
     problems = Problems()
-    problems.report("scrape a:1", "http://me:secret@a:1/metrics answered 401, not 200")
+    problems.report("scrape a:1", f"http://{user}@a:1/metrics answered 401, not 200")
     assert [*problems.values()] == ["http://a:1/metrics answered 401, not 200"]
     assert "secret" not in "".join(logged())
 

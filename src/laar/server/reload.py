@@ -28,7 +28,7 @@ from laar.policies import build_policies
 from laar.server.learning import artifact_of
 from laar.settings import Loaded, Settings, load
 from laar.settings.changes import Change, change
-from laar.telemetry.problems import Problems
+from laar.telemetry.problems import PASSWORD, Problems
 
 _LOG = logging.getLogger(__name__)
 
@@ -174,8 +174,8 @@ class SettingsReloader:
 
     def shown(self) -> dict[str, Any]:
         """Return the settings in effect, their origins, and changes waiting for a restart."""
-        running = self.settings.model_dump(mode="json")
-        wanted = self._wanted.settings.model_dump(mode="json") if self.pending else {}
+        running = _public(self.settings.model_dump(mode="json"))
+        wanted = _public(self._wanted.settings.model_dump(mode="json")) if self.pending else {}
         pending = {
             path: {
                 "in_effect": _at(running, path),
@@ -205,3 +205,11 @@ def _stamps(files: Mapping[Path, Stamp]) -> dict[Path, Stamp]:
 
 def _at(values: Any, path: str) -> Any:
     return reduce(getitem, path.split("."), values)
+
+
+def _public(values: dict[str, Any]) -> dict[str, Any]:
+    """Remove the passwords in the endpoints' `metrics_url`."""
+    for endpoint in values["endpoints"]:
+        if url := endpoint["metrics_url"]:
+            endpoint["metrics_url"] = PASSWORD.sub("", url)
+    return values

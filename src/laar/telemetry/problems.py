@@ -19,7 +19,7 @@ MAX_PROBLEMS = 1000
 """Maximum problems remembered, one per source; more would probably share a cause."""
 
 _EVENTS = 40
-PASSWORD = re.compile(r"(?<=://)[^/\s@]+@")  # in a metrics_url
+PASSWORD = re.compile(r"(?<=://)[^/\s]+@")  # in a metrics_url; it may contain an @
 
 
 class Events(logging.Handler):
