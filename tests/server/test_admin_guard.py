@@ -9,6 +9,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
+from watching import watched_picker
 
 from laar.datalayer.endpoints_file import is_loopback
 from laar.server.admin.app import AdminServer
@@ -327,7 +328,7 @@ async def test_a_slow_reader_gets_the_complete_answer(served):
 
 
 async def test_an_unfinished_login_does_not_hold_a_connection(monkeypatch, caplog):
-    monkeypatch.setattr("laar.server.admin.auth.FORM_S", 0.3)
+    monkeypatch.setattr("laar.server.browsers.BODY_S", 0.3)
     server = AdminServer(AdminAuth(Starlette(), TOKEN, Attempts(Clock())), "127.0.0.1", 0)
     running = asyncio.create_task(server.run_until_stopped())
     await eventually(lambda: server.started, what="the server")
@@ -345,6 +346,45 @@ async def test_an_unfinished_login_does_not_hold_a_connection(monkeypatch, caplo
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
     server.should_exit = True
     await running
+
+
+@pytest.mark.parametrize("path", ["/explain", "/outcomes"])
+async def test_an_unfinished_body_does_not_hold_a_connection(tmp_path, monkeypatch, path):
+    monkeypatch.setattr("laar.server.browsers.BODY_S", 0.3)
+    async with watched_picker(tmp_path) as (runner, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", runner.ports.admin)
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        writer.write(head.encode() + b"content-length: 99\r\n\r\n{")
+        async with asyncio.timeout(20):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 408")
+        writer.close()
+
+
+async def test_logins_sent_at_once_are_not_all_checked():
+    there = AdminAuth(Starlette(), TOKEN, Attempts(Clock()))
+    complete, forms = asyncio.Event(), 3 * Attempts.MOST
+    waiting, wrong = [], []
+
+    async def login(guess):
+        async def receive():
+            waiting.append(guess)
+            await complete.wait()
+            return {"type": "http.request", "body": b"token=%b" % guess}
+
+        async def send(message):
+            if b"wrong" in message.get("body", b""):
+                wrong.append(guess)
+
+        client = {"client": ("10.0.0.1", 1), "headers": [], "query_string": b""}
+        scope = {"type": "http", "method": "POST", "path": "/login", "scheme": "http", **client}
+        await there(scope, receive, send)
+
+    guesses = [b"wrong-%d" % number for number in range(forms)]
+    logins = [asyncio.create_task(login(guess)) for guess in (*guesses, TOKEN.encode())]
+    await eventually(lambda: len(waiting) > forms, what="the forms")
+    complete.set()
+    await asyncio.gather(*logins)
+    assert TOKEN.encode() in wrong
 
 
 async def test_a_scan_of_the_port_does_not_fill_the_log(served, caplog):

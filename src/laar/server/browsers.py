@@ -10,6 +10,7 @@ Metrics and health are exempt: scrapers use any host name, and nothing can be ch
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable
 
@@ -26,6 +27,9 @@ OPEN = frozenset({"/metrics", "/healthz", "/readyz"})
 
 LOGIN = "/login"
 """Path of the only form that a browser submits; its cookie is not sent from other sites' pages."""
+
+BODY_S = 30.0
+"""Timeout for sending a body; unfinished ones could otherwise hold all connections."""
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]*)(?::[0-9]{1,5})?")
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -81,16 +85,19 @@ async def body_of(request: Request, max_bytes: int) -> bytes:
     """Return the body of a request.
 
     Raises:
-        RequestError: 413 above `max_bytes`; 400 if the client disconnects early.
+        RequestError: 413 above `max_bytes`; 408 after `BODY_S`; 400 if the client disconnects.
     """
     body = bytearray()
     try:
-        async for piece in request.stream():
-            body += piece
-            if len(body) > max_bytes:
-                raise RequestError(
-                    413, "body-too-large", f"the body is longer than {max_bytes} bytes"
-                )
+        async with asyncio.timeout(BODY_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > max_bytes:
+                    raise RequestError(
+                        413, "body-too-large", f"the body is longer than {max_bytes} bytes"
+                    )
+    except TimeoutError:
+        raise RequestError(408, "timeout", f"the body did not arrive within {BODY_S:g} s") from None
     except ClientDisconnect:
         raise RequestError(400, "bad-request", "the body is incomplete") from None
     return bytes(body)

@@ -10,7 +10,6 @@ has to wait.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from collections.abc import Callable
 from urllib.parse import parse_qs
@@ -26,8 +25,6 @@ from laar.server.browsers import LOGIN, OPEN, body_of
 _OPEN = OPEN | {"/outcomes", "/page.css"}
 _COOKIE = "laar_viewer"
 _MAX_FORM_BYTES = 8192
-FORM_S = 10.0
-"""Timeout for sending the form; unfinished forms could otherwise hold all connections."""
 
 _FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>laar</title>
@@ -131,10 +128,7 @@ class AdminAuth:
 
     async def _login(self, request: Request) -> Response:
         try:
-            async with asyncio.timeout(FORM_S):
-                body = await body_of(request, _MAX_FORM_BYTES)
-        except TimeoutError:
-            return HTMLResponse(_FORM.format(note=""), 408)
+            body = await body_of(request, _MAX_FORM_BYTES)
         except RequestError as fault:
             return HTMLResponse(_FORM.format(note=""), fault.status)
         given = parse_qs(body.decode("latin-1")).get("token", [""])[0].strip()
@@ -156,9 +150,12 @@ class AdminAuth:
         return given is not None and self._is_token(given, scope)
 
     def _is_token(self, given: str, scope: Scope) -> bool:
+        address = address_of(scope)
+        if not self._attempts.may_try(address):  # others were wrong while this body arrived
+            return False
         right = hmac.compare_digest(given.encode(), (self.token or "").encode())
         if right:
-            self._attempts.right(address_of(scope))
+            self._attempts.right(address)
         else:
-            self._attempts.wrong(address_of(scope), given)
+            self._attempts.wrong(address, given)
         return right
