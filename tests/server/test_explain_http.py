@@ -152,6 +152,21 @@ async def test_requests_are_served_while_a_long_list_of_decisions_is_built(tmp_p
         assert len(set(made_in)) > 50, "in turns with the requests"
 
 
+async def test_requests_are_served_while_decisions_are_searched(tmp_path, http):
+    async with watched_picker(tmp_path) as (runner, url):
+        for number in range(500):
+            ask(runner, id=f"r-{number}")
+        memory, turn, seen_in = runner.picker.observability.memory, 0, []
+        memory.outcome_of = lambda _id: seen_in.append(turn)
+        asking = asyncio.create_task(get(http, f"{url}/decisions?kind=wrong"))
+        while not asking.done():
+            await asyncio.sleep(0)
+            turn += 1
+        assert (await asking)[1]["decisions"] == []
+        assert len(seen_in) == 500
+        assert len(set(seen_in)) > 2, "in turns with the requests"
+
+
 async def test_an_unknown_id_gets_a_404_with_advice(tmp_path, http):
     async with watched_picker(tmp_path) as (_, url):
         for unknown in ("nothing", "%00", "a" * 2000, "..%2f..%2fetc"):
