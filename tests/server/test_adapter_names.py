@@ -259,7 +259,8 @@ async def test_without_probes_no_model_is_withheld(gateway, http):
     assert runner.picker.problems.counts["endpoint"] == 0
 
 
-async def test_no_problem_remains_if_a_refused_adapter_is_unloaded(gateway, http):
+@pytest.mark.parametrize("change", ["unloaded", "fleet gone"])
+async def test_no_problem_remains_if_a_refused_adapter_is_gone(gateway, http, change):
     bad, *good = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
     bad.refused["lora"] = 400
     runner = await fleet_of(gateway, bad, *good, routing={"policy": "least-loaded"})
@@ -271,7 +272,12 @@ async def test_no_problem_remains_if_a_refused_adapter_is_unloaded(gateway, http
         return source in problems
 
     await eventually(is_out, what="the problem")
-    bad.adapters = ()
-    runner.picker.doubt_names("")
+    if change == "unloaded":
+        bad.adapters = ()
+        runner.picker.doubt_names("")
+    else:
+        gateway.members()
     await eventually(lambda: source not in problems, what="the end of the problem")
-    assert await burst(http, envoy, *["lora", "m"] * 6) == {200: 12}
+    assert "compare" not in problems
+    if change == "unloaded":
+        assert await burst(http, envoy, *["lora", "m"] * 6) == {200: 12}

@@ -200,7 +200,7 @@ class Collectors:
             listed = table.by_slot.items()
             others = [at for at, s in listed if name in s.models and s.address != own.address]
             self._picker.rng.shuffle(others)
-            other = table.by_slot[max(others, key=proved_at, default=slot)]
+            other = table.by_slot.get(max(others, key=proved_at, default=slot), own)
             specs = replace(own, models=(name,)), replace(other, models=(name,)), own
             asked = await asyncio.gather(*(ask(session, spec, self._clock) for spec in specs))
             found, control, main = (each.verdict for each in asked)
