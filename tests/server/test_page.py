@@ -21,8 +21,9 @@ TAB, ENTER = "\ue004", "\ue007"
 
 
 @pytest.fixture
-async def page(tmp_path, chromium):
+async def page(tmp_path, chromium, monkeypatch):
     """Yield a browser and a picker that has made some decisions."""
+    monkeypatch.setattr("laar.server.admin.feed.INTERVAL_S", 0.1)
     endpoints = (
         ("10.9.0.1:8000", "small", "eu-west"),
         ("10.9.0.2:8000", "large", HOSTILE),
@@ -32,7 +33,6 @@ async def page(tmp_path, chromium):
         watched_picker(tmp_path, endpoints) as (runner, url),
         window(chromium) as browser,
     ):
-        runner.picker.observability.feed._interval_s = 0.1
         browser.url, browser.runner = url, runner
         yield browser
 
@@ -428,7 +428,7 @@ async def test_a_lost_picker_is_reported_and_a_returning_one_is_found(page, tmp_
     await shows(page, "#link", "live")
     page.runner.picker.observability.feed.close()
     await shows(page, "#link", "connection lost")
-    page.runner.picker.observability.feed._closing.clear()
+    page.runner.picker.observability.feed._is_closed = False
     await shows(page, "#link", "live")
 
 
