@@ -12,12 +12,12 @@ from starlette.testclient import TestClient
 from watching import watched_picker
 
 from laar.datalayer.endpoints_file import is_loopback
-from laar.server.admin.app import AdminServer
 from laar.server.admin.auth import AdminAuth, Attempts
 from laar.server.browsers import BrowserGuard, host_of
 from laar.server.ports import ports_in_use
 from laar.settings.listening import Listen
 from support import eventually, free_port
+from support.admin import admin_port
 
 TOKEN = "a-token-of-some-length"
 OPEN = ["/metrics", "/healthz", "/readyz"]
@@ -224,12 +224,8 @@ async def served(monkeypatch):
         return PlainTextResponse("x" * LARGE)
 
     routes = [Route("/", who), Route("/large", large)]
-    server = AdminServer(Starlette(routes=routes), "127.0.0.1", 0)
-    running = asyncio.create_task(server.run_until_stopped())
-    await eventually(lambda: server.started, what="the server")
-    yield "127.0.0.1", server.port
-    server.should_exit = True
-    await running
+    async with admin_port(Starlette(routes=routes)) as server:
+        yield "127.0.0.1", server.port
 
 
 async def asked(address, headers=b""):
@@ -254,13 +250,9 @@ async def test_a_port_on_all_addresses_accepts_ipv4_and_ipv6():
     async def shown(_request):
         return PlainTextResponse("shown")
 
-    server = AdminServer(Starlette(routes=[Route("/", shown)]), "::", free_port())
-    running = asyncio.create_task(server.run_until_stopped())
-    await eventually(lambda: server.started, what="the server")
-    for host in ("127.0.0.1", "::1"):
-        assert (await asked((host, server.port))).endswith(b"shown")
-    server.should_exit = True
-    await running
+    async with admin_port(Starlette(routes=[Route("/", shown)]), "::", free_port()) as server:
+        for host in ("127.0.0.1", "::1"):
+            assert (await asked((host, server.port))).endswith(b"shown")
 
 
 @pytest.mark.skipif(not ipv6(), reason="no IPv6 here: `[::]` can't be tried")
@@ -329,23 +321,19 @@ async def test_a_slow_reader_gets_the_complete_answer(served):
 
 async def test_an_unfinished_login_does_not_hold_a_connection(monkeypatch, caplog):
     monkeypatch.setattr("laar.server.browsers.BODY_S", 0.3)
-    server = AdminServer(AdminAuth(Starlette(), TOKEN, Attempts(Clock())), "127.0.0.1", 0)
-    running = asyncio.create_task(server.run_until_stopped())
-    await eventually(lambda: server.started, what="the server")
     form = b"POST /login HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\ntoken="
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(form)
-    async with asyncio.timeout(20):
-        assert (await reader.read()).startswith(b"HTTP/1.1 408")
-    writer.close()
-    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(form)
-    await eventually(lambda: bool(server.server_state.tasks), what="the request")
-    writer.close()
-    await eventually(lambda: not server.server_state.tasks, what="the request's end")
-    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
-    server.should_exit = True
-    await running
+    async with admin_port(AdminAuth(Starlette(), TOKEN, Attempts(Clock()))) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(form)
+        async with asyncio.timeout(20):
+            assert (await reader.read()).startswith(b"HTTP/1.1 408")
+        writer.close()
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(form)
+        await eventually(lambda: bool(server.server_state.tasks), what="the request")
+        writer.close()
+        await eventually(lambda: not server.server_state.tasks, what="the request's end")
+        assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.parametrize("path", ["/explain", "/outcomes"])

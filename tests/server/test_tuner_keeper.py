@@ -13,7 +13,6 @@ from laar.core.cost import CostWeights
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import LaarError, SettingError
-from laar.server.admin.app import AdminServer
 from laar.server.admin.tuner import routes
 from laar.server.picker import Picker
 from laar.server.whole_file import WholeFile
@@ -24,6 +23,7 @@ from laar.tuning.tuner import Tuner
 from laar.tuning.windows import Observed
 from laar_lab.live.tuner import follow
 from support import eventually
+from support.admin import admin_port
 
 INITIAL = CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.5).tunable()
 
@@ -105,10 +105,8 @@ async def test_laar_tune_follows_and_freezes_a_live_climb():
     kept = tuner(window=20)
     serve_windows(kept, 2, lambda weights: 1.0 + weights["k_rtt"])
     for keeping, found in ((kept, True), (None, False)):
-        server = AdminServer(Starlette(routes=routes(keeping)), "127.0.0.1", 0)
-        running = asyncio.create_task(server.run_until_stopped())
-        url = f"http://127.0.0.1:{server.port}"
-        try:
+        async with admin_port(Starlette(routes=routes(keeping))) as server:
+            url = f"http://127.0.0.1:{server.port}"
             if found:
                 told = []
                 found = await follow(url, None, on_window=told.append)
@@ -118,9 +116,6 @@ async def test_laar_tune_follows_and_freezes_a_live_climb():
             else:
                 with pytest.raises(LaarError, match=r"tuner\.enabled"):
                     await follow(url, None)
-        finally:
-            server.should_exit = True
-            await running
 
 
 async def test_waiting_for_the_end_of_a_climb_survives_a_picker_restart(monkeypatch):
@@ -130,19 +125,16 @@ async def test_waiting_for_the_end_of_a_climb_survives_a_picker_restart(monkeypa
         serve_windows(life, windows, lambda weights: 1.0 + weights["k_rtt"])
     port, told, waiting = 0, [], None
     for life in lives:
-        server = AdminServer(Starlette(routes=routes(life)), "127.0.0.1", port)
-        running = asyncio.create_task(server.run_until_stopped())
-        port = server.port
-        if waiting is None:
-            follower = follow(f"http://127.0.0.1:{port}", None, wait=True, on_window=told.append)
-            waiting = asyncio.create_task(follower)
         seen = len(told)
-        await eventually(lambda seen=seen: len(told) > seen, what="the follower to report a window")
-        if life is lives[-1]:
-            life.freeze()
-            assert (await waiting)["frozen"] is True
-        server.should_exit = True
-        await running
+        async with admin_port(Starlette(routes=routes(life)), port=port) as server:
+            port = server.port
+            if waiting is None:
+                url = f"http://127.0.0.1:{port}"
+                waiting = asyncio.create_task(follow(url, None, wait=True, on_window=told.append))
+            await eventually(lambda seen=seen: len(told) > seen, what="another window")
+            if life is lives[-1]:
+                life.freeze()
+                assert (await waiting)["frozen"] is True
     assert [window["version"] for window in told] == [1, 2, 3, 1]
 
 
