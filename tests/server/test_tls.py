@@ -356,6 +356,10 @@ async def test_errors_at_startup_name_the_file_and_the_remedy(gateway, tmp_path)
     one, other = make_pair(tmp_path, "one"), make_pair(tmp_path, "other")
     garbage = tmp_path / "garbage.pem"
     garbage.write_bytes(b"\x00-----BEGIN CERTIFICATE-----\n????\n")
+    unknown_curve = tmp_path / "curve.pem"
+    der = ssl.PEM_cert_to_DER_cert(one[0].read_text())
+    der = der.replace(b"\x2a\x86\x48\xce\x3d\x03\x01\x07", b"\x2a\x86\x48\xce\x3d\x03\x01\x7f")
+    unknown_curve.write_text(ssl.DER_cert_to_PEM_cert(der))
     for tls, said in (
         ({"certificate": one[0], "key": other[1]}, r"one\.pem.* a matching pair"),
         (
@@ -363,6 +367,7 @@ async def test_errors_at_startup_name_the_file_and_the_remedy(gateway, tmp_path)
             r"tls\.certificate: .*garbage.* not a usable",
         ),
         ({"certificate": one[0], "key": garbage}, r"tls\.key: .*garbage.* not a usable"),
+        ({"certificate": unknown_curve, "key": one[1]}, r"curve\.pem is not a usable"),
         ({"certificate": one[0], "key": tmp_path / "none"}, r"tls\.key: can't read .*none"),
         (
             {"certificate": one[0], "key": one[1], "client_ca": garbage},

@@ -160,6 +160,7 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
     name = "certificate"
     try:
         leaf = x509.load_pem_x509_certificates(certificate)[0]
+        public = leaf.public_key()
         name = "key"
         private = serialization.load_pem_private_key(key, password=None)
         if client_ca is not None:
@@ -170,7 +171,7 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
             f"{getattr(tls, name)} is not a usable PEM file ({error})",
             setting=f"listen.tls.{name}",
         ) from None
-    if private.public_key() != leaf.public_key():
+    if private.public_key() != public:
         raise SettingError(
             f"{tls.key} is not the key of {tls.certificate}; give a matching pair",
             setting="listen.tls",
