@@ -30,7 +30,7 @@ class WholeFile:
             OSError: the file can't be written; the old content stays.
         """
         # Others may write the same file: workers, and containers, where each process has PID 1.
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{self._tag}.new")
+        temporary = self.path.with_name(f".{self.path.name}.{self._tag}.new")
         with self._writing:  # a cancelled save continues in its thread
             try:
                 handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._mode)
