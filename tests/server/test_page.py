@@ -278,7 +278,7 @@ async def test_sessions_are_shown_once_there_are_any(page):
     assert await page.run("return document.querySelector('#sessions').hidden")
     place = {"endpoint": "10.9.0.1:8000", "tokens": 9000, "busy": 0, "idle_s": 12.0}
     place["reread_s"] = 3.5
-    page.runner.picker.observability.sessions = lambda _now: {
+    page.runner.picker.admission.shown = lambda _now: {
         "counts": {"placed": 1, "waiting": 1},
         "inside": [{"session": HOSTILE, **place}],
         "waiting": [{"session": "second", "tokens": 70_000, "waited_s": 5.0}],

@@ -46,7 +46,6 @@ class Ordering:
 
         self.rule = rule
         self.hook = ContextHook(rule.hook, clock=clock, memo=memo, route=rule.name)
-        self.name = rule.name
         self.added_s = Histogram(_ADDED_BOUNDS_S)
         self.reasons: Counter[str] = Counter()
         self.shapes: Counter[str] = Counter()
@@ -292,7 +291,7 @@ class ContextHooks:
 
     def judge(self, ordering: Ordering) -> None:
         """Report once if a route has switched itself off."""
-        guard, source = ordering.hook.guard, f"context {ordering.name}"
+        guard, source = ordering.hook.guard, f"context {ordering.rule.name}"
         if not guard.off or source in self._picker.problems or ordering not in self.orderings:
             return
         gain, _ = guard.gain()
@@ -344,4 +343,4 @@ class ContextHooks:
         """Forget the measurements of a route and switch it on again."""
         ordering.hook.guard.reset()
         ordering.forget_gains()
-        self._picker.problems.report(f"context {ordering.name}", None)
+        self._picker.problems.report(f"context {ordering.rule.name}", None)

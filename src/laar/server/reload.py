@@ -73,7 +73,6 @@ class SettingsReloader:
         self._stamps = loaded.stamps
         self._origins = loaded.origins
         self._artifact = _artifact(loaded)
-        self._keys = _keys(loaded)
         self._wanted = loaded
         self.pending: tuple[str, ...] = ()
         self._problems = problems
@@ -119,7 +118,7 @@ class SettingsReloader:
         applied = list(found.applied)
         if capability is not None and "accuracy.capability" not in applied:
             applied.append("accuracy.capability")  # only its content has changed
-        if _keys(loaded) != self._keys and "endpoints" not in (*applied, *found.pending):
+        if _keys(loaded) != _keys(self._wanted) and "endpoints" not in (*applied, *found.pending):
             applied.append("endpoints")
         if applied:
             apply(found.settings, capability, policies)
@@ -127,7 +126,6 @@ class SettingsReloader:
             _LOG.info("now in effect: %s", ", ".join(applied))
         if capability is not None:
             self._artifact = _artifact(loaded)
-        self._keys = _keys(loaded)
         kept = {path: self._origins[path] for path in found.pending}
         self.settings = found.settings
         self._origins = {**loaded.origins, **kept}

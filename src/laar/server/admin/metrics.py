@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from laar.telemetry.metrics import Histogram
 
 if TYPE_CHECKING:
-    from laar.prefix.index import PrefixIndex
     from laar.server.picker import Picker
 
 _Value: TypeAlias = float | Histogram
@@ -117,11 +116,6 @@ class _Scrape:
         return getattr(self._picker, name)
 
     @cached_property
-    def prefix(self) -> PrefixIndex | None:
-        prefixes = self._picker.prefixes
-        return prefixes.index if prefixes else None
-
-    @cached_property
     def tuning(self) -> Any:
         tuner = self._picker.tuner
         return SimpleNamespace(**tuner.export()) if tuner else None
@@ -182,18 +176,18 @@ class _Scrape:
 
     @property
     def hooks(self) -> _Rows:
-        return _Rows((route.name, route) for route in self._picker.context.orderings)
+        return _Rows((route.rule.name, route) for route in self._picker.context.orderings)
 
     def hook_entries(self) -> _Series:
         for route in self._picker.context.orderings:
             stats = route.hook.stats()
-            yield from (((route.name, memory), stats[memory]) for memory in _HOOK_MEMORIES)
+            yield from (((route.rule.name, memory), stats[memory]) for memory in _HOOK_MEMORIES)
 
     def hook_evictions(self) -> _Series:
         for route in self._picker.context.orderings:
             stats = route.hook.stats()
             for cause in ("capacity", "ttl", "told"):
-                yield (route.name, cause), stats[f"index_evicted_{cause}"]
+                yield (route.rule.name, cause), stats[f"index_evicted_{cause}"]
 
 
 class _Columns:

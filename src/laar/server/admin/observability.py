@@ -101,10 +101,6 @@ class Observability:
         self.page: PageModel = PageModel(director, self.memory, picker.problems, self._about)
         logging.getLogger("laar").addHandler(self.page.events)
         self.feed = Feed(lambda: self.page.frame(clock()))
-        self.sessions: Callable[[float], object] = lambda _now: {}
-        """Lists the sessions with a cache place and those waiting; none without flow control."""
-        if picker.admission is not None:
-            self.sessions = picker.admission.shown
 
     def close(self) -> None:
         """End the feed's streams, and stop collecting log records."""
@@ -128,9 +124,14 @@ class Observability:
             Route("/events", self.feed, methods=["GET"]),
             Route("/fleet", self._view(self.page.fleet)),
             Route("/history", self._view(self.history.curves)),
-            Route("/sessions", self._view(lambda now: self.sessions(now))),
+            Route("/sessions", self._view(self._sessions)),
             *(Route(path, _file(*what)) for path, what in _PAGE.items()),
         ]
+
+    def _sessions(self, now: float) -> object:
+        """List the sessions with a cache place and those waiting; none without flow control."""
+        admission = self._picker.admission
+        return {} if admission is None else admission.shown(now)
 
     def _view(self, shown: Callable[[float], object]) -> Callable[[Request], Awaitable[Response]]:
         """Return a handler that answers with what `shown` returns for the current time."""

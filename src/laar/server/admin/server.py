@@ -37,30 +37,41 @@ class AdminPort:
 
     def __init__(self, picker: Picker, health: HealthService) -> None:
         self._picker = picker
-        self._health = health
-        self._viewers_token = viewers_token(picker.settings)
-        self.outcomes_tokens = reporter_tokens(picker.settings)
-        self._auth: AdminAuth | None = None
+        settings = picker.settings
+        viewers, self._reporters = viewers_token(settings), reporter_tokens(settings)
+        app = Starlette(
+            routes=[
+                *_own_routes(picker, health),
+                *outcome_routes(picker, self._reporters),
+                *picker.observability.routes(),
+                *context_routes(picker),
+                *tuner_routes(picker.tuner),
+            ],
+            exception_handlers={RequestError: _refuse},
+        )
+        others = not is_loopback(settings.listen.admin)
+        self._auth = AdminAuth(app, viewers, Attempts(picker.clock), others=others)
 
     async def follow_tokens(self) -> None:
         """Reread the token files until cancelled; ignore unusable ones."""
+        picker = self._picker
         while True:
             await asyncio.sleep(TOKENS_S)
             try:
-                viewers = await asyncio.to_thread(viewers_token, self._picker.settings)
-                outcomes = await asyncio.to_thread(reporter_tokens, self._picker.settings)
+                viewers = await asyncio.to_thread(viewers_token, picker.settings)
+                reporters = await asyncio.to_thread(reporter_tokens, picker.settings)
             except SettingError as fault:
-                self._picker.problems.report(
+                picker.problems.report(
                     "token files", f"{fault}; the tokens that were read before stay in use"
                 )
                 continue
-            self._picker.problems.report("token files", None)
-            if self._auth is not None and self._auth.token != viewers:
+            picker.problems.report("token files", None)
+            if self._auth.token != viewers:
                 self._auth.token = viewers
-                self._picker.observability.feed.ask_again()
-            if self.outcomes_tokens is not None and outcomes is not None:
-                self.outcomes_tokens.clear()
-                self.outcomes_tokens.update(outcomes)
+                picker.observability.feed.ask_again()
+            if self._reporters is not None and reporters is not None:
+                self._reporters.clear()
+                self._reporters.update(reporters)
 
     def open(self, above: int = 0) -> AdminServer:
         """Bind the port; requests wait until the server runs.
@@ -71,43 +82,39 @@ class AdminPort:
         Raises:
             SettingError: the address cannot be listened on.
         """
-        picker, listen = self._picker, self._picker.settings.listen
+        listen = self._picker.settings.listen
         host, port = split_address(listen.admin)
         port += above if port else 0
-
-        async def metrics(_request: Request) -> Response:
-            page = metrics_page(picker)
-            return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
-
-        async def alive(_request: Request) -> Response:
-            return PlainTextResponse("ok\n")
-
-        async def ready(_request: Request) -> Response:
-            if self._health.ready:
-                return PlainTextResponse("ready\n")
-            return PlainTextResponse("not ready: no endpoint is known, or draining\n", 503)
-
-        async def config(_request: Request) -> Response:
-            return as_json(picker.reloader.shown() if picker.reloader else {})
-
-        routes = [
-            Route("/metrics", metrics),
-            Route("/healthz", alive),
-            Route("/readyz", ready),
-            Route("/config", config),
-            *outcome_routes(picker, self.outcomes_tokens),
-            *picker.observability.routes(),
-            *context_routes(picker),
-            *tuner_routes(picker.tuner),
-        ]
-        app = Starlette(routes=routes, exception_handlers={RequestError: _refuse})
-        others = not is_loopback(listen.admin)
-        self._auth = AdminAuth(app, self._viewers_token, Attempts(picker.clock), others=others)
-        guard = BrowserGuard(self._auth, [host, *listen.admin_hosts])
         try:
-            return AdminServer(guard, host, port)
+            return AdminServer(BrowserGuard(self._auth, [host, *listen.admin_hosts]), host, port)
         except OSError:
             raise cannot_listen("admin", join_address(host, port)) from None
+
+
+def _own_routes(picker: Picker, health: HealthService) -> list[Route]:
+    """Return the routes for metrics, health and settings."""
+
+    async def metrics(_request: Request) -> Response:
+        page = metrics_page(picker)
+        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def alive(_request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def ready(_request: Request) -> Response:
+        if health.ready:
+            return PlainTextResponse("ready\n")
+        return PlainTextResponse("not ready: no endpoint is known, or draining\n", 503)
+
+    async def config(_request: Request) -> Response:
+        return as_json(picker.reloader.shown() if picker.reloader else {})
+
+    return [
+        Route("/metrics", metrics),
+        Route("/healthz", alive),
+        Route("/readyz", ready),
+        Route("/config", config),
+    ]
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:
