@@ -1,13 +1,11 @@
 """Health, admin port, draining, and errors at startup."""
 
 import asyncio
-import socket
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from laar.errors import SettingError
 from laar.wire import ext_proc_pb2 as pb
 from support import eventually
 
@@ -225,12 +223,3 @@ async def test_draining_reports_not_ready_first_and_lets_open_streams_finish(gat
         await old.call.done_writing()
         await stopping
     assert not runner.picker.table.in_flight.any()
-
-
-@pytest.mark.parametrize("name", ["ext_proc", "health", "admin"])
-async def test_a_port_in_use_is_reported_with_a_remedy(gateway, name):
-    gateway.members()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(SettingError, match=rf"listen\.{name}: can't listen on {address}"):
-            await gateway.picker(listen={name: address})

@@ -389,24 +389,17 @@ async def test_a_picker_receives_despite_a_wrong_position_in_a_snapshot(
     assert not caplog.records
 
 
-async def test_pickers_with_a_common_secret_know_each_others_prompts(server, members, tmp_path):
-    await server.start()
-    secret = tmp_path / "secret"
-    secret.write_text("s" * 32)
-    p, q = [await members(number, secret_file=secret) for number in (1, 2)]
-    p.settle(p.decide("remember me " * 60))
-    await eventually(lambda: q.held("remember me " * 60) > 0.9)
-
-
-async def test_deployments_on_one_store_share_nothing(server, members, tmp_path):
+async def test_only_pickers_with_the_same_namespace_and_secret_share(server, members, tmp_path):
     await server.start()
     secret = tmp_path / "secret"
     secret.write_text("a secret that is long enough")
     p = await members(1, secret_file=secret)
     q = await members(2, namespace="other")
     r = await members(3, secret_file=secret)
+    p.settle(p.decide("remember me " * 60))
     p.decide()
     await eventually(lambda: r.in_flight == 1)
+    assert r.held("remember me " * 60) > 0.9
     assert q.in_flight == 0
     # The key comes from the secret, which is not in the store.
     assert await server.ask("EXISTS", "laar:{laar}:key") == 0
@@ -544,10 +537,13 @@ class Wire:
     async def _pass(self, reader, writer):
         with suppress(OSError):
             while data := await reader.read(1 << 16):
-                writer.write(data)
+                writer.write(await self._changed(data))
                 await writer.drain()
         writer.close()
         self._open.discard(writer)
+
+    async def _changed(self, data):
+        return data
 
 
 class Slow(Wire):
@@ -555,14 +551,9 @@ class Slow(Wire):
 
     bytes_s = 4 << 20
 
-    async def _pass(self, reader, writer):
-        with suppress(OSError):
-            while data := await reader.read(1 << 16):
-                await asyncio.sleep(len(data) / self.bytes_s)
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-        self._open.discard(writer)
+    async def _changed(self, data):
+        await asyncio.sleep(len(data) / self.bytes_s)
+        return data
 
 
 async def test_a_backlog_arrives_over_a_slow_link(server, members, tmp_path):
@@ -623,13 +614,8 @@ class Ahead(Wire):
 
     by_s = 3600
 
-    async def _pass(self, reader, writer):
-        with suppress(OSError):
-            while data := await reader.read(1 << 16):
-                writer.write(re.sub(rb"^(\*2\r\n\$10\r\n)(\d{10})\r", self._moved, data))
-                await writer.drain()
-        writer.close()
-        self._open.discard(writer)
+    async def _changed(self, data):
+        return re.sub(rb"^(\*2\r\n\$10\r\n)(\d{10})\r", self._moved, data)
 
     def _moved(self, answer):
         return b"%b%d\r" % (answer[1], int(answer[2]) + self.by_s)
