@@ -8,7 +8,6 @@ import random
 import re
 import tracemalloc
 from collections import Counter
-from io import BytesIO
 
 import orjson
 import pytest
@@ -21,6 +20,7 @@ from laar.protocol.headers import Head
 from laar.server.picker import Picker
 from laar.settings import Settings
 from support import Answer, eventually, metric
+from support.clients import post
 
 pytestmark = pytest.mark.envoy
 
@@ -55,15 +55,6 @@ def raw(value, api="chat"):
     return b' {"model":"m", "seed":12345678901234567890, %s ,\n"temperature":1.00} ' % given
 
 
-async def post(http, envoy, body, path=PATHS["chat"], **headers):
-    async with http.post(
-        envoy.url() + path,
-        data=BytesIO(body),
-        headers={"content-type": "application/json", **headers},
-    ) as answer:
-        return answer.status, await answer.read()
-
-
 def reasons(runner, reason, route="rag"):
     return metric(runner, f'laar_context_requests_total{{reason="{reason}",route="{route}"}}')
 
@@ -77,7 +68,7 @@ class Place:
 
     async def send(self, body, path=PATHS["chat"], **headers):
         """Send a request; return the body that the endpoint received."""
-        status, _ = await post(self.http, self.envoy, body, path, **headers)
+        status, *_ = await post(self.http, self.envoy, body, path, **headers)
         assert status == 200
         return self.upstream.asked[-1].body
 
@@ -218,7 +209,7 @@ async def test_numbered_documents_move_and_answers_cite_the_original_numbers(pla
         ids = rng.sample(range(7), 4)
         message = {"role": "user", "content": sources(ids)}
         given = orjson.dumps({"model": "m", "stream": stream, "messages": [message]})
-        status, got = await post(there.http, there.envoy, given)
+        status, _, got = await post(there.http, there.envoy, given)
         assert status == 200
         events = [line[5:].strip() for line in got.split(b"\n") if line.startswith(b"data: {")]
         choices = [orjson.loads(e)["choices"][0] for e in (events if stream else [got])]

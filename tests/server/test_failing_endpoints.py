@@ -6,7 +6,6 @@ import asyncio
 import socket
 from collections import Counter
 from functools import partial
-from io import BytesIO
 
 import aiohttp
 import orjson
@@ -15,23 +14,12 @@ import pytest
 from laar.protocol import headers as names
 from laar.protocol.stream import contract_headers
 from support import Answer, eventually, free_port, metric
+from support.clients import chat, post
 from support.grids import crossed
 
 pytestmark = pytest.mark.envoy
 
 SHAPES = ["standalone", "gateway", "full-duplex"]
-
-
-def chat(model="m", **fields):
-    return orjson.dumps(
-        {"messages": [{"role": "user", "content": "hello"}], "model": model, **fields}
-    )
-
-
-async def post(http, envoy, body, path="/v1/chat/completions", **headers):
-    headers = {"content-type": "application/json", **headers}
-    async with http.post(envoy.url() + path, data=BytesIO(body), headers=headers) as answer:
-        return answer, await answer.read()
 
 
 def error(body):
@@ -82,11 +70,11 @@ async def test_clients_do_not_notice_one_endpoint_that_refuses(gateway, http, sh
     runner = await gateway.picker()
     envoy = await gateway.envoy(shape)
     answers = await asyncio.gather(*(post(http, envoy, chat()) for _ in range(60)))
-    assert Counter(answer.status for answer, _ in answers) == {200: 60}
+    assert Counter(answer.status for answer in answers) == {200: 60}
     assert bad.asked, "the test would show nothing otherwise"
     of_clients = [r for r in bad.asked if r.headers["user-agent"] != "laar-trial"]
     # On a busy machine Envoy may give up on the picker and decide alone.
-    without = sum(names.DECISION_ID not in answer.headers for answer, _ in answers)
+    without = sum(names.DECISION_ID not in answer.headers for answer in answers)
     failed = metric(runner, "laar_failed_attempts_total")
     assert len(of_clients) - without <= failed <= len(of_clients)
     assert sum(len(u.asked) for u in good) == 60
@@ -106,7 +94,7 @@ async def test_clients_do_not_notice_one_endpoint_that_resets_connections(gatewa
         lambda: "takes no requests" in problems.get(f"endpoint {bad.address}", ""),
         what="the endpoint among the problems",
     )
-    assert Counter(answer.status for answer, _ in answers) == {200: 40}
+    assert Counter(answer.status for answer in answers) == {200: 40}
 
 
 async def test_an_endpoint_that_redirects_to_a_login_attracts_no_requests(gateway, http):
@@ -160,7 +148,7 @@ async def test_an_endpoint_that_rejects_everything_is_soon_excluded(gateway, htt
 
     async def is_out():
         answers = await asyncio.gather(*(post(http, envoy, chat()) for _ in range(4)))
-        seen.update(answer.status for answer, _ in answers)
+        seen.update(answer.status for answer in answers)
         async with http.get(gateway.url("admin", "/fleet")) as answer:
             rows = (await answer.json())["fleet"]
         [row] = [row for row in rows if row["endpoint"] == bad.address]
@@ -169,7 +157,7 @@ async def test_an_endpoint_that_rejects_everything_is_soon_excluded(gateway, htt
     await eventually(is_out, what="the endpoint to be out")
     assert seen[status] <= 30
     answers = [await post(http, envoy, chat()) for _ in range(6)]
-    assert {answer.status for answer, _ in answers} == {200}
+    assert {answer.status for answer in answers} == {200}
 
 
 async def test_bad_requests_exclude_no_endpoint(gateway, http):
@@ -185,7 +173,7 @@ async def test_bad_requests_exclude_no_endpoint(gateway, http):
     envoy = await gateway.envoy("standalone")
     for _ in range(30):
         bad = [post(http, envoy, chat(bad=True)) for _ in range(8)]
-        *_, (good, _) = await asyncio.gather(*bad, post(http, envoy, chat()))
+        *_, good = await asyncio.gather(*bad, post(http, envoy, chat()))
         assert good.status == 200
     table, health = runner.picker.table, runner.picker.health
     states = [health.records.endpoints[table.slot(u.address)].breaker for u in upstreams]
@@ -200,13 +188,13 @@ async def test_a_model_without_a_reachable_endpoint_gets_a_503_with_its_name(gat
     runner = await gateway.picker()
     envoy = await gateway.envoy(shape)
     for _ in range(5):
-        answer, body = await post(http, envoy, chat("gone"))
+        answer = await post(http, envoy, chat(model="gone"))
         assert answer.status == 503
         assert answer.headers["retry-after"] == "1"
         assert answer.headers["x-laar-reason"] == "no-answer"
         assert answer.headers["content-type"] == "application/json"
-        assert "`gone`" in error(body)["message"]
-        assert error(body)["type"] == "service_unavailable_error"
+        assert "`gone`" in error(answer.body)["message"]
+        assert error(answer.body)["type"] == "service_unavailable_error"
     assert not other.asked
     assert metric(runner, 'laar_completions_total{cause="error",status="none"}') == 5
     await eventually(lambda: not runner.picker.table.in_flight.any(), what="release of everything")
@@ -226,8 +214,8 @@ async def test_if_all_endpoints_fail_the_client_gets_the_engines_error(
     gateway.members((only.address, "m"))
     await gateway.picker()
     envoy = await gateway.envoy(shape)
-    answer, body = await post(http, envoy, chat())
-    assert (answer.status, body) == (status, b'{"error": {"message": "engine"}}')
+    answer = await post(http, envoy, chat())
+    assert (answer.status, answer.body) == (status, b'{"error": {"message": "engine"}}')
     assert answer.headers["retry-after"] == "7"
     assert answer.headers["x-laar-reason"] == "laar"
     assert len(only.asked) == attempts
@@ -239,7 +227,7 @@ async def test_a_request_that_breaks_engines_breaks_at_most_three(gateway, http,
     gateway.members(*((endpoint.address, "m") for endpoint in fleet))
     await gateway.picker()
     envoy = await gateway.envoy(shape)
-    answer, _ = await post(http, envoy, chat())
+    answer = await post(http, envoy, chat())
     assert answer.status == 503
     assert sum(endpoint.requests for endpoint in fleet) == 3
 
@@ -270,7 +258,7 @@ async def test_a_silent_endpoint_is_abandoned_after_the_allowed_time(gateway, ht
     envoy = await gateway.envoy(shape, hurry)
     with hung:
         answers = await asyncio.gather(*(post(http, envoy, chat(stream=True)) for _ in range(8)))
-    assert Counter(answer.status for answer, _ in answers) == {200: 8}
+    assert Counter(answer.status for answer in answers) == {200: 8}
     assert len(good.asked) == 8
 
 
@@ -290,8 +278,8 @@ async def test_a_request_whose_answer_does_not_begin_is_hedged(gateway, http, sh
     body = chat(stream=stream, max_tokens=8)
     with hung:
         answers = await asyncio.gather(*(post(http, envoy, body) for _ in range(8)))
-    assert Counter(answer.status for answer, _ in answers) == {200: 8}
-    assert {answer.headers["x-laar-endpoint"] for answer, _ in answers} == {good.address}
+    assert Counter(answer.status for answer in answers) == {200: 8}
+    assert {answer.headers["x-laar-endpoint"] for answer in answers} == {good.address}
     assert len(good.asked) == 8
     assert metric(runner, "laar_failed_attempts_total") > 0, "the test shows nothing otherwise"
     await eventually(lambda: not runner.picker.table.in_flight.any(), what="release of everything")
@@ -313,8 +301,8 @@ async def test_a_slow_answer_is_used_if_it_begins_before_the_hedged_one(
     envoy = await gateway.envoy(shape, idle_timeout_s=1234.0)
     with hung:
         answers = await asyncio.gather(*(post(http, envoy, chat(stream=True)) for _ in range(6)))
-    assert {(answer.status, body) for answer, body in answers} == {(200, b'{"slow": true}')}
-    assert {answer.headers["x-laar-endpoint"] for answer, _ in answers} == {slow.address}
+    assert {(answer.status, answer.body) for answer in answers} == {(200, b'{"slow": true}')}
+    assert {answer.headers["x-laar-endpoint"] for answer in answers} == {slow.address}
     failed = f'laar_endpoint_failures_total{{endpoint="{slow.address}",kind="retried"}}'
     assert metric(runner, failed) == 0
     await eventually(lambda: not runner.picker.table.in_flight.any(), what="release of everything")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
-from io import BytesIO
-from typing import NamedTuple
 
 import aiohttp
 import orjson
@@ -15,33 +12,13 @@ import yaml
 
 from laar.envoy.options import MESSAGE_TIMEOUT_S
 from support import Answer, eventually, metric
+from support.clients import chat, post
 
 pytestmark = pytest.mark.envoy
 
 SHAPES = ["standalone", "full-duplex"]
 # One request fills an endpoint.
 ONE_AT_A_TIME = {"enabled": True, "max_requests": 1, "min_hold_s": 50}
-
-
-class Got(NamedTuple):
-    status: int
-    headers: Mapping[str, str]
-    body: dict[str, object]
-
-
-def chat(text="hello", **fields):
-    return orjson.dumps({"messages": [{"role": "user", "content": text}], "model": "m", **fields})
-
-
-async def post(http, envoy, body, **headers):
-    async with http.post(
-        envoy.url() + "/v1/chat/completions",
-        data=BytesIO(body),
-        headers={"content-type": "application/json", **headers},
-    ) as answer:
-        read = await answer.read()
-        is_json = answer.content_type == "application/json"  # Envoy's own answers are plain text
-        return Got(answer.status, answer.headers, orjson.loads(read) if read and is_json else {})
 
 
 def asked(upstream):
@@ -143,7 +120,7 @@ async def test_a_full_queue_gives_a_429_and_an_expired_wait_a_503(gateway, http,
         assert (late.status, late.headers["x-laar-reason"]) == (503, "rejected-ttl-expired")
         for answer in (full, late):
             assert int(answer.headers["retry-after"]) >= 1
-            assert answer.body["error"]["message"]
+            assert orjson.loads(answer.body)["error"]["message"]
         busy.done.set()
         assert (await busy.first).status == 200
         await nothing_left(busy.runner)

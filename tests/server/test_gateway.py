@@ -5,9 +5,7 @@ import contextlib
 import gzip
 import hashlib
 import threading
-from collections.abc import Mapping
 from io import BytesIO
-from typing import NamedTuple
 
 import aiohttp
 import orjson
@@ -15,6 +13,7 @@ import pytest
 
 from laar.envoy.options import MESSAGE_TIMEOUT_S
 from support import Answer, eventually
+from support.clients import post
 from support.grids import crossed
 
 pytestmark = pytest.mark.envoy
@@ -24,21 +23,6 @@ SHAPES = ["standalone", "gateway", "full-duplex"]
 
 def chat(model="auto", text="hello", **fields):
     return orjson.dumps({"messages": [{"role": "user", "content": text}], "model": model, **fields})
-
-
-class Got(NamedTuple):
-    """An answer, read to its end."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
-async def post(http, url, body, path="/v1/chat/completions", **headers):
-    async with http.post(
-        url + path, data=BytesIO(body), headers={"content-type": "application/json", **headers}
-    ) as answer:
-        return Got(answer.status, answer.headers, await answer.read())
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -53,7 +37,7 @@ async def test_the_picked_endpoint_is_reached_with_only_the_model_changed(gatewa
     )
     seen = set()
     for _ in range(4):
-        answer = await post(http, envoy.url(), body, **{"x-laar-policy": "round-robin"})
+        answer = await post(http, envoy, body, **{"x-laar-policy": "round-robin"})
         assert answer.status == 200
         model = answer.headers["x-laar-model"]
         endpoint = {"small": a, "large": b}[model]
@@ -109,7 +93,7 @@ async def test_a_wrong_answer_is_retried_on_another_model_until_all_are_tried(ga
     envoy = await gateway.envoy(shape)
     headers, models = {}, []
     for attempt in range(3):
-        answer = await post(http, envoy.url(), chat(), **headers)
+        answer = await post(http, envoy, chat(), **headers)
         models.append(answer.headers["x-laar-model"])
         assert answer.headers["x-laar-tried-models"] == ",".join(models)
         assert ("x-laar-exhausted" in answer.headers) is (attempt == 2)
@@ -126,10 +110,10 @@ async def test_long_bodies_arrive_whole_and_too_long_ones_get_a_413(gateway, htt
     envoy = await gateway.envoy(shape, max_body_bytes=12 << 20)
     for size in (400_000, 10_000_000):
         body = chat(text="x" * size)
-        assert (await post(http, envoy.url(), body)).status == 200
+        assert (await post(http, envoy, body)).status == 200
         received = upstream.asked[-1].body
         assert hashlib.sha256(received).digest() == hashlib.sha256(body).digest()
-    answer = await post(http, envoy.url(), chat(text="x" * (13 << 20)))
+    answer = await post(http, envoy, chat(text="x" * (13 << 20)))
     assert answer.status == 413
 
 
@@ -145,7 +129,7 @@ async def test_no_request_fails_when_the_picker_dies_while_serving(gateway, http
         for number in numbers:
             if number == stop_at:
                 await gateway.stop_picker()
-            answer = await post(http, envoy.url(), chat(text=f"{number}"))
+            answer = await post(http, envoy, chat(text=f"{number}"))
             statuses.append(answer.status)
             picked.append("x-laar-model" in answer.headers)
 
@@ -168,7 +152,7 @@ async def test_a_dead_endpoint_costs_a_retry_and_no_request(gateway, http):
     served = []
     for i in range(8):
         turn = {"x-laar-policy": "round-robin"}
-        answer = await post(http, envoy.url(), chat("m", text=f"question {i}"), **turn)
+        answer = await post(http, envoy, chat("m", text=f"question {i}"), **turn)
         assert answer.status == 200
         served.append(answer.headers["x-laar-endpoint"])
     assert set(served) == {b.address}
@@ -182,11 +166,11 @@ async def test_traffic_follows_the_endpoints_file_unless_it_is_invalid(gateway, 
     gateway.members((a.address, "m"))
     await gateway.picker()
     envoy = await gateway.envoy()
-    assert (await post(http, envoy.url(), chat("m"))).headers["x-upstream"] == a.address
+    assert (await post(http, envoy, chat("m"))).headers["x-upstream"] == a.address
     gateway.members((b.address, "m"))
 
     async def reaches_b():
-        return (await post(http, envoy.url(), chat("m"))).headers.get("x-upstream") == b.address
+        return (await post(http, envoy, chat("m"))).headers.get("x-upstream") == b.address
 
     await eventually(reaches_b, what="traffic to the new endpoint")
     gateway.endpoints_file.write_text("endpoints: [{address: nonsense}]")
@@ -201,9 +185,9 @@ async def test_a_forged_destination_reaches_no_other_endpoint(gateway, http):
     await gateway.picker()
     envoy = await gateway.envoy()
     forged = {"x-gateway-destination-endpoint": victim.address}
-    assert (await post(http, envoy.url(), chat(), **forged)).headers["x-upstream"] == a.address
+    assert (await post(http, envoy, chat(), **forged)).headers["x-upstream"] == a.address
     await gateway.stop_picker()
-    assert (await post(http, envoy.url(), chat(), **forged)).headers["x-upstream"] == a.address
+    assert (await post(http, envoy, chat(), **forged)).headers["x-upstream"] == a.address
     assert victim.asked == []
 
 
@@ -215,7 +199,7 @@ async def test_policy_reasons_are_shown(gateway, http):
     reasons = []
     for _ in range(2):
         answer = await post(
-            http, envoy.url(), chat(text="the same " * 200), **{"x-laar-policy": "llm-router"}
+            http, envoy, chat(text="the same " * 200), **{"x-laar-policy": "llm-router"}
         )
         reasons.append(answer.headers["x-laar-reason"])
     assert reasons == ["fallback-least-loaded", "longest-prefix"]
@@ -232,11 +216,11 @@ async def test_bodyless_and_opaque_requests_reach_an_endpoint(gateway, http, sha
         assert answer.headers["x-laar-reason"] == "opaque"
     data = bytes(range(256)) * 1000
     answer = await post(
-        http, envoy.url(), data, "/v1/audio/transcriptions", **{"content-type": "audio/wav"}
+        http, envoy, data, "/v1/audio/transcriptions", **{"content-type": "audio/wav"}
     )
     assert answer.status == 200
     assert upstream.asked[-1].body == data
-    answer = await post(http, envoy.url(), b'{"model":"m","prompt":"x"}', "/tokenize")
+    answer = await post(http, envoy, b'{"model":"m","prompt":"x"}', "/tokenize")
     assert answer.status == 200
 
 
@@ -259,7 +243,7 @@ async def test_a_bad_request_gets_a_clear_answer(gateway, http, shape, body, sta
     gateway.members((upstream.address, "m"))
     await gateway.picker()
     envoy = await gateway.envoy(shape)
-    answer = await post(http, envoy.url(), body)
+    answer = await post(http, envoy, body)
     assert answer.status == status
     error = orjson.loads(answer.body)["error"]
     assert (error["code"], error["reason"]) == (status, reason)
@@ -275,16 +259,16 @@ async def test_unusual_but_valid_requests_pass(gateway, http):
         b"[" * 100,
         b"]" * 100,
     )
-    assert (await post(http, envoy.url(), nested)).status == 200
+    assert (await post(http, envoy, nested)).status == 200
     for count in (70, 85, 88):  # Envoy's limit of 100 includes headers of its own and laar's
         many = {f"x-header-{i}": "v" for i in range(count)}
-        answer = await post(http, envoy.url(), chat(), **many)
+        answer = await post(http, envoy, chat(), **many)
         assert answer.status == 200
         assert answer.headers["x-laar-endpoint"] == upstream.address
     tried = {"x-laar-tried-models": "nobody," * 2000 + "\xe9"}
-    assert (await post(http, envoy.url(), chat(), **tried)).status == 200
+    assert (await post(http, envoy, chat(), **tried)).status == 200
     plain = {"content-type": "text/plain"}
-    assert (await post(http, envoy.url(), chat(), **plain)).status == 200
+    assert (await post(http, envoy, chat(), **plain)).status == 200
 
 
 async def test_a_thousand_headers_are_refused_by_envoy_without_harm(gateway, http):
@@ -297,7 +281,7 @@ async def test_a_thousand_headers_are_refused_by_envoy_without_harm(gateway, htt
         assert answer.status == 431
         assert answer.headers["x-laar-reason"] == "bad-request"
     assert upstream.asked == []
-    assert (await post(http, envoy.url(), chat())).status == 200
+    assert (await post(http, envoy, chat())).status == 200
 
 
 async def test_a_client_that_leaves_during_its_answer_leaves_nothing_reserved(gateway, http):
@@ -334,7 +318,7 @@ async def test_thousands_of_clients_that_leave_during_uploads_break_no_answer(ga
         yield b"data: [DONE]\n\n"
 
     upstream.script(Answer.sse(chunks()))
-    reading = asyncio.create_task(post(http, envoy.url(), chat(stream=True)))
+    reading = asyncio.create_task(post(http, envoy, chat(stream=True)))
     await eventually(lambda: len(upstream.asked) == 1, what="the request")
     address = envoy.url().removeprefix("http://").split(":")
     upload = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{"
@@ -362,11 +346,11 @@ async def test_only_the_top_level_model_of_an_answer_gets_the_clients_name(gatew
         yield tool[70:] % b'"m"'
 
     upstream.script(Answer(chunks=pieces()), Answer(body=b'{"model":"m"}'))
-    answer = await post(http, envoy.url(), chat(max_tokens=5), path="/v1/messages")
+    answer = await post(http, envoy, chat(max_tokens=5), path="/v1/messages")
     assert answer.body == tool % b'"auto"'
     unnamed = b'{"messages":[{"role":"user","content":"x"}]}'
     named = {"x-gateway-model-name-rewrite": "m"}
-    assert (await post(http, envoy.url(), unnamed, **named)).body == b'{"model":"m"}'
+    assert (await post(http, envoy, unnamed, **named)).body == b'{"model":"m"}'
     assert orjson.loads(upstream.asked[-1].body)["model"] == "m"
 
 
@@ -380,7 +364,7 @@ async def test_a_long_body_may_wait_until_others_have_been_read(gateway, http, s
     runner.processor.reader.submit(others_are_read.wait)
     try:
         body = chat("auto", "x" * (2 << 20))
-        asking = asyncio.create_task(post(http, envoy.url(), body))
+        asking = asyncio.create_task(post(http, envoy, body))
         await eventually(lambda: runner.picker.metrics.streams_open == 1, what="the request")
         await asyncio.sleep(MESSAGE_TIMEOUT_S + 0.7)
     finally:
@@ -436,7 +420,7 @@ async def test_an_envoy_under_load_drains_and_answers_all_forwarded_requests(gat
     async def client():
         with contextlib.suppress(aiohttp.ClientError):  # Envoy no longer listens
             while True:
-                answers.append(await post(http, envoy.url(), chat("m")))
+                answers.append(await post(http, envoy, chat("m")))
 
     clients = [asyncio.create_task(client()) for _ in range(20)]
     await eventually(lambda: len(answers) > 20, what="some answers")
@@ -454,7 +438,7 @@ async def test_garbage_and_endless_metrics_pages_do_no_harm(gateway, http):
     envoy = await gateway.envoy()
     problems = gateway.runner.picker.problems
     await eventually(lambda: any(k.startswith("scrape") for k in problems), what="the problem")
-    assert (await post(http, envoy.url(), chat("m"))).status == 200
+    assert (await post(http, envoy, chat("m"))).status == 200
 
 
 @pytest.mark.parametrize(
@@ -468,12 +452,12 @@ async def test_a_body_without_a_model_passes_if_all_endpoints_serve_the_same_one
     await gateway.picker()
     envoy = await gateway.envoy(shape)
     body = b'{%b"messages":[{"role":"user","content":"x"}]}' % member
-    answer = await post(http, envoy.url(), body)
+    answer = await post(http, envoy, body)
     assert (answer.status, answer.headers["x-laar-model"]) == (200, "m")
     assert upstream.asked[-1].body == body
     other = await gateway.upstream()
     gateway.members((upstream.address, "m", "auto"), (other.address, "other"))
     await eventually(lambda: len(gateway.runner.picker.table) == 2, what="the second endpoint")
-    answer = await post(http, envoy.url(), body)
+    answer = await post(http, envoy, body)
     assert answer.status == 400
     assert orjson.loads(answer.body)["error"]["reason"] == "no-model"

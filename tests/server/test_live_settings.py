@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from importlib.resources import files
-from io import BytesIO
 from pathlib import Path
 
 import orjson
@@ -24,19 +23,11 @@ from laar.settings import Settings, load
 from laar.settings.section import leaves
 from laar.telemetry.problems import Problems
 from support import eventually, free_port, metric
+from support.clients import chat, post
 from support.other_settings import OTHER, document
 
 PENDING, REFUSED = "laar_settings_pending_restart", "laar_settings_refused"
 CHANGES = "laar_settings_changes_total"
-
-
-async def post(http, url, model="m", **headers):
-    body = orjson.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}]})
-    headers = {"content-type": "application/json", **headers}
-    path = "/v1/chat/completions"
-    async with http.post(url + path, data=BytesIO(body), headers=headers) as answer:
-        await answer.read()
-        return answer
 
 
 async def config(gateway, http):
@@ -47,14 +38,14 @@ async def config(gateway, http):
 class Traffic:
     """Clients that send requests nonstop and keep every unsuccessful answer."""
 
-    def __init__(self, http, url, clients=4):
-        self._http, self._url = http, url
+    def __init__(self, http, envoy, clients=4):
+        self._http, self._envoy = http, envoy
         self.failures, self.answers = [], 0
         self._tasks = [asyncio.create_task(self._ask()) for _ in range(clients)]
 
     async def _ask(self):
         while True:
-            answer = await post(self._http, self._url)
+            answer = await post(self._http, self._envoy, chat())
             self.answers += 1
             if answer.status != 200:
                 self.failures.append(answer.status)
@@ -77,12 +68,12 @@ async def test_a_change_takes_effect_under_traffic_without_a_failed_request(gate
     gateway.members((a.address, "m", "small"), (b.address, "m", "large"))
     runner = await gateway.picker()
     envoy = await gateway.envoy(shape)
-    assert (await post(http, envoy.url(), model="fast")).status == 404
-    async with Traffic(http, envoy.url()) as traffic:
+    assert (await post(http, envoy, chat(model="fast"))).status == 404
+    async with Traffic(http, envoy) as traffic:
         await eventually(lambda: traffic.answers > 20, what="traffic")
         gateway.change(routing={"policy": "round-robin", "aliases": {"auto": [], "fast": ["m"]}})
         await eventually(lambda: metric(runner, CHANGES) == 1, what="the change")
-        assert (await post(http, envoy.url(), model="fast")).status == 200
+        assert (await post(http, envoy, chat(model="fast"))).status == 200
         now = traffic.answers
         await eventually(lambda: traffic.answers > now + 30, what="traffic after the change")
 
@@ -91,13 +82,13 @@ async def test_a_change_takes_effect_under_traffic_without_a_failed_request(gate
         gateway.change(routing={"mode": "shadow"})
 
         async def shadowed():
-            return (await post(http, envoy.url())).headers.get("x-laar-mode") == "shadow"
+            return (await post(http, envoy, chat())).headers.get("x-laar-mode") == "shadow"
 
         await eventually(shadowed, what="shadow")
         gateway.change(routing={"mode": "enforce"})
 
         async def enforced():
-            return "x-laar-endpoint" in (await post(http, envoy.url())).headers
+            return "x-laar-endpoint" in (await post(http, envoy, chat())).headers
 
         await eventually(enforced, what="enforcement again")
     assert traffic.failures == []

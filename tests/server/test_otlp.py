@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from test_gateway import chat, post
+from test_gateway import chat
 from watching import ask, settle, watched_picker
 
 from laar.errors import SettingError
@@ -18,6 +18,7 @@ from laar.server.runner import Runner
 from laar.settings import load
 from laar.telemetry import tracing
 from support import eventually, free_port
+from support.clients import post
 from support.collector import Collector, attributes
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -69,8 +70,8 @@ async def test_a_sampled_request_is_a_span_in_its_clients_trace(gateway, http, c
     envoy = await gateway.envoy(shape)
     secret = chat(text="the client's own words")
     for headers in ({}, {"traceparent": UNSAMPLED}, {"traceparent": "nonsense"}):
-        assert (await post(http, envoy.url(), secret, **headers)).status == 200
-    answer = await post(http, envoy.url(), secret, traceparent=SAMPLED, tracestate="a=b")
+        assert (await post(http, envoy, secret, **headers)).status == 200
+    answer = await post(http, envoy, secret, traceparent=SAMPLED, tracestate="a=b")
     decision_id = answer.headers["x-laar-decision-id"]
     url = gateway.url("admin", f"/decisions/{decision_id}")
     async with http.get(url) as found:
@@ -123,7 +124,7 @@ async def test_a_decision_joins_the_span_of_an_envoy_that_traces(gateway, http, 
     await gateway.picker(otlp={"traces": collector.url("traces")})
     envoy = await gateway.envoy(shape, trace_too)
     for headers in ({"traceparent": UNSAMPLED}, {"traceparent": SAMPLED}):
-        assert (await post(http, envoy.url(), chat(), **headers)).status == 200
+        assert (await post(http, envoy, chat(), **headers)).status == 200
     await gateway.stop_picker()
     await eventually(lambda: len(collector.of("envoy")) == 2, what="Envoy's spans")
     [decision] = collector.of("laar")
@@ -144,7 +145,7 @@ async def test_a_refused_request_is_a_span_with_an_error(gateway, http, collecto
     gateway.members((upstream.address, "m"))
     await gateway.picker(otlp={"traces": collector.url("traces")})
     envoy = await gateway.envoy()
-    answer = await post(http, envoy.url(), chat("unheard-of"), traceparent=SAMPLED)
+    answer = await post(http, envoy, chat("unheard-of"), traceparent=SAMPLED)
     assert answer.status == 404
     await gateway.stop_picker()
     [span] = collector.spans

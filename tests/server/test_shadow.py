@@ -1,26 +1,17 @@
 """`mode: shadow` with a real Envoy: Envoy balances, and the picker only compares."""
 
 import asyncio
-from io import BytesIO
 
 import orjson
 import pytest
 
 from laar.server.admin.metrics import metrics_page
 from support import eventually
+from support.clients import chat, post
 
 pytestmark = pytest.mark.envoy
 
 SHAPES = ["standalone", "full-duplex"]
-
-
-async def post(http, url, model="m", **headers):
-    body = orjson.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}]})
-    headers = {"content-type": "application/json", **headers}
-    path = "/v1/chat/completions"
-    async with http.post(url + path, data=BytesIO(body), headers=headers) as answer:
-        await answer.read()
-        return answer
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -31,7 +22,7 @@ async def test_in_shadow_envoy_chooses_and_the_picker_compares(gateway, http, sh
     envoy = await gateway.envoy(shape)
     served = {}
     for i in range(24):
-        answer = await post(http, envoy.url())
+        answer = await post(http, envoy, chat())
         assert answer.status == 200
         assert answer.headers["x-laar-mode"] == "shadow"
         assert "x-laar-endpoint" not in answer.headers
@@ -64,11 +55,9 @@ async def test_in_shadow_mode_requests_that_would_be_refused_pass(gateway, http,
     gateway.members((a.address, "small"))
     await gateway.picker(routing={"mode": "shadow"}, bodies={"max_body_bytes": 1024})
     envoy = await gateway.envoy(shape)
-    assert (await post(http, envoy.url(), model="nobody")).status == 200
-    path = "/v1/chat/completions"
+    assert (await post(http, envoy, chat(model="nobody"))).status == 200
     for body in (b'{"model":', b"x" * 300_000):
-        async with http.post(envoy.url() + path, data=BytesIO(body)) as answer:
-            assert answer.status == 200
+        assert (await post(http, envoy, body)).status == 200
         assert a.asked[-1].body == body
 
 
@@ -78,7 +67,7 @@ async def test_a_share_is_enforced_and_the_rest_is_in_shadow(gateway, http):
     await gateway.picker(routing={"enforce_share": 0.5})
     envoy = await gateway.envoy()
     answers = await asyncio.gather(
-        *(post(http, envoy.url(), **{"x-laar-session": f"s{i}"}) for i in range(40))
+        *(post(http, envoy, chat(), **{"x-laar-session": f"s{i}"}) for i in range(40))
     )
     shadowed = [answer.headers.get("x-laar-mode") == "shadow" for answer in answers]
     assert 8 < sum(shadowed) < 32

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import math
 import time
-from io import BytesIO
 
 import orjson
 import pytest
@@ -17,6 +16,7 @@ from test_blame import GOOD, SHAPES, chat
 from laar.core.membership import WAKE_LABEL, EndpointSpec, Way
 from laar.datalayer.asking import new_session, wake
 from support import eventually
+from support.clients import post
 from support.served import ServedEngine
 
 pytestmark = pytest.mark.envoy
@@ -82,13 +82,6 @@ async def fleet_of(gateway, *engines, labels):
     return runner
 
 
-async def post(http, envoy, body):
-    headers = {"content-type": "application/json"}
-    path = "/v1/chat/completions"
-    async with http.post(envoy.url() + path, data=BytesIO(body), headers=headers) as answer:
-        return answer.status, await answer.read()
-
-
 async def shown(http, gateway, path):
     async with http.get(gateway.url("admin", path)) as answer:
         return orjson.loads(await answer.read())
@@ -100,7 +93,7 @@ async def test_an_engine_is_woken_for_the_requests_that_need_it(gateway, http, s
     runner = await fleet_of(gateway, engine, labels={WAKE_LABEL: "true"})
     envoy = await gateway.envoy(shape)
     ended = await asyncio.gather(*(post(http, envoy, chat(f"prompt {n}")) for n in range(5)))
-    assert [status for status, _ in ended] == [200] * 5
+    assert [answer.status for answer in ended] == [200] * 5
     assert (engine.woken, engine.answered) == (1, 5)
     table = runner.picker.table
     await eventually(lambda: bool(engine.took_s <= table.wake_s[0] < 5.0), what="its page")
@@ -115,7 +108,7 @@ async def test_an_engine_stays_asleep_while_another_one_answers(gateway, http):
     await fleet_of(gateway, awake, asleep, labels={WAKE_LABEL: "true"})
     envoy = await gateway.envoy()
     ended = [await post(http, envoy, chat(f"prompt {n}")) for n in range(10)]
-    assert [status for status, _ in ended] == [200] * 10
+    assert [answer.status for answer in ended] == [200] * 10
     assert (awake.answered, asleep.woken) == (10, 0)
 
 
@@ -139,7 +132,7 @@ async def test_an_engine_is_woken_once_others_are_busy_for_longer_than_waking_it
             lambda: int(runner.picker.table.in_flight.sum()) == 30, what="all requests to be sent"
         )
     awake.busy.set()
-    assert [status for status, _ in await asyncio.gather(*asked)] == [200] * 30
+    assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * 30
     assert asleep.woken == (policy == "laar")
 
 
@@ -149,13 +142,13 @@ async def test_a_client_gets_the_error_that_all_engines_sleep(gateway, http, lab
     labels = {WAKE_LABEL: "true"} if labels is None else labels
     await fleet_of(gateway, engine, labels=labels)
     envoy = await gateway.envoy()
-    status, said = await post(http, envoy, chat("a prompt"))
+    status, _, said = await post(http, envoy, chat("a prompt"))
     assert (status, engine.woken) == (503, 0)
     assert b"asleep and must be woken" in said
     engine.awake.set()  # somebody woke it
 
     async def answers():
-        return (await post(http, envoy, chat("a prompt")))[0] == 200
+        return (await post(http, envoy, chat("a prompt"))).status == 200
 
     await eventually(answers, what="an answer")
 
@@ -185,17 +178,17 @@ async def test_an_engine_without_a_wake_up_path_gets_no_more_requests(gateway, h
     await eventually(lambda: source in problems, what="a problem")
     assert "POST /wake_up answers 404" in problems[source]
     for _ in range(3):
-        status, said = await post(http, envoy, chat("another prompt"))
+        status, _, said = await post(http, envoy, chat("another prompt"))
         assert (status, b"asleep and must be woken" in said) == (503, True)
     assert (asleep.asked, asleep.woken) == (1, 1)
     asleep.awake.set()  # somebody woke it
     assert (await waiting)[0] == 200
     await eventually(lambda: source not in problems, what="the end of the problem")
-    assert (await post(http, envoy, chat("a prompt")))[0] == 200
+    assert (await post(http, envoy, chat("a prompt"))).status == 200
     asleep.wake, asleep.wakes = 200, True  # restarted with a path to wake it
     asleep.awake.clear()
     await eventually(lambda: bool(runner.picker.table.asleep[0] > 0.0), what="its page")
-    assert (await post(http, envoy, chat("a prompt")))[0] == 200
+    assert (await post(http, envoy, chat("a prompt"))).status == 200
     assert asleep.woken == 2
 
 
