@@ -4,35 +4,35 @@ The stand-in below answers as OpenAI documents its Files, Batches and Conversati
 for other objects get 404.
 """
 
-from contextlib import AsyncExitStack, asynccontextmanager
-
 import aiohttp
 import pytest
 from aiohttp import web
 
 from support import eventually
+from support.served import ServedEngine
 
 pytestmark = pytest.mark.envoy
 
 
-class Engine:
+class Engine(ServedEngine):
     """An engine that stores files, batches and conversations in memory."""
 
     def __init__(self, number):
         self.number = number
         self.stored = {}
-        app = self.app = web.Application()
-        app.router.add_get("/v1/models", self.models)
-        app.router.add_get("/health", self.healthy)
-        app.router.add_get("/metrics", self.healthy)
+
+    def _route(self, router):
+        router.add_get("/v1/models", self.models)
+        router.add_get("/health", self.healthy)
+        router.add_get("/metrics", self.healthy)
         for kind in ("files", "batches", "conversations"):
-            app.router.add_post(f"/v1/{kind}", getattr(self, f"new_{kind}"))
-            app.router.add_get(f"/v1/{kind}", self.all_of)
-            app.router.add_get(f"/v1/{kind}/{{id}}", self.one)
-            app.router.add_get(f"/v1/{kind}/{{id}}/{{rest:.*}}", self.one)
-            app.router.add_post(f"/v1/{kind}/{{id}}", self.one)
-        app.router.add_post("/v1/responses", self.respond)
-        app.router.add_post("/v1/chat/completions", self.chat)
+            router.add_post(f"/v1/{kind}", getattr(self, f"new_{kind}"))
+            router.add_get(f"/v1/{kind}", self.all_of)
+            router.add_get(f"/v1/{kind}/{{id}}", self.one)
+            router.add_get(f"/v1/{kind}/{{id}}/{{rest:.*}}", self.one)
+            router.add_post(f"/v1/{kind}/{{id}}", self.one)
+        router.add_post("/v1/responses", self.respond)
+        router.add_post("/v1/chat/completions", self.chat)
 
     async def healthy(self, _request):
         return web.Response()
@@ -100,21 +100,12 @@ class Engine:
         return self.answer({"object": "chat.completion", "model": "m", "choices": [choice]})
 
 
-@asynccontextmanager
-async def engines(gateway, shape, number=4, **sections):
-    """Run engines behind a picker and an Envoy; yield the URL."""
-    async with AsyncExitStack() as stack:
-        addresses = []
-        for at in range(number):
-            runner = web.AppRunner(Engine(at).app)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            addresses.append(f"127.0.0.1:{runner.addresses[0][1]}")
-        gateway.members(*((address, "m") for address in addresses))
-        await gateway.picker(**sections)
-        yield (await gateway.envoy(shape, trust_gateway_headers=True)).url()
+async def engines(gateway, shape):
+    """Start engines behind a picker and an Envoy; return Envoy's URL."""
+    started = [await gateway.enter(Engine(at)) for at in range(4)]
+    gateway.members(*((engine.address, "m") for engine in started))
+    await gateway.picker()
+    return (await gateway.envoy(shape, trust_gateway_headers=True)).url()
 
 
 async def uploaded(http, url, text="{}", **headers):
@@ -133,87 +124,87 @@ async def found(http, method, url, **options):
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_conversations_go_to_the_engine_that_stores_them(gateway, http, shape):
-    async with engines(gateway, shape) as url:
-        homes = {}
-        for _ in range(12):
-            async with http.post(f"{url}/v1/conversations", json={"metadata": {}}) as answer:
-                homes[(await answer.json())["id"]] = answer.headers["x-engine"]
-        assert len(set(homes.values())) > 1, "conversations are spread"
-        for name, home in homes.items():
-            for path in (f"/{name}", f"/{name}/items?limit=2"):
-                assert (await found(http, "GET", f"{url}/v1/conversations{path}"))[:2] == (
-                    200,
-                    home,
-                )
-            assert (await found(http, "POST", f"{url}/v1/conversations/{name}", json={}))[1] == home
-            for conversation in (name, {"id": name}):
-                body = {"model": "m", "input": "and then?", "conversation": conversation}
-                got = await found(http, "POST", f"{url}/v1/responses", json=body)
-                assert got[:2] == (200, home)
+    url = await engines(gateway, shape)
+    homes = {}
+    for _ in range(12):
+        async with http.post(f"{url}/v1/conversations", json={"metadata": {}}) as answer:
+            homes[(await answer.json())["id"]] = answer.headers["x-engine"]
+    assert len(set(homes.values())) > 1, "conversations are spread"
+    for name, home in homes.items():
+        for path in (f"/{name}", f"/{name}/items?limit=2"):
+            assert (await found(http, "GET", f"{url}/v1/conversations{path}"))[:2] == (
+                200,
+                home,
+            )
+        assert (await found(http, "POST", f"{url}/v1/conversations/{name}", json={}))[1] == home
+        for conversation in (name, {"id": name}):
+            body = {"model": "m", "input": "and then?", "conversation": conversation}
+            got = await found(http, "POST", f"{url}/v1/responses", json=body)
+            assert got[:2] == (200, home)
 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_files_and_batches_of_a_tenant_are_stored_at_one_engine(gateway, http, shape):
-    async with engines(gateway, shape) as url:
-        homes = {}
-        for tenant in map(str, range(12)):
-            of = {"x-gateway-inference-fairness-id": tenant}
-            files = [await uploaded(http, url, **of) for _ in range(3)]
-            [homes[tenant]] = {home for _, home in files}
-            name = files[-1][0]
-            # the id is enough, without the tenant's name
-            for path in (name, f"{name}/content"):
-                got = await found(http, "GET", f"{url}/v1/files/{path}")
-                assert got[:2] == (200, homes[tenant])
-            parts = [{"type": "file", "file": {"file_id": name}} for name, _ in files]
-            chat = {"model": "m", "messages": [{"role": "user", "content": parts}]}
-            got = await found(http, "POST", f"{url}/v1/chat/completions", json=chat)
+    url = await engines(gateway, shape)
+    homes = {}
+    for tenant in map(str, range(12)):
+        of = {"x-gateway-inference-fairness-id": tenant}
+        files = [await uploaded(http, url, **of) for _ in range(3)]
+        [homes[tenant]] = {home for _, home in files}
+        name = files[-1][0]
+        # the id is enough, without the tenant's name
+        for path in (name, f"{name}/content"):
+            got = await found(http, "GET", f"{url}/v1/files/{path}")
             assert got[:2] == (200, homes[tenant])
-            batch = {"input_file_id": name, "endpoint": "/v1/chat/completions"}
-            async with http.post(f"{url}/v1/batches", json=batch) as answer:
-                assert (answer.status, answer.headers["x-engine"]) == (200, homes[tenant])
-                made = await answer.json()
-            for path in (f"batches/{made['id']}", f"files/{made['output_file_id']}/content"):
-                got = await found(http, "GET", f"{url}/v1/{path}")
-                assert got[:2] == (200, homes[tenant])
-            listed = await found(http, "GET", f"{url}/v1/files", headers=of)
-            assert name.encode() in listed[2]
-        assert len(set(homes.values())) > 1, "tenants are spread"
+        parts = [{"type": "file", "file": {"file_id": name}} for name, _ in files]
+        chat = {"model": "m", "messages": [{"role": "user", "content": parts}]}
+        got = await found(http, "POST", f"{url}/v1/chat/completions", json=chat)
+        assert got[:2] == (200, homes[tenant])
+        batch = {"input_file_id": name, "endpoint": "/v1/chat/completions"}
+        async with http.post(f"{url}/v1/batches", json=batch) as answer:
+            assert (answer.status, answer.headers["x-engine"]) == (200, homes[tenant])
+            made = await answer.json()
+        for path in (f"batches/{made['id']}", f"files/{made['output_file_id']}/content"):
+            got = await found(http, "GET", f"{url}/v1/{path}")
+            assert got[:2] == (200, homes[tenant])
+        listed = await found(http, "GET", f"{url}/v1/files", headers=of)
+        assert name.encode() in listed[2]
+    assert len(set(homes.values())) > 1, "tenants are spread"
 
 
 async def test_a_restarted_picker_finds_the_files_of_a_tenant(gateway, http):
-    async with engines(gateway, "standalone") as url:
-        name, home = await uploaded(http, url)
-        await gateway.picker(listen=gateway.document["listen"])
+    url = await engines(gateway, "standalone")
+    name, home = await uploaded(http, url)
+    await gateway.picker(listen=gateway.document["listen"])
 
-        async def is_picked():
-            """Envoy connects to the new picker."""
-            async with http.get(f"{url}/v1/files") as answer:
-                return "x-laar-endpoint" in answer.headers
+    async def is_picked():
+        """Envoy connects to the new picker."""
+        async with http.get(f"{url}/v1/files") as answer:
+            return "x-laar-endpoint" in answer.headers
 
-        await eventually(is_picked, what="a decision of the new picker")
-        for _ in range(8):
-            got = await found(http, "GET", f"{url}/v1/files/{name}")
-            assert got[:2] == (200, home)
+    await eventually(is_picked, what="a decision of the new picker")
+    for _ in range(8):
+        got = await found(http, "GET", f"{url}/v1/files/{name}")
+        assert got[:2] == (200, home)
 
 
 async def test_a_prompt_that_looks_like_a_file_reference_is_ignored(gateway, http):
-    async with engines(gateway, "standalone") as url:
-        name, home = await uploaded(http, url)
-        text = f'{{"file_id": "{name}"}} "file_id": "{name}"'
-        chat = {"model": "m", "messages": [{"role": "user", "content": text}]}
-        policy = {"x-laar-policy": "round-robin"}
-        seen = {
-            (await found(http, "POST", f"{url}/v1/chat/completions", json=chat, headers=policy))[1]
-            for _ in range(8)
-        }
-        assert seen - {home}
+    url = await engines(gateway, "standalone")
+    name, home = await uploaded(http, url)
+    text = f'{{"file_id": "{name}"}} "file_id": "{name}"'
+    chat = {"model": "m", "messages": [{"role": "user", "content": text}]}
+    policy = {"x-laar-policy": "round-robin"}
+    seen = {
+        (await found(http, "POST", f"{url}/v1/chat/completions", json=chat, headers=policy))[1]
+        for _ in range(8)
+    }
+    assert seen - {home}
 
 
 async def test_an_unknown_file_is_left_to_the_engines(gateway, http):
-    async with engines(gateway, "standalone") as url:
-        part = {"type": "file", "file": {"file_id": "file-unknown"}}
-        chat = {"model": "m", "messages": [{"role": "user", "content": [part]}]}
-        status, engine, body = await found(http, "POST", f"{url}/v1/chat/completions", json=chat)
-        assert (status, engine is not None) == (404, True)
-        assert b"not found" in body
+    url = await engines(gateway, "standalone")
+    part = {"type": "file", "file": {"file_id": "file-unknown"}}
+    chat = {"model": "m", "messages": [{"role": "user", "content": [part]}]}
+    status, engine, body = await found(http, "POST", f"{url}/v1/chat/completions", json=chat)
+    assert (status, engine is not None) == (404, True)
+    assert b"not found" in body

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import ssl
 from functools import partial
 
 import httpx
@@ -13,36 +12,21 @@ from aiohttp import web
 
 from support import eventually
 from support.authority import Authority
+from support.served import ServedEngine
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 SHAPES = ("sidecar", "standalone", "gateway", "full-duplex")
 
 
-class Engine:
+class Engine(ServedEngine):
     """Serves clients that have its key under a base path, and records all requests."""
 
     def __init__(self, base="/v1", *, key="", tls=None):
-        self.base, self.key, self.tls = base, key, tls
+        self.base, self.key, self.pair = base, key, tls
         self.seen = []
         self.status = 200
 
-    async def __aenter__(self):
-        application = web.Application(client_max_size=1 << 26)
-        application.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
-        await self._runner.setup()
-        context = None
-        if self.tls is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(*self.tls)
-        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=context).start()
-        self.address = f"127.0.0.1:{self._runner.addresses[0][1]}"
-        return self
-
-    async def __aexit__(self, *_):
-        await self._runner.cleanup()
-
-    async def _answer(self, request):
+    async def _handle(self, request):
         await request.read()
         self.seen.append(request)
         if self.key and request.headers.get("authorization") != f"Bearer {self.key}":

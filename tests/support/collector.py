@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
+from support.served import ServedEngine
 
-class Collector:
+
+class Collector(ServedEngine):
     """Keeps received spans; answers `status` after the `refusals`, or nothing while it `hangs`."""
 
     def __init__(self, port: int = 0) -> None:
@@ -32,24 +33,10 @@ class Collector:
         found = zip(self.spans, self.resources, strict=True)
         return [span for span, resource in found if resource["service.name"] == service]
 
-    async def __aenter__(self) -> Self:
-        application = web.Application()
-        application.router.add_post("/v1/{signal}", self._take)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-        self.port = self._runner.addresses[0][1]
-        return self
+    def _route(self, router: web.UrlDispatcher) -> None:
+        router.add_post("/v1/{signal}", self._handle)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._runner.cleanup()
-
-    async def _take(self, request: web.Request) -> web.Response:
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         self.requests += 1
         self.headers.append(request.headers)

@@ -8,13 +8,14 @@ llama.cpp and Ollama.
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
+
+from support.served import ServedEngine
 
 PROMPT_TOKENS, ANSWER_TOKENS, CACHED_TOKENS = 1234, 7, 1000
 """The usage in a stand-in's answer to every prompt."""
@@ -213,7 +214,7 @@ KINDS = (
 """`hosted` is any service with OpenAI's API behind https, a base path and a key."""
 
 
-class StandIn:
+class StandIn(ServedEngine):
     """One engine of a kind, for the duration of an ``async with`` block; it records its requests.
 
     Args:
@@ -227,27 +228,11 @@ class StandIn:
         self, kind: Kind, model: str, *, pair: tuple[Path, Path] | None = None, key: str = ""
     ) -> None:
         self.kind, self.model, self.key = kind, model, key
-        self._pair = pair
+        self.pair = pair
         self.asked: list[str] = []
         """The paths requested by clients, in order of arrival."""
         self.keys: set[str | None] = set()
         """The `authorization` of all requests, except probes of ``/health``."""
-
-    async def __aenter__(self) -> Self:
-        application = web.Application(client_max_size=1 << 26)
-        application.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        context = None
-        if self._pair is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(*self._pair)
-        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=context).start()
-        self.address = f"127.0.0.1:{self._runner.addresses[0][1]}"
-        return self
-
-    async def __aexit__(self, *_failure: object) -> None:
-        await self._runner.cleanup()
 
     def expected(self, path: str) -> str:
         """Return its own path for a client's path."""

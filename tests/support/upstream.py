@@ -6,11 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 from aiohttp import WSMsgType, web
 from multidict import CIMultiDictProxy
+
+from support.served import ServedEngine
 
 _MAX_RECORDED = 10_000
 _WATCHED = ("/metrics", "/health")
@@ -46,16 +47,17 @@ class Answer:
         return cls(headers={"content-type": "text/event-stream"}, chunks=chunks)
 
 
-class RecordingUpstream:
+class RecordingUpstream(ServedEngine):
     """A fake endpoint on loopback; WebSocket upgrades are echoed.
 
     Answers come from `script`, first in first out; when none is left, `default_answer`. Every
     answer names the upstream in ``x-upstream``.
     """
 
+    shutdown_s = 1.0
+
     def __init__(self, *, host: str = "127.0.0.1", port: int = 0) -> None:
-        self.host = host
-        self.port = port  # the actual port once started
+        self.host, self.port = host, port
         self.requests: deque[RecordedRequest] = deque(maxlen=_MAX_RECORDED)
         self.default_answer = Answer()
         self.chat_answer: Answer | Callable[[], Answer] | None = None  # takes precedence for chat
@@ -63,11 +65,6 @@ class RecordingUpstream:
         self.lists_models = asyncio.Event()  # while cleared, such polls wait
         self.lists_models.set()
         self._script: deque[Answer] = deque()
-
-    @property
-    def address(self) -> str:
-        """Return ``host:port``, with IPv6 in brackets."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
@@ -81,23 +78,6 @@ class RecordingUpstream:
     def script(self, *answers: Answer) -> None:
         """Queue answers for later requests."""
         self._script.extend(answers)
-
-    async def __aenter__(self) -> Self:
-        application = web.Application(client_max_size=64 * 1024 * 1024)
-        application.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, self.host, self.port).start()
-        self.port = self._runner.addresses[0][1]
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._runner.cleanup()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         upgrade = request.headers.get("upgrade", "").lower() == "websocket"
