@@ -13,6 +13,7 @@ from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from laar.server.runner import Runner
 from laar.settings import load
+from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 from support import RecordingUpstream, free_port
 from support.bootstraps import be_patient, rendered
 
@@ -50,6 +51,13 @@ class Gateway:
 
     async def upstream(self, host="127.0.0.1", port=0):
         return await self.enter(RecordingUpstream(host=host, port=port))
+
+    async def simulated(self, **settings):
+        """Start a simulated engine of the model `m`."""
+        endpoint = SimulatedEndpoint(EndpointSettings(model="m", **settings))
+        await endpoint.start()
+        self._stack.push_async_callback(endpoint.stop)
+        return endpoint
 
     def members(self, *endpoints):
         """Write the endpoints file; each endpoint is a tuple of address and models."""

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 import yaml
 
-from laar_lab.sim.endpoint import EndpointSettings, KvEventSettings, SimulatedEndpoint
+from laar_lab.sim.endpoint import KvEventSettings
 from support import eventually, metric
 
 pytestmark = pytest.mark.envoy
@@ -73,25 +73,20 @@ def fleet(gateway, http, monkeypatch):
 
 
 @pytest.fixture
-async def engine():
-    settings = EndpointSettings(
-        model="m",
+async def engine(gateway):
+    return await gateway.simulated(
         time_scale=0.001,
         allow_fault_header=True,
         num_blocks=128,
         kv_events=KvEventSettings(endpoint="tcp://127.0.0.1:*"),
     )
-    endpoint = SimulatedEndpoint(settings)
-    await endpoint.start()
-    yield endpoint
-    await endpoint.stop()
 
 
 async def test_events_show_that_an_engine_lost_its_cache(fleet, engine, http):
     async with http.get(engine.url + "/kv_event_sources") as answer:
         (source,) = await answer.json()
     labels = {"laar.dev/kv-events": source["endpoint"]}
-    address = engine.url.removeprefix("http://")
+    address = engine.address
     prompts = iter(range(100, 10_000))
 
     async def prefill(**headers):
@@ -136,7 +131,7 @@ async def test_the_orders_of_an_endpoint_are_forgotten_when_it_leaves(fleet, gat
 
 async def test_the_index_is_no_larger_than_the_engines_caches(fleet, engine):
     """The cache has 128 blocks of 16 tokens: 8 KB of prompts, or 20 documents of 0.4 KB."""
-    address = engine.url.removeprefix("http://")
+    address = engine.address
     there = await fleet({"address": address, "model": "m"})
 
     async def known():
@@ -152,7 +147,7 @@ async def test_the_index_is_no_larger_than_the_engines_caches(fleet, engine):
 
 async def test_orders_are_forgotten_when_other_prompts_fill_the_cache(fleet, engine):
     """The cache holds 8 KB of prompts; the prompt with the order takes 2 KB."""
-    there = await fleet({"address": engine.url.removeprefix("http://"), "model": "m"})
+    there = await fleet({"address": engine.address, "model": "m"})
     await there.learned()
     numbers = iter(range(10_000))
 

@@ -1,7 +1,6 @@
 """The caches of engines that publish events are tracked exactly, through a real Envoy."""
 
 import itertools
-from contextlib import AsyncExitStack, asynccontextmanager
 
 import orjson
 import pytest
@@ -11,7 +10,7 @@ pytest.importorskip("zmq")
 
 from laar.core.request import Api, Request
 from laar.protocol.openai import read_body
-from laar_lab.sim.endpoint import EndpointSettings, KvEventSettings, SimulatedEndpoint
+from laar_lab.sim.endpoint import KvEventSettings
 from support import eventually
 
 pytestmark = pytest.mark.envoy
@@ -34,73 +33,67 @@ async def post(http, url, body, **headers):
         return (await answer.json())["usage"], answer.headers
 
 
-@asynccontextmanager
 async def followed_engine(gateway, http):
-    """Yield the URLs of Envoy and of an engine that publishes events, and the believed share."""
-    async with AsyncExitStack() as stack:
-        events = KvEventSettings(endpoint="tcp://127.0.0.1:*", replay_endpoint="tcp://127.0.0.1:*")
-        engine = SimulatedEndpoint(
-            EndpointSettings(model="m", time_scale=0.001, num_blocks=250, kv_events=events)
-        )
-        await engine.start()
-        stack.push_async_callback(engine.stop)
-        direct = engine.url
-        async with http.get(f"{direct}/kv_event_sources") as answer:
-            (source,) = await answer.json()
-        entry = {
-            "address": direct.removeprefix("http://"),
-            "model": "m",
-            "labels": {
-                "laar.dev/kv-events": source["endpoint"],
-                "laar.dev/kv-events-replay": source["replay_endpoint"],
-            },
-        }
-        gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": [entry]}))
-        runner = await gateway.picker()
-        url = (await gateway.envoy()).url()
+    """Return the URLs of Envoy and of an engine that publishes events, and the believed share."""
+    events = KvEventSettings(endpoint="tcp://127.0.0.1:*", replay_endpoint="tcp://127.0.0.1:*")
+    engine = await gateway.simulated(time_scale=0.001, num_blocks=250, kv_events=events)
+    direct = engine.url
+    async with http.get(f"{direct}/kv_event_sources") as answer:
+        (source,) = await answer.json()
+    entry = {
+        "address": engine.address,
+        "model": "m",
+        "labels": {
+            "laar.dev/kv-events": source["endpoint"],
+            "laar.dev/kv-events-replay": source["replay_endpoint"],
+        },
+    }
+    gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": [entry]}))
+    runner = await gateway.picker()
+    url = (await gateway.envoy()).url()
 
-        def believed(body):
-            read = read_body(Api.CHAT, body)
-            request = Request(id="r", api=Api.CHAT, model="m", spans=read.spans, chars=read.chars)
-            decision = runner.picker.director.preview(request, 0.0)
-            return 1.0 - decision.uncached_tokens / decision.tokens
+    def believed(body):
+        read = read_body(Api.CHAT, body)
+        request = Request(id="r", api=Api.CHAT, model="m", spans=read.spans, chars=read.chars)
+        decision = runner.picker.director.preview(request, 0.0)
+        return 1.0 - decision.uncached_tokens / decision.tokens
 
-        fresh = itertools.count(100)
+    fresh = itertools.count(100)
 
-        async def followed():
-            """Ask until events arrive: those published before the picker listens are lost."""
-            await post(http, url, chat(story(next(fresh), 30)))
-            return runner.picker.prefixes.blocks_held.size("m")
+    async def followed():
+        """Ask until events arrive: those published before the picker listens are lost."""
+        await post(http, url, chat(story(next(fresh), 30)))
+        return runner.picker.prefixes.blocks_held.size("m")
 
-        await eventually(followed, what="the first event")
-        yield url, direct, believed
+    await eventually(followed, what="the first event")
+    return url, direct, believed
 
 
 async def test_a_cache_is_estimated_from_its_events(gateway, http):
-    async with followed_engine(gateway, http) as (url, direct, believed):
-        bodies = [chat(story(number)) for number in range(2)]
-        for body in bodies:
-            await post(http, url, body)
-        assert all(believed(body) > 0.9 for body in bodies)
+    url, direct, believed = await followed_engine(gateway, http)
+    bodies = [chat(story(number)) for number in range(2)]
+    for body in bodies:
+        await post(http, url, body)
+    assert all(believed(body) > 0.9 for body in bodies)
 
-        before = believed(bodies[0])
-        await post(http, direct, chat(story(10, 700)))  # bypasses the picker, and evicts a part
-        await eventually(lambda: believed(bodies[0]) < before, what="the eviction to be noticed")
-        share = believed(bodies[0])
-        found, _ = await post(http, direct, bodies[0])
-        assert 0.1 < share < 0.9
-        assert found["prompt_tokens_details"]["cached_tokens"] == pytest.approx(
-            share * found["prompt_tokens"], abs=32
-        )
+    before = believed(bodies[0])
+    await post(http, direct, chat(story(10, 700)))  # bypasses the picker, and evicts a part
+    await eventually(lambda: believed(bodies[0]) < before, what="the eviction to be noticed")
+    share = believed(bodies[0])
+    found, _ = await post(http, direct, bodies[0])
+    assert 0.1 < share < 0.9
+    assert found["prompt_tokens_details"]["cached_tokens"] == pytest.approx(
+        share * found["prompt_tokens"], abs=32
+    )
 
 
 async def test_a_client_cannot_claim_blocks_of_another_prompt(gateway, http):
     """A client could name one of its own decisions as its session, to claim that one's blocks."""
-    async with followed_engine(gateway, http) as (url, direct, believed):
-        shared, other = chat(story(1, 1200)), chat(story(2, 1200))
-        await post(http, url, shared)
-        _, answered = await post(http, url, shared)  # cached, so its events name no blocks
-        claimed = {"x-session-id": answered["x-laar-decision-id"]}
-        await post(http, direct, other, **claimed)
-        await post(http, direct, chat(story(3, 1200)))  # evicts the shared prompt
-        await eventually(lambda: believed(shared) < 0.9, what="the eviction to be noticed")
+    url, direct, believed = await followed_engine(gateway, http)
+    shared, other = chat(story(1, 1200)), chat(story(2, 1200))
+    await post(http, url, shared)
+    _, answered = await post(http, url, shared)  # cached, so its events name no blocks
+    claimed = {"x-session-id": answered["x-laar-decision-id"]}
+    await post(http, direct, other, **claimed)
+    await post(http, direct, chat(story(3, 1200)))  # evicts the shared prompt
+    await eventually(lambda: believed(shared) < 0.9, what="the eviction to be noticed")

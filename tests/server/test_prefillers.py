@@ -1,14 +1,12 @@
 """Disaggregated prefill with a real Envoy: the sidecar's header names the prefiller."""
 
 import asyncio
-from contextlib import AsyncExitStack
 from io import BytesIO
 
 import orjson
 import pytest
 
 from laar.core.membership import ROLE_LABEL
-from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 from support import Answer, RecordingUpstream, eventually
 
 pytestmark = pytest.mark.envoy
@@ -114,35 +112,26 @@ async def test_no_client_is_used_to_try_a_failed_prefiller_again(gateway, http, 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_simulated_endpoints_play_both_roles(gateway, http, shape):
-    async with AsyncExitStack() as stack:
-        found = []
-        for _ in range(3):
-            endpoint = SimulatedEndpoint(EndpointSettings(model="m", time_scale=0.001))
-            await endpoint.start()
-            stack.push_async_callback(endpoint.stop)
-            found.append(endpoint)
-        p, d, e = found
-        write(gateway, **{p.address: "prefill", d.address: "decode", e.address: "decode"})
-        runner = await gateway.picker(routing={"apart": "always"})
-        url = (await gateway.envoy(shape)).url()
-        for n in range(6):
-            body = {**chat(f"{n}. {'a long story ' * 100}"), "max_tokens": 7, "stream": n % 2 == 0}
-            answer = await ask(http, url, body)
-            assert answer.status == 200
-            assert answer.headers["x-sim-endpoint"] in (d.address, e.address)
-        made = [
-            endpoint.serving.metrics.page(endpoint.serving.driver.reported) for endpoint in found
-        ]
-        assert number(made[0], b"vllm:generation_tokens_total") == 6.0
-        assert sum(number(page, b"vllm:generation_tokens_total") for page in made[1:]) == 42.0
-        assert number(made[0], b"vllm:request_success_total") == 6.0
-        page = await fetched(http, gateway.url("admin", "/metrics"))
-        assert b'laar_prefills_apart_total{model="m"} 6.0' in page
-        decision = answer.headers["x-laar-decision-id"]
-        shown = orjson.loads(await fetched(http, gateway.url("admin", f"/decisions/{decision}")))
-        assert shown["prefiller"] == p.address
-        assert f"{p.address} prefills the prompt" in shown["sentence"]
-        await eventually(lambda: not runner.picker.table.in_flight.any())
+    p, d, e = found = [await gateway.simulated(time_scale=0.001) for _ in range(3)]
+    write(gateway, **{p.address: "prefill", d.address: "decode", e.address: "decode"})
+    runner = await gateway.picker(routing={"apart": "always"})
+    url = (await gateway.envoy(shape)).url()
+    for n in range(6):
+        body = {**chat(f"{n}. {'a long story ' * 100}"), "max_tokens": 7, "stream": n % 2 == 0}
+        answer = await ask(http, url, body)
+        assert answer.status == 200
+        assert answer.headers["x-sim-endpoint"] in (d.address, e.address)
+    made = [endpoint.serving.metrics.page(endpoint.serving.driver.reported) for endpoint in found]
+    assert number(made[0], b"vllm:generation_tokens_total") == 6.0
+    assert sum(number(page, b"vllm:generation_tokens_total") for page in made[1:]) == 42.0
+    assert number(made[0], b"vllm:request_success_total") == 6.0
+    page = await fetched(http, gateway.url("admin", "/metrics"))
+    assert b'laar_prefills_apart_total{model="m"} 6.0' in page
+    decision = answer.headers["x-laar-decision-id"]
+    shown = orjson.loads(await fetched(http, gateway.url("admin", f"/decisions/{decision}")))
+    assert shown["prefiller"] == p.address
+    assert f"{p.address} prefills the prompt" in shown["sentence"]
+    await eventually(lambda: not runner.picker.table.in_flight.any())
 
 
 async def fetched(http, url):

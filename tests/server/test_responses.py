@@ -1,11 +1,7 @@
 """Conversations stored by engines, with a real Envoy and simulated endpoints."""
 
-from contextlib import AsyncExitStack, asynccontextmanager
-
 import orjson
 import pytest
-
-from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 
 pytestmark = pytest.mark.envoy
 
@@ -24,19 +20,12 @@ async def asked(http, url, text, **fields):
     return orjson.loads(events[-1])["response"]["id"], where
 
 
-@asynccontextmanager
 async def three_engines(gateway, shape, **settings):
-    """Start three endpoints behind a picker and an Envoy; yield Envoy's URL."""
-    async with AsyncExitStack() as stack:
-        addresses = []
-        for _ in range(3):
-            endpoint = SimulatedEndpoint(EndpointSettings(model="m", **settings))
-            await endpoint.start()
-            stack.push_async_callback(endpoint.stop)
-            addresses.append(endpoint.url.removeprefix("http://"))
-        gateway.members(*((address, "m") for address in addresses))
-        await gateway.picker()
-        yield (await gateway.envoy(shape)).url()
+    """Start three endpoints behind a picker and an Envoy; return Envoy's URL."""
+    started = [await gateway.simulated(**settings) for _ in range(3)]
+    gateway.members(*((endpoint.address, "m") for endpoint in started))
+    await gateway.picker()
+    return (await gateway.envoy(shape)).url()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -44,40 +33,38 @@ async def three_engines(gateway, shape, **settings):
 async def test_conversations_continue_at_the_endpoint_that_stores_them(
     gateway, http, shape, stream
 ):
-    async with three_engines(gateway, shape, time_scale=0.001) as url:
-        begun = [await asked(http, url, f"story {n}", stream=stream) for n in range(6)]
-        assert len({where for _, where in begun}) > 1
-        for name, where in begun:
-            async with http.get(f"{url}/v1/responses/{name}") as answer:
-                assert answer.status == 200
-                assert answer.headers["x-sim-endpoint"] == where
-            for _ in range(3):
-                name, again = await asked(
-                    http, url, "go on", previous_response_id=name, stream=stream
-                )
-                assert again == where
-        async with http.get(f"{url}/v1/responses/resp_never") as answer:
-            assert answer.status == 404
-            assert answer.headers["x-laar-reason"] == "unknown-response"
+    url = await three_engines(gateway, shape, time_scale=0.001)
+    begun = [await asked(http, url, f"story {n}", stream=stream) for n in range(6)]
+    assert len({where for _, where in begun}) > 1
+    for name, where in begun:
+        async with http.get(f"{url}/v1/responses/{name}") as answer:
+            assert answer.status == 200
+            assert answer.headers["x-sim-endpoint"] == where
+        for _ in range(3):
+            name, again = await asked(http, url, "go on", previous_response_id=name, stream=stream)
+            assert again == where
+    async with http.get(f"{url}/v1/responses/resp_never") as answer:
+        assert answer.status == 404
+        assert answer.headers["x-laar-reason"] == "unknown-response"
 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_an_answer_is_fetched_while_it_streams(gateway, http, shape):
-    async with three_engines(gateway, shape) as url:
-        body = {"model": "m", "input": "a story", "max_output_tokens": 5000, "stream": True}
-        async with http.post(f"{url}/v1/responses", json=body) as answer:
-            begun = await answer.content.readuntil(b"\n\n")
-            name = orjson.loads(begun.partition(b"data: ")[2])["response"]["id"]
-            async with http.get(f"{url}/v1/responses/{name}") as fetched:
-                assert fetched.status == 200, await fetched.read()
-                assert fetched.headers["x-sim-endpoint"] == answer.headers["x-sim-endpoint"]
-            assert not answer.content.at_eof()
+    url = await three_engines(gateway, shape)
+    body = {"model": "m", "input": "a story", "max_output_tokens": 5000, "stream": True}
+    async with http.post(f"{url}/v1/responses", json=body) as answer:
+        begun = await answer.content.readuntil(b"\n\n")
+        name = orjson.loads(begun.partition(b"data: ")[2])["response"]["id"]
+        async with http.get(f"{url}/v1/responses/{name}") as fetched:
+            assert fetched.status == 200, await fetched.read()
+            assert fetched.headers["x-sim-endpoint"] == answer.headers["x-sim-endpoint"]
+        assert not answer.content.at_eof()
 
 
 async def test_posts_below_responses_do_not_continue_an_answer(gateway, http):
-    async with three_engines(gateway, "standalone") as url:
-        for name in ("render", "input_tokens"):
-            body = {"model": "m", "input": "hi"}
-            async with http.post(f"{url}/v1/responses/{name}", json=body) as answer:
-                assert answer.headers["x-laar-endpoint"]
-                assert answer.status == 405  # from the simulated endpoint, which lacks this path
+    url = await three_engines(gateway, "standalone")
+    for name in ("render", "input_tokens"):
+        body = {"model": "m", "input": "hi"}
+        async with http.post(f"{url}/v1/responses/{name}", json=body) as answer:
+            assert answer.headers["x-laar-endpoint"]
+            assert answer.status == 405  # from the simulated endpoint, which lacks this path
