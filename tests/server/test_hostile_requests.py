@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import threading
-from io import BytesIO
 
 import orjson
 import pytest
@@ -15,6 +14,7 @@ from laar.core.membership import POOL_LABEL
 from laar.server import envoy_file
 from laar.server.extproc import exchange
 from support import Answer, eventually
+from support.clients import post
 from support.served import ServedEngine
 
 pytestmark = pytest.mark.envoy
@@ -26,11 +26,6 @@ HEAD = b"POST %s HTTP/1.1\r\nhost: a\r\nconnection: close\r\n" % PATH.encode()
 
 def chat(model="auto", text="hello"):
     return orjson.dumps({"messages": [{"role": "user", "content": text}], "model": model})
-
-
-async def post(http, envoy, body, **headers):
-    async with http.post(envoy.url() + PATH, data=BytesIO(body), headers=headers) as answer:
-        return answer.status, answer.headers, await answer.read()
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""The gate completes every future, and keeps nothing for clients that have left."""
+"""Flow control completes every future, and keeps nothing for clients that have left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ END = Completion(status=200, cause="complete", latency_s=0.0)
 
 
 class Door:
-    """A gate in front of one endpoint, which takes one request at a time."""
+    """Flow control of one endpoint, which takes one request at a time."""
 
     def __init__(self, clock=None, **limits):
         self._clock = clock or asyncio.get_running_loop().time
@@ -33,7 +33,7 @@ class Door:
         self.director, self.admission = picker.director, picker.admission
         self.outcomes = []
         picker.waited = self.outcomes.append
-        self.gate = FlowControl(picker, self.admission)
+        self.flow = FlowControl(picker, self.admission)
 
     def ask(self, number, tenant=""):
         asked = Request(
@@ -42,12 +42,12 @@ class Door:
         return asyncio.create_task(self._answer(asked))
 
     async def _answer(self, asked):
-        answer = self.gate.ask(asked, self._clock())
+        answer = self.flow.ask(asked, self._clock())
         return await answer.outcome() if isinstance(answer, Waiting) else (answer, 0.0)
 
     def end(self, decision):
         self.director.settle(decision, END)
-        self.gate.ended(decision)
+        self.flow.ended(decision)
 
     def left(self):
         queue, table = self.admission.queue, self.director.table
@@ -114,11 +114,11 @@ async def test_a_constantly_changing_fleet_does_not_delay_requests_it_can_serve(
 
     async def change():
         while True:
-            door.gate.endpoints_changed(known=True)
+            door.flow.endpoints_changed(known=True)
             await asyncio.sleep(0.01)
 
     for number in range(2):
-        door.gate.endpoints_changed(known=False)
+        door.flow.endpoints_changed(known=False)
         held = door.ask(number)
         await eventually(lambda: door.admission.queue.waiting == 1, what="the request to wait")
         changing = asyncio.create_task(change())
@@ -163,7 +163,7 @@ async def test_a_drain_releases_all_waiting_requests_however_many():
     await door.ask(0)
     held = [door.ask(1 + at) for at in range(200)]
     await eventually(lambda: door.admission.queue.waiting == 200, what="all requests to wait")
-    door.gate.drain()
+    door.flow.drain()
     for task in (*held, door.ask(201)):
         decision, _waited_s = await task
         assert decision.address == "127.0.0.1:9"
