@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import re
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from math import isnan
 
 import pytest
@@ -42,6 +42,8 @@ async def serving(routes):
         value = routes.get(request.path)
         if value is None:
             raise web.HTTPNotFound
+        if isinstance(value, web.Response):
+            return value
         return web.Response(text=value) if isinstance(value, str) else web.json_response(value)
 
     application = web.Application()
@@ -158,6 +160,45 @@ async def test_an_unrelated_page_at_the_picker_or_envoy_port_is_a_finding(tmp_pa
             picker=f"http://{address}",
         )
     assert set(found) == {("picker", Level.ERROR), ("Envoy", Level.ERROR)}
+
+
+@pytest.mark.parametrize(
+    "routes",
+    [
+        {"/readyz": web.Response(status=503, body=b"\xff<html>" * 999)},
+        {"/readyz": "ready", "/fleet": {"about": {}, "fleet": []}, "/decisions": {"decisions": []}},
+        {"/config_dump": {"configs": 5}},
+        {"/config_dump": {"static_resources": {"listeners": [7]}}},
+    ],
+)
+async def test_pages_of_an_unknown_form_are_a_finding(tmp_path, routes):
+    given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
+    place = "picker" if "/readyz" in routes else "envoy"
+    async with serving(routes) as address:
+        found, _ = await examine(given, **{place: f"http://{address}"})
+    assert {(where.lower(), level) for where, level in found} == {(place, Level.ERROR)}
+    assert all(len(finding.what) < 300 for finding in found.values())
+
+
+async def test_an_endless_page_is_cut_off(tmp_path):
+    sent_bytes = 0
+
+    async def endless(request):
+        nonlocal sent_bytes
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        with suppress(ConnectionError):
+            while True:
+                await answer.write(b" " * (1 << 20))
+                sent_bytes += 1 << 20
+        return answer
+
+    application = web.Application()
+    application.router.add_get("/v1/models", endless)
+    async with TestServer(application) as server:
+        address = f"{server.host}:{server.port}"
+        await examine(settings(tmp_path, (address, "m", {"metrics_url": ""})))
+    assert sent_bytes < 64 << 20
 
 
 FLEET = {
@@ -289,11 +330,11 @@ def test_findings_are_printed_worst_first_with_the_remedy_below():
         console,
         [
             Finding(level=Level.OK, where="a", what="fine"),
-            Finding(level=Level.ERROR, where="b [x]", what="bad", remedy="set x: true"),
+            Finding(level=Level.ERROR, where="b [x]", what="\x1b[2Jbad", remedy="set x: true"),
         ],
     )
     assert console.export_text().splitlines() == [
-        "error   b [x]: bad",
+        "error   b [x]:  [2Jbad",
         "        -> set x: true",
         "ok      a: fine",
     ]
