@@ -381,6 +381,34 @@ def test_with_envoy_its_file_and_its_endpoints_are_checked(tmp_path: Path) -> No
     assert "Envoy refuses the bootstrap" in said
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "static_resources: [7]",
+        "static_resources: {clusters: {path_config_source: {path: 7}}}",
+        "node: {id: 2026-01-01, metadata: {1: a}}",
+    ],
+)
+def test_an_envoy_yaml_of_another_form_is_a_fault(tmp_path: Path, text: str) -> None:
+    try:
+        find_binary()
+    except SettingError as error:
+        pytest.skip(f"no Envoy: {error}")
+    for made in (False, True):  # the endpoints file
+        (tmp_path / "laar.yaml").write_text(
+            "endpoints: [{address: '127.0.0.1:1', model: m}]\nenvoy: {eds_file: run/e.json}\n"
+        )
+        (tmp_path / "envoy.yaml").write_text(f"admin: {{profile_path: 5}}\n{text}\n")
+        if made:
+            (tmp_path / "run").mkdir()
+            (tmp_path / "run" / "e.json").write_text("{}")
+        done = CliRunner().invoke(
+            app, ["check", "--with-envoy", "--no-ports", "-c", str(tmp_path / "laar.yaml")]
+        )
+        assert done.exit_code == 2, done.exception
+        assert "envoy" in done.stderr.lower()
+
+
 SHIPPED = sorted((Path(__file__).parents[2] / "deploy/overlays").glob("*/laar.yaml"))
 
 

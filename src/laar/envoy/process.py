@@ -259,5 +259,5 @@ class EnvoyProcess:
 
 def _write(bootstrap: Mapping[str, object], directory: Path) -> Path:
     path = directory / "bootstrap.json"
-    path.write_bytes(orjson.dumps(bootstrap))
+    path.write_bytes(orjson.dumps(bootstrap, option=orjson.OPT_NON_STR_KEYS))
     return path
