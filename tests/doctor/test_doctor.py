@@ -464,8 +464,13 @@ async def test_explain_reports_that_a_port_is_not_the_admin_port(answer):
     assert str(caught.value) == f"http://127.0.0.1:{port}/explain: {remedy}"
 
 
-def printed(shown, width=MIN_TABLE_WIDTH):
-    console = Console(width=width, record=True, file=io.StringIO())
+async def test_explain_reports_that_a_host_name_cannot_exist():
+    with pytest.raises(LaarError, match="not the admin port of a picker"):
+        await explain_live("http://a..b:9090", b"{}", {}, None)
+
+
+def printed(shown):
+    console = Console(width=MIN_TABLE_WIDTH, record=True, file=io.StringIO())
     show_explanation(console, shown)
     return console.export_text()
 

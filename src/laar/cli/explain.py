@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from laar.settings import Settings
 
 _TIMEOUT_S = 30.0
+_MAX_BYTES = 64 << 20
 _ESTIMATES = {
     "P": "{probability:.2f}",
     "n": "{evidence:.0f}",
@@ -149,6 +150,8 @@ async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> d
     import aiohttp
     import orjson
 
+    from laar.datalayer.fetching import read_capped
+
     if token:
         more["headers"] = {**more.get("headers", {}), "authorization": f"Bearer {token}"}
     try:
@@ -156,11 +159,11 @@ async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> d
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as http,
             http.request(method, url, **more) as got,
         ):
-            answer = orjson.loads(await got.read())
+            answer = orjson.loads(await read_capped(got.content, _MAX_BYTES))
             status = got.status
     except (aiohttp.ClientConnectorError, TimeoutError) as error:
         raise LaarError(f"{url}: no picker's admin port answers there ({error})") from None
-    except (aiohttp.ClientError, orjson.JSONDecodeError):
+    except (aiohttp.ClientError, ValueError):  # ValueError: not JSON, or not a host's name
         status, answer = 0, None
     if not isinstance(answer, dict) or (status != 200 and "error" not in answer):
         raise LaarError(f"{url}: not the admin port of a picker (listen.admin, 9090 by default)")
