@@ -18,8 +18,6 @@ _WITHOUT: tuple[tuple[str, str, Callable[[Settings], bool]], ...] = (
     ("health.", "health.enabled", lambda s: s.health.breaker.enabled),
     ("tuner.", "tuner.enabled", lambda s: s.tuner.enabled),
     ("prefix.max_bytes", "prefix.enabled", lambda s: s.prefix.enabled),
-    ("accuracy.half_life_s", "accuracy.online", lambda s: s.accuracy.online),
-    ("accuracy.cap_per_hour", "accuracy.online", lambda s: s.accuracy.online),
     ("share.username", "share.url", lambda s: s.share.url is not None),
     ("share.password_file", "share.url", lambda s: s.share.url is not None),
     # The store keeps the snapshots.
