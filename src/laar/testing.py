@@ -158,7 +158,7 @@ def _mixed(n: int, seed: int, **changed: Any) -> View:
         "seed": seed,
         "now": 100.0,
     }
-    return make_view(n, **{**given, **changed})
+    return make_view(n, **(given | changed))
 
 
 _THOUSAND = "a thousand endpoints"

@@ -94,11 +94,8 @@ class Doctor:
     picker: str | None
     token: str | None = None
     key: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
-        self._served: _Names = {}
-        self._fails_open = False
+    _served: _Names = field(default_factory=dict, init=False)
+    _fails_open: bool = field(default=False, init=False)
 
     async def examine(self) -> list[Finding]:
         """Check everything; return the findings on endpoints, picker and Envoy, in order."""
@@ -157,8 +154,9 @@ class Doctor:
         if ready is None:
             remedy = "start it (`laar serve -c ...`), or give its listen.admin with --picker"
             return [error(where, "its admin port does not answer", remedy)]
-        about = _shown(await _get(http, f"{url}/fleet", self._headers))
-        recent = _shown(await _get(http, f"{url}/decisions?limit={_DECISIONS}", self._headers))
+        headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
+        about = _shown(await _get(http, f"{url}/fleet", headers))
+        recent = _shown(await _get(http, f"{url}/decisions?limit={_DECISIONS}", headers))
         found = []
         if ready.status != 200:
             why = ready.body.decode(errors="replace").strip()[:_MAX_SHOWN_CHARS]

@@ -60,23 +60,25 @@ def configuration(document: Json) -> Json:
     """Convert a config dump, in place, to the form of a bootstrap; return a bootstrap unchanged."""
     if "configs" not in document:
         return document
-    found: Json = {"listeners": [], "clusters": [], "routes": []}
-    bootstrap: Json = {}
-    for part in document["configs"]:
-        kind = str(part.get("@type", ""))
-        if kind.endswith("BootstrapConfigDump"):
-            bootstrap = part.get("bootstrap", {})
-        for entry in part.get("dynamic_listeners", ()):
-            found["listeners"].append(entry.get("active_state", {}).get("listener", {}))
-        for entry in part.get("dynamic_active_clusters", ()):
-            found["clusters"].append(entry.get("cluster", {}))
-        for entry in part.get("dynamic_route_configs", ()):
-            found["routes"].append(entry.get("route_config", {}))
+    parts: list[Json] = document["configs"]
+    dumps = (part for part in parts if str(part.get("@type", "")).endswith("BootstrapConfigDump"))
+    bootstrap: Json = next(dumps, {}).get("bootstrap", {})
     static = bootstrap.setdefault("static_resources", {})
-    for name in ("listeners", "clusters"):
-        static[name] = [*static.get(name, ()), *found[name]]
-    bootstrap["_routes"] = found["routes"]
+    for name, *path in (
+        ("listeners", "dynamic_listeners", "active_state", "listener"),
+        ("clusters", "dynamic_active_clusters", "cluster"),
+    ):
+        static[name] = [*static.get(name, ()), *_received(parts, *path)]
+    bootstrap["_routes"] = _received(parts, "dynamic_route_configs", "route_config")
     return bootstrap
+
+
+def _received(parts: Iterable[Json], kind: str, *path: str) -> list[Json]:
+    """Return the objects of a kind that Envoy received by xDS."""
+    found = [entry for part in parts for entry in part.get(kind, ())]
+    for key in path:
+        found = [entry.get(key, {}) for entry in found]
+    return found
 
 
 def envoy_findings(config: Json, options: BootstrapOptions) -> list[Finding]:

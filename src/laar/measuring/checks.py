@@ -55,9 +55,7 @@ def decide(spec: CheckSpec, answer: str) -> bool:
 
 def _is_near(answer: str, number: float, tolerance: float) -> bool:
     found = _NUMBER.findall(answer[-_NUMBER_CHARS:])
-    if not found:
-        return False
-    return abs(float(found[-1].replace(",", "")) - number) <= tolerance
+    return bool(found) and abs(float(found[-1].replace(",", "")) - number) <= tolerance
 
 
 def _is_json(answer: str, value: JsonValue) -> bool:

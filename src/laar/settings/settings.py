@@ -74,13 +74,9 @@ class Settings(Section):
         return part(StreamSettings, *sections)
 
     @model_validator(mode="after")
-    def _has_endpoints(self) -> Settings:
+    def _has_endpoints_and_tunes_what_it_serves(self) -> Settings:
         if not (self.endpoints or self.endpoints_file or self.kubernetes):
             raise ValueError("no endpoints: give `endpoints`, `endpoints_file` or `kubernetes`")
-        return self
-
-    @model_validator(mode="after")
-    def _tunes_what_it_serves(self) -> Settings:
         if self.tuner.enabled and self.routing.director.policy != "laar":
             raise ValueError(
                 "tuner.enabled: only the policy `laar` is tuned, and routing.policy is "
