@@ -88,6 +88,24 @@ def test_an_address_without_a_scheme_is_rejected_as_base_url(tmp_path, monkeypat
     assert (ended.exit_code, "write http://localhost:1" in ended.output) == (2, True)
 
 
+@pytest.mark.parametrize("command", ["explain", "context"])
+async def test_the_answer_of_a_picker_of_another_version_ends_the_command(tmp_path, command):
+    async def answer(_request):
+        return web.json_response({"candidates": [{}]})
+
+    site = web.Application()
+    site.router.add_route("*", "/{path:.*}", answer)
+    (tmp_path / "request.json").write_text("{}")
+    words = {
+        "explain": ["explain", str(tmp_path / "request.json")],
+        "context": ["context", "advise"],
+    }
+    async with TestServer(site) as server:
+        arguments = [*words[command], "--url", f"127.0.0.1:{server.port}"]
+        ended = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+    assert (ended.exit_code, "must be laar" in ended.output) == (2, True), ended.output
+
+
 @pytest.mark.parametrize("write", ["{}", "http://{}", "http://{}/"])
 async def test_an_admin_port_may_be_given_as_an_address_without_a_scheme(tmp_path, write):
     """Users copy the address from the log or a browser."""

@@ -8,8 +8,10 @@ readings.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,8 +42,6 @@ _TERMS = {
     "risk s": "{risk_s:.3f}",
     "cost s": "{cost_s:.3f}",
 }
-_SCORE = {"score": "{score:.3g}"}
-_HEALTH = {"answers P": "{answers:.2f}", "slow s": "{slow_s:.3f}"}
 """Number columns, with the format of a candidate's fields."""
 
 
@@ -88,7 +88,8 @@ def explain(
     if as_json:
         typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
     else:
-        show_explanation(Console(width=max(Console().width, MIN_TABLE_WIDTH)), shown)
+        with nullcontext() if url is None else same_version(url):
+            show_explanation(Console(width=max(Console().width, MIN_TABLE_WIDTH)), shown)
 
 
 def read_headers(lines: list[str]) -> dict[str, str]:
@@ -175,15 +176,31 @@ async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> d
     return answer
 
 
+@contextmanager
+def same_version(url: str) -> Iterator[None]:
+    """Report an answer without the expected fields, which may be that of another version.
+
+    Raises:
+        LaarError: while the answer was read, an error occurred.
+    """
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as fault:
+        raise LaarError(
+            f"{url}: its answer can't be shown ({type(fault).__name__}: {fault}): the picker must "
+            f"be laar {version('laar')}, like this command; --json prints it as it is"
+        ) from None
+
+
 def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
     """Print a decision's record as text."""
     from rich.table import Table
 
     say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
     rows = shown["candidates"]
-    columns = _ESTIMATES | (_TERMS if "cost_s" in rows[0] else _SCORE)
+    columns = _ESTIMATES | (_TERMS if "cost_s" in rows[0] else {"score": "{score:.3g}"})
     if any(row.get("answers", 1.0) < 1.0 or row.get("slow_s", 0.0) > 0.0 for row in rows):
-        columns |= _HEALTH
+        columns |= {"answers P": "{answers:.2f}", "slow s": "{slow_s:.3f}"}
     table = Table(box=None, header_style="dim")
     for name in ("#", "endpoint", "model", *columns):
         text = name in ("endpoint", "model")

@@ -7,18 +7,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from laar.datalayer.files import read_file
 from laar.errors import LaarError, SettingError, install
-
-_Handler = Callable[[int, FrameType | None], object]
 
 ConfigFile = Annotated[
     Path, typer.Option("--config", "-c", help="Settings file.", show_default=True)
@@ -94,7 +91,7 @@ def handle_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers: dict[signal.Signals, _Handler] = {signal.SIGINT: signal.default_int_handler}
+    handlers: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler}
     handlers[signal.SIGTERM] = lambda *_: signal.raise_signal(signal.SIGINT)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it
         handlers[signal.SIGHUP] = handlers[signal.SIGTERM]
