@@ -330,7 +330,8 @@ def _check_masks(make: Callable[[], Extension]) -> None:
         room = draw.random(6) < 0.4
         room[draw.integers(6)] = True
         request = Request(id=str(i), api=Api.CHAT, model="model", spans=(f"{i % 3}",), chars=400)
-        decision = director.decide(request, 100.0 + i, lambda view: room[view.slots])  # noqa: B023 - called at once
+        # The director calls it at once, while `room` is this round's.
+        decision = director.decide(request, 100.0 + i, lambda v: room[v.slots])  # noqa: B023
         assert room[decision.slot], f"slot {decision.slot} was chosen; only {room} may be"
         assert not director.degraded, f"it fails in the director: {dict(director.degraded)}"
 
