@@ -39,6 +39,14 @@ def test_an_unreadable_token_file_ends_the_command(tmp_path, monkeypatch, name, 
     assert (ended.exit_code, f"laar: {name}: {why}" in ended.output) == (2, True), ended.output
 
 
+@pytest.mark.parametrize(("key", "why"), [(None, "is not set"), ("a\r\nb: c", "line break")])
+def test_a_key_that_cannot_be_sent_is_reported(tmp_path, monkeypatch, key, why):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "laar.yaml").write_text("endpoints: [{address: '127.0.0.1:1', models: [m]}]")
+    ended = CliRunner(env={"KEY": key}).invoke(app, ["doctor", "--key-env", "KEY"])
+    assert (ended.exit_code, why in ended.output) == (2, True), ended.output
+
+
 def test_the_demo_requires_at_least_one_concurrent_question():
     ended = CliRunner().invoke(app, ["up", "--requests", "3", "--concurrency", "0"])
     assert (ended.exit_code, "--concurrency" in ended.output) == (2, True)

@@ -151,11 +151,12 @@ def key_headers(key_variable: str | None) -> Mapping[str, str]:
     """Return the header with the API key in an environment variable; empty if no name is given.
 
     Raises:
-        SettingError: the variable is not set.
+        SettingError: the variable is not set, or its value can't be sent in a header.
     """
     if key_variable is None:
         return {}
-    key = os.environ.get(key_variable)
-    if not key:
-        raise SettingError(f"--key-env: the environment variable {key_variable} is not set")
+    key = os.environ.get(key_variable, "")
+    if not key or not key.isprintable():
+        why = "contains control characters, such as a line break" if key else "is not set"
+        raise SettingError(f"--key-env: the environment variable {key_variable} {why}")
     return {"authorization": f"Bearer {key}"}
