@@ -23,7 +23,7 @@ import numpy as np
 
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable, Floats, Mask
+from laar.core.endpoints import EndpointTable, Floats
 from laar.core.interfaces import Filter, Picker, Scorer, View
 from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
@@ -158,7 +158,7 @@ def _mixed(n: int, seed: int, **changed: Any) -> View:
         "seed": seed,
         "now": 100.0,
     }
-    return make_view(n, **{**given, **changed})
+    return make_view(n, **(given | changed))
 
 
 _THOUSAND = "a thousand endpoints"
@@ -252,7 +252,7 @@ def _check_results(make: Callable[[], Extension], situation: str) -> None:
         count = len(view.slots)
         shape = np.shape(result)
         assert shape == (count,), f"has the shape {shape} for {count} candidates"
-        if isinstance(extension, Policy) or hasattr(extension, "score"):
+        if hasattr(extension, "score"):  # a scorer or a policy
             _check_scores(result)
         elif hasattr(extension, "order"):
             _check_order(result, view)
@@ -298,9 +298,8 @@ def _values(view: View) -> dict[str, Any]:
     """Return copies of everything an extension may read."""
     kept = ("terms", "reason", "faults", "rng", "table", "weights", "engines")
     found = {f.name: getattr(view, f.name) for f in fields(view) if f.name not in kept}
-    columns = {f"table.{name}": value for name, value in vars(view.table).items()}
-    arrays = {name: value for name, value in columns.items() if isinstance(value, np.ndarray)}
-    return copy.deepcopy({**found, **arrays})
+    columns = {f"table.{n}": v for n, v in vars(view.table).items() if isinstance(v, np.ndarray)}
+    return copy.deepcopy(found | columns)
 
 
 def _check_symmetry(make: Callable[[], Extension]) -> None:
@@ -331,13 +330,10 @@ def _check_masks(make: Callable[[], Extension]) -> None:
         room = draw.random(6) < 0.4
         room[draw.integers(6)] = True
         request = Request(id=str(i), api=Api.CHAT, model="model", spans=(f"{i % 3}",), chars=400)
-        decision = director.decide(request, 100.0 + i, partial(_room, room))
+        # The director calls it at once, while `room` is this round's.
+        decision = director.decide(request, 100.0 + i, lambda v: room[v.slots])  # noqa: B023
         assert room[decision.slot], f"slot {decision.slot} was chosen; only {room} may be"
         assert not director.degraded, f"it fails in the director: {dict(director.degraded)}"
-
-
-def _room(room: Mask, view: View) -> Mask:
-    return room[view.slots]
 
 
 def _as_policy(extension: Any) -> Policy:

@@ -39,6 +39,14 @@ def test_an_unreadable_token_file_ends_the_command(tmp_path, monkeypatch, name, 
     assert (ended.exit_code, f"laar: {name}: {why}" in ended.output) == (2, True), ended.output
 
 
+@pytest.mark.parametrize(("key", "why"), [(None, "is not set"), ("a\r\nb: c", "line break")])
+def test_a_key_that_cannot_be_sent_is_reported(tmp_path, monkeypatch, key, why):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "laar.yaml").write_text("endpoints: [{address: '127.0.0.1:1', models: [m]}]")
+    ended = CliRunner(env={"KEY": key}).invoke(app, ["doctor", "--key-env", "KEY"])
+    assert (ended.exit_code, why in ended.output) == (2, True), ended.output
+
+
 def test_the_demo_requires_at_least_one_concurrent_question():
     ended = CliRunner().invoke(app, ["up", "--requests", "3", "--concurrency", "0"])
     assert (ended.exit_code, "--concurrency" in ended.output) == (2, True)
@@ -86,6 +94,24 @@ def test_an_address_without_a_scheme_is_rejected_as_base_url(tmp_path, monkeypat
     (tmp_path / "t").write_text(json.dumps(question))
     ended = CliRunner().invoke(app, command)
     assert (ended.exit_code, "write http://localhost:1" in ended.output) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["explain", "context"])
+async def test_the_answer_of_a_picker_of_another_version_ends_the_command(tmp_path, command):
+    async def answer(_request):
+        return web.json_response({"candidates": [{}]})
+
+    site = web.Application()
+    site.router.add_route("*", "/{path:.*}", answer)
+    (tmp_path / "request.json").write_text("{}")
+    words = {
+        "explain": ["explain", str(tmp_path / "request.json")],
+        "context": ["context", "advise"],
+    }
+    async with TestServer(site) as server:
+        arguments = [*words[command], "--url", f"127.0.0.1:{server.port}"]
+        ended = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+    assert (ended.exit_code, "must be laar" in ended.output) == (2, True), ended.output
 
 
 @pytest.mark.parametrize("write", ["{}", "http://{}", "http://{}/"])

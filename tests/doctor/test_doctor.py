@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import re
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from math import isnan
 
 import pytest
@@ -42,18 +42,14 @@ async def serving(routes):
         value = routes.get(request.path)
         if value is None:
             raise web.HTTPNotFound
+        if isinstance(value, web.Response):
+            return value
         return web.Response(text=value) if isinstance(value, str) else web.json_response(value)
 
     application = web.Application()
     application.router.add_get("/{path:.*}", answer)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with TestServer(application) as server:
+        yield f"127.0.0.1:{server.port}"
 
 
 def endpoint(*models, page=PAGE):
@@ -148,16 +144,51 @@ async def test_a_missing_picker_and_a_missing_envoy_are_findings(tmp_path):
     assert set(found) == {("picker", Level.ERROR), ("Envoy", Level.ERROR)}
 
 
-async def test_an_unrelated_page_at_the_picker_or_envoy_port_is_a_finding(tmp_path):
-    given = settings(tmp_path, ("10.0.0.1:1", "m", {"metrics_url": ""}))
-    paths = ("/readyz", "/fleet", "/decisions", "/config_dump")
-    async with serving(dict.fromkeys(paths, "<html>log in</html>")) as address:
-        found, _ = await examine(
-            given.model_copy(update={"endpoints": ()}),
-            envoy=f"http://{address}",
-            picker=f"http://{address}",
-        )
-    assert set(found) == {("picker", Level.ERROR), ("Envoy", Level.ERROR)}
+@pytest.mark.parametrize(
+    ("routes", "what"),
+    [
+        (dict.fromkeys(("/readyz", "/fleet", "/decisions"), "<html>"), "does not show its fleet"),
+        (
+            {"/readyz": web.Response(status=503, body=b"\xff<html>" * 999)},
+            "does not show its fleet",
+        ),
+        (
+            {"/readyz": "", "/fleet": {"about": {}, "fleet": []}, "/decisions": {"decisions": []}},
+            "pages can't be read",
+        ),
+        ({"/config_dump": "<html>log in</html>"}, "does not show a configuration"),
+        ({"/config_dump": {"configs": 5}}, "pages can't be read"),
+        ({"/config_dump": {"static_resources": {"listeners": [7]}}}, "pages can't be read"),
+    ],
+)
+async def test_pages_of_an_unknown_form_are_a_finding(tmp_path, routes, what):
+    given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
+    place = "picker" if "/readyz" in routes else "envoy"
+    async with serving(routes) as address:
+        found, _ = await examine(given, **{place: f"http://{address}"})
+    assert {(where.lower(), level) for where, level in found} == {(place, Level.ERROR)}
+    assert all(what in finding.what and len(finding.what) < 300 for finding in found.values())
+
+
+async def test_an_endless_page_is_cut_off(tmp_path):
+    sent_bytes = 0
+
+    async def endless(request):
+        nonlocal sent_bytes
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        with suppress(ConnectionError):
+            while True:
+                await answer.write(b" " * (1 << 20))
+                sent_bytes += 1 << 20
+        return answer
+
+    application = web.Application()
+    application.router.add_get("/v1/models", endless)
+    async with TestServer(application) as server:
+        address = f"{server.host}:{server.port}"
+        await examine(settings(tmp_path, (address, "m", {"metrics_url": ""})))
+    assert sent_bytes < 64 << 20
 
 
 FLEET = {
@@ -289,11 +320,11 @@ def test_findings_are_printed_worst_first_with_the_remedy_below():
         console,
         [
             Finding(level=Level.OK, where="a", what="fine"),
-            Finding(level=Level.ERROR, where="b [x]", what="bad", remedy="set x: true"),
+            Finding(level=Level.ERROR, where="b [x]", what="\x1b[2Jbad", remedy="set x: true"),
         ],
     )
     assert console.export_text().splitlines() == [
-        "error   b [x]: bad",
+        "error   b [x]:  [2Jbad",
         "        -> set x: true",
         "ok      a: fine",
     ]
@@ -433,8 +464,13 @@ async def test_explain_reports_that_a_port_is_not_the_admin_port(answer):
     assert str(caught.value) == f"http://127.0.0.1:{port}/explain: {remedy}"
 
 
-def printed(shown, width=MIN_TABLE_WIDTH):
-    console = Console(width=width, record=True, file=io.StringIO())
+async def test_explain_reports_that_a_host_name_cannot_exist():
+    with pytest.raises(LaarError, match="not the admin port of a picker"):
+        await explain_live("http://a..b:9090", b"{}", {}, None)
+
+
+def printed(shown):
+    console = Console(width=MIN_TABLE_WIDTH, record=True, file=io.StringIO())
     show_explanation(console, shown)
     return console.export_text()
 
@@ -527,13 +563,8 @@ async def answering(status, body, page=PAGE):
     application = web.Application()
     application.router.add_post("/v1/chat/completions", chat)
     application.router.add_get("/{path:.*}", look)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with TestServer(application) as server:
+        yield f"127.0.0.1:{server.port}"
 
 
 @pytest.mark.parametrize(
@@ -550,7 +581,7 @@ async def test_a_replica_that_answers_differently_from_its_siblings_is_reported(
     fine = b'data: {"choices":[{"index":0,"delta":{"content":"1"}}]}\n\ndata: [DONE]\n\n'
     async with answering(200, fine) as a, answering(200, fine) as b, answering(status, body) as c:
         loaded = settings(tmp_path, *((address, "m", {}) for address in (a, b, c)))
-        found = await Doctor(loaded, envoy=None, picker=None).examine()
+        _, found = await examine(loaded)
     (error,) = [finding for finding in found if finding.level is Level.ERROR]
     assert error.where == f"endpoint {c}"
     assert words in error.what
@@ -596,18 +627,10 @@ async def test_endpoints_that_are_not_checked_are_reported(tmp_path, monkeypatch
     assert "endpoints of `kubernetes` are not checked" in whats[1]
 
 
-async def test_an_admin_port_that_is_not_envoys_is_a_finding(tmp_path):
-    async with serving({"/config_dump": "<html>login</html>"}) as page:
-        given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
-        _, (finding,) = await examine(given, envoy=f"http://{page}")
-    assert finding.level is Level.ERROR
-    assert "does not show a configuration" in finding.what
-
-
 async def test_a_key_required_by_all_endpoints_is_not_a_fault(tmp_path):
     async with answering(401, b"no") as a, answering(401, b"no") as b:
         loaded = settings(tmp_path, (a, "m", {}), (b, "m", {}))
-        found = await Doctor(loaded, envoy=None, picker=None).examine()
+        _, found = await examine(loaded)
     assert not [finding for finding in found if finding.level is Level.ERROR]
     [denied] = [finding for finding in found if "2 x 401" in finding.what]
     assert denied.level is Level.WARNING
@@ -627,7 +650,7 @@ async def test_a_model_that_answers_only_refusals_is_not_reported_as_ok(
 ):
     async with answering(status, body) as address:
         loaded = settings(tmp_path, (address, "m", {}))
-        found = await Doctor(loaded, envoy=None, picker=None).examine()
+        _, found = await examine(loaded)
     [summary] = [finding for finding in found if finding.where == "model m"]
     assert summary.level is not Level.OK
     assert "key" not in summary.remedy

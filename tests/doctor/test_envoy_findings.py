@@ -1,7 +1,9 @@
 """The findings of `laar doctor` on Envoy's configuration."""
 
 import copy
+import functools
 import json
+import re
 
 import pytest
 
@@ -46,78 +48,67 @@ def test_the_bootstraps_of_laar_envoy_have_no_faults(shape):
     assert finding.level is Level.OK
 
 
-LEAST = {
-    "policies": [
-        {
-            "typed_extension_config": {
-                "name": "envoy.load_balancing_policies.least_request",
-                "typed_config": {
-                    "@type": "type.googleapis.com/envoy.extensions.load_balancing_policies"
-                    ".least_request.v3.LeastRequest"
-                },
-            }
-        }
-    ]
-}
-
-BREAKS = {
-    "message_timeout": lambda b: processor(b).pop("message_timeout"),
-    "processing_mode.request_body_mode": lambda b: processor(b)["processing_mode"].update(
-        request_body_mode="STREAMED"
-    ),
-    "processing_mode.response_body_mode": lambda b: processor(b)["processing_mode"].update(
-        response_body_mode="BUFFERED"
-    ),
-    "processing_mode.response_header_mode": lambda b: processor(b)["processing_mode"].update(
-        response_header_mode="SKIP"
-    ),
-    "request_attributes": lambda b: processor(b)["request_attributes"].remove("request.path"),
-    "allow_mode_override": lambda b: processor(b).pop("allow_mode_override"),
-    "failure_mode_allow": lambda b: processor(b).update(failure_mode_allow=False, stat_prefix="x"),
-    "observability_mode": lambda b: processor(b).update(observability_mode=True),
-    "disable_immediate_response": lambda b: processor(b).update(disable_immediate_response=True),
-    "metadata_options.forwarding_namespaces.untyped": lambda b: processor(b)[
-        "metadata_options"
-    ].pop("forwarding_namespaces"),
-    "metadata_options.receiving_namespaces.untyped": lambda b: processor(b)["metadata_options"][
-        "receiving_namespaces"
-    ].update(untyped=["other"]),
-    "per_connection_buffer_limit_bytes": lambda b: b["static_resources"]["listeners"][0].pop(
-        "per_connection_buffer_limit_bytes"
-    ),
-    "timeout": lambda b: route(b).pop("timeout"),
-    "max_message_timeout": lambda b: processor(b).pop("max_message_timeout"),
-    "response_attributes": lambda b: processor(b)["response_attributes"].pop(),
-    "retry_policy": lambda b: route(b).pop("retry_policy"),
-    "typed_extension_protocol_options": lambda b: cluster(b, "laar-picker").pop(
-        "typed_extension_protocol_options"
-    ),
-    "health_checks": lambda b: cluster(b, "laar-picker").update(
-        health_checks=[{"timeout": "2s", "interval": "1s", "tcp_health_check": {}}]
-    ),
-    "load_balancing_policy.fallback_policy": lambda b: cluster(b, "laar-endpoints")[
-        "load_balancing_policy"
-    ]["policies"][0]["typed_extension_config"]["typed_config"].update(fallback_policy=LEAST),
-    "idle_timeout": lambda b: route(b).update(idle_timeout="30s"),
-    "load_balancing_policy": lambda b: cluster(b, "laar-endpoints").pop("load_balancing_policy"),
-    "load_balancing_policy.selected_host_key": lambda b: cluster(b, "laar-endpoints")[
-        "load_balancing_policy"
-    ]["policies"][0]["typed_extension_config"]["typed_config"].pop("selected_host_key"),
-    "circuit_breakers.thresholds": lambda b: cluster(b, "laar-picker").pop("circuit_breakers"),
-    "common_lb_config.healthy_panic_threshold": lambda b: cluster(b, "laar-picker").pop(
-        "common_lb_config"
-    ),
-}
+def listener(bootstrap):
+    return bootstrap["static_resources"]["listeners"][0]
 
 
-@pytest.mark.parametrize("field", BREAKS)
-def test_each_fault_is_found_with_its_remedy(field):
-    good = rendered("standalone", BootstrapOptions())
-    broken = copy.deepcopy(good)
-    BREAKS[field](broken)
+def picker(bootstrap):
+    return cluster(bootstrap, "laar-picker")
+
+
+def endpoints(bootstrap):
+    return cluster(bootstrap, "laar-endpoints")
+
+
+def override(bootstrap):
+    (policy,) = endpoints(bootstrap)["load_balancing_policy"]["policies"]
+    return policy["typed_extension_config"]["typed_config"]
+
+
+LEAST_REQUEST = {"policies": [{"name": "envoy.load_balancing_policies.least_request"}]}
+TCP_CHECK = {"timeout": "2s", "interval": "1s", "tcp_health_check": {}}
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value"),  # None: the field is absent
+    [
+        (processor, "message_timeout", None),
+        (processor, "max_message_timeout", None),
+        (processor, "processing_mode.request_body_mode", "STREAMED"),
+        (processor, "processing_mode.response_body_mode", "BUFFERED"),
+        (processor, "processing_mode.response_header_mode", "SKIP"),
+        (processor, "request_attributes", ["request.path"]),
+        (processor, "response_attributes", ["response.code_details"]),
+        (processor, "metadata_options.forwarding_namespaces.untyped", None),
+        (processor, "metadata_options.receiving_namespaces.untyped", ["other"]),
+        (processor, "allow_mode_override", None),
+        (processor, "failure_mode_allow", False),
+        (processor, "observability_mode", True),
+        (processor, "disable_immediate_response", True),
+        (listener, "per_connection_buffer_limit_bytes", None),
+        (route, "timeout", None),
+        (route, "idle_timeout", "30s"),
+        (route, "retry_policy", None),
+        (picker, "typed_extension_protocol_options", None),
+        (picker, "health_checks", [TCP_CHECK]),
+        (picker, "circuit_breakers.thresholds", None),
+        (picker, "common_lb_config.healthy_panic_threshold", None),
+        (endpoints, "load_balancing_policy", None),
+        (override, "fallback_policy", LEAST_REQUEST),
+        (override, "selected_host_key", None),
+    ],
+)
+def test_each_fault_is_found_with_its_remedy(part, field, value):
+    broken = copy.deepcopy(rendered("standalone", BootstrapOptions()))
+    processor(broken)["stat_prefix"] = "another"  # so that it is to fail open
+    *above, name = field.split(".")
+    found = functools.reduce(dict.__getitem__, above, part(broken))
+    found.pop(name, None)
+    if value is not None:
+        found[name] = value
     before = copy.deepcopy(broken)
     (finding,) = envoy_findings(configuration(broken), NEEDS)
-    assert finding.remedy.startswith(f"set {field}: ")
+    assert re.match(rf"set (load_balancing_policy\.)?{re.escape(field)}: ", finding.remedy)
     assert finding.what
     assert broken == before, "the given document must not change"
 

@@ -46,6 +46,13 @@ class Fleet:
         self._stack.push_async_callback(server.stop, None)
         return server
 
+    async def picked(self, count: int) -> list[RecordingUpstream]:
+        """Start upstreams, the cluster's endpoints, and a picker that picks the last of them."""
+        upstreams = await self.upstreams(count)
+        self.members([upstream.address for upstream in upstreams])
+        await self.picker(upstreams[-1].address)
+        return upstreams
+
     async def envoy(
         self,
         shape: Any,

@@ -16,6 +16,7 @@ from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import validate
 from laar.errors import SettingError
 from support.bootstraps import rendered
+from support.commands import run
 
 CHECKED_IN = Path(__file__).parents[2] / "envoy"
 SHAPES = ["sidecar", "standalone", "gateway"]
@@ -51,6 +52,7 @@ def test_the_checked_in_bootstraps_match_the_rendered_ones(shape):
     assert path.read_text() == to_yaml(render(shape)), (
         f"render it again: laar envoy --shape {shape} > envoy/{shape}.yaml"
     )
+    assert run("envoy", "--shape", shape).text == path.read_text()
 
 
 def test_only_the_shapes_are_checked_in():

@@ -60,9 +60,7 @@ def connection_manager(bootstrap: Any) -> Any:
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_picked_endpoint_gets_every_request_unchanged(fleet, http, shape):
-    a, b = await fleet.upstreams(2)
-    fleet.members([a.address, b.address])
-    await fleet.picker(b.address)
+    a, b = await fleet.picked(2)
     envoy = await fleet.envoy(shape)
     for _ in range(8):
         response = await post(http, envoy.url(), headers={"x-request-id": "mine"})
@@ -175,9 +173,7 @@ async def test_a_body_of_ten_megabytes_arrives_unchanged(fleet, http, shape, fir
 
 
 async def test_a_body_over_the_limit_gets_413_and_one_under_it_passes(fleet, http):
-    (a,) = await fleet.upstreams(1)
-    fleet.members([a.address])
-    await fleet.picker(a.address)
+    (a,) = await fleet.picked(1)
     limit = 1024 * 1024
     envoy = await fleet.envoy("standalone", BootstrapOptions(max_body_bytes=limit))
     under = orjson.dumps("x" * (limit - 1000))
@@ -221,9 +217,7 @@ async def test_without_the_removal_a_forged_destination_would_take_effect(fleet,
 
 @pytest.mark.parametrize("shape", BODY_MODES)
 async def test_a_subset_hint_in_the_metadata_reaches_the_picker(fleet, http, shape):
-    (a,) = await fleet.upstreams(1)
-    fleet.members([a.address])
-    await fleet.picker(a.address)
+    (a,) = await fleet.picked(1)
     hint = {"x-gateway-destination-endpoint-subset": [a.address]}
 
     def add_hint(bootstrap: Any) -> None:
@@ -279,18 +273,14 @@ async def test_a_streamed_answer_arrives_chunk_by_chunk(fleet, http, shape, samp
 
 
 async def test_the_native_shape_takes_two_messages_and_ends_with_the_exchange(fleet, http):
-    (a,) = await fleet.upstreams(1)
-    fleet.members([a.address])
-    await fleet.picker(a.address)
+    await fleet.picked(1)
     envoy = await fleet.envoy("sidecar")
     await post(http, envoy.url())
     assert phases(fleet) == ["request_body", "response_headers"]
 
 
 async def test_needed_headers_come_with_the_body_and_are_not_forwarded(fleet, http):
-    (a,) = await fleet.upstreams(1)
-    fleet.members([a.address])
-    await fleet.picker(a.address)
+    (a,) = await fleet.picked(1)
     envoy = await fleet.envoy("sidecar", BootstrapOptions(tenant_header="x-team"))
     sent = {"x-laar-tried-models": "a,b", "x-team": "blue", "x-request-id": "mine"}
     await post(http, envoy.url(), headers=sent)
@@ -320,9 +310,7 @@ async def test_needed_headers_come_with_the_body_and_are_not_forwarded(fleet, ht
 async def test_an_untrusted_client_cannot_choose_a_tenant(
     fleet, http, shape, trusted, name, passes
 ):
-    (a,) = await fleet.upstreams(1)
-    fleet.members([a.address])
-    await fleet.picker(a.address)
+    (a,) = await fleet.picked(1)
     envoy = await fleet.envoy(
         shape, BootstrapOptions(tenant_header=name, trust_gateway_headers=trusted)
     )
@@ -335,9 +323,7 @@ async def test_an_untrusted_client_cannot_choose_a_tenant(
     ("method", "path"), [("GET", "/v1/models"), ("POST", "/tokenize"), ("GET", "/v1/completions")]
 )
 async def test_requests_without_generation_are_decided_at_their_headers(fleet, http, method, path):
-    (a,) = await fleet.upstreams(1)
-    fleet.members([a.address])
-    await fleet.picker(a.address)
+    await fleet.picked(1)
     envoy = await fleet.envoy("sidecar")
     async with http.request(method, envoy.url() + path) as response:
         assert response.status == 200
@@ -345,9 +331,7 @@ async def test_requests_without_generation_are_decided_at_their_headers(fleet, h
 
 
 async def test_the_body_mode_is_detected_from_the_first_message(fleet, http):
-    (a,) = await fleet.upstreams(1)
-    fleet.members([a.address])
-    await fleet.picker(a.address)
+    await fleet.picked(1)
     modes = []
     for shape in ("sidecar", "gateway", "full-duplex"):
         fleet.seen.clear()
@@ -361,9 +345,7 @@ async def test_the_body_mode_is_detected_from_the_first_message(fleet, http):
 
 
 async def test_a_request_without_a_body_is_decided_by_its_headers(fleet, http):
-    a, b = await fleet.upstreams(2)
-    fleet.members([a.address, b.address])
-    await fleet.picker(b.address)
+    _, b = await fleet.picked(2)
     envoy = await fleet.envoy("standalone")
     for _ in range(5):
         async with http.get(f"{envoy.url()}/v1/models") as response:
@@ -395,9 +377,7 @@ async def test_requests_refused_by_envoy_get_an_answer(fleet, shape):
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_a_header_with_an_underscore_is_dropped_and_its_request_served(fleet, http, shape):
     """Coding agents send `session_id`, but some engines take `x_name` for `x-name`."""
-    (a,) = await fleet.upstreams(1)
-    fleet.members([a.address])
-    await fleet.picker(a.address)
+    (a,) = await fleet.picked(1)
     envoy = await fleet.envoy(shape)
     answer = await post(http, envoy.url(), headers={"session_id": "s", "x-kept": "1"})
     assert answer.status == 200
@@ -424,9 +404,7 @@ async def test_websockets_reach_the_picked_endpoint(fleet, http, shape, picker_u
 
 
 async def test_the_ipv6_wildcard_accepts_ipv4_as_well(fleet, http):
-    (a,) = await fleet.upstreams(1)
-    fleet.members([a.address])
-    await fleet.picker(a.address)
+    await fleet.picked(1)
     envoy = await fleet.envoy("standalone", BootstrapOptions(listen_host="::"))
     for host in ("127.0.0.1", "[::1]"):
         answer = await post(http, envoy.url().replace("127.0.0.1", host))
@@ -434,9 +412,7 @@ async def test_the_ipv6_wildcard_accepts_ipv4_as_well(fleet, http):
 
 
 async def test_the_access_log_has_pick_and_outcome_as_json(fleet, http):
-    (a,) = await fleet.upstreams(1)
-    fleet.members([a.address])
-    await fleet.picker(a.address)
+    (a,) = await fleet.picked(1)
     envoy = await fleet.envoy("standalone")
     a.script(Answer(headers={"x-laar-decision-id": "d1", "x-laar-model": "m1"}))
     await post(http, f"{envoy.url()}", params={"prompt": "secret"})

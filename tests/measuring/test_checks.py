@@ -38,6 +38,7 @@ def spec(**fields: Any) -> CheckSpec:
         ({"json": None}, "null", True),
         ({"json": None}, "none", False),
         ({"json": 1}, "NaN", False),
+        ({"json": 1}, "```" + "\n" * 200_000 + "1", False),  # quadratic time would take minutes
     ],
 )
 def test_each_kind_of_check_accepts_and_rejects_answers(

@@ -50,12 +50,14 @@ async def test_one_outcome_is_written_for_each_model_and_question(
     fleet = await serve(echo, models=("good", "bad"))
     seen: list[int] = []
     out = tmp_path / "outcomes.jsonl"
-    summary = await measure(
+    summary = Counts()
+    await measure(
         await discover([fleet.url]),
         [question(n) for n in range(5)],
         out,
         Asking(stream=stream, headers={"authorization": "Bearer k"}, max_tokens=9),
-        progress=lambda counts: seen.append(counts.asked),
+        summary,
+        progress=lambda: seen.append(summary.asked),
     )
     assert summary == Counts(total=10, asked=10, correct=5)
     rows = outcomes_of(out)

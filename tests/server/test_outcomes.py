@@ -10,6 +10,7 @@ import pytest
 from laar.accuracy.artifact import Capability, Cell, ModelCapability, RetryTerms, Speed
 from laar.accuracy.features import FEATURES_SCHEMA
 from laar.accuracy.fitting.records import read_records
+from laar.accuracy.online import CAP_PER_HOUR
 from laar.accuracy.signs import CUT, FORM, PLAIN, Sign
 from laar.client import report_outcome, until_correct
 from laar.core.decision import Completion
@@ -285,12 +286,12 @@ async def test_a_decision_counts_once_even_if_reported_again(gateway, http):
 
 
 async def test_a_flood_of_false_reports_moves_a_cell_by_no_more_than_its_cap(gateway, http):
-    runner = await picker(gateway, ("a",), accuracy={"cap_per_hour": 20})
+    runner = await picker(gateway, ("a",))
     lies = [{"decision_id": ask(runner, f"{n}").id, "correct": False} for n in range(500)]
     _, answer = await post(gateway, http, {"outcomes": lies})
-    assert answer["verdicts"].count("taken") == 10  # at most the allowance of half an hour at once
-    assert answer["verdicts"].count("limited") == 490
-    assert believed(ask(runner), "a") > 0.9 * 50 / (50 + 20)
+    assert answer["verdicts"].count("taken") == 100  # at most the allowance of half an hour at once
+    assert answer["verdicts"].count("limited") == 400
+    assert believed(ask(runner), "a") > 0.9 * 50 / (50 + CAP_PER_HOUR)
 
 
 @pytest.mark.parametrize(

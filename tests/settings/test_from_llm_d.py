@@ -241,6 +241,12 @@ flowControl: {saturationDetector: {pluginRef: utilization-detector}, noEndpointR
     assert "No equal" not in got.output
 
 
+def test_no_name_in_the_configuration_becomes_a_setting(tmp_path):
+    text = 'plugins: [{type: "x\\nrouting: {mode: shadow}"}]\n"y\\nlisten: {}": 1\n'
+    got = converted(tmp_path, HEAD + text)
+    assert yaml.safe_load(got.output) == {"kubernetes": [{"pool": "p"}]}
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [

@@ -36,8 +36,6 @@ OTHER: dict[str, Any] = {
     "accuracy.capability": "capability.json",
     "accuracy.online": False,
     "accuracy.signs": True,
-    "accuracy.half_life_s": 77,
-    "accuracy.cap_per_hour": 7,
     "accuracy.outcomes_token_file": "token",
     "accuracy.state_file": "state.json",
     "prefix.enabled": False,

@@ -16,7 +16,6 @@ from laar.cli.terminal import handle_signals
 
 app = typer.Typer(
     cls=RootGroup,
-    help="Sends each LLM request to the endpoint where a correct answer is expected soonest.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

@@ -66,7 +66,7 @@ def envoy_faults(loaded: Loaded, config: Path) -> list[str]:
             with tempfile.TemporaryDirectory(prefix="laar-check-") as directory:
                 stand_in = Path(directory) / "endpoints.json"
                 stand_in.write_text('{"resources": []}')
-                text = json.dumps(bootstrap)
+                text = json.dumps(bootstrap, default=str)  # YAML has dates
                 for there, here in ((eds, stand_in), (eds.parent, stand_in.parent)):
                     text = text.replace(json.dumps(str(there.absolute())), json.dumps(str(here)))
                 validate(json.loads(text))
@@ -88,7 +88,8 @@ def _must_fit(bootstrap: Mapping[str, Any], settings: Settings, path: Path) -> N
             f"{path}: no `admin`: laar needs it to check that Envoy is ready, and to drain it; "
             "give it an address on loopback"
         )
-    files = [source["path"] for source in _all(bootstrap, "path_config_source") if "path" in source]
+    sources = _all(bootstrap, "path_config_source")
+    files = [str(source["path"]) for source in sources if "path" in source]
     if eds is not None and files and eds.resolve() not in [Path(file).resolve() for file in files]:
         raise SettingError(
             f"{path}: Envoy would read its endpoints from {', '.join(files)}, and the picker "
@@ -101,7 +102,7 @@ def _must_fit(bootstrap: Mapping[str, Any], settings: Settings, path: Path) -> N
             f"could not reach these endpoints; {_REMEDY}"
         )
     picker = settings.listen.ext_proc
-    clusters = (bootstrap.get("static_resources") or {}).get("clusters")
+    clusters = [found.get("clusters") for found in _all(bootstrap, "static_resources")]
     addresses = list(_all(clusters, "socket_address"))
     if addresses and not any(_may_reach(address, picker) for address in addresses):
         raise SettingError(

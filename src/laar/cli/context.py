@@ -105,14 +105,15 @@ def advise(
 
     import orjson
 
-    from laar.cli.explain import ask_picker
+    from laar.cli.explain import ask_picker, same_version
 
     if bodies:
         raw = sys.stdin.buffer.read() if bodies == "-" else Path(bodies).read_bytes()
         advice = _advice_on(raw.splitlines())
     else:
         place, token = f"{admin_url(url)}/context", read_token(token_file)
-        advice = asyncio.run(ask_picker("GET", place, token))["advice"]
+        with same_version(url):
+            advice = asyncio.run(ask_picker("GET", place, token))["advice"]
     if as_json:
         typer.echo(orjson.dumps(advice).decode())
         return

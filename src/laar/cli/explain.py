@@ -8,8 +8,10 @@ readings.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from laar.settings import Settings
 
 _TIMEOUT_S = 30.0
+_MAX_BYTES = 64 << 20
 _ESTIMATES = {
     "P": "{probability:.2f}",
     "n": "{evidence:.0f}",
@@ -39,8 +42,6 @@ _TERMS = {
     "risk s": "{risk_s:.3f}",
     "cost s": "{cost_s:.3f}",
 }
-_SCORE = {"score": "{score:.3g}"}
-_HEALTH = {"answers P": "{answers:.2f}", "slow s": "{slow_s:.3f}"}
 """Number columns, with the format of a candidate's fields."""
 
 
@@ -87,7 +88,8 @@ def explain(
     if as_json:
         typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
     else:
-        show_explanation(Console(width=max(Console().width, MIN_TABLE_WIDTH)), shown)
+        with nullcontext() if url is None else same_version(url):
+            show_explanation(Console(width=max(Console().width, MIN_TABLE_WIDTH)), shown)
 
 
 def read_headers(lines: list[str]) -> dict[str, str]:
@@ -149,6 +151,8 @@ async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> d
     import aiohttp
     import orjson
 
+    from laar.datalayer.fetching import read_capped
+
     if token:
         more["headers"] = {**more.get("headers", {}), "authorization": f"Bearer {token}"}
     try:
@@ -156,11 +160,11 @@ async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> d
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as http,
             http.request(method, url, **more) as got,
         ):
-            answer = orjson.loads(await got.read())
+            answer = orjson.loads(await read_capped(got.content, _MAX_BYTES))
             status = got.status
     except (aiohttp.ClientConnectorError, TimeoutError) as error:
         raise LaarError(f"{url}: no picker's admin port answers there ({error})") from None
-    except (aiohttp.ClientError, orjson.JSONDecodeError):
+    except (aiohttp.ClientError, ValueError):  # ValueError: not JSON, or not a host's name
         status, answer = 0, None
     if not isinstance(answer, dict) or (status != 200 and "error" not in answer):
         raise LaarError(f"{url}: not the admin port of a picker (listen.admin, 9090 by default)")
@@ -172,15 +176,31 @@ async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> d
     return answer
 
 
+@contextmanager
+def same_version(url: str) -> Iterator[None]:
+    """Report an answer without the expected fields, which may be that of another version.
+
+    Raises:
+        LaarError: while the answer was read, an error occurred.
+    """
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as fault:
+        raise LaarError(
+            f"{url}: its answer can't be shown ({type(fault).__name__}: {fault}): the picker must "
+            f"be laar {version('laar')}, like this command; --json prints it as it is"
+        ) from None
+
+
 def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
     """Print a decision's record as text."""
     from rich.table import Table
 
     say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
     rows = shown["candidates"]
-    columns = _ESTIMATES | (_TERMS if "cost_s" in rows[0] else _SCORE)
+    columns = _ESTIMATES | (_TERMS if "cost_s" in rows[0] else {"score": "{score:.3g}"})
     if any(row.get("answers", 1.0) < 1.0 or row.get("slow_s", 0.0) > 0.0 for row in rows):
-        columns |= _HEALTH
+        columns |= {"answers P": "{answers:.2f}", "slow s": "{slow_s:.3f}"}
     table = Table(box=None, header_style="dim")
     for name in ("#", "endpoint", "model", *columns):
         text = name in ("endpoint", "model")

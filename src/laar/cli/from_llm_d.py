@@ -42,4 +42,4 @@ def from_llm_d(
         if remarks:
             typer.echo(f"\n# {title}")
             for remark in dict.fromkeys(remarks):
-                typer.echo(f"# - {remark}")
+                typer.echo(f"# - {' '.join(remark.split())}")

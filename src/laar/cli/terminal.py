@@ -7,18 +7,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from laar.datalayer.files import read_file
 from laar.errors import LaarError, SettingError, install
-
-_Handler = Callable[[int, FrameType | None], object]
 
 ConfigFile = Annotated[
     Path, typer.Option("--config", "-c", help="Settings file.", show_default=True)
@@ -94,7 +91,7 @@ def handle_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers: dict[signal.Signals, _Handler] = {signal.SIGINT: signal.default_int_handler}
+    handlers: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler}
     handlers[signal.SIGTERM] = lambda *_: signal.raise_signal(signal.SIGINT)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it
         handlers[signal.SIGHUP] = handlers[signal.SIGTERM]
@@ -154,11 +151,12 @@ def key_headers(key_variable: str | None) -> Mapping[str, str]:
     """Return the header with the API key in an environment variable; empty if no name is given.
 
     Raises:
-        SettingError: the variable is not set.
+        SettingError: the variable is not set, or its value can't be sent in a header.
     """
     if key_variable is None:
         return {}
-    key = os.environ.get(key_variable)
-    if not key:
-        raise SettingError(f"--key-env: the environment variable {key_variable} is not set")
+    key = os.environ.get(key_variable, "")
+    if not key or not key.isprintable():
+        why = "contains control characters, such as a line break" if key else "is not set"
+        raise SettingError(f"--key-env: the environment variable {key_variable} {why}")
     return {"authorization": f"Bearer {key}"}

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from importlib.metadata import version
 from math import isnan
@@ -25,8 +25,9 @@ from laar.core.membership import EndpointSpec
 from laar.datalayer.asking import MAX_UNDER_WAY, ask, new_session
 from laar.datalayer.discovery import LISTED_BY_LAAR, OTHER_LAAR
 from laar.datalayer.endpoints_file import is_ip, load_endpoints, split_address
-from laar.datalayer.fetching import options_for
+from laar.datalayer.fetching import options_for, read_capped
 from laar.datalayer.metrics_page import ENGINES, page_url, read_page
+from laar.datalayer.scrape import MAX_PAGE_BYTES
 from laar.datalayer.served_names import read_served
 from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import configuration, envoy_findings, fails_open, host_findings
@@ -40,6 +41,8 @@ from laar.telemetry.problems import PASSWORD
 _TIMEOUT_S = 3.0
 _MAX_ENDPOINTS = 200
 _MAX_SHOWN = 5
+_MAX_SHOWN_CHARS = 200
+_MAX_ADMIN_BYTES = 64 << 20
 _SERVER_FAULT = 500
 _ASLEEP = "asleep, so it was not asked to answer"
 _OLDEST_ENVOY = (1, 35)
@@ -91,19 +94,16 @@ class Doctor:
     picker: str | None
     token: str | None = None
     key: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
-        self._served: _Names = {}
-        self._fails_open = False
+    _served: _Names = field(default_factory=dict, init=False)
+    _fails_open: bool = field(default=False, init=False)
 
     async def examine(self) -> list[Finding]:
         """Check everything; return the findings on endpoints, picker and Envoy, in order."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as http:
             parts = await asyncio.gather(
                 self._endpoints(http),
-                self._picker(http),
-                self._envoy(http),
+                _readable(f"picker {self.picker}", self._picker(http)),
+                _readable(f"Envoy {self.envoy}", self._envoy(http)),
             )
         return [*(finding for part in parts for finding in part), *self._without_picker()]
 
@@ -154,11 +154,13 @@ class Doctor:
         if ready is None:
             remedy = "start it (`laar serve -c ...`), or give its listen.admin with --picker"
             return [error(where, "its admin port does not answer", remedy)]
-        about = _shown(await _get(http, f"{url}/fleet", self._headers))
-        recent = _shown(await _get(http, f"{url}/decisions?limit={_DECISIONS}", self._headers))
+        headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
+        about = _shown(await _get(http, f"{url}/fleet", headers))
+        recent = _shown(await _get(http, f"{url}/decisions?limit={_DECISIONS}", headers))
         found = []
         if ready.status != 200:
-            found.append(error(where, ready.body.decode().strip(), "see the endpoints above"))
+            why = ready.body.decode(errors="replace").strip()[:_MAX_SHOWN_CHARS]
+            found.append(error(where, why, "see the endpoints above"))
         if not about or not recent or not {"about", "fleet", "decisions"} <= {*about, *recent}:
             remedy = "give the token with --token-file, or the right address with --picker"
             return [*found, error(where, "does not show its fleet", remedy)]
@@ -192,6 +194,16 @@ class Doctor:
         return found
 
 
+async def _readable(where: str, findings: Coroutine[None, None, list[Finding]]) -> list[Finding]:
+    """Return the findings; a single error if the pages have a form that this code can't read."""
+    try:
+        return await findings
+    except (AttributeError, LookupError, TypeError, ValueError) as fault:
+        what = f"its pages can't be read ({type(fault).__name__}: {fault})"
+        remedy = f"check the address; a picker must be laar {version('laar')}, like this command"
+        return [error(where, what, remedy)]
+
+
 async def _get(
     http: aiohttp.ClientSession,
     url: str,
@@ -204,7 +216,8 @@ async def _get(
         headers = {**(headers or {}), **options.pop("headers", {})}
         # The picker doesn't follow redirects either.
         async with http.get(url, headers=headers, allow_redirects=False, **options) as answer:
-            return _Answer(answer.status, await answer.read())
+            max_bytes = _MAX_ADMIN_BYTES if spec is None else MAX_PAGE_BYTES
+            return _Answer(answer.status, await read_capped(answer.content, max_bytes))
     except (aiohttp.ClientError, OSError, ValueError):
         return None
 

@@ -18,7 +18,7 @@ from typing import Any
 from laar.doctor.findings import Finding, Level, error, fine
 from laar.envoy.bootstrap import render
 from laar.envoy.options import BootstrapOptions
-from laar.protocol.agreed import ATTEMPTED, DETAILS, LB_NAMESPACE, SUBSET_NAMESPACE
+from laar.protocol.agreed import ANSWERED_BY
 from laar.protocol.headers import DESTINATION
 
 Json = dict[str, Any]
@@ -38,6 +38,19 @@ _BOTH_WAYS = {
     "response_trailer_mode": "SEND",
     "response_body_mode": _FULL_DUPLEX,
 }
+_LISTS = {
+    "request_attributes": "without the headers the picker needs {} as attributes",
+    "response_attributes": (
+        "Envoy's errors look like an endpoint's, and failed attempts are unknown"
+    ),
+    "metadata_options.forwarding_namespaces.untyped": (
+        "the picker learns neither which endpoint served nor a gateway's subset"
+    ),
+    "metadata_options.receiving_namespaces.untyped": "the picker's metadata is rejected",
+}
+"""Lists of an ext_proc filter, and the effect of missing entries."""
+_NOT_REQUIRED = ("xds.", ANSWERED_BY)
+"""Attributes that only refine decisions: metadata of laar's own routes, and who answered."""
 
 Check = Callable[[Json, Json], Iterator[Finding]]
 """Yields the faults of an object, compared with laar's own of this kind."""
@@ -47,23 +60,25 @@ def configuration(document: Json) -> Json:
     """Convert a config dump, in place, to the form of a bootstrap; return a bootstrap unchanged."""
     if "configs" not in document:
         return document
-    found: Json = {"listeners": [], "clusters": [], "routes": []}
-    bootstrap: Json = {}
-    for part in document["configs"]:
-        kind = str(part.get("@type", ""))
-        if kind.endswith("BootstrapConfigDump"):
-            bootstrap = part.get("bootstrap", {})
-        for entry in part.get("dynamic_listeners", ()):
-            found["listeners"].append(entry.get("active_state", {}).get("listener", {}))
-        for entry in part.get("dynamic_active_clusters", ()):
-            found["clusters"].append(entry.get("cluster", {}))
-        for entry in part.get("dynamic_route_configs", ()):
-            found["routes"].append(entry.get("route_config", {}))
+    parts: list[Json] = document["configs"]
+    dumps = (part for part in parts if str(part.get("@type", "")).endswith("BootstrapConfigDump"))
+    bootstrap: Json = next(dumps, {}).get("bootstrap", {})
     static = bootstrap.setdefault("static_resources", {})
-    for name in ("listeners", "clusters"):
-        static[name] = [*static.get(name, ()), *found[name]]
-    bootstrap["_routes"] = found["routes"]
+    for name, *path in (
+        ("listeners", "dynamic_listeners", "active_state", "listener"),
+        ("clusters", "dynamic_active_clusters", "cluster"),
+    ):
+        static[name] = [*static.get(name, ()), *_received(parts, *path)]
+    bootstrap["_routes"] = _received(parts, "dynamic_route_configs", "route_config")
     return bootstrap
+
+
+def _received(parts: Iterable[Json], kind: str, *path: str) -> list[Json]:
+    """Return the objects of a kind that Envoy received by xDS."""
+    found = [entry for part in parts for entry in part.get(kind, ())]
+    for key in path:
+        found = [entry.get(key, {}) for entry in found]
+    return found
 
 
 def envoy_findings(config: Json, options: BootstrapOptions) -> list[Finding]:
@@ -145,10 +160,7 @@ def _subjects(config: Json) -> Iterator[tuple[str, Json, Check]]:
             action = route.get("route", {})
             yield f"{name}, route", action, route_faults
             weighted = action.get("weighted_clusters", {}).get("clusters", ())
-            targets |= {
-                action.get("cluster", ""),
-                *(cluster.get("name", "") for cluster in weighted),
-            }
+            targets |= {action.get("cluster", ""), *(each.get("name", "") for each in weighted)}
         for target in sorted(targets & clusters.keys()):
             yield f"cluster {target}", clusters[target], endpoints_faults
 
@@ -159,10 +171,7 @@ def _subjects(config: Json) -> Iterator[tuple[str, Json, Check]]:
 def _processors(config: Json) -> Iterator[tuple[Json, Json, Json]]:
     """Yield each ext_proc filter, with its connection manager and listener."""
     for listener in config.get("static_resources", {}).get("listeners", ()):
-        chains = [*listener.get("filter_chains", ())]
-        if "default_filter_chain" in listener:
-            chains.append(listener["default_filter_chain"])
-        for chain in chains:
+        for chain in (*listener.get("filter_chains", ()), listener.get("default_filter_chain", {})):
             for network_filter in chain.get("filters", ()):
                 manager = network_filter.get("typed_config", {})
                 for http_filter in manager.get("http_filters", ()):
@@ -279,44 +288,18 @@ def _timeouts(processor: Json, own: Json) -> Iterator[Finding]:
 
 
 def _lists(processor: Json, own: Json) -> Iterator[Finding]:
-    """Require all needed attributes and metadata; headers as attributes if they are not sent.
-
-    The attributes that name metadata of laar's own routes are not required.
-    """
+    """Require all needed attributes and metadata; headers as attributes if they are not sent."""
     skipped = is_native(processor) and _mode(processor).get("request_header_mode") == "SKIP"
-    headers = [
-        name for name in own["request_attributes"] if skipped and not name.startswith("xds.")
-    ]
-    for level, field, needed, effect in (
-        (
-            Level.ERROR,
-            "request_attributes",
-            headers,
-            "without the headers the picker needs {} as attributes",
-        ),
-        (
-            Level.WARNING,
-            "response_attributes",
-            (ATTEMPTED, DETAILS),
-            "Envoy's errors look like an endpoint's, and failed attempts are unknown",
-        ),
-        (
-            Level.WARNING,
-            "metadata_options.forwarding_namespaces.untyped",
-            (LB_NAMESPACE, SUBSET_NAMESPACE),
-            "the picker learns neither which endpoint served nor a gateway's subset",
-        ),
-        (
-            Level.WARNING,
-            "metadata_options.receiving_namespaces.untyped",
-            (LB_NAMESPACE,),
-            "the picker's metadata is rejected",
-        ),
-    ):
+    for field, effect in _LISTS.items():
+        level = Level.ERROR if field == "request_attributes" else Level.WARNING
         known: Any = processor
+        wanted: Any = own
         for name in field.split("."):
-            known = known.get(name) or {}
-        if missing := [name for name in needed if name not in known]:
+            known, wanted = known.get(name) or {}, wanted[name]
+        missing = [
+            name for name in wanted if name not in known and not name.startswith(_NOT_REQUIRED)
+        ]
+        if missing and (skipped or level is Level.WARNING):
             yield _set(level, field, effect.format(", ".join(missing)), [*known, *missing])
 
 

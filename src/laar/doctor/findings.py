@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -45,9 +46,9 @@ def show_findings(console: Console, findings: Sequence[Finding]) -> None:
     """Print findings, worst first, each with its remedy below."""
     order = list(Level)
     for finding in sorted(findings, key=lambda finding: order.index(finding.level)):
-        line = Text.assemble(
-            (f"{finding.level:8}", _STYLES[finding.level]), f"{finding.where}: {finding.what}"
-        )
+        # An engine's answer may contain control characters, which a terminal would obey.
+        text = re.sub(r"[\0-\t\v-\x1f\x7f-\x9f]", " ", f"{finding.where}: {finding.what}")
+        line = Text.assemble((f"{finding.level:8}", _STYLES[finding.level]), text)
         console.print(line, soft_wrap=True)
         if finding.remedy:
             console.print(Text(f"        -> {finding.remedy}"), soft_wrap=True)

@@ -66,8 +66,6 @@ _RETRY_ON = "connect-failure,refused-stream,reset-before-request,reset,retriable
 _SYSTEM_CA_PATH = "/etc/ssl/certs/ca-certificates.crt"
 """The system's CAs in Debian, Ubuntu, Alpine and Envoy images."""
 
-_BY_NAME = ("auto_host_sni", "auto_sni_san_validation")
-
 
 def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, Any]:
     """Return a bootstrap as plain JSON values, with Envoy's field names."""
@@ -230,12 +228,13 @@ def _tls_matches(options: BootstrapOptions) -> Iterator[Any]:
     for ca in options.endpoint_cas:
         for named in (True, False):
             if named or ca != SYSTEM_CA:
+                checks = ("auto_host_sni", "auto_sni_san_validation") if named else ()
                 yield _part(
                     "tls_match",
                     name=f"{ca} {'by name' if named else 'without a name'}",
                     match=endpoints_file.tls_match(ca, named=named),
                     ca_path=_SYSTEM_CA_PATH if ca == SYSTEM_CA else ca,
-                    by_name=dict.fromkeys(_BY_NAME if named else (), True),
+                    by_name=dict.fromkeys(checks, True),
                 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -115,13 +115,13 @@ def envoy_options(settings: Settings) -> BootstrapOptions:
     from laar.settings.ignored import endpoint_cas
     from laar.settings.listening import dialled
 
-    options = BootstrapOptions(
+    eds = settings.envoy.eds_file or Path(BootstrapOptions().eds_path)
+    return BootstrapOptions(
         picker=dialled(settings.listen.ext_proc),
         listen_host=LOOPBACK,
         endpoint_cas=endpoint_cas(settings),
         max_body_bytes=settings.stream.max_body_bytes,
         longest_hold_s=settings.flow.admission.limits.max_hold_s,
         tenant_header=settings.stream.tenant_header,
+        eds_path=str(eds.absolute()),
     )
-    eds = settings.envoy.eds_file
-    return options if eds is None else replace(options, eds_path=str(eds.absolute()))

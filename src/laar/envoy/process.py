@@ -197,8 +197,7 @@ class EnvoyProcess:
                     async with session.get(f"{self.admin_url}/{open_requests}") as response:
                         stats = orjson.loads(await response.read())["stats"]
                     # The admin port's count includes this request.
-                    open_now = {stat.get("name"): stat.get("value") for stat in stats}
-                    if not any(open_now[name] for name in open_now if name != _ADMINS_OWN):
+                    if not any(s.get("value") for s in stats if s.get("name") != _ADMINS_OWN):
                         return
                     await asyncio.sleep(_DRAIN_POLL_S)
 
@@ -238,14 +237,10 @@ class EnvoyProcess:
                 await asyncio.sleep(_POLL_S)
             async with session.get(f"{self.admin_url}/listeners?format=json") as response:
                 statuses = orjson.loads(await response.read())["listener_statuses"]
-        addresses = {
-            status["name"]: status.get("local_address", {}).get("socket_address")
-            for status in statuses
-        }
         self._addresses = {
-            name: (address["address"], address["port_value"])
-            for name, address in addresses.items()
-            if address is not None  # otherwise a Unix socket
+            status["name"]: (address["address"], address["port_value"])
+            for status in statuses  # one without this address is on a Unix socket
+            if (address := status.get("local_address", {}).get("socket_address")) is not None
         }
 
     async def _is_ready(self, session: aiohttp.ClientSession, admin_address: Path) -> bool:
@@ -259,5 +254,5 @@ class EnvoyProcess:
 
 def _write(bootstrap: Mapping[str, object], directory: Path) -> Path:
     path = directory / "bootstrap.json"
-    path.write_bytes(orjson.dumps(bootstrap))
+    path.write_bytes(orjson.dumps(bootstrap, option=orjson.OPT_NON_STR_KEYS))
     return path

@@ -1,9 +1,9 @@
 """Declare the fields of a decision's record, each once.
 
-The page, the decision log, `laar explain` and spans are all built from these tables. A field has a
-name in the record, a source, and an OpenTelemetry attribute, which follows the semantic conventions
-where they exist (``gen_ai.*``, ``http.*``). Units are in the names; a field without one is a count,
-a share in 0..1, or text.
+The page, the decision log, `laar explain` and spans are all built from these tables and columns. A
+field of a table has a name in the record, a source, and an OpenTelemetry attribute, which follows
+the semantic conventions where they exist (``gen_ai.*``, ``http.*``). Units are in the names; a
+field without one is a count, a share in 0..1, or text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from laar.core.cost import Terms
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
@@ -120,31 +119,6 @@ ENDPOINT: tuple[Field[EndpointSpec], ...] = (
 )
 """Fields that describe an endpoint."""
 
-ESTIMATES: tuple[Field[View], ...] = (
-    Field("probability", lambda of: of.probability),
-    Field("evidence", lambda of: of.evidence),
-    Field("tokens", lambda of: of.tokens),
-    Field("cached_tokens", lambda of: of.held_tokens),
-    Field("queued_tokens", lambda of: of.queued_tokens),
-)
-"""Estimates for each candidate."""
-
-TERMS: tuple[Field[Terms], ...] = (
-    Field("transfer_s", lambda of: of.transfer_s),
-    Field("rtt_s", lambda of: of.rtt_s),
-    Field("base_s", lambda of: of.base_s),
-    Field("prefill_s", lambda of: of.prefill_s),
-    Field("queue_s", lambda of: of.queue_s),
-    Field("slow_s", lambda of: of.each(of.slow_s)),
-    Field("penalty", lambda of: of.penalty),
-    Field("latency_s", lambda of: of.latency_s),
-    Field("answers", lambda of: of.each(of.answers, 1.0)),
-    Field("cost_s", lambda of: of.cost_s),
-    Field("ttft_s", lambda of: of.all_ttft_s),
-    Field("others_s", lambda of: of.each(of.others_s)),
-)
-"""Terms of the cost; the first is missing unless prompts may be prefilled elsewhere."""
-
 
 def values_of(fields: Iterable[Field[T]], of: T) -> dict[str, Any]:
     """Return the values of the fields by name."""
@@ -157,11 +131,31 @@ def columns_of(of: Decision, view: View, scores: Floats) -> dict[str, Floats]:
     A policy without a cost has no terms, only round trips.
     """
     may = True if of.eligible is None else of.eligible.may
-    columns = values_of(ESTIMATES, view) | {"score": np.where(may, scores, _TAKEN_OUT)}
-    if view.terms is None:
+    columns: dict[str, Floats] = {
+        "probability": view.probability,
+        "evidence": view.evidence,
+        "tokens": view.tokens,
+        "cached_tokens": view.held_tokens,
+        "queued_tokens": view.queued_tokens,
+        "score": np.where(may, scores, _TAKEN_OUT),
+    }
+    if (terms := view.terms) is None:
         return columns | {"rtt_s": view.rtt_s}
-    terms = values_of(TERMS, view.terms)
-    return columns | {name: values for name, values in terms.items() if values is not None}
+    if terms.transfer_s is not None:  # prompts may be prefilled elsewhere
+        columns["transfer_s"] = terms.transfer_s
+    return columns | {
+        "rtt_s": terms.rtt_s,
+        "base_s": terms.base_s,
+        "prefill_s": terms.prefill_s,
+        "queue_s": terms.queue_s,
+        "slow_s": terms.each(terms.slow_s),
+        "penalty": terms.penalty,
+        "latency_s": terms.latency_s,
+        "answers": terms.each(terms.answers, 1.0),
+        "cost_s": terms.cost_s,
+        "ttft_s": terms.all_ttft_s,
+        "others_s": terms.each(terms.others_s),
+    }
 
 
 def attributes_of(fields: Iterable[Field[Any]], values: Mapping[str, Any]) -> dict[str, Any]:

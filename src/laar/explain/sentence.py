@@ -113,9 +113,8 @@ def _who_won(record: DecisionRecord) -> str:
         return f"{winner} won a tie: {name} {reason}.{degraded}"
     margin_s = float(view.terms.cost_s[rival] - view.terms.cost_s[at])
     why = _why(view, view.terms, at, rival)
-    switch = _switch(record, view, view.terms)
-    blind = _blind(record, view)
-    return f"{winner} won by {_seconds(margin_s)}: {name} {why}.{switch}{blind}{degraded}"
+    remarks = _switch(record, view, view.terms) + _blind(record, view) + degraded
+    return f"{winner} won by {_seconds(margin_s)}: {name} {why}.{remarks}"
 
 
 def _blind(record: DecisionRecord, view: View) -> str:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 _NUMBER = re.compile(r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 _NUMBER_CHARS = 10_000  # maximum searched, from the answer's end, for the last number
-_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+_FENCE = re.compile(r"```(?:json)?[^\S\n]*\n(.*?)```", re.DOTALL)
 
 
 class CheckSpec(BaseModel):
@@ -55,9 +55,7 @@ def decide(spec: CheckSpec, answer: str) -> bool:
 
 def _is_near(answer: str, number: float, tolerance: float) -> bool:
     found = _NUMBER.findall(answer[-_NUMBER_CHARS:])
-    if not found:
-        return False
-    return abs(float(found[-1].replace(",", "")) - number) <= tolerance
+    return bool(found) and abs(float(found[-1].replace(",", "")) - number) <= tolerance
 
 
 def _is_json(answer: str, value: JsonValue) -> bool:

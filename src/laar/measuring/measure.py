@@ -119,7 +119,6 @@ def ask(
     counts = Counts()
 
     async def run(bar: Bar) -> None:
-        nonlocal counts
         targets = await discover(endpoints, headers=asking.headers)
         known = {target.model for target in targets}
         if missing := ", ".join(sorted(set(models) - known)):
@@ -128,16 +127,14 @@ def ask(
         targets = [target for target in targets if not models or target.model in models]
         task = bar.add_task("asking", total=None, note="")
 
-        def show(now: Counts) -> None:
-            nonlocal counts
-            counts = now
-            note = f"{now.correct} right, {now.failed} without an answer"
-            total = now.total if seconds is None else None
-            bar.update(task, completed=now.resumed + now.asked, total=total, note=note)
+        def show() -> None:
+            note = f"{counts.correct} right, {counts.failed} without an answer"
+            total = counts.total if seconds is None else None
+            bar.update(task, completed=counts.resumed + counts.asked, total=total, note=note)
 
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                counts = await measure(targets, questions, out, asking, progress=show)
+                await measure(targets, questions, out, asking, counts, progress=show)
 
     with Bar(*_COLUMNS, console=console) as bar:
         asyncio.run(run(bar))
@@ -188,8 +185,9 @@ async def measure(
     questions: Iterable[Question],
     out: Path,
     asking: Asking | None = None,
+    counts: Counts | None = None,
     *,
-    progress: Callable[[Counts], None] = lambda _counts: None,
+    progress: Callable[[], None] = lambda: None,
 ) -> Counts:
     """Ask the questions that have no answer in `out` yet, and append the outcomes to it.
 
@@ -198,6 +196,7 @@ async def measure(
         questions: iterated once; ids must be unique.
         out: JSONL file of `MeasuredOutcome`; created if missing.
         asking: how to ask; None for the defaults.
+        counts: the counts to update; None for new ones.
         progress: called after each outcome.
 
     Raises:
@@ -208,7 +207,7 @@ async def measure(
     asked = list(questions)
     if len({question.id for question in asked}) < len(asked):
         raise SettingError("two questions have the same id: make ids unique")
-    counts = Counts()
+    counts = counts or Counts()
     counts.mended_bytes, done = mend(out)
     async with _open(out) as file:
         # No connection limit, so that no request waits for another target's.
@@ -292,7 +291,7 @@ class _Run:
     file: BinaryIO
     session: aiohttp.ClientSession
     asking: Asking
-    progress: Callable[[Counts], None]
+    progress: Callable[[], None]
     counts: Counts
     densities: dict[tuple[str, str | None], float] = field(default_factory=dict)
     """Maximum observed characters per prompt token, by model and task."""
@@ -360,4 +359,4 @@ class _Run:
         self.counts.asked += 1
         self.counts.correct += outcome.correct is True
         self.counts.failed += outcome.status != 200
-        self.progress(self.counts)
+        self.progress()

@@ -68,11 +68,7 @@ class Learning:
         self._clock = picker.clock
         self._file = None if settings.state_file is None else WholeFile(settings.state_file)
         capability = artifact_of(settings)
-        online = OnlineOutcomes(
-            capability,
-            half_life_s=settings.half_life_s,
-            cap_per_hour=settings.cap_per_hour,
-        )
+        online = OnlineOutcomes(capability)
         self.online = online if settings.online else None
         self.assessor = CapabilityAssessor(capability, self.online, settings.tasks)
         self.reports = OutcomeReports(online)

@@ -27,8 +27,8 @@ from laar.errors import SettingError
 _KIND = "EndpointPickerConfig"
 _API_VERSIONS = ("llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 _UNIT_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-_BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
-_DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_SCALE = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_SCALE |= {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 _MAX_HOLD_S = 3580.0
 
 _LLM_D = SimpleNamespace(
@@ -232,15 +232,11 @@ def _label(plugin: _Plugin, moved: Moved) -> dict[str, Any] | None:
         values = None if given.get("allowsNoLabel") else given.get("validValues")
         wanted.append((given.get("label"), values))
     if isinstance(labels, dict):
-        wanted.extend((label, [value]) for label, value in labels.items())
-    if isinstance(expressions, list):
-        listed = [expression if isinstance(expression, dict) else {} for expression in expressions]
-        wanted.extend(
-            (
-                expression.get("key"),
-                expression.get("values") if expression.get("operator") == "In" else None,
-            )
-            for expression in listed
+        wanted += [(label, [value]) for label, value in labels.items()]
+    for each in expressions if isinstance(expressions, list) else ():
+        rule = each if isinstance(each, dict) else {}
+        wanted.append(
+            (rule.get("key"), rule.get("values") if rule.get("operator") == "In" else None)
         )
     if wanted and all(label == ROLE_LABEL for label, _ in wanted):
         moved.taken.append(f"{plugin.name or plugin.type}: {_ROLES}")
@@ -346,22 +342,17 @@ def _flow(config: PickerConfig, moved: Moved) -> None:
 
 
 def _number(name: str, value: object) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or (isinstance(value, float) and not isfinite(value))
-    ):
-        raise SettingError(f"{name}: {value!r} is not a number")
-    return value
+    if type(value) is int or (type(value) is float and isfinite(value)):
+        return value
+    raise SettingError(f"{name}: {value!r} is not a number")
 
 
 def _quantity(name: str, value: str | int) -> int:
     """Parse a Kubernetes quantity, such as 1Gi or 500M."""
     match = re.fullmatch(r"(\d{1,15})(\.\d{1,9})?([A-Za-z]{0,2})", str(value))
-    unit: Mapping[str, int] = _BINARY | _DECIMAL
-    if match is None or match[3] not in unit:
+    if match is None or match[3] not in _SCALE:
         raise SettingError(f"{name}: {str(value)[:40]!r} is not a quantity such as 5000 or 1Gi")
-    return int(float(match[1] + (match[2] or "")) * unit[match[3]])
+    return int(float(match[1] + (match[2] or "")) * _SCALE[match[3]])
 
 
 def _seconds(name: str, value: str) -> float:

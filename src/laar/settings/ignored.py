@@ -6,39 +6,31 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer.endpoints_file import is_loopback, load_endpoints
 from laar.errors import SettingError, unknown
 from laar.settings.settings import Loaded, Settings
 
-_WITHOUT: tuple[tuple[str, str, Callable[[Settings], bool]], ...] = (
-    ("flow.", "flow.enabled", lambda s: s.flow.enabled),
-    ("health.", "health.enabled", lambda s: s.health.breaker.enabled),
-    ("tuner.", "tuner.enabled", lambda s: s.tuner.enabled),
-    ("prefix.max_bytes", "prefix.enabled", lambda s: s.prefix.enabled),
-    ("accuracy.half_life_s", "accuracy.online", lambda s: s.accuracy.online),
-    ("accuracy.cap_per_hour", "accuracy.online", lambda s: s.accuracy.online),
-    ("share.username", "share.url", lambda s: s.share.url is not None),
-    ("share.password_file", "share.url", lambda s: s.share.url is not None),
+_WITHOUT: Mapping[str, tuple[tuple[str, ...], Callable[[Settings], bool]]] = {
+    "flow.enabled": (("flow.",), lambda s: s.flow.enabled),
+    "health.enabled": (("health.",), lambda s: s.health.breaker.enabled),
+    "tuner.enabled": (("tuner.",), lambda s: s.tuner.enabled),
+    "prefix.enabled": (("prefix.max_bytes",), lambda s: s.prefix.enabled),
+    "share.url": (("share.username", "share.password_file"), lambda s: s.share.url is not None),
     # The store keeps the snapshots.
-    ("share.snapshot_file", "share.url: null", lambda s: s.share.url is None),
-    *(
-        (
-            f"share.{name}_file",
-            "share.url: rediss://...",
-            lambda s: str(s.share.url).startswith("rediss:"),
-        )
-        for name in ("ca", "cert", "key")
+    "share.url: null": (("share.snapshot_file",), lambda s: s.share.url is None),
+    "share.url: rediss://...": (
+        ("share.ca_file", "share.cert_file", "share.key_file"),
+        lambda s: str(s.share.url).startswith("rediss:"),
     ),
-    (
-        "routing.enforce_share",
-        "routing.mode: enforce",
+    "routing.mode: enforce": (
+        ("routing.enforce_share",),
         lambda s: s.routing.enforcement.mode == "enforce",
     ),
-)
-"""A prefix of settings, what they require, and a test of whether that is met."""
+}
+"""What settings with the given prefixes require, and a test of whether that is met."""
 
 _ALWAYS = {"flow.tenant_header", "flow.max_hold_s", "flow.max_waiting", "flow.max_held_bytes"}
 """Settings that also apply without `flow.enabled`: to tenants in streams, and to held sessions."""
@@ -50,8 +42,8 @@ def remarks(loaded: Loaded) -> Iterator[str]:
     for name, origin in loaded.origins.items():
         if origin == "default":
             continue
-        for prefix, needed, given in _WITHOUT:
-            if name.startswith(prefix) and name not in {needed, *_ALWAYS} and not given(settings):
+        for needed, (prefixes, given) in _WITHOUT.items():
+            if name.startswith(prefixes) and name not in {needed, *_ALWAYS} and not given(settings):
                 yield f"{loaded.at(name)}has no effect without {needed}; set that, or remove this"
     yield from _aliases(loaded)
     if settings.decisions.viewers_token_file is None and not is_loopback(settings.listen.admin):

@@ -10,7 +10,6 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge, Le, MaxLen
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from laar.accuracy.online import CAP_PER_HOUR, HALF_LIFE_S
 from laar.core.cost import TUNABLE, CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.shadow import Enforcement
@@ -121,12 +120,6 @@ class Accuracy(Section):
     """Whether signs in answers count as weak outcomes: a cut-off at the token limit, a tool call
     that is not JSON or repeats the last one, log-probabilities if clients request them, and
     whether a conversation continues or asks the same again."""
-    half_life_s: Annotated[float, Ge(60), Le(1e8)] = HALF_LIFE_S
-    """Half-life of reported outcomes in seconds. The default is a day: the model behind a name
-    rarely changes, but its traffic does by the hour."""
-    cap_per_hour: Annotated[float, Ge(2), Le(1e6)] = CAP_PER_HOUR
-    """Maximum outcomes per hour for one cell of a model. With 200, against a prior of 50, true
-    reports dominate within an hour, but a burst of false ones cannot."""
     tasks: Annotated[tuple[str, ...], MaxLen(1000)] = ()
     """Tasks that clients may name in x-laar-task, besides the artifact's. Each tenant may use 32
     further names, since all tenants share the table; more are ignored."""

@@ -74,13 +74,9 @@ class Settings(Section):
         return part(StreamSettings, *sections)
 
     @model_validator(mode="after")
-    def _has_endpoints(self) -> Settings:
+    def _has_endpoints_and_tunes_what_it_serves(self) -> Settings:
         if not (self.endpoints or self.endpoints_file or self.kubernetes):
             raise ValueError("no endpoints: give `endpoints`, `endpoints_file` or `kubernetes`")
-        return self
-
-    @model_validator(mode="after")
-    def _tunes_what_it_serves(self) -> Settings:
         if self.tuner.enabled and self.routing.director.policy != "laar":
             raise ValueError(
                 "tuner.enabled: only the policy `laar` is tuned, and routing.policy is "
@@ -139,15 +135,14 @@ def load(path: Path) -> Loaded:
             "http://HOST:PORT` writes one from running engines, and --config names another"
         )
     settings, lines = read_with_lines(path, Settings)
-    loaded = Loaded(settings=settings, path=path, lines=lines)
-    faults = [loaded.at(name) + text for name, text in _missing_files(settings)]
-    if faults:
-        raise SettingError("\n".join(faults))
     for file in (settings.accuracy.capability, *(one.key_file for one in settings.endpoints)):
         if file is not None:
             stamps[file] = stamp_of(file)
     origins = {name: _origin(settings, name, path, lines) for name, _ in leaves(Settings)}
-    return Loaded(settings=settings, path=path, origins=origins, stamps=stamps, lines=lines)
+    loaded = Loaded(settings=settings, path=path, origins=origins, stamps=stamps, lines=lines)
+    if faults := [loaded.at(name) + text for name, text in _missing_files(settings)]:
+        raise SettingError("\n".join(faults))
+    return loaded
 
 
 def _missing_files(settings: Settings) -> Iterator[tuple[str, str]]:
