@@ -239,12 +239,16 @@ def pages_by_rank(page: bytes, engine: str) -> list[bytes]:
     names = ENGINES[engine]
     found = {_label(labels, names.rank) for labels, _ in _samples(page, names.running[0])}
     ranks = [b"%d" % rank for rank in range(min(len(found), MAX_RANKS))]
-    if not names.rank or len(ranks) < 2 or found != set(ranks):
+    parts: dict[bytes, list[bytes]] = {rank: [] for rank in ranks}
+    if not names.rank or len(parts) < 2 or found != parts.keys():
         return [page]
-    label = names.rank + b'="'  # a line without it applies to all ranks
-    lines = [(line, label not in line) for line in page.splitlines(keepends=True)]
-    marks = [label + rank + b'"' for rank in ranks]
-    return [b"".join(line for line, of_all in lines if of_all or m in line) for m in marks]
+    for line in page.splitlines(keepends=True):
+        if line.startswith(names.prefix):  # not a comment, and read by laar
+            _, label, rest = line.partition(names.rank + b'="')
+            for rank in [rest.partition(b'"')[0]] if label else parts:  # without it: for all
+                if rank in parts:
+                    parts[rank].append(line)
+    return list(map(b"".join, parts.values()))
 
 
 def _hash_of_lines(page: bytes, prefix: bytes) -> bytes:
