@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from laar.core.stored import Context
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.prefix.blocks import Chain, blocks_in
+from laar.prefix.blocks import Chain
 from laar.prefix.index import Receipt
 from laar.sharing.chains import Chains
 from laar.sharing.records import Cleared, Ended, Entered, Turn, from_bytes, to_bytes
@@ -117,8 +117,6 @@ class Entries:
         hashes = prefixes.chains.unpack(record.known, record.anchor, from_bytes(record.tail))
         if hashes is None:
             return False
-        if len(hashes) != blocks_in(record.total_bytes):
-            return True  # its size in bytes does not match its chain
         if slot < 0 or record.entry in self._open:
             return True
         prefixes.beliefs.make_room(capacity)
