@@ -64,7 +64,7 @@ class Resolver:
         self._names: set[str] = set()
         self._asking: set[str] = set()
         self._addresses: dict[str, tuple[str, ...]] = {}
-        self._changed: set[str] = set()
+        self._has_changed = False
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
@@ -129,15 +129,14 @@ class Resolver:
         )
         if addresses != self._addresses.get(name):
             self._addresses[name] = addresses
-            if not self._changed:
-                asyncio.get_running_loop().call_later(GATHER_S, self._hand_on_changed)
-            self._changed.add(name)
+            if not self._has_changed:
+                asyncio.get_running_loop().call_later(GATHER_S, self._hand_on_all)
+            self._has_changed = True
 
-    def _hand_on_changed(self) -> None:
-        changed, self._changed = self._changed, set()
-        for source, specs in self._declared.items():
-            if any(dns_name(spec.address) in changed for spec in specs):
-                self._hand_on(source)
+    def _hand_on_all(self) -> None:
+        self._has_changed = False
+        for source in self._declared:
+            self._hand_on(source)
 
     def _failed(self, name: str, reason: str) -> None:
         kept = self._addresses.get(name)

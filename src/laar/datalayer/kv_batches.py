@@ -163,7 +163,10 @@ def _event(raw: Any, groups: Groups) -> Event | None:
     if raw.get("locality") == "REMOTE":
         tier = FAR
     hashes, parent = raw["block_hashes"], raw.get("parent_block_hash")
-    if not isinstance(hashes, list) or not all(map(_is_hash, hashes)):
+    if not isinstance(hashes, list) or not all(
+        isinstance(it, int) or (isinstance(it, bytes) and len(it) <= MAX_HASH_BYTES)
+        for it in hashes
+    ):
         raise ValueError(f"{kind} without block hashes")
     if kind == "BlockRemoved":
         return Removed(hashes, tier)
@@ -187,10 +190,6 @@ def _event(raw: Any, groups: Groups) -> Event | None:
         extra=extra,
         session=session if isinstance(session, str) else "",
     )
-
-
-def _is_hash(value: object) -> bool:
-    return isinstance(value, int) or (isinstance(value, bytes) and len(value) <= MAX_HASH_BYTES)
 
 
 def _extra(given: Any, adapter: str | None, blocks: int) -> tuple[str, ...]:

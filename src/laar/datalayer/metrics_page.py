@@ -238,8 +238,8 @@ def pages_by_rank(page: bytes, engine: str) -> list[bytes]:
     """Split a page by data-parallel rank, in order; return it unchanged if there is only one."""
     names = ENGINES[engine]
     found = {_label(labels, names.rank) for labels, _ in _samples(page, names.running[0])}
-    ranks = [b"%d" % rank for rank in range(min(len(found), MAX_RANKS))]
-    parts: dict[bytes, list[bytes]] = {rank: [] for rank in ranks}
+    count = min(len(found), MAX_RANKS)
+    parts: dict[bytes, list[bytes]] = {b"%d" % rank: [] for rank in range(count)}
     if not names.rank or len(parts) < 2 or found != parts.keys():
         return [page]
     for line in page.splitlines(keepends=True):
@@ -262,7 +262,7 @@ def _hash_of_lines(page: bytes, prefix: bytes) -> bytes:
 
 
 def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Reading, Counters]:
-    """Read one metrics page.
+    """Read one metrics page; return also the last known counters.
 
     Args:
         page: the body in Prometheus text format, possibly truncated.
@@ -276,6 +276,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         started=_finite(max(_values(page, (names.started,)))),  # one per rank
         refused=_labelled(page, names.refused),
     )
+    before = before or counters
     kv_usage, host_tokens = _mean(page, names.kv_usage), _total(page, names.host_tokens)
     adapters, max_adapters = _adapters(page, names)
     asleep = OFFLOADED if _labelled(page, names.offloaded) > 0.0 else 2.0
@@ -288,14 +289,14 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         prefix_hits_tokens=_total(page, names.hits_tokens),
         adapters=adapters,
         max_adapters=max_adapters,
-        restarted=before is not None and counters.restarted_since(before),
+        restarted=counters.restarted_since(before),
         started_s=counters.started,
-        refused=0.0 if before is None else counters.refused_since(before),
+        refused=counters.refused_since(before),
         asleep=asleep if _labelled(page, names.awake) == 0.0 else 0.0,  # all ranks sleep
         has_tiers=host_tokens > 0.0 or _total(page, names.tiers_tokens) > 0.0,
         host_tokens=host_tokens,
     )
-    return reading, counters if before is None else counters.or_known(before)
+    return reading, counters.or_known(before)
 
 
 def _values(page: bytes, names: tuple[bytes, ...]) -> list[float]:

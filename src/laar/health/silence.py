@@ -89,7 +89,7 @@ def compare(records: Records, family: Family, now: float) -> None:
     known = [member for member in family.members.values() if member.speed.weight(now) >= 1.0]
     known.sort(key=lambda member: member.speed.mean)
     means = [member.speed.mean for member in known]
-    spread = max((times.spread for times in family.times.values()), default=1.0)
+    spread = max((times.ratios.spread for times in family.times.values()), default=1.0)
     for place, endpoint in enumerate(known):
         pace = 1.0
         if len(known) > 1:

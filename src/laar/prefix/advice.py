@@ -171,10 +171,8 @@ class Advisor:
             counts["thoughts"] += 0 if template.keeps_thoughts else _thoughts(spans)
         counts["prompts"] += 1
         counts.update({line.unordered for line in lines})
-        if counts["prompts"] >= _MEMORY:
-            agent.counts = Counter({key: n // 2 for key, n in counts.items() if n > 1})
-        elif len(counts) > MAX_COUNTED:
-            agent.counts = Counter({key: n for key, n in counts.items() if n > 1})
+        if (is_full := counts["prompts"] >= _MEMORY) or len(counts) > MAX_COUNTED:
+            agent.counts = Counter({key: n >> is_full for key, n in counts.items() if n > 1})
 
     def _agent(self, model: str, names: Sequence[str], lines: Sequence[_Line]) -> _Agent:
         """Return the agent whose prompts begin most like this one."""
