@@ -488,17 +488,16 @@ def test_a_malformed_batch_is_rejected(fields):
     assert len(p.peers) == 1
 
 
-@pytest.mark.parametrize("load", [7, None, [], [1.0] * 8, [1.0] * 10, [[1.0] * 9], {A: 1.0}])
-def test_a_malformed_load_is_skipped(load):
+@pytest.mark.parametrize(
+    ("address", "load"),
+    [
+        *((B, load) for load in (7, None, [], [1.0] * 8, [1.0] * 10, [[1.0] * 9], {A: 1.0})),
+        ("x" * 1025, [1.0] * 9),
+    ],
+)
+def test_a_malformed_load_is_skipped(address, load):
     p, _, _ = pair()
-    p.take(batch(loads={A: [1.0] * 9, B: load}), 1.0)
-    assert p.refused["record"] == 1
-    assert counted(p)["in_flight"] == 1
-
-
-def test_a_load_without_an_address_is_skipped():
-    p, _, _ = pair()
-    p.take(batch(loads={A: [1.0] * 9, "x" * 1025: [1.0] * 9}), 1.0)
+    p.take(batch(loads={A: [1.0] * 9, address: load}), 1.0)
     assert p.refused["record"] == 1
     assert counted(p)["in_flight"] == 1
 
