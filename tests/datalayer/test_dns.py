@@ -89,6 +89,17 @@ async def test_endpoints_follow_changed_dns_records_only(
     await until(lambda: recorder.addresses == ["10.0.0.3:8000"])
 
 
+async def test_names_resolved_together_are_passed_on_together(
+    recorder: Any, start: Any, until: Any
+) -> None:
+    found = {f"n{i}": [f"10.0.{i}.1"] for i in range(100)}
+    under_test = resolver(recorder, Names(**found))
+    under_test.replace("file", [spec(f"{name}:1") for name in found])
+    start(under_test.run())
+    await until(lambda: len(recorder.addresses) == 100)
+    assert recorder.replaced < 20
+
+
 async def test_a_name_that_fails_keeps_its_last_addresses_and_recovers(
     recorder: Any, start: Any, until: Any
 ) -> None:
@@ -178,7 +189,7 @@ async def test_two_names_for_one_address_are_one_endpoint(
     under_test = resolver(recorder, names)
     under_test.replace("file", [spec("a:1", "first"), spec("b:1", "first"), spec("b:1", "second")])
     start(under_test.run())
-    await until(lambda: len(names.asked) > 6)
+    await until(lambda: recorder.addresses)
     assert [one.models for one in recorder.specs["file"]] == [("first",)]
     assert "b:1 is 10.0.0.1:1, which is already listed" in recorder.problems["dns file"]
     names.names["b"] = ["10.0.0.2"]

@@ -223,7 +223,8 @@ def test_copies_in_the_hosts_memory_are_marked() -> None:
      batch({**STORED, "extra_keys": [["x"]]}), batch({**STORED, "extra_keys": [["x"], None, None]}),
      msgspec.msgpack.encode([1]), msgspec.msgpack.encode({"a": 1}),
      msgspec.msgpack.encode({"ts": 1.0, "events": [STORED]}), msgspec.msgpack.encode([1.0, "ab"]),
-     batch(["BlockRemoved"]), b"\x91" * 5000],
+     batch(["BlockRemoved"]), b"\x91" * 5000,
+     batch({**STORED, "block_hashes": [b"x" * 65, 1]})],
 )  # fmt: skip
 def test_an_invalid_batch_is_a_value_error(payload: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whatever the text
@@ -426,6 +427,18 @@ async def test_an_engine_may_restart_with_different_layers(
     engine.number = 0
     engine.publish(of_group(STORED, 0, "full_attention"))
     await until(lambda: kinds(recorder) == ["lost", *["cleared", "stored"] * 2])
+
+
+async def test_too_many_endpoints_are_reported_while_there_are(
+    engine: Engine, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_events, "MAX_ENDPOINTS", 1)
+    specs = [spec(engine), dataclasses.replace(spec(engine), address="127.0.0.1:8001")]
+    start(KvEvents(lambda: specs, recorder).run())
+    await until(lambda: "more than 1 endpoints" in recorder.problems.get("kv-events", ""))
+    await until(lambda: len(recorder.kv_events) == 1)
+    del specs[1]
+    await until(lambda: recorder.problems == {})
 
 
 async def test_endpoints_come_and_go(engine: Engine, recorder: Any, start: Any, until: Any) -> None:

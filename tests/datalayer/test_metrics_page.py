@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -149,6 +150,18 @@ def test_each_rank_has_its_own_queue_and_the_values_common_to_all() -> None:
         found = [reader.read(part, "sglang") for reader, part in zip(readers, pages, strict=True)]
         assert [(one.running, one.waiting) for one in found] == [(4.0, 1.0), (5.0, 2.0)]
         assert [one.restarted for one in found] == [restarted] * 2
+
+
+def test_a_page_with_many_ranks_takes_no_longer_than_one_with_few() -> None:
+    def seconds(ranks: int) -> float:
+        """Return the seconds that splitting takes, for a page of 16,000 samples."""
+        names = ["num_requests_running", *(f"bucket_{n}" for n in range(16_000 // ranks - 1))]
+        text = "".join(f'vllm:{name}{{engine="{r}"}} 2\n' for name in names for r in range(ranks))
+        began = time.process_time()
+        assert len(pages_by_rank(text.encode(), "vllm")) == ranks
+        return time.process_time() - began
+
+    assert seconds(64) < 8 * seconds(2)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A failure may be the endpoint's fault, the request's, or due to load."""
 
 import random
+import time
 
 import pytest
 
@@ -329,3 +330,22 @@ def sent_stream(health, now, slot):
 
 def test_stalled_streams_exclude_an_endpoint_although_others_begin_there():
     assert halted_at(known()) is not None
+
+
+def test_a_large_fleet_that_is_silent_as_a_whole_is_checked_quickly():
+    def seconds(slots):
+        """Return the seconds that a check takes with eight silent requests at each endpoint."""
+        health = Health(HealthSettings(), rng=random.Random(1))
+        for turn in range(5):
+            for slot in range(slots):
+                attempt = sent_stream(health, turn, slot)
+                health.answering(attempt, turn + 0.05)
+                health.ended(attempt, 200, "complete", turn + 0.1)
+        for slot in range(slots):
+            for _ in range(8):
+                health.sent(slot, "m", stream=True, predicted_s=0.05, tokens=10.0, now=6.0)
+        began = time.process_time()
+        health.look(10.0)
+        return time.process_time() - began
+
+    assert seconds(400) < 24 * seconds(50)

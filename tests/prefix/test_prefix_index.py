@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.errors import SettingError
 from laar.prefix.blocks import ENDS, Chain, blocks_in
 from laar.prefix.index import PrefixIndex, Receipt
 from support.exploring import examples
@@ -370,11 +369,6 @@ def test_a_prompt_without_a_full_block_has_no_entry() -> None:
     index.settle(receipt, 0.0)
     assert held(index, chain) == [0, 0]
     assert index.uses == 0
-
-
-def test_a_memory_limit_below_one_long_prompt_is_rejected_with_a_remedy() -> None:
-    with pytest.raises(SettingError, match=r"max_bytes is 1000, .*raise it"):
-        PrefixIndex(1, max_bytes=1000)
 
 
 @pytest.mark.long

@@ -18,6 +18,7 @@ from laar.errors import SettingError
 from laar.health import Health, HealthSettings
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.prefix.blocks import ENDS
 from laar.server.sharing.sharer import Sharer, new_origin, secret_of
 from laar.server.sharing.store import Store
 from laar.server.tasks import Tasks
@@ -565,7 +566,7 @@ async def test_a_backlog_arrives_over_a_slow_link(server, members, tmp_path):
     await wire.cut()
     await eventually(lambda: not p.sharer.connected and not q.sharer.connected)
     for entry in range(1000):  # 8 MB, which take two seconds on this connection
-        p.sharer.sharing.outbox.add(Entered(entry, A, 1_000_000, 0, 0, bytes(6_000)))
+        p.sharer.sharing.outbox.add(Entered(entry, A, ENDS[750], 0, 0, bytes(8 * 750)))
     await wire.heal()
     await eventually(lambda: q.sharer.sharing.taken["entered"] == 1000, timeout_s=15)
     assert p.sharer.connected

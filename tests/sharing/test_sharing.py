@@ -15,6 +15,7 @@ from laar.core.endpoints import COUNTED
 from laar.core.request import Api, Request
 from laar.health import Reply
 from laar.health.breaker import State
+from laar.prefix.blocks import ENDS, blocks_in
 from laar.sharing.records import Entered, Moved
 from laar.sharing.snapshot import SnapshotFault, read_snapshot, restore, snapshot
 from support.pickers import Network, all_batches, request, sharing_picker, specs
@@ -375,7 +376,7 @@ def test_invalid_batches_are_counted(data, reason):
 def test_a_backlog_of_long_prompts_is_received():
     p, q = (sharing_picker(name, (A, B)) for name in ("p/1", "q/1"))
     for entry in range(400):
-        p.outbox.add(Entered(entry, A, 1_000_000, 0, 0, bytes(12_000)))
+        p.outbox.add(Entered(entry, A, ENDS[1500], 0, 0, bytes(8 * 1500)))
     for batch in all_batches(p, 1.0):
         q.take(batch, 1.0)
     assert not q.refused
@@ -487,17 +488,16 @@ def test_a_malformed_batch_is_rejected(fields):
     assert len(p.peers) == 1
 
 
-@pytest.mark.parametrize("load", [7, None, [], [1.0] * 8, [1.0] * 10, [[1.0] * 9], {A: 1.0}])
-def test_a_malformed_load_is_skipped(load):
+@pytest.mark.parametrize(
+    ("address", "load"),
+    [
+        *((B, load) for load in (7, None, [], [1.0] * 8, [1.0] * 10, [[1.0] * 9], {A: 1.0})),
+        ("x" * 1025, [1.0] * 9),
+    ],
+)
+def test_a_malformed_load_is_skipped(address, load):
     p, _, _ = pair()
-    p.take(batch(loads={A: [1.0] * 9, B: load}), 1.0)
-    assert p.refused["record"] == 1
-    assert counted(p)["in_flight"] == 1
-
-
-def test_a_load_without_an_address_is_skipped():
-    p, _, _ = pair()
-    p.take(batch(loads={A: [1.0] * 9, "x" * 1025: [1.0] * 9}), 1.0)
+    p.take(batch(loads={A: [1.0] * 9, address: load}), 1.0)
     assert p.refused["record"] == 1
     assert counted(p)["in_flight"] == 1
 
@@ -507,7 +507,7 @@ def test_invalid_records_are_skipped_individually():
     records = [
         ["p", 1, A, 100, 0, 0, "not base64"],
         ["p", 2, A, 64, 0, 0, "AAAAAAAAAAA=" * 9],
-        ["p", 3, A, 640, 3, 12345, "AAAAAAAAAAA="],
+        ["p", 3, A, 256, 3, 12345, "AAAAAAAAAAA="],
         ["h", A, ["bad", "no-kind", 1.0]],
         ["h", A, ["out", "status", 1e13]],
         ["h", A, ["out", "status", -1.0]],
@@ -545,6 +545,19 @@ def test_a_prompt_whose_length_does_not_match_its_blocks_is_rejected(total_bytes
     assert not p.prefixes.beliefs.evictions._age_of
     p.take(batch(seq=2, key_id=p.key_id, records=[["p", 1, A, 64 * 8 + 5, 0, 0, eight]]), 1.0)
     assert p.prefixes.beliefs.index._segments.blocks == 8
+
+
+def test_a_picker_cannot_extend_a_prompt_without_end():
+    p, _, _ = pair()
+    records = []
+    for number in range(1, 9):
+        tail = base64.b64encode(struct.pack("<4096Q", *[number] * 4096)).decode()
+        known = 4096 * (number - 1)
+        records.append(["p", number, A, 1 << 40, known, number - 1, tail])
+    p.take(batch(key_id=p.key_id, records=records), 1.0)
+    longest = max((len(chain) for chain, _ in p.prefixes.chains._anchors.values()), default=0)
+    assert longest <= blocks_in(1 << 40)
+    assert p.refused["record"] == 8
 
 
 @pytest.mark.parametrize("took_s", [5e-324, 1e-9, 1.0, 9e11])

@@ -33,6 +33,9 @@ TIMEOUT_S = 5.0
 continues."""
 MAX_AT_ONCE = 4
 """Maximum concurrent lookups. Each occupies a thread, for a long time if the DNS server is down."""
+GATHER_S = 0.05
+"""Seconds for which changes are gathered before they are passed on. Each time, the whole source is
+passed on: with a thousand names, once for each of them would take seconds of CPU."""
 MAX_ADDRESSES = 256
 """Maximum addresses per name; the lowest are used, so that the selection is stable."""
 
@@ -61,6 +64,7 @@ class Resolver:
         self._names: set[str] = set()
         self._asking: set[str] = set()
         self._addresses: dict[str, tuple[str, ...]] = {}
+        self._has_changed = False
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
@@ -125,9 +129,14 @@ class Resolver:
         )
         if addresses != self._addresses.get(name):
             self._addresses[name] = addresses
-            for source, specs in self._declared.items():
-                if any(dns_name(spec.address) == name for spec in specs):
-                    self._hand_on(source)
+            if not self._has_changed:
+                asyncio.get_running_loop().call_later(GATHER_S, self._hand_on_all)
+            self._has_changed = True
+
+    def _hand_on_all(self) -> None:
+        self._has_changed = False
+        for source in self._declared:
+            self._hand_on(source)
 
     def _failed(self, name: str, reason: str) -> None:
         kept = self._addresses.get(name)

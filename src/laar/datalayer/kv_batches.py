@@ -31,6 +31,10 @@ _TIERS = {
 """Tiers by medium, as vLLM and SGLang name them."""
 
 
+MAX_HASH_BYTES = 64
+"""Maximum length of a block's hash, since hashes are kept; vLLM's SHA-256 has 32 bytes."""
+
+
 class Removed(NamedTuple):
     """Blocks, by the engine's hashes, that left a tier of memory (`laar.prefix.tiers`)."""
 
@@ -159,7 +163,10 @@ def _event(raw: Any, groups: Groups) -> Event | None:
     if raw.get("locality") == "REMOTE":
         tier = FAR
     hashes, parent = raw["block_hashes"], raw.get("parent_block_hash")
-    if not isinstance(hashes, list) or not all(isinstance(hash_, int | bytes) for hash_ in hashes):
+    if not isinstance(hashes, list) or not all(
+        isinstance(it, int) or (isinstance(it, bytes) and len(it) <= MAX_HASH_BYTES)
+        for it in hashes
+    ):
         raise ValueError(f"{kind} without block hashes")
     if kind == "BlockRemoved":
         return Removed(hashes, tier)

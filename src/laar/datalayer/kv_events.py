@@ -77,9 +77,10 @@ class KvEvents:
                     listeners.pop(gone).cancel()
                     for kind in ("kv-events", "kv-events-replay"):
                         self._sink.problem(f"{kind} {gone[0]}", GONE)
+                over = f"more than {MAX_ENDPOINTS} endpoints; the others count as without events"
+                self._sink.problem("kv-events", over if len(wanted) > MAX_ENDPOINTS else None)
                 for address, url, replay in wanted.keys() - listeners.keys():
                     if len(listeners) >= MAX_ENDPOINTS:
-                        self._sink.problem("kv-events", f"more than {MAX_ENDPOINTS} endpoints")
                         break
                     task = asyncio.create_task(
                         self._listen(address, url, replay), name=f"kv-events {address}"

@@ -238,13 +238,17 @@ def pages_by_rank(page: bytes, engine: str) -> list[bytes]:
     """Split a page by data-parallel rank, in order; return it unchanged if there is only one."""
     names = ENGINES[engine]
     found = {_label(labels, names.rank) for labels, _ in _samples(page, names.running[0])}
-    ranks = [b"%d" % rank for rank in range(min(len(found), MAX_RANKS))]
-    if not names.rank or len(ranks) < 2 or found != set(ranks):
+    count = min(len(found), MAX_RANKS)
+    parts: dict[bytes, list[bytes]] = {b"%d" % rank: [] for rank in range(count)}
+    if not names.rank or len(parts) < 2 or found != parts.keys():
         return [page]
-    label = names.rank + b'="'  # a line without it applies to all ranks
-    lines = [(line, label not in line) for line in page.splitlines(keepends=True)]
-    marks = [label + rank + b'"' for rank in ranks]
-    return [b"".join(line for line, of_all in lines if of_all or m in line) for m in marks]
+    for line in page.splitlines(keepends=True):
+        if line.startswith(names.prefix):  # not a comment, and read by laar
+            _, label, rest = line.partition(names.rank + b'="')
+            for rank in [rest.partition(b'"')[0]] if label else parts:  # without it: for all
+                if rank in parts:
+                    parts[rank].append(line)
+    return list(map(b"".join, parts.values()))
 
 
 def _hash_of_lines(page: bytes, prefix: bytes) -> bytes:
@@ -258,7 +262,7 @@ def _hash_of_lines(page: bytes, prefix: bytes) -> bytes:
 
 
 def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Reading, Counters]:
-    """Read one metrics page.
+    """Read one metrics page; return also the last known counters.
 
     Args:
         page: the body in Prometheus text format, possibly truncated.
@@ -272,6 +276,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         started=_finite(max(_values(page, (names.started,)))),  # one per rank
         refused=_labelled(page, names.refused),
     )
+    before = before or counters
     kv_usage, host_tokens = _mean(page, names.kv_usage), _total(page, names.host_tokens)
     adapters, max_adapters = _adapters(page, names)
     asleep = OFFLOADED if _labelled(page, names.offloaded) > 0.0 else 2.0
@@ -284,14 +289,14 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         prefix_hits_tokens=_total(page, names.hits_tokens),
         adapters=adapters,
         max_adapters=max_adapters,
-        restarted=before is not None and counters.restarted_since(before),
+        restarted=counters.restarted_since(before),
         started_s=counters.started,
-        refused=0.0 if before is None else counters.refused_since(before),
+        refused=counters.refused_since(before),
         asleep=asleep if _labelled(page, names.awake) == 0.0 else 0.0,  # all ranks sleep
         has_tiers=host_tokens > 0.0 or _total(page, names.tiers_tokens) > 0.0,
         host_tokens=host_tokens,
     )
-    return reading, counters if before is None else counters.or_known(before)
+    return reading, counters.or_known(before)
 
 
 def _values(page: bytes, names: tuple[bytes, ...]) -> list[float]:

@@ -308,7 +308,7 @@ class Breaker:
         if self._streak >= usual_row:
             self.is_hopeless = True
         on_trial = attempt is not None and attempt is self.trial
-        if self.is_open and not (on_trial and self.state is State.HALF_OPEN):
+        if self.is_open and not on_trial:
             return False
         relapse = self.state is State.STARTING and weight >= 0.5 and self._answered < _CONVALESCENT
         if not (

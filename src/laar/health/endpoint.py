@@ -48,6 +48,7 @@ class Family:
 
     Attributes:
         members: the endpoints, by slot.
+        progressed: those that have answered, in the order of their attempts' latest progress.
         times: the typical times, for streamed and for other answers.
         contested_until: time until which all answers are read, for comparison, after an endpoint
             gave a useless one.
@@ -55,6 +56,7 @@ class Family:
 
     def __init__(self) -> None:
         self.members: dict[int, Endpoint] = {}
+        self.progressed: dict[Endpoint, None] = {}
         self.times: dict[bool, GroupTimes] = defaultdict(GroupTimes)
         self.contested_until = float("-inf")
 
@@ -166,6 +168,8 @@ class Endpoint:
         """Record that an attempt reached a stage."""
         attempt.stage = stage
         self.progress_at[stage] = now
+        self.family.progressed.pop(self, None)
+        self.family.progressed[self] = None
         self.sent_at[stage].append((attempt.at, now - attempt.at))
 
     def overtook(self, since: float, waiting_for: Stage, most_s: float) -> int:

@@ -99,7 +99,7 @@ class Outcomes:
         if attempt.timed:
             value = ratio(seconds, attempt.predicted_s)
             if times.total_s.n >= 3:
-                endpoint.speed.add(value - times.mean, now)
+                endpoint.speed.add(value - times.ratios.mean, now)
                 self._records.paced.add(endpoint.family)
             times.ended(seconds, value)
 

@@ -67,7 +67,9 @@ class GroupTimes:
     """
 
     def __init__(self) -> None:
-        self._stages = (_Usual(), _Usual(), _Usual())
+        self.ratios = _Usual()
+        """Log ratios of the actual to the predicted times of complete answers."""
+        self._stages = (_Usual(), _Usual(), self.ratios)
         self.total_s = _Usual()
         self.quick_s = 0.0
         """An answer in less time is suspect; 0 while unknown."""
@@ -82,7 +84,7 @@ class GroupTimes:
 
     def ended(self, seconds: float, value: float) -> None:
         """Record the time of a complete answer, and its `ratio`."""
-        self._stages[2].add(value)
+        self.ratios.add(value)
         total = self.total_s
         total.add(math.log(max(0.001, seconds)))
         if not total.n % 8:
@@ -95,16 +97,6 @@ class GroupTimes:
             return math.inf
         bound = usual.mean + _DEVIATIONS * usual.spread
         return math.exp(min(bound, 20.0)) * (predicted_s + _GRAIN_S)
-
-    @property
-    def mean(self) -> float:
-        """Mean log ratio of the actual to the predicted time of complete answers."""
-        return self._stages[2].mean
-
-    @property
-    def spread(self) -> float:
-        """Spread of the logarithms of complete answers' times."""
-        return self._stages[2].spread
 
     @property
     def typical_s(self) -> float:

@@ -32,8 +32,9 @@ class Questions:
     """The probes that are due, and the effects of their results.
 
     Attributes:
-        are_asked: whether due probes are sent; if not, no endpoint is suspected. doubts: slots,
-        each with a model that it may be unable to serve; probes for that model decide.
+        are_asked: whether due probes are sent; if not, no endpoint is suspected.
+        doubts: slots, each with a model that it may be unable to serve; probes of that model
+            decide.
     """
 
     def __init__(self, records: Records) -> None:

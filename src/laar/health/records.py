@@ -59,6 +59,7 @@ class Records:
         known.attempts.clear()
         self.outliers.discard(slot)
         del known.family.members[slot]
+        known.family.progressed.pop(known, None)
         if not known.family.members:
             del self.families[known.model]
         self.version += 1

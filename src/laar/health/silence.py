@@ -74,8 +74,11 @@ def silence_s(attempt: Attempt, now: float, beyond_s: float = OVERDUE_S) -> floa
     if silent_s <= times.limit_s(Stage.OVER if at_once else waiting_for, attempt.predicted_s):
         return 0.0
     overtaken = 0
-    for other in endpoint.others():
-        overtaken += other.overtook(since, waiting_for, _SLACK * silent_s)
+    for other in reversed(endpoint.family.progressed):
+        if max(other.progress_at) <= since:
+            break  # nor have the others: in a large fleet, asking each takes too long
+        if other is not endpoint:
+            overtaken += other.overtook(since, waiting_for, _SLACK * silent_s)
         if overtaken >= _OVERTAKEN:
             return silent_s
     return 0.0
@@ -86,7 +89,7 @@ def compare(records: Records, family: Family, now: float) -> None:
     known = [member for member in family.members.values() if member.speed.weight(now) >= 1.0]
     known.sort(key=lambda member: member.speed.mean)
     means = [member.speed.mean for member in known]
-    spread = max((times.spread for times in family.times.values()), default=1.0)
+    spread = max((times.ratios.spread for times in family.times.values()), default=1.0)
     for place, endpoint in enumerate(known):
         pace = 1.0
         if len(known) > 1:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import calendar
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, islice, pairwise, takewhile
+from itertools import islice, pairwise, takewhile
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -69,6 +69,7 @@ _CAUSES = (
     ("an id", re.compile(r"(?=.*\d)(?:[\w-]+[=:_])?[0-9a-fA-F-]{7,}|(?=.*\d)[\w=-]{16,}")),
     ("a path", re.compile(r".*[/\\].*")),
     ("a number", re.compile(r"\d[\d.,%]*\w{0,2}")),
+    ("other words", re.compile(r"(?s).*")),
 )
 """Kinds of differing words, the most informative first."""
 _WORD = re.compile(r"[^\s\"'(),;<>\[\]{}]+")
@@ -98,15 +99,13 @@ class _Line(NamedTuple):
 
     Args:
         key: hash of the line and its role.
-        size: number of its characters.
         role: role of its message.
         at: its offset in its message, in characters.
-        text: the text; empty for tools.
+        text: the text.
         unordered: like `key`, but independent of the order of the tools.
     """
 
     key: int
-    size: int
     role: str
     at: int
     text: str
@@ -115,9 +114,8 @@ class _Line(NamedTuple):
 
 @dataclass(slots=True)
 class _Break:
-    """A point after a line of the frame, or at the beginning, where prompts differ."""
+    """What differs after a line of the frame, or at the beginning; its least offset there."""
 
-    role: str
     at: int = 1 << 30
     causes: Counter[str] = field(default_factory=Counter)
     words: frozenset[int] = frozenset()
@@ -129,7 +127,8 @@ class _Agent:
 
     name: str
     counts: Counter[object] = field(default_factory=Counter)
-    breaks: Latest[object, _Break] = field(default_factory=lambda: Latest(_MEMORY))
+    breaks: Latest[tuple[int, str], _Break] = field(default_factory=lambda: Latest(_MEMORY))
+    """By the hash of the line before, and the role of the text that differs."""
     tools: Latest[tuple[int, int], None] = field(default_factory=lambda: Latest(_MEMORY // 2))
 
 
@@ -162,9 +161,9 @@ class Advisor:
         moved = _breaks(agent, lines)
         kept = [line for n, line in enumerate(lines) if n not in moved]
         behind = [lines[n] for n in sorted(moved)]
-        now = self._pass(hash((salt, "now")), [(line.key, line.size) for line in lines])
+        now = self._pass(hash((salt, "now")), ((line.key, line.text) for line in lines))
         could = self._pass(
-            hash((salt, "could")), [(line.unordered, line.size) for line in kept + behind]
+            hash((salt, "could")), ((line.unordered, line.text) for line in kept + behind)
         )
         if counts["prompts"] >= _LEARNT + 2:  # the cache has seen prompts with moved lines
             _judge(agent, lines, kept, now, could)
@@ -172,25 +171,23 @@ class Advisor:
             counts["thoughts"] += 0 if template.keeps_thoughts else _thoughts(spans)
         counts["prompts"] += 1
         counts.update({line.unordered for line in lines})
-        if counts["prompts"] >= _MEMORY:
-            agent.counts = Counter({key: n // 2 for key, n in counts.items() if n > 1})
-        elif len(counts) > MAX_COUNTED:
-            agent.counts = Counter({key: n for key, n in counts.items() if n > 1})
+        if (is_full := counts["prompts"] >= _MEMORY) or len(counts) > MAX_COUNTED:
+            agent.counts = Counter({key: n >> is_full for key, n in counts.items() if n > 1})
 
     def _agent(self, model: str, names: Sequence[str], lines: Sequence[_Line]) -> _Agent:
         """Return the agent whose prompts begin most like this one."""
-        ordered = sorted(lines, key=lambda line: line.role == "tools")
-        ends = accumulate(line.size for line in ordered)
-        head = [line for line, end in zip(ordered, ends, strict=True) if end - line.size < _HEAD]
-        keys = [hash((model, line.unordered)) for line in head]
-        votes = Counter[int]()
-        for key, line in zip(keys, head, strict=True):
-            home = self._homes.get(key, 0)
-            if home in self._agents:
-                votes[home] += line.size
-        best, size = max(votes.items(), key=itemgetter(1), default=(0, 0))
+        keys, votes, seen, total = list[int](), Counter[int](), 0, 0
+        for line in sorted(lines, key=lambda line: line.role == "tools"):
+            key, size = hash((model, line.unordered)), len(line.text)
+            keys.append(key)
+            total += min(size, _HEAD)
+            if (home := self._homes.get(key, 0)) in self._agents:
+                votes[home] += size
+            if (seen := seen + size) >= _HEAD:
+                break
+        best, alike = max(votes.items(), key=itemgetter(1), default=(0, 0))
         agent = self._agents.get(best)
-        if agent is None or size < _ALIKE * sum(min(line.size, _HEAD) for line in head):
+        if agent is None or alike < _ALIKE * total:
             best = keys[0]
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             agent = _Agent(f"{model}, tools {shown}" if names else model)
@@ -199,18 +196,16 @@ class Advisor:
         self._agents[best] = agent
         return agent
 
-    def _pass(self, chain: int, parts: Sequence[tuple[int, int]]) -> int:
+    def _pass(self, chain: int, parts: Iterable[tuple[int, str]]) -> int:
         """Pass a prompt through the simulated cache; return how much of it was cached."""
-        found = done = since = 0
-        fresh = False
-        for key, size in parts:
+        found = done = last = 0
+        for key, text in parts:
             chain = hash((chain, key))
-            done += size
-            since += size
-            if since >= _STEP:
-                since = 0
-                fresh = fresh or chain not in self._cached
-                found = found if fresh else done
+            done += len(text)
+            if done - last >= _STEP:
+                if found == last and chain in self._cached:
+                    found = done
+                last = done
                 self._cached[chain] = None
         return found
 
@@ -230,7 +225,7 @@ def _lines(spans: Sequence[str], names: list[str]) -> Iterator[_Line]:
         if text[:1] == MESSAGE:
             role, at = text[1:-1], 0
         elif role == "tools":
-            yield _Line(hash(text), len(text), role, 0, "", _unordered(text, names))
+            yield _Line(hash(text), role, 0, text, _unordered(text, names))
         else:
             # Split at sentences too: some prompts have no line breaks.
             said = text.replace(". ", ".\n")
@@ -239,7 +234,7 @@ def _lines(spans: Sequence[str], names: list[str]) -> Iterator[_Line]:
             for piece in pieces:
                 if piece:
                     key = hash((role, piece))
-                    yield _Line(key, len(piece), role, at, piece, key)
+                    yield _Line(key, role, at, piece, key)
                 at += len(piece) + 1
 
 
@@ -264,7 +259,7 @@ def _breaks(agent: _Agent, lines: Sequence[_Line]) -> set[int]:
     if prompts < _LEARNT:
         return moved
     frame = [n for n, line in enumerate(lines) if counts[line.unordered] >= _FRAME * prompts]
-    sizes = {lines[n].unordered: lines[n].size for n in frame}
+    sizes = {lines[n].unordered: len(lines[n].text) for n in frame}
     rest = sum(sizes.values())
     for before, n in pairwise([-1, *frame, len(lines)]):
         rest -= sizes.pop(lines[before].unordered, 0) if before >= 0 else 0
@@ -272,7 +267,7 @@ def _breaks(agent: _Agent, lines: Sequence[_Line]) -> set[int]:
             continue
         role = lines[before + 1].role
         gap = [*takewhile(lambda i: lines[i].role == role, range(before + 1, n))]  # noqa: B023
-        size = sum(lines[i].size for i in gap)
+        size = sum(len(lines[i].text) for i in gap)
         if rest < _STEP:  # only the conversation follows; the context hook handles documents
             is_break = role in _FIXED and size <= _SHORT
         else:
@@ -282,7 +277,7 @@ def _breaks(agent: _Agent, lines: Sequence[_Line]) -> set[int]:
         if is_break:
             moved.update(gap)
             key = (lines[before].unordered if before >= 0 else 0, role)
-            found = agent.breaks[key] = agent.breaks.get(key) or _Break(role)
+            found = agent.breaks[key] = agent.breaks.get(key) or _Break()
             _note(found, [lines[i] for i in gap])
             counts[key] += 1
     return moved
@@ -299,38 +294,36 @@ def _note(found: _Break, lines: Sequence[_Line]) -> None:
     fresh = [(at, word) for at, word in words if hash(word) not in found.words]
     if fresh and found.words:
         found.at = min(found.at, fresh[0][0])
-        ranks = [rank for _, word in fresh[:_MAX_NAMED] if (rank := _rank(word)) is not None]
-        found.causes[_CAUSES[min(ranks)][0] if ranks else "other words"] += 1
+        found.causes[_CAUSES[min(_rank(word) for _, word in fresh[:_MAX_NAMED])][0]] += 1
     found.words = frozenset([hash(word) for _, word in words])
 
 
-def _rank(word: str) -> int | None:
-    """Return the index in `_CAUSES` of a word's kind; None for a plain word."""
+def _rank(word: str) -> int:
+    """Return the index in `_CAUSES` of a word's kind."""
     if word[:1].isupper() and word.rstrip(".,:").lower() in _DATES:
         return 0
     bare = word[:64].strip(".,:;!?*`")
-    fits = (rank for rank, (_, pattern) in enumerate(_CAUSES) if pattern.fullmatch(bare))
-    return next(fits, None)
+    return next(rank for rank, (_, pattern) in enumerate(_CAUSES) if pattern.fullmatch(bare))
 
 
 def _judge(
     agent: _Agent, lines: Sequence[_Line], kept: Sequence[_Line], now: int, could: int
 ) -> None:
     """Count how much of a prompt was and could have been cached, and where it diverges."""
-    counts, total = agent.counts, sum(line.size for line in lines)
+    counts, total, found = agent.counts, sum(len(line.text) for line in lines), max(now, could)
     counts["judged"] += 1
     counts["total"] += total
     counts["now"] += now
-    counts["could"] += max(now, could)
-    fresh = next((line for line in kept if not counts[line.unordered]), None)
-    if fresh is not None:
-        kind = "image" if fresh.text[:1] == DIGEST else fresh.role
-        counts["parts", kind] += 1
-        known = sum(n.size for n in kept if counts[n.unordered] and n.role != "tools")
-        if known - max(now, could) > _USUAL * total:
-            above = sum(line.size for line in takewhile(lambda line: line is not fresh, kept))
-            is_asked = fresh.role in _ASKED and above - could < 2 * _STEP
-            counts["question" if is_asked else "order"] += known - max(now, could)
+    counts["could"] += found
+    above = [*takewhile(lambda line: counts[line.unordered], kept)]
+    if len(above) < len(kept):
+        fresh = kept[len(above)]
+        counts["parts", "image" if fresh.text[:1] == DIGEST else fresh.role] += 1
+        known = sum(len(n.text) for n in kept if counts[n.unordered] and n.role != "tools")
+        if known - found > _USUAL * total:
+            passed = sum(len(line.text) for line in above)
+            is_asked = fresh.role in _ASKED and passed - could < 2 * _STEP
+            counts["question" if is_asked else "order"] += known - found
     for line in lines:
         if line.role == "tools":
             agent.tools[line.unordered, line.key] = None
@@ -346,23 +339,22 @@ def _thoughts(spans: Sequence[str]) -> int:
 
 
 def _advice(agent: _Agent) -> Advice:
-    """Return the advice on an agent."""
+    """Return the advice on an agent that has been judged."""
     counts, said = agent.counts, list[str]()
-    usual = _USUAL * counts["judged"]
-    total = max(1, counts["total"])
+    usual, total = _USUAL * counts["judged"], counts["total"]
     now, could = counts["now"] / total, counts["could"] / total
     for key, found in agent.breaks.items():
         if counts[key] < usual:
             continue
-        where = _WHERE.get(found.role, _WHERE[""])
-        if found.role == "tools":
+        if key[1] == "tools":
             said.append("The tools differ between prompts and come before text that all share.")
         elif found.causes:
-            cause = found.causes.most_common(1)[0][0]
+            where, cause = _WHERE.get(key[1], _WHERE[""]), found.causes.most_common(1)[0][0]
             said.append(f"Prompts differ after character {found.at} of {where}: {cause}.")
     sets = Counter([unordered for unordered, _ in agent.tools])
-    if sets and max(sets.values()) > 1:
-        said.append(f"The same tools come in {max(sets.values())} orders: sort them.")
+    orders = max(sets.values(), default=0)
+    if orders > 1:
+        said.append(f"The same tools come in {orders} orders: sort them.")
     if said and could - now >= _WORTH:
         saved = (could - now) / max(1.0 - now, _WORTH)
         said.append(
@@ -371,20 +363,19 @@ def _advice(agent: _Agent) -> Advice:
         )
     if counts["parts", "tools"] >= usual:
         said.append(f"Tools differ between prompts ({len(sets)} lists): no prefix is shared.")
-    begun = [role for role in (*_ASKED, *_FIXED, "image") if counts["parts", role]]
-    part = max(begun, key=lambda role: counts["parts", role], default="user")
+    begun = (*_ASKED, *_FIXED, "image")
+    part = max(begun, key=lambda role: counts["parts", role])
     if part == "image":
         said.append("Prompts diverge at an image: conversations share nothing after it.")
-    if counts["question"] >= _FEW * total:
-        share = counts["question"] / total
+    question, order, thoughts = (counts[of] / total for of in ("question", "order", "thoughts"))
+    if question >= _FEW:
         said.append(
-            f"{share:.0%} of the prompt was seen before but comes after the user's text: documents "
-            "and tool results are shared only if they come before the question."
+            f"{question:.0%} of the prompt was seen before but comes after the user's text: "
+            "documents and tool results are shared only if they come before the question."
         )
-    if counts["order"] >= _FEW * total:
-        share = counts["order"] / total
+    if order >= _FEW:
         said.append(
-            f"{share:.0%} of the prompt was seen in another order; if these are documents, "
+            f"{order:.0%} of the prompt was seen in another order; if these are documents, "
             "the context hook can order them (`context.routes`)."
         )
     if counts["billing"] >= usual:
@@ -392,11 +383,10 @@ def _advice(agent: _Agent) -> Advice:
             "The line x-anthropic-billing-header changes with each request: laar and vLLM leave "
             "it out, other engines share nothing after it."
         )
-    if counts["thoughts"] >= _WORTH * total:
-        share = counts["thoughts"] / total
+    if thoughts >= _WORTH:
         said.append(
             "The chat template leaves reasoning out of earlier answers, so that each answer is "
-            f"prefilled again: {share:.0%} of the prompt."
+            f"prefilled again: {thoughts:.0%} of the prompt."
         )
     if not said:
         said.append(f"Nothing breaks the prefixes; they diverge where {_WHERE[part]} begins.")

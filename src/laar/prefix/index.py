@@ -37,7 +37,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from laar.errors import SettingError
 from laar.prefix.blocks import ENDS, Chain
 from laar.prefix.segments import Segments, give, shared_blocks, shared_from
 
@@ -137,17 +136,11 @@ class PrefixIndex:
     Args:
         slots: number of slots; `resize` increases it.
         max_bytes: memory limit. The default, 128 MiB, holds at least 2 million blocks of chats,
-            about the caches of 100 endpoints with 500k tokens each.
-
-    Raises:
-        SettingError: ``max_bytes`` is under 1 MiB, which could not hold one long prompt.
+            about the caches of 100 endpoints with 500k tokens each. Under 1 MiB could not hold one
+            long prompt.
     """
 
     def __init__(self, slots: int, max_bytes: int = MAX_BYTES) -> None:
-        if max_bytes < 1 << 20:
-            raise SettingError(
-                f"prefix index: max_bytes is {max_bytes}, under 1 MiB (1048576); raise it"
-            )
         self._max_bytes = max_bytes
         self._segments = Segments()
         self._caches = [_Cache(slot) for slot in range(slots)]
@@ -349,8 +342,8 @@ class PrefixIndex:
         end, cache = len(kept.hashes), self._caches[kept.slot]
         proven = min(kept.proven, kept.start + end)
         first = _UNKNOWN_ROOT if kept.start else kept.hashes[0]
-        use = _Use(kept.hashes, self._stamp, self._stamp, self._now, proven, self._stamp, first)
-        use.start = kept.start
+        stamp, start = self._stamp, kept.start
+        use = _Use(kept.hashes, stamp, stamp, self._now, proven, stamp, first, start)
         cache.by_head[kept.hashes[0]] = cache.by_age[use.stamp] = use
         self.uses += 1
         self._use_blocks += end

@@ -242,9 +242,7 @@ class PromptLengths:
 
     def _nearest(self, chain: Chain) -> Mapping[str, _Known]:
         """Return the longest part of a prompt whose tokens are known."""
-        hashes, known = chain.hashes, self._known
-        for at in range(len(hashes) - 1, max(-1, len(hashes) - 1 - MAX_LOOK), -1):
-            found = known.get(hashes[at])
-            if found is not None:
+        for hash_ in chain.hashes[: -1 - MAX_LOOK : -1]:
+            if found := self._known.get(hash_):
                 return dict(found)
         return {}

@@ -32,13 +32,10 @@ class Chains:
 
         If they know none, return (0, 0, hashes). The chain counts as known from now on.
         """
-        known = anchor = 0
-        for place in range(len(hashes), 0, -1):
-            if hashes[place - 1] in self._named:
-                known, anchor = place, hashes[place - 1]
-                break
+        places = range(len(hashes), 0, -1)
+        known = next((place for place in places if hashes[place - 1] in self._named), 0)
         self.note(hashes, known)
-        return known, anchor, hashes[known:]
+        return known, hashes[known - 1] if known else 0, hashes[known:]
 
     def unpack(self, known: int, anchor: int, tail: array[int]) -> array[int] | None:
         """Return the complete chain, or None if its beginning is unknown here."""
@@ -48,23 +45,18 @@ class Chains:
         found = self._anchors.get(anchor)
         if found is None or found[1] != known:
             return None
-        hashes = found[0][:known]
-        if tail:
-            hashes = hashes + tail
+        hashes = found[0][:known] + tail
         self.note(hashes, known)
         return hashes
 
     def note(self, hashes: array[int], known: int = 0) -> None:
         """Remember a chain that all pickers have; its first `known` blocks are already noted."""
         end = len(hashes)
-        places = [*range(known - known % _EVERY + _EVERY, end, _EVERY), end]
-        if known:
-            places.insert(0, known)
-        for place in places:
-            if place:
-                at = hashes[place - 1]
-                self._anchors[at] = hashes, place
-                self._named[at] = None
+        places = (known, *range(known - known % _EVERY + _EVERY, end, _EVERY), end)
+        for place in filter(None, places):
+            at = hashes[place - 1]
+            self._anchors[at] = hashes, place
+            self._named[at] = None
 
     def forget_sent(self) -> None:
         """Send complete chains again: some picker has not seen them."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from laar.core.stored import Context
+from laar.latest import Latest
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.prefix.blocks import Chain, blocks_in
+from laar.prefix.blocks import Chain
 from laar.prefix.index import Receipt
 from laar.sharing.chains import Chains
 from laar.sharing.records import Cleared, Ended, Entered, Turn, from_bytes, to_bytes
@@ -44,7 +46,7 @@ class SharedPrefixes:
         self._table = sharing.director.table
         self._next = 1
         self._open: dict[Receipt, int] = {}
-        self._cleared_at: dict[str, float] = {}
+        self._cleared_at: Latest[str, float] = Latest(MAX_OPEN)
         beliefs.watcher = self
 
     @property
@@ -91,12 +93,10 @@ class SharedPrefixes:
         return True
 
     def _is_first(self, slot: int) -> bool:
-        now = self.sharing.now
-        recent = {a: at for a, at in self._cleared_at.items() if now - at < CLEAR_ONCE_S}
-        self._cleared_at, address = recent, self._table.spec(slot).key
-        if address in recent:
+        now, address = self.sharing.now, self._table.spec(slot).key
+        if now - self._cleared_at.get(address, -math.inf) < CLEAR_ONCE_S:
             return False
-        recent[address] = now
+        self._cleared_at[address] = now
         return True
 
 
@@ -117,8 +117,6 @@ class Entries:
         hashes = prefixes.chains.unpack(record.known, record.anchor, from_bytes(record.tail))
         if hashes is None:
             return False
-        if len(hashes) != blocks_in(record.total_bytes):
-            return True  # its size in bytes does not match its chain
         if slot < 0 or record.entry in self._open:
             return True
         prefixes.beliefs.make_room(capacity)

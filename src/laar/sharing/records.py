@@ -19,6 +19,7 @@ from laar.accuracy.online import Taken
 from laar.core.engine_model import Sample
 from laar.core.stored import Context
 from laar.health import Word
+from laar.prefix.blocks import blocks_in
 
 _MAX_TEXT_CHARS = 1024
 _MAX_BLOCKS = 65_536
@@ -104,8 +105,9 @@ class Entered(_Record, tag="p"):
     tail: Hashes
 
     def makes_sense(self) -> bool:
-        """Return whether the tail has complete hashes."""
-        return len(self.tail) % 8 == 0
+        """Return whether the chain has complete hashes, as many as a prompt of this size."""
+        blocks, incomplete = divmod(len(self.tail), 8)
+        return not incomplete and self.known + blocks == blocks_in(self.total_bytes)
 
 
 class Ended(_Record, tag="s"):

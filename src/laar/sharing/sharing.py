@@ -240,8 +240,11 @@ class Sharing:
             case Reported(outcome) if self.online is not None:
                 if peer.seq > self.counted.get(peer.origin, 0):
                     self.online.heard(outcome, now)
-            case Judged():
-                self._judged(record, now)
+            case Judged(decision_id, correct, reporter) if (reports := self._reports) is not None:
+                if reports.knows(decision_id) and (
+                    reports.report(decision_id, correct, now, reporter) is Verdict.TAKEN
+                ):
+                    self._on_judged(decision_id, correct)
             case Hello():
                 self._begin_anew()
             case Leaving():
@@ -252,13 +255,6 @@ class Sharing:
         self.outbox.send_all_loads()
         if self.prefixes is not None:
             self.prefixes.chains.forget_sent()
-
-    def _judged(self, record: Judged, now: float) -> None:
-        reports, decision_id, correct = self._reports, record.decision_id, record.correct
-        if reports is None or not reports.knows(decision_id):
-            return
-        if reports.report(decision_id, correct, now, record.reporter) is Verdict.TAKEN:
-            self._on_judged(decision_id, correct)
 
     def _ask(self, now: float) -> None:
         if now - self._hello_at >= HELLO_EVERY_S:

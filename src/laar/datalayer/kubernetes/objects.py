@@ -52,8 +52,8 @@ class PodEndpoints:
         fault: description of the fault; empty if there is none.
     """
 
-    specs: tuple[EndpointSpec, ...]
-    created: str
+    specs: tuple[EndpointSpec, ...] = ()
+    created: str = ""
     fault: str = ""
 
 
@@ -105,7 +105,7 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
     """Return a pod's endpoints; None if it is not to be used now."""
     pod = parse(_Pod, item)
     if isinstance(pod, str):
-        return PodEndpoints(specs=(), created="", fault=pod)
+        return PodEndpoints(fault=pod)
     ready = pod.status.phase not in ("Failed", "Succeeded") and any(
         condition.type == "Ready" and condition.status == "True"
         for condition in pod.status.conditions or ()
@@ -121,9 +121,9 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
             check_model_name(model)
         way = rules.way()
     except SettingError as error:
-        return PodEndpoints(specs=(), created="", fault=f"{name}: {error}")
+        return PodEndpoints(fault=f"{name}: {error}")
     except ValueError as error:
-        return PodEndpoints(specs=(), created="", fault=f"{name}: {MODEL_KEY}: {error}")
+        return PodEndpoints(fault=f"{name}: {MODEL_KEY}: {error}")
     ip = pod.status.podIP
     labels = pod.metadata.labels or {}
     if rules.pool:
