@@ -2,9 +2,11 @@
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from laar.accuracy.assessor import PlainAssessor
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
@@ -13,13 +15,15 @@ from laar.core.membership import ROLE_LABEL, WAKE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
 from laar.health import GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word, standing_of
 from laar.policies import POLICY_NAMES, build_policies
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.lengths import DIGEST
 from laar.telemetry.decisions import DecisionMemory
+from laar.tuning.tuner import Weights
 
 A, B, C = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 
 
-def fleet(*addresses, policy="laar", probe=False, **settings):
+def fleet(*addresses, policy="laar", probe=False, parts=None, **settings):
     table = EndpointTable()
     table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in addresses])
     return Director(
@@ -28,6 +32,7 @@ def fleet(*addresses, policy="laar", probe=False, **settings):
         DirectorSettings(policy=policy),
         rng=random.Random(3),
         health=Health(HealthSettings(probe=probe, **settings), rng=random.Random(4)),
+        **parts or {},
     )
 
 
@@ -523,11 +528,55 @@ def test_no_speed_is_learned_from_a_useless_answer():
     for n in range(8):
         answer(d, B, GOOD, 1.0 + n)
     answer(d, A, GOOD, 9.0)
-    speed, before = d.health.records.endpoints[d.table.slot(A)].speed.n, d.engines.state()
+    speed = d.health.records.endpoints[d.table.slot(A)].speed.n
     for n in range(2):
         answer(d, A, Kind.EMPTY, 10.0 + n)
     assert d.health.records.endpoints[d.table.slot(A)].speed.n == speed
-    assert d.engines.state() == before
+
+
+def learned_from(kind=None, status=200):
+    """Return all that is learned from an answer at A: a good one, a useless one or a refusal."""
+    tuned, lengths, traced, seen = [], [], [], []
+    tuner = SimpleNamespace(
+        weights=lambda _now: Weights(1, {}), observe=lambda sample, _now: tuned.append(sample.ok)
+    )
+    assessor, prefixes = PlainAssessor(), PrefixBeliefs(key=b"k", max_bytes=1 << 20)
+    assessor.usage = lambda _request, _model, tokens: lengths.append(tokens)
+    prefixes.blocks_held.answered = lambda _session, _model, tokens: traced.append(tokens)
+    d = fleet(A, B, C, parts={"prefixes": prefixes, "assessor": assessor, "tuner": tuner})
+    for address in (B, C):
+        answer(d, address, GOOD, 0.5)
+    d.watch(settled=lambda _decision, end: seen.append(end.ok))
+    ask, before = request(subset=frozenset({A})), d.engines.state()
+    decision = d.decide(ask, 1.0)
+    decision.flight.traced_as = "session"
+    d.replied(decision, Reply(status=status), 1.1, read=True)
+    d.answering(decision, 1.1, ok=status == 200)
+    if status == 200:
+        model = "foreign" if kind is Kind.MODEL else ""
+        found = GOOD if model else kind or GOOD
+        d.replied(decision, Reply(status=200, found=found, model=model), 1.2, read=True)
+    fields = {} if status != 200 else {"prompt_tokens": 5000, "cached_tokens": 0}
+    end = Completion(status=status, cause="complete", latency_s=0.3, ttft_s=0.1, **fields)
+    d.settle(decision, end)
+    again = d.preview(ask, 2.0)
+    return {
+        "tuner": tuned[2:],
+        "lengths": lengths,
+        "lengths by KV events": traced,
+        "ok": seen,
+        "speeds": d.engines.state() != before,
+        "cached tokens": again.tokens - again.uncached_tokens,
+        "prompt tokens": again.tokens,
+    }
+
+
+@pytest.mark.parametrize("kind", sorted(USELESS))
+def test_a_useless_answer_teaches_what_a_refusal_teaches(kind):
+    refused = learned_from(status=503)
+    assert learned_from(kind) == refused
+    good = learned_from()
+    assert all(good[name] != value for name, value in refused.items())
 
 
 @pytest.mark.parametrize(

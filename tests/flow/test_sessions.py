@@ -6,6 +6,7 @@ import math
 import random
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -545,6 +546,14 @@ def test_a_refusal_by_an_idle_engine_holds_nobody():
     picker = Picker(by_load=False, cache_tokens=20_000)
     picker.end(picker.ask(0.0, session="one"), 0.1, replace(DONE, status=400))
     assert isinstance(picker.ask(0.2, session="two"), Decision)
+
+
+def test_a_turn_with_a_useless_answer_keeps_no_place():
+    picker = Picker(by_load=False)
+    turn = picker.ask(0.0, session="one")
+    turn.flight.attempt = SimpleNamespace(useless=True)
+    picker.end(turn, 0.5, replace(DONE))
+    assert picker.flow.session_counts()["placed"] == 0
 
 
 @pytest.mark.parametrize("tokens", [5_500, 200_000])

@@ -269,7 +269,7 @@ class Director(Chooser):
             return
         flight.settled = True
         if flight.attempt is not None and flight.attempt.useless:
-            end.error = True  # nothing else is learned from a useless answer
+            end.ok = False  # it teaches no more than a refusal
         take(self._on_end, self.degraded, decision, end)
         if not flight.answering and (decision.prefiller is not None or decision.encoders):
             self._end_prefill(decision, None)

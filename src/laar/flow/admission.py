@@ -495,8 +495,10 @@ class Admission:
     def ended(self, decision: Decision, now: float) -> None:
         """Handle the end of a request, however it ended."""
         self.prefills.ended(decision.id)
-        place = self._turns.pop(decision.id, None)
-        if place is not None:
+        place, attempt = self._turns.pop(decision.id, None), decision.flight.attempt
+        if place is not None and attempt is not None and attempt.useless:
+            self.sessions.refused(place)
+        elif place is not None:
             self.sessions.end(place, now)
 
     def heard(self, slot: int, context: Context, now: float) -> Callable[[float], None] | None:
