@@ -59,12 +59,6 @@ def test_each_cap_alone_closes_an_endpoint():
     assert some.has_room() == [True, False, True, False, False, False]
 
 
-def test_the_fullest_cap_determines_the_level():
-    some = Fleet(prefill_s=[1.0], requests=[2.0], kv_usage=[0.76])
-    levels = CAPS.levels(some.prefills, some.slots, NOW, is_long=False)
-    assert levels.tolist() == [pytest.approx(0.8)]
-
-
 @pytest.mark.parametrize("age_s", [3.1, 1e9, float("inf"), NAN])
 def test_a_stale_reading_closes_nothing_but_the_pickers_counters_do(age_s):
     some = Fleet(
