@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -66,11 +65,6 @@ class DirectorSettings:
     about 40,000."""
     max_waiting: Annotated[float, Ge(0)] = 128.0
     """Number of requests waiting in the engine above which the endpoint is excluded."""
-
-    @property
-    def quadratic(self) -> float:
-        """`quadratic_tokens` as a divisor: infinite if it is None."""
-        return math.inf if self.quadratic_tokens is None else self.quadratic_tokens
 
 
 @dataclass(slots=True, kw_only=True)

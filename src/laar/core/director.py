@@ -175,8 +175,7 @@ class Director(Chooser):
 
     def prefill_weight(self, view: View) -> Floats:
         """Return the weight of prefilling at each candidate (see `quadratic_tokens`)."""
-        quadratic = self.settings.quadratic
-        done = view.cached_tokens
+        quadratic, done = self.quadratic_tokens, view.cached_tokens
         weight: Floats = view.tokens * (1.0 + view.tokens / quadratic)
         weight -= done * (1.0 + done / quadratic)
         return weight

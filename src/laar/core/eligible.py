@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from laar.core.endpoints import Floats, Mask
+from laar.core.endpoints import Mask
 from laar.core.interfaces import Fits, NoRoomError, View
 
 Cause = Literal["window", "room", "asleep", "tried", "policy"]
@@ -81,9 +81,3 @@ def _fits_window(view: View) -> Mask:
     if not fits.any():
         fits = windows == windows.max()
     return fits
-
-
-def least_tried(times_tried: Floats, able: Eligible | None) -> Mask:
-    """Return the candidates tried least often, compared with those that can take the request."""
-    least: Mask = times_tried == (times_tried if able is None else times_tried[able.may]).min()
-    return least
