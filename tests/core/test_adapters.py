@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,31 +10,21 @@ import pytest
 
 from laar.accuracy.assessor import Assessment
 from laar.core import adapters, exploring
-from laar.core.cost import CostWeights
-from laar.core.decision import Completion, Decision, DirectorSettings
+from laar.core.decision import Completion, Decision
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
-from laar.core.interfaces import Assessor
 from laar.core.membership import EndpointSpec, Served
 from laar.core.request import Api, Request
-from laar.policies import build_policies
+from support.directors import director_of
 
 ADDRESSES = ("a:1", "b:1", "c:1")
 NAMES = ("sql", "law", "med", "poem")
 
 
-def fleet(*addresses: str, assessor: Assessor | None = None, **settings: Any) -> Director:
-    table = EndpointTable()
-    table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in addresses])
+def fleet(*addresses: str, **given: Any) -> Director:
+    d = director_of(*addresses, **given)
     for address in addresses:
-        table.served({address: Served(weights={"m": "m"}, adapters=dict.fromkeys(NAMES, "m"))})
-    return Director(
-        table,
-        build_policies(CostWeights()),
-        DirectorSettings(**settings),
-        rng=random.Random(1),
-        assessor=assessor,
-    )
+        d.table.served({address: Served(weights={"m": "m"}, adapters=dict.fromkeys(NAMES, "m"))})
+    return d
 
 
 def ask(director: Director, model: str, now: float, chars: int = 100) -> Decision:
@@ -135,7 +124,7 @@ def test_a_restarted_engine_has_no_adapters_loaded() -> None:
 def test_an_endpoint_that_leaves_takes_its_adapters_with_it() -> None:
     d = fleet("a:1", "b:1")
     decisions = [ask(d, "sql", 0.0), ask(d, "law", 0.0)]
-    d.table.replace("test", [])
+    d.table.replace("t", [])
     for decision in decisions:
         finish(d, decision)
     assert d.adapters._endpoints == {}

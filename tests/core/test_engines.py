@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 
 from laar.accuracy.capability import SpeedPrior
-from laar.core.endpoints import EndpointTable, Reading
+from laar.core.endpoints import Reading
 from laar.core.engine_model import Sample
 from laar.core.engines import Began, Engines
 from laar.core.lines import FORGET, Line
 from laar.core.membership import EndpointSpec
 from laar.core.traffic import Elsewhere
 from laar.policies.laar.pricing import asked_of, crowded
+from support.directors import table_of
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 
 
 def fleet(*names):
-    table = EndpointTable()
-    table.replace("test", [EndpointSpec(address=name, models=("m",)) for name in names])
+    table = table_of(*names)
     return table, Engines(table)
 
 
@@ -90,10 +90,8 @@ def test_an_answer_is_predicted_to_take_its_measured_time(base_s):
 
 def two_models():
     """Return engines of two models, and a function for the expected times of their answers."""
-    table = EndpointTable()
-    table.replace("test", [EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab"])
-    engines = Engines(table)
-    slots = table.active.copy()
+    engines = Engines(table_of(*(EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab")))
+    slots = np.arange(2)
 
     def answer_s(*bases):
         return engines.constants(slots, np.array(bases), timed=True).answer_s.tolist()

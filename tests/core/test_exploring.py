@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,15 +9,12 @@ import pytest
 
 from laar.accuracy.assessor import Assessment
 from laar.core import exploring
-from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.explain.sentence import sentence
-from laar.policies import build_policies
 from laar.telemetry.decisions import DecisionMemory
+from support.directors import director_of
 
 MODELS = ("known", "thin", "slow")
 EVIDENCE = {"known": 100.0, "thin": 5.0, "slow": 0.0}
@@ -52,16 +48,8 @@ class Known:
 
 
 def director(reported: dict[str, float] | None, **settings: object) -> Director:
-    table = EndpointTable()
-    specs = [EndpointSpec(address=f"10.0.0.{at}:80", models=(m,)) for at, m in enumerate(MODELS)]
-    table.replace("test", specs)
-    return Director(
-        table,
-        build_policies(CostWeights()),
-        DirectorSettings(**settings),  # type: ignore[arg-type]
-        rng=random.Random(5),
-        assessor=Known(reported),
-    )
+    specs = (EndpointSpec(address=f"10.0.0.{at}:80", models=(m,)) for at, m in enumerate(MODELS))
+    return director_of(*specs, seed=5, assessor=Known(reported), **settings)
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from itertools import permutations
 
@@ -14,10 +13,11 @@ from laar.accuracy.difficulty import given
 from laar.core.cost import CostWeights
 from laar.core.decision import Decision, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable, Reading
+from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.policies import POLICY_NAMES, build_policies
+from support.directors import director_of
 
 MODELS = ("a", "b", "c")
 SECONDS = {"a": 1.0, "b": 2.0, "c": 40.0}
@@ -52,16 +52,9 @@ class Known:
 
 
 def director(**settings: object) -> Director:
-    table = EndpointTable()
-    specs = [EndpointSpec(address=f"10.0.0.{at}:80", models=(m,)) for at, m in enumerate(MODELS)]
-    table.replace("test", specs)
-    return Director(
-        table,
-        build_policies(CostWeights(retry_penalty=1.0)),
-        DirectorSettings(**settings),  # type: ignore[arg-type]
-        rng=random.Random(3),
-        assessor=Known(),
-    )
+    specs = (EndpointSpec(address=f"10.0.0.{at}:80", models=(m,)) for at, m in enumerate(MODELS))
+    policies = build_policies(CostWeights(retry_penalty=1.0))
+    return director_of(*specs, seed=3, policies=policies, assessor=Known(), **settings)
 
 
 def ask(d: Director, tried: str = "") -> Decision:
@@ -137,7 +130,7 @@ def with_windows(**windows: int) -> Director:
         EndpointSpec(address=f"10.0.0.{at}:80", models=(m,), max_model_len=windows.get(m))
         for at, m in enumerate(MODELS)
     ]
-    d.table.replace("test", specs)
+    d.table.replace("t", specs)
     return d
 
 

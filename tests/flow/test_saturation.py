@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
 from laar.flow.prefills import Prefills
 from laar.flow.saturation import Saturation
+from support.directors import table_of
 
 NAN = float("nan")
 
@@ -29,8 +28,7 @@ class Fleet:
 
     def __init__(self, **columns: list[float]) -> None:
         n = len(next(iter(columns.values())))
-        table = EndpointTable()
-        table.replace("t", [EndpointSpec(address=str(i), models=("m",)) for i in range(n)])
+        table = table_of(*map(str, range(n)))
         self.prefills = Prefills(table)
         self.slots = table.active
         table.waiting[:n] = 0.0

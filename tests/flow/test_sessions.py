@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,18 +10,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from laar.core.cost import CostWeights
-from laar.core.decision import Completion, Decision, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.decision import Completion, Decision
+from laar.core.endpoints import EndpointSpec, Reading
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission
 from laar.flow.item import Limits
 from laar.flow.saturation import Saturation
 from laar.flow.settings import FlowSettings
-from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
+from support.directors import director_of
 
 DONE = Completion(status=200, cause="complete", latency_s=1.0)
 CACHE_TOKENS = 6_500
@@ -34,18 +31,11 @@ class Picker:
     """Flow control in front of endpoints with small caches; time is an argument."""
 
     def __init__(self, *names, cache_tokens=CACHE_TOKENS, by_load=True, max_hold_s=60.0):
-        table = EndpointTable()
-        table.replace("t", [EndpointSpec(address=n, models=("m",)) for n in names or ("a",)])
-        for name in names or ("a",):
+        names = names or ("a",)
+        self.director = director_of(*names, prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
+        for name in names:
             reading = Reading(waiting=0, running=0, kv_usage=0.0, capacity_tokens=cache_tokens)
-            table.read(name, reading, -math.inf)
-        self.director = Director(
-            table,
-            build_policies(CostWeights()),
-            DirectorSettings(),
-            rng=random.Random(1),
-            prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20),
-        )
+            self.director.table.read(name, reading, -math.inf)
         settings = FlowSettings(limits=Limits(max_hold_s=max_hold_s))
         self.flow = Admission(self.director, settings, by_load=by_load)
         self.asked = 0
