@@ -1,7 +1,6 @@
 """The director: candidates, reservations, and decisions when a part fails."""
 
 import math
-import random
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from laar.core.membership import WAKE_LABEL, EndpointSpec, Served
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.errors import RequestError
-from laar.health import Health, HealthSettings
 from laar.policies import POLICY_NAMES
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning.tuner import Weights
@@ -536,15 +534,6 @@ def test_a_failing_learner_does_not_stop_the_others():
     assert d.degraded["learning"] == 1
     again = d.decide(request(text=text), 0.0)
     assert again.uncached_tokens == again.tokens, "a failed request is not believed cached"
-
-
-def test_a_fault_in_health_neither_fails_a_request_nor_leaks_its_reservation():
-    d = director(*FLEET, health=Health(HealthSettings(), rng=random.Random(1)))
-    d.health.sent = None  # raises an error if called
-    decision = d.decide(request(), 0.0)
-    d.settle(decision, OK)
-    assert d.degraded == {"health": 1}
-    assert not d.table.in_flight.any()
 
 
 def test_a_decision_is_immutable_and_its_flight_has_the_later_state():

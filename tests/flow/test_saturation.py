@@ -90,8 +90,3 @@ def test_each_endpoint_has_at_most_one_long_prefill_while_short_ones_wait():
     some = Fleet(prefill_s=[0.0, 0.5], long_prefill_s=[0.0, 0.5], longs=[0.0, 1.0])
     assert some.has_room(is_long=True, shorts_wait=True) == [True, False]
     assert some.has_room(is_long=True) == [True, True]
-
-
-def test_an_idle_endpoint_takes_a_prompt_larger_than_its_cap():
-    """The request's own work must not count against its room, or it would never run."""
-    assert all(Fleet(prefill_s=[0.0]).has_room(is_long=True, shorts_wait=True))

@@ -532,12 +532,6 @@ def test_names_used_once_do_not_displace_a_session_that_returned():
     assert sessions.begin("agent", None, 0, 6_000.0, 0.0, 1.2, 4.0).is_sure
 
 
-def test_a_refusal_by_an_idle_engine_holds_nobody():
-    picker = Picker(by_load=False, cache_tokens=20_000)
-    picker.end(picker.ask(0.0, session="one"), 0.1, replace(DONE, status=400))
-    assert isinstance(picker.ask(0.2, session="two"), Decision)
-
-
 def test_a_turn_with_a_useless_answer_keeps_no_place():
     picker = Picker(by_load=False)
     turn = picker.ask(0.0, session="one")
