@@ -24,7 +24,7 @@ from laar.core.endpoints import Floats, Mask, Slots
 from laar.core.exploring import EXPLORE, to_explore
 from laar.core.filters import unless_none
 from laar.core.guards import guarded
-from laar.core.interfaces import Fault, Fits, View
+from laar.core.interfaces import Fault, Room, View
 from laar.core.parts import Parts
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_encoders, choose_prefiller
@@ -81,7 +81,7 @@ class Chooser:
         self,
         request: Request,
         now: float,
-        room: Fits | None = None,
+        room: Room | None = None,
         priority: Priority | None = None,
         *,
         new_id: Callable[[], str] = str,
@@ -209,7 +209,7 @@ class Chooser:
         policy: Policy,
         view: View,
         group: Group,
-        room: Fits | None,
+        room: Room | None,
         degraded: str,
     ) -> tuple[list[int], Floats, Eligible | None, str, bool]:
         """Filter, score and pick.

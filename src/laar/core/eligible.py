@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from laar.core.endpoints import Mask
-from laar.core.interfaces import Fits, NoRoomError, View
+from laar.core.interfaces import NoRoomError, Room, View
 
 Cause = Literal["window", "room", "asleep", "tried", "policy"]
 """Prompt too long; no room in flow control; asleep, and the policy computes no cost; the retry
@@ -46,7 +46,7 @@ class Eligible:
         return next((cause for cause, mask in self.kept if not mask[at]), None)
 
 
-def able_to_take(view: View, room: Fits | None) -> Eligible:
+def able_to_take(view: View, room: Room | None) -> Eligible:
     """Return the candidates that have room and fit the prompt.
 
     Raises:

@@ -149,9 +149,9 @@ def crowded(engines: Engines, table: EndpointTable, slots: Slots, tokens: Floats
     That share of the running requests must end first. One value per endpoint, at most `_MOST_OVER`;
     None if all their caches have room.
     """
-    each = engines.batches.each
-    held, room = each * table.queued_tokens[slots], table.capacity_tokens[slots]
-    over = held + each * tokens - room
+    per_token = engines.batches.cache_tokens_per_token
+    held, room = per_token * table.queued_tokens[slots], table.capacity_tokens[slots]
+    over = held + per_token * tokens - room
     if not np.count_nonzero(over > 0.0):  # NaN (unknown cache size) compares false
         return None
     return np.minimum(np.fmax(over, 0.0) / np.fmax(np.fmin(held, room), 1.0), _MOST_OVER)
