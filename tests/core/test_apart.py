@@ -21,13 +21,13 @@ LONG = "a sentence of the document. " * 1_500
 SPLIT = ((P, "prefill"), (Q, "prefill"), (D, "decode"), (E, "decode"))
 
 
-def fleet(*endpoints, in_seoul=(), **given):
+def fleet(*endpoints, far=(), **given):
     specs = (
         EndpointSpec(
             address=address,
             models=tuple(more) or ("m",),
             labels={ROLE_LABEL: role} if role else {},
-            region="seoul" if address in in_seoul else "",
+            region="far" if address in far else "",
         )
         for address, role, *more in endpoints
     )
@@ -129,7 +129,7 @@ def test_only_prompts_of_endpoints_with_a_sidecar_are_prefilled_elsewhere(role):
 def test_a_prefiller_has_the_model_and_region_of_the_decoding_endpoint():
     d = fleet((P, "prefill", "other", "m"), (Q, "prefill"), (D, "decode"), apart="always")
     assert {read_by(ask(d)) for _ in range(5)} == {Q}
-    d = fleet((P, "prefill", "other"), (Q, "prefill"), (D, "decode"), apart="always", in_seoul=(Q,))
+    d = fleet((P, "prefill", "other"), (Q, "prefill"), (D, "decode"), apart="always", far=(Q,))
     assert read_by(ask(d)) == ""
 
 

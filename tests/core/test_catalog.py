@@ -34,7 +34,8 @@ def test_an_adapter_names_its_model_and_the_longest_context_is_listed():
 
 
 def test_models_that_an_engine_reports_are_listed():
-    fleet = table_of(spec("a:1", "m"), spec("b:1", "m", max_model_len=20), spec("c:1", "z", "auto"))
+    longer = spec("b:1", "m", max_model_len=20)
+    fleet = table_of(spec("a:1", "m"), longer, spec("c:1", "z", "auto"))
     fleet.use_aliases({"virtual": ()})
     weights = dict.fromkeys(("m", "other", "virtual", "z"), "/m") | {"stranger": "/x"}
     fleet.served({"a:1": Served(weights=weights, max_model_len=10)})

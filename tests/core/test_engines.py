@@ -30,7 +30,7 @@ def fleet(*names):
 
 
 def began(engines, slot, now, *, base_s=0.0, timed=False, **features):
-    """Record a request that is sent to a slot; alone, nearby and streamed unless told otherwise."""
+    """Record a request that is sent to a slot: by default alone, nearby and streamed."""
     features = {"others": 0.0, "rtt_s": 0.0, "shown": True} | features
     return engines.began(Began(slot=slot, **features), now, base_s, timed=timed)
 

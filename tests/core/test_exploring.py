@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from laar.accuracy.assessor import Assessment
+from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.core import exploring
 from laar.core.director import Director
 from laar.core.membership import EndpointSpec
@@ -21,7 +22,7 @@ EVIDENCE = {"known": 100.0, "thin": 5.0, "slow": 0.0}
 SECONDS = {"known": 1.0, "thin": 1.5, "slow": 30.0}
 
 
-class Known:
+class Known(PlainAssessor):
     """Assesses models with known and unknown accuracies, with or without reported outcomes."""
 
     def __init__(self, reported: dict[str, float] | None) -> None:
@@ -30,21 +31,15 @@ class Known:
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        n = len(models)
-        return Assessment(
-            tokens=np.full(n, 100.0),
-            probability=np.full(n, 0.6),
+        reported = self.reported
+        return replace(
+            super().assess(request, models, tried, now),
             evidence=np.array([EVIDENCE[model] for model in models]),
-            seconds_per_token=np.full(n, 1e-9),
             base_s=np.array([SECONDS[model] for model in models]),
             cell=("en", 4096, "qa"),
             timed_answers=True,
-            reported=self.reported
-            and np.array([self.reported.get(model, 0.0) for model in models]),
+            reported=reported and np.array([reported.get(model, 0.0) for model in models]),
         )
-
-    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        pass
 
 
 def director(reported: dict[str, float] | None, **settings: object) -> Director:

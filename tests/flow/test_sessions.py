@@ -27,6 +27,12 @@ SPEED = 1e-4
 """Seconds per token without measurements: 6,000 tokens take 0.6 s, and a place costs 1.2 s."""
 
 
+def turn_of(session, text, tokens=6_000, **fields):
+    """Return a request of a session; it counts as so many tokens, whatever its text."""
+    fields = {"id": "r", "api": Api.CHAT, "model": "m"} | fields
+    return Request(spans=(text[: 4 * tokens],), chars=4 * tokens, session=session, **fields)
+
+
 class Picker:
     """Flow control in front of endpoints with small caches; time is an argument."""
 
@@ -44,14 +50,7 @@ class Picker:
         """Ask for a turn; return its decision, or its ticket if it waits."""
         self.asked += 1
         text = text or f"{session} {self.asked:06} " * (tokens // 2)
-        request = Request(
-            id=str(self.asked),
-            spans=(text[: 4 * tokens],),
-            chars=4 * tokens,
-            session=session,
-            **{"api": Api.CHAT, "model": "m"} | fields,
-        )
-        answer = self.flow.ask(request, now)
+        answer = self.flow.ask(turn_of(session, text, tokens, **fields), now)
         if not isinstance(answer, Decision):
             assert not self.dispatch(now)
         return answer
@@ -249,10 +248,8 @@ def test_an_explanation_shows_how_long_a_session_would_wait(asked_at):
     first = picker.ask(0.0, session="one")
     picker.ask(0.1, session="two")
     picker.end(first, 1.0)
-    request = Request(
-        id="?", api=Api.CHAT, model="m", spans=("q" * 24_000,), chars=24_000, session="three"
-    )
-    shown = picker.flow.explained(picker.director.preview(request, asked_at), asked_at)
+    preview = picker.director.preview(turn_of("three", "q" * 24_000), asked_at)
+    shown = picker.flow.explained(preview, asked_at)
     assert shown["price_s"] > 0.0
     assert picker.dispatch(asked_at + shown["wait_s"] - 0.01) == []
     assert len(picker.dispatch(asked_at + shown["wait_s"] + 0.01)) == 1
@@ -282,9 +279,7 @@ def test_a_sure_return_is_worth_less_where_prefills_run_in_parallel():
 
 
 def price_of_the_place_of_another(picker, turns, now):
-    text = story("two")[:24_000]
-    request = Request(id="?", api=Api.CHAT, model="m", spans=(text,), chars=24_000, session="two")
-    view = picker.director.preview(request, now).view
+    view = picker.director.preview(turn_of("two", story("two")), now).view
     return picker.flow.sessions.prices(view, np.array([turns]), now).item()
 
 
@@ -359,11 +354,7 @@ def test_returns_are_remembered_until_ten_thousand_other_sessions_returned():
 
     def wait_s(now):
         picker.end(picker.ask(now, session="agent", text=story("agent")), now + 0.1)
-        text = story("other")[:24_000]
-        request = Request(
-            id="?", api=Api.CHAT, model="m", spans=(text,), chars=len(text), session="other"
-        )
-        decision = picker.director.preview(request, now + 0.1)
+        decision = picker.director.preview(turn_of("other", story("other")), now + 0.1)
         return picker.flow.explained(decision, now + 0.1)["wait_s"]
 
     def others_return(count, now):
