@@ -349,6 +349,7 @@ def test_a_session_that_stops_returning_delays_others_for_at_most_a_minute():
     assert isinstance(picker.ask(ended_at + 66.0, session="three"), Decision)
 
 
+@pytest.mark.long
 def test_returns_are_remembered_until_ten_thousand_other_sessions_returned():
     picker = Picker(by_load=False)
 
@@ -373,6 +374,7 @@ def test_returns_are_remembered_until_ten_thousand_other_sessions_returned():
     assert 0.0 < wait_s(300.0) < sure_s
 
 
+@pytest.mark.long
 def test_any_number_of_names_that_never_return_is_accepted():
     picker = Picker(by_load=False)
     sessions, now = picker.flow.sessions, 0.0
