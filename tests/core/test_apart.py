@@ -7,45 +7,31 @@ import numpy as np
 import pytest
 
 from laar.core.apart import Prefillers, cheapest
-from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
 from laar.core.membership import ROLE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.health import Health, HealthSettings, Standing
 from laar.health.kinds import Reply
-from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
+from support.directors import director_of
 
 P, Q, D, E = "10.0.0.1:80", "10.0.0.2:80", "10.0.1.1:80", "10.0.1.2:80"
 LONG = "a sentence of the document. " * 1_500
 SPLIT = ((P, "prefill"), (Q, "prefill"), (D, "decode"), (E, "decode"))
 
 
-def fleet(*endpoints, settings=None, health=None, seed=1, **fields):
-    table = EndpointTable()
-    table.replace(
-        "test",
-        [
-            EndpointSpec(
-                address=address,
-                models=tuple(more) or ("m",),
-                labels={ROLE_LABEL: role} if role else {},
-                **fields.get(address, {}),
-            )
-            for address, role, *more in endpoints
-        ],
+def fleet(*endpoints, far=(), **given):
+    specs = (
+        EndpointSpec(
+            address=address,
+            models=tuple(more) or ("m",),
+            labels={ROLE_LABEL: role} if role else {},
+            region="far" if address in far else "",
+        )
+        for address, role, *more in endpoints
     )
-    return Director(
-        table,
-        build_policies(CostWeights()),
-        settings or DirectorSettings(),
-        rng=random.Random(seed),
-        prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 24),
-        health=health,
-    )
+    return director_of(*specs, prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 24), **given)
 
 
 def ask(director, text=LONG, now=0.0, **fields):
@@ -119,7 +105,7 @@ def test_decoders_prefill_prompts_themselves_when_prefillers_are_full():
     [("never", LONG, ""), ("always", "Hi.", P), ("threshold", "Hi.", ""), ("threshold", LONG, P)],
 )
 def test_a_rule_can_replace_the_cost(rule, text, where):
-    d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart=rule))
+    d = fleet((P, "prefill"), (D, "decode"), apart=rule)
     if rule == "never":
         busy(d, D)
     assert read_by(ask(d, text)) == where
@@ -130,40 +116,38 @@ def test_a_rule_can_replace_the_cost(rule, text, where):
     [{"api": Api.RESPONSES}, {"api": Api.EMBEDDINGS}, {"shadow": True}, {"policy": "least-loaded"}],
 )
 def test_requests_that_the_sidecar_does_not_split_get_no_prefiller(fields):
-    d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
+    d = fleet((P, "prefill"), (D, "decode"), apart="always")
     assert read_by(ask(d, **fields)) == ""
 
 
 @pytest.mark.parametrize("role", ["", "unknown"])
 def test_only_prompts_of_endpoints_with_a_sidecar_are_prefilled_elsewhere(role):
-    d = fleet((P, "prefill"), (D, role), settings=DirectorSettings(apart="always"))
+    d = fleet((P, "prefill"), (D, role), apart="always")
     assert read_by(ask(d)) == ""
 
 
 def test_a_prefiller_has_the_model_and_region_of_the_decoding_endpoint():
-    settings = DirectorSettings(apart="always")
-    d = fleet((P, "prefill", "other", "m"), (Q, "prefill"), (D, "decode"), settings=settings)
+    d = fleet((P, "prefill", "other", "m"), (Q, "prefill"), (D, "decode"), apart="always")
     assert {read_by(ask(d)) for _ in range(5)} == {Q}
-    far = {Q: {"region": "seoul"}}
-    d = fleet((P, "prefill", "other"), (Q, "prefill"), (D, "decode"), settings=settings, **far)
+    d = fleet((P, "prefill", "other"), (Q, "prefill"), (D, "decode"), apart="always", far=(Q,))
     assert read_by(ask(d)) == ""
 
 
 def test_an_endpoint_of_both_roles_is_not_its_own_prefiller():
-    d = fleet((P, "both"), (Q, "both"), settings=DirectorSettings(apart="always"))
+    d = fleet((P, "both"), (Q, "both"), apart="always")
     for n in range(10):
         decision = ask(d, f"{n}. {LONG}")
         assert {decision.address, read_by(decision)} == {P, Q}
-    alone = fleet((P, "both"), settings=DirectorSettings(apart="always"))
+    alone = fleet((P, "both"), apart="always")
     assert read_by(ask(alone)) == ""
 
 
 def test_a_fallback_can_use_the_same_prefiller():
-    settings = DirectorSettings(apart="always", fallbacks=8)
     other = "10.0.1.9:80"
     d = fleet(
         *((P, "both"), (D, "both"), (E, "decode"), (other, "decode", "other", "m")),
-        settings=settings,
+        apart="always",
+        fallbacks=8,
     )
     for n in range(10):
         decision = ask(d, f"{n}. {LONG}")
@@ -174,7 +158,7 @@ def test_a_fallback_can_use_the_same_prefiller():
 
 
 def test_a_prompt_counts_at_its_prefiller_until_it_is_prefilled():
-    d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
+    d = fleet((P, "prefill"), (D, "decode"), apart="always")
     table = d.table
     p, e = table.slot(P), table.slot(D)
     decision = ask(d)
@@ -191,7 +175,7 @@ def test_a_prompt_counts_at_its_prefiller_until_it_is_prefilled():
 
 @pytest.mark.parametrize(("status", "believed"), [(200, True), (503, False)])
 def test_prefiller_and_decoder_have_the_prompt_cached_after_the_answer(status, believed):
-    d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
+    d = fleet((P, "prefill"), (D, "decode"), apart="always")
     finish(d, ask(d), status)
     shares = d.prefixes.match(d.prefixes.chain(request_of(LONG)), d.table.capacity)[0]
     held = shares[[d.table.slot(P), d.table.slot(D)]] > 0.9
@@ -204,9 +188,7 @@ def request_of(text):
 
 
 def test_a_retry_by_envoy_keeps_the_prefiller_and_consistent_counts():
-    d = fleet(
-        (P, "prefill"), (D, "decode"), (E, "decode"), settings=DirectorSettings(apart="always")
-    )
+    d = fleet((P, "prefill"), (D, "decode"), (E, "decode"), apart="always")
     decision = ask(d)
     other = E if decision.address == D else D
     d.served_by(decision, other, 0.2)
@@ -219,10 +201,10 @@ def test_a_retry_by_envoy_keeps_the_prefiller_and_consistent_counts():
 
 
 def test_the_slot_of_a_leaving_prefiller_is_not_reused_while_it_prefills():
-    d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
+    d = fleet((P, "prefill"), (D, "decode"), apart="always")
     decision = ask(d)
     d.table.replace(
-        "test", [EndpointSpec(address=D, models=("m",)), EndpointSpec(address="n:1", models=("m",))]
+        "t", [EndpointSpec(address=D, models=("m",)), EndpointSpec(address="n:1", models=("m",))]
     )
     assert d.table.slot("n:1") != decision.prefiller.slot
     finish(d, decision)
@@ -230,13 +212,13 @@ def test_the_slot_of_a_leaving_prefiller_is_not_reused_while_it_prefills():
 
 
 def test_a_new_endpoint_learns_nothing_from_the_prefiller_whose_slot_it_took():
-    d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
+    d = fleet((P, "prefill"), (D, "decode"), apart="always")
     decision = ask(d)
     assert read_by(decision) == P
     d.answering(decision, 0.5)
     specs = {spec.address: spec for spec in d.table.specs()}
-    d.table.replace("test", [specs[D]])
-    d.table.replace("test", [specs[D], replace(specs[P], address=Q)])
+    d.table.replace("t", [specs[D]])
+    d.table.replace("t", [specs[D], replace(specs[P], address=Q)])
     finish(d, decision, latency_s=9.0, ttft_s=8.0)
     assert Q not in d.engines.state()["paces"]
     assert not d.engines.traffic.shared(np.array([d.table.slot(Q)])).any()
@@ -244,9 +226,7 @@ def test_a_new_endpoint_learns_nothing_from_the_prefiller_whose_slot_it_took():
 
 def test_a_failing_prefiller_is_skipped_and_tried_again():
     health = Health(HealthSettings(probe=False), rng=random.Random(3))
-    d = fleet(
-        (P, "prefill"), (D, "decode"), health=health, settings=DirectorSettings(apart="always")
-    )
+    d = fleet((P, "prefill"), (D, "decode"), health=health, apart="always")
     for n in range(3):
         health.replied(
             health.sent(
@@ -268,7 +248,7 @@ def test_a_failing_prefiller_is_skipped_and_tried_again():
 
 
 def test_an_unreachable_prefiller_is_skipped():
-    d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
+    d = fleet((P, "prefill"), (D, "decode"), apart="always")
     for _ in range(3):
         d.table.round_trip(P, None, 0.0)
     assert read_by(ask(d, now=1.0)) == ""
@@ -276,8 +256,7 @@ def test_an_unreachable_prefiller_is_skipped():
 
 @pytest.mark.long
 def test_prefill_time_elsewhere_is_not_learned_for_the_decoding_endpoint():
-    settings = DirectorSettings(apart="always")
-    d = fleet((P, "prefill"), (D, "decode"), settings=settings)
+    d = fleet((P, "prefill"), (D, "decode"), apart="always")
     for n in range(60):
         decision = ask(d, f"{n}. {LONG}", 20.0 * n)
         d.answering(decision, 20.0 * n + 5.0)
@@ -291,8 +270,8 @@ def test_prefill_time_elsewhere_is_not_learned_for_the_decoding_endpoint():
 
 
 def test_a_fleet_without_roles_decides_as_before():
-    def decisions(settings):
-        d = fleet((P, ""), (Q, ""), (D, ""), settings=settings, seed=5)
+    def decisions(apart):
+        d = fleet((P, ""), (Q, ""), (D, ""), apart=apart, seed=5)
         draw = random.Random(2)
         found = []
         for n in range(60):
@@ -302,8 +281,8 @@ def test_a_fleet_without_roles_decides_as_before():
                 finish(d, decision)
         return found
 
-    plain = decisions(DirectorSettings(apart="never"))
-    assert decisions(DirectorSettings(apart="always")) == plain
+    plain = decisions("never")
+    assert decisions("always") == plain
     assert all(apart is None for *_, apart in plain)
 
 
@@ -340,7 +319,7 @@ def test_the_cheapest_of_all_pairs_and_of_single_endpoints_is_chosen(rule):
     roles = ("prefill", "prefill", "prefill", "decode", "decode", "decode")
     endpoints = [(f"10.0.0.{n}:80", role) for n, role in enumerate(roles, 1)]
     for trial in range(6):
-        d = fleet(*endpoints, settings=DirectorSettings(apart="always"), seed=trial)
+        d = fleet(*endpoints, apart="always", seed=trial)
         for n in range(draw.randrange(12)):
             text = f"{draw.randrange(5)}. {LONG[: draw.randrange(400, 30_000)]}"
             decision = ask(d, text, 0.1 * n)

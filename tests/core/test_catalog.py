@@ -1,18 +1,12 @@
 """The model list that clients get for the whole fleet."""
 
 from laar.core.catalog import catalog
-from laar.core.endpoints import EndpointTable
 from laar.core.membership import POOL_LABEL, EndpointSpec, Served
+from support.directors import table_of
 
 
 def spec(address, *models, **fields):
     return EndpointSpec(address=address, models=models, **fields)
-
-
-def table(*specs):
-    made = EndpointTable()
-    made.replace("test", specs)
-    return made
 
 
 def ids(*args):
@@ -20,17 +14,17 @@ def ids(*args):
 
 
 def test_the_list_has_every_name_once_with_aliases_last():
-    fleet = table(spec("a:1", "m2", "auto"), spec("b:1", "m1"), spec("c:1", "m1", "z"))
+    fleet = table_of(spec("a:1", "m2", "auto"), spec("b:1", "m1"), spec("c:1", "m1", "z"))
     assert ids(fleet, ["auto", "code"]) == ["m1", "m2", "z", "auto", "code"]
 
 
 def test_the_order_is_independent_of_the_endpoints():
     one, other = spec("a:1", "m2"), spec("b:1", "m1")
-    assert catalog(table(one, other), ["auto"]) == catalog(table(other, one), ["auto"])
+    assert catalog(table_of(one, other), ["auto"]) == catalog(table_of(other, one), ["auto"])
 
 
 def test_an_adapter_names_its_model_and_the_longest_context_is_listed():
-    fleet = table(spec("a:1", "m", max_model_len=10), spec("b:1", "m", max_model_len=20))
+    fleet = table_of(spec("a:1", "m", max_model_len=10), spec("b:1", "m", max_model_len=20))
     fleet.served({"b:1": Served(weights={"m": "org"}, adapters={"lora": "m"})})
     base = {"object": "model", "created": 0, "owned_by": "laar", "max_model_len": 20}
     assert catalog(fleet, []) == {
@@ -40,7 +34,8 @@ def test_an_adapter_names_its_model_and_the_longest_context_is_listed():
 
 
 def test_models_that_an_engine_reports_are_listed():
-    fleet = table(spec("a:1", "m"), spec("b:1", "m", max_model_len=20), spec("c:1", "z", "auto"))
+    longer = spec("b:1", "m", max_model_len=20)
+    fleet = table_of(spec("a:1", "m"), longer, spec("c:1", "z", "auto"))
     fleet.use_aliases({"virtual": ()})
     weights = dict.fromkeys(("m", "other", "virtual", "z"), "/m") | {"stranger": "/x"}
     fleet.served({"a:1": Served(weights=weights, max_model_len=10)})
@@ -56,6 +51,6 @@ def test_models_that_an_engine_reports_are_listed():
 
 def test_each_pool_has_its_own_list():
     labels = {POOL_LABEL: "p"}
-    fleet = table(spec("a:1", "m"), spec("b:1", "inside", labels=labels))
+    fleet = table_of(spec("a:1", "m"), spec("b:1", "inside", labels=labels))
     assert ids(fleet, ["auto"], "p") == ["inside", "auto"]
-    assert ids(fleet, ["auto"], "nowhere") == ids(table(), ["auto"]) == []
+    assert ids(fleet, ["auto"], "nowhere") == ids(table_of(), ["auto"]) == []

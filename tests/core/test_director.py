@@ -1,42 +1,29 @@
 """The director: candidates, reservations, and decisions when a part fails."""
 
 import math
-import random
 
 import numpy as np
 import pytest
 
 from laar.accuracy.assessor import PlainAssessor
-from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import OFFLOADED, WAKE_S, EndpointTable, Reading
+from laar.core.endpoints import OFFLOADED, WAKE_S, Reading
 from laar.core.membership import WAKE_LABEL, EndpointSpec, Served
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.errors import RequestError
-from laar.health import Health, HealthSettings
-from laar.policies import POLICY_NAMES, build_policies
+from laar.policies import POLICY_NAMES
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning.tuner import Weights
+from support.directors import director_of
 
 OK = Completion(status=200, cause="complete", latency_s=1.0)
 FAILED = Completion(status=503, cause="complete", latency_s=1.0)
 
 
-def director(*endpoints, settings=None, **parts):
-    table = EndpointTable()
-    table.replace(
-        "test",
-        [EndpointSpec(address=address, models=tuple(models)) for address, *models in endpoints],
-    )
-    return Director(
-        table,
-        parts.pop("policies", build_policies(CostWeights())),
-        settings or DirectorSettings(),
-        rng=random.Random(7),
-        **parts,
-    )
+def director(*endpoints, **given):
+    specs = (EndpointSpec(address=address, models=tuple(names)) for address, *names in endpoints)
+    return director_of(*specs, seed=7, **given)
 
 
 def request(model="auto", text="hello " * 50, **fields):
@@ -73,7 +60,7 @@ def test_without_kv_events_requests_do_no_work_for_them():
 
 @pytest.mark.parametrize("quadratic", [2_000.0, 200_000.0])
 def test_a_reservation_is_released_in_full_after_settings_changed(quadratic):
-    d = director(*FLEET, settings=DirectorSettings(quadratic_tokens=20_000.0))
+    d = director(*FLEET, quadratic_tokens=20_000.0)
     text = "hello " * 2000
     moved, before = d.decide(request(text=text), 0.0), d.decide(request(text=text), 0.0)
     d.use(DirectorSettings(quadratic_tokens=quadratic, policy="random"), d.policies)
@@ -112,8 +99,7 @@ def test_the_body_is_rewritten_only_if_the_endpoint_lacks_the_name():
 
 
 def test_an_alias_stands_for_the_models_listed():
-    settings = DirectorSettings(aliases={"small": ("m2", "m3")})
-    d = director(*FLEET, settings=settings)
+    d = director(*FLEET, aliases={"small": ("m2", "m3")})
     assert {d.decide(request("small"), 0.0).model for _ in range(20)} == {"m2", "m3"}
 
 
@@ -206,7 +192,7 @@ def test_the_reason_of_a_scorer_is_used_only_for_its_own_first_choice():
             return 1.0 / (1.0 + np.arange(len(view.slots)))
 
     policies = {"first": Policy(name="first", scorers=[(First(), 1.0)])}
-    d = director(*FLEET, policies=policies, settings=DirectorSettings(policy="first"))
+    d = director(*FLEET, policies=policies, policy="first")
     held = d.decide(request(), 0.0)
     assert held.reason == "first-in-the-list"
     full = d.decide(request(), 0.0, lambda view: view.slots != held.slot)
@@ -242,7 +228,7 @@ def test_an_engine_that_sleeps_and_may_not_be_woken_gets_no_requests():
 
 def with_sleepers(policy="laar"):
     """Return a director with one endpoint awake, and two asleep that may be woken."""
-    d = director(("awake:1", "m"), settings=DirectorSettings(policy=policy))
+    d = director(("awake:1", "m"), policy=policy)
     labels = {WAKE_LABEL: "true"}
     sleepers = [EndpointSpec(address=f"{a}:1", models=("m",), labels=labels) for a in "ab"]
     d.table.replace("sleepers", sleepers)
@@ -507,7 +493,7 @@ def test_auto_stands_for_the_engines_that_support_the_kind_of_request(said):
     else:
         labels = {"laar.dev/task": "embed"}
         emb = EndpointSpec(address="emb:1", models=("e",), labels=labels)
-        d.table.replace("test", [EndpointSpec(address="gen:1", models=("m",)), emb])
+        d.table.replace("t", [EndpointSpec(address="gen:1", models=("m",)), emb])
     for model in ("auto", ""):
         assert {d.decide(request(model), 0.0).address for _ in range(20)} == {"gen:1"}
     # If a client names a model, the engine decides whether it supports the request.
@@ -518,7 +504,7 @@ def test_auto_stands_for_the_engines_that_support_the_kind_of_request(said):
 
 def test_the_clients_priority_is_kept_without_an_objective():
     d = director(("a:1", "m"))
-    d.table.replace("test", [EndpointSpec(address="a:1", models=("m",), priority_field=True)])
+    d.table.replace("t", [EndpointSpec(address="a:1", models=("m",), priority_field=True)])
     assert d.decide(request(), 0.0).engine_priority is None
     assert d.decide(request(objective="urgent", priority=3), 0.0).engine_priority == -3
 
@@ -548,15 +534,6 @@ def test_a_failing_learner_does_not_stop_the_others():
     assert d.degraded["learning"] == 1
     again = d.decide(request(text=text), 0.0)
     assert again.uncached_tokens == again.tokens, "a failed request is not believed cached"
-
-
-def test_a_fault_in_health_neither_fails_a_request_nor_leaks_its_reservation():
-    d = director(*FLEET, health=Health(HealthSettings(), rng=random.Random(1)))
-    d.health.sent = None  # raises an error if called
-    decision = d.decide(request(), 0.0)
-    d.settle(decision, OK)
-    assert d.degraded == {"health": 1}
-    assert not d.table.in_flight.any()
 
 
 def test_a_decision_is_immutable_and_its_flight_has_the_later_state():

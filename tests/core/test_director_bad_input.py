@@ -5,32 +5,20 @@ import random
 import numpy as np
 import pytest
 
-from laar.core.cost import CostWeights
-from laar.core.decision import Completion, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
+from laar.core.decision import Completion
 from laar.core.request import Api, Request
-from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning.settings import TunerSettings
 from laar.tuning.tuner import Tuner
+from support.directors import director_of
 
 NEAR, FAR, MUTE = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 MAX_BYTES = 1 << 20
 
 
 def director(**parts):
-    table = EndpointTable()
-    table.replace("t", [EndpointSpec(address=a, models=("m",)) for a in (NEAR, FAR, MUTE)])
-    return Director(
-        table,
-        build_policies(CostWeights()),
-        DirectorSettings(),
-        rng=random.Random(3),
-        prefixes=PrefixBeliefs(key=b"k", max_bytes=MAX_BYTES),
-        **parts,
-    )
+    prefixes = PrefixBeliefs(key=b"k", max_bytes=MAX_BYTES)
+    return director_of(NEAR, FAR, MUTE, seed=3, prefixes=prefixes, **parts)
 
 
 def request(text):

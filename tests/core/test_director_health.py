@@ -2,33 +2,29 @@
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from laar.core.cost import CostWeights
+from laar.accuracy.assessor import PlainAssessor
 from laar.core.decision import Completion, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import OFFLOADED, EndpointTable, Reading
+from laar.core.endpoints import OFFLOADED, Reading
 from laar.core.membership import ROLE_LABEL, WAKE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
 from laar.health import GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word, standing_of
-from laar.policies import POLICY_NAMES, build_policies
+from laar.policies import POLICY_NAMES
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.lengths import DIGEST
 from laar.telemetry.decisions import DecisionMemory
+from laar.tuning.tuner import Weights
+from support.directors import director_of
 
 A, B, C = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 
 
-def fleet(*addresses, policy="laar", probe=False, **settings):
-    table = EndpointTable()
-    table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in addresses])
-    return Director(
-        table,
-        build_policies(CostWeights()),
-        DirectorSettings(policy=policy),
-        rng=random.Random(3),
-        health=Health(HealthSettings(probe=probe, **settings), rng=random.Random(4)),
-    )
+def fleet(*addresses, probe=False, enabled=True, **given):
+    health = Health(HealthSettings(probe=probe, enabled=enabled), rng=random.Random(4))
+    return director_of(*addresses, seed=3, health=health, **given)
 
 
 def request(api=Api.CHAT, **fields):
@@ -213,12 +209,12 @@ def test_a_retried_trial_has_failed_even_if_its_endpoint_has_left():
     now = fail(d, A, 1.0) + 1.3
     trial = d.decide(request(), now)
     assert (trial.address, trial.trial) == (A, True)
-    d.table.replace("test", [spec for spec in specs if spec.address != A])
+    d.table.replace("t", [spec for spec in specs if spec.address != A])
     d.attempted(trial, (A,), now + 0.1)
     d.served_by(trial, B, now + 0.1)
     d.replied(trial, Reply(status=200), now + 0.1)
     d.settle(trial, end())
-    d.table.replace("test", specs)
+    d.table.replace("t", specs)
     assert d.table.slot(A) == slot
     assert d.health.state(slot, now + 0.2) == "failing"
     assert d.health.records.endpoints[slot].failures[Kind.RETRIED] == 1
@@ -523,11 +519,55 @@ def test_no_speed_is_learned_from_a_useless_answer():
     for n in range(8):
         answer(d, B, GOOD, 1.0 + n)
     answer(d, A, GOOD, 9.0)
-    speed, before = d.health.records.endpoints[d.table.slot(A)].speed.n, d.engines.state()
+    speed = d.health.records.endpoints[d.table.slot(A)].speed.n
     for n in range(2):
         answer(d, A, Kind.EMPTY, 10.0 + n)
     assert d.health.records.endpoints[d.table.slot(A)].speed.n == speed
-    assert d.engines.state() == before
+
+
+def learned_from(kind=None, status=200):
+    """Return all that is learned from an answer at A: a good one, a useless one or a refusal."""
+    tuned, lengths, traced, seen = [], [], [], []
+    tuner = SimpleNamespace(
+        weights=lambda _now: Weights(1, {}), observe=lambda sample, _now: tuned.append(sample.ok)
+    )
+    assessor, prefixes = PlainAssessor(), PrefixBeliefs(key=b"k", max_bytes=1 << 20)
+    assessor.usage = lambda _request, _model, tokens: lengths.append(tokens)
+    prefixes.blocks_held.answered = lambda _session, _model, tokens: traced.append(tokens)
+    d = fleet(A, B, C, prefixes=prefixes, assessor=assessor, tuner=tuner)
+    for address in (B, C):
+        answer(d, address, GOOD, 0.5)
+    d.watch(settled=lambda _decision, end: seen.append(end.ok))
+    ask, before = request(subset=frozenset({A})), d.engines.state()
+    decision = d.decide(ask, 1.0)
+    decision.flight.traced_as = "session"
+    d.replied(decision, Reply(status=status), 1.1, read=True)
+    d.answering(decision, 1.1, ok=status == 200)
+    if status == 200:
+        model = "foreign" if kind is Kind.MODEL else ""
+        found = GOOD if model else kind or GOOD
+        d.replied(decision, Reply(status=200, found=found, model=model), 1.2, read=True)
+    fields = {} if status != 200 else {"prompt_tokens": 5000, "cached_tokens": 0}
+    end = Completion(status=status, cause="complete", latency_s=0.3, ttft_s=0.1, **fields)
+    d.settle(decision, end)
+    again = d.preview(ask, 2.0)
+    return {
+        "tuner": tuned[2:],
+        "lengths": lengths,
+        "lengths by KV events": traced,
+        "ok": seen,
+        "speeds": d.engines.state() != before,
+        "cached tokens": again.tokens - again.uncached_tokens,
+        "prompt tokens": again.tokens,
+    }
+
+
+@pytest.mark.parametrize("kind", sorted(USELESS))
+def test_a_useless_answer_teaches_what_a_refusal_teaches(kind):
+    refused = learned_from(status=503)
+    assert learned_from(kind) == refused
+    good = learned_from()
+    assert all(good[name] != value for name, value in refused.items())
 
 
 @pytest.mark.parametrize(
@@ -538,24 +578,15 @@ def test_a_fault_in_health_leaves_no_count_behind(broken, roles):
     def fault(*_args, **_fields):
         raise OSError
 
-    table = EndpointTable()
-    table.replace(
-        "test",
-        [
-            EndpointSpec(address=a, models=("m",), labels={ROLE_LABEL: role} if role else {})
-            for a, role in zip((A, B, C), roles, strict=True)
-        ],
+    labels = ({ROLE_LABEL: role} if role else {} for role in roles)
+    specs = (
+        EndpointSpec(address=a, models=("m",), labels=of)
+        for a, of in zip((A, B, C), labels, strict=True)
     )
     health = type("Broken", (Health,), {broken: fault})(
         HealthSettings(probe=False), rng=random.Random(4)
     )
-    d = Director(
-        table,
-        build_policies(CostWeights()),
-        DirectorSettings(apart="always"),
-        rng=random.Random(3),
-        health=health,
-    )
+    d = director_of(*specs, seed=3, apart="always", health=health)
     decision = d.decide(request(stream=True), 0.0)
     assert (decision.prefiller is None) is (not roles[0])
     d.replied(decision, Reply(status=200), 0.1)
@@ -563,10 +594,10 @@ def test_a_fault_in_health_leaves_no_count_behind(broken, roles):
     d.served_by(decision, decision.fallbacks[0], 0.1)
     d.answering(decision, 0.2)
     d.settle(decision, end())
-    assert not table.counted.any()
+    assert not d.table.counted.any()
     assert d.degraded["health"] >= 1
     d.settle(d.decide(request(), 1.0), end())
-    assert not table.counted.any()
+    assert not d.table.counted.any()
 
 
 def test_a_slow_suspect_returns_a_second_after_an_unanswered_probe():

@@ -1,21 +1,15 @@
 """The director with a tuner: each decision uses one set of weights, and reports its outcome."""
 
-import random
-
 import numpy as np
 import pytest
 
-from laar.core.cost import CostWeights
-from laar.core.decision import Completion, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
+from laar.core.decision import Completion
 from laar.core.interfaces import NoRoomError
-from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
-from laar.policies import build_policies
 from laar.tuning.settings import TunerSettings
 from laar.tuning.tuner import Tuner, Weights
+from support.directors import director_of
 
 BOUNDS = {"k_rtt": (0.02, 2.0), "k_queue": (0.02, 2.0)}
 START = {"k_rtt": 1.0, "k_queue": 0.7}
@@ -44,15 +38,7 @@ class Broken:
 
 
 def director(tuner, **settings):
-    table = EndpointTable()
-    table.replace("t", [EndpointSpec(address=f"10.0.0.{i}:80", models=("m",)) for i in (1, 2)])
-    return Director(
-        table,
-        build_policies(CostWeights()),
-        DirectorSettings(**settings),
-        rng=random.Random(1),
-        tuner=tuner,
-    )
+    return director_of("10.0.0.1:80", "10.0.0.2:80", tuner=tuner, **settings)
 
 
 def request(**fields):

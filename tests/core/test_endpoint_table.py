@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from laar.core.endpoints import EndpointTable, Reading
 from laar.core.membership import POOL_LABEL, EndpointSpec, Served
+from support.directors import table_of
 from support.exploring import examples
 
 ADDRESSES = [f"10.0.0.{i}:80" for i in range(30)]
@@ -20,16 +21,14 @@ def spec(address, *models):
 
 
 def test_unknown_readings_are_not_zero():
-    table = EndpointTable()
-    table.replace("s", [spec("a:1")])
+    table = table_of("a:1")
     slot = table.slot("a:1")
     assert all(math.isnan(c[slot]) for c in (table.rtt_s, table.waiting, table.kv_usage))
     assert table.in_flight[slot] == 0
 
 
 def test_endpoints_are_found_by_each_of_their_names():
-    table = EndpointTable()
-    table.replace("s", [spec("a:1", "m", "auto"), spec("b:1", "n", "auto")])
+    table = table_of(spec("a:1", "m", "auto"), spec("b:1", "n", "auto"))
     assert [table.spec(int(s)).address for s in table.serving("auto")] == ["a:1", "b:1"]
     assert [table.spec(int(s)).address for s in table.serving("n")] == ["b:1"]
     assert table.serving("nobody") is None
@@ -37,11 +36,10 @@ def test_endpoints_are_found_by_each_of_their_names():
 
 
 def test_an_address_names_one_endpoint_and_a_bare_ip_those_on_all_its_ports():
-    table = EndpointTable()
-    table.replace("s", [spec("10.0.0.1:80"), spec("10.0.0.1:81"), spec("[::1]:80")])
+    table = table_of("10.0.0.1:80", "10.0.0.1:81", "[::1]:80")
     found = {item: len(table.named(item)) for item in ("10.0.0.1", "10.0.0.1:81", "::1", "[::1]")}
     assert found == {"10.0.0.1": 2, "10.0.0.1:81": 1, "::1": 1, "[::1]": 1}
-    table.replace("s", [])
+    table.replace("t", [])
     assert not any(table.named(item) for item in found)
 
 
@@ -55,22 +53,21 @@ def test_endpoints_of_several_sources_are_combined():
 
 def test_a_new_endpoint_is_assumed_to_serve_the_names_of_the_others():
     """Otherwise its arrival would change the hashes of all prompts for models with two names."""
-    table, specs = EndpointTable(), [spec(f"a:{n}", "m", "other", "tuned") for n in range(2)]
-    table.replace("s", specs[:1])
+    specs = [spec(f"a:{n}", "m", "other", "tuned") for n in range(2)]
+    table = table_of(specs[0])
     weights = {"m": "/m", "other": "/m", "tuned": "/tuned"}
     table.served({"a:0": Served(weights=weights)})
     assert [table.weights(name) for name in ("other", "tuned")] == ["", "tuned"]
-    table.replace("s", specs)
+    table.replace("t", specs)
     assert [table.weights(name) for name in ("other", "tuned")] == ["", "tuned"]
     table.served({"a:1": Served(weights={"m": "/m"}, adapters={"other": "m"})})
     assert table.weights("other") == "other"
 
 
 def test_setting_the_same_endpoints_again_changes_nothing():
-    table = EndpointTable()
-    table.replace("s", [spec("a:1")])
+    table = table_of("a:1")
     version = table.version
-    table.replace("s", [spec("a:1")])
+    table.replace("t", [spec("a:1")])
     assert table.version == version
 
 
@@ -78,26 +75,25 @@ def test_an_endpoint_that_leaves_with_requests_keeps_its_slot_until_they_end():
     table = EndpointTable()
     freed = []
     table.on_free = freed.append
-    table.replace("s", [spec("a:1")])
+    table.replace("t", [spec("a:1")])
     old = table.slot("a:1")
     table.reserve(old, 100, 50)
-    table.replace("s", [spec("b:1")])
+    table.replace("t", [spec("b:1")])
     assert table.slot("b:1") != old
     assert table.slot("a:1") == -1
     assert freed == []
     table.release(old, 100, 50)
     assert freed == [old]
-    table.replace("s", [spec("b:1"), spec("c:1")])
+    table.replace("t", [spec("b:1"), spec("c:1")])
     assert table.slot("c:1") == old
     assert table.queued_tokens[old] == 0
 
 
 def test_an_endpoint_that_flaps_keeps_its_counters():
-    table = EndpointTable()
-    table.replace("s", [spec("a:1")])
+    table = table_of("a:1")
     table.reserve(table.slot("a:1"), 100, 50)
-    table.replace("s", [])
-    table.replace("s", [spec("a:1")])
+    table.replace("t", [])
+    table.replace("t", [spec("a:1")])
     assert table.queued_tokens[table.slot("a:1")] == 100
 
 
@@ -117,7 +113,7 @@ class Membership(RuleBasedStateMachine):
 
     @rule(members=st.sets(st.sampled_from(ADDRESSES), max_size=25))
     def change(self, members):
-        self.table.replace("s", [spec(a) for a in sorted(members)])
+        self.table.replace("t", [spec(a) for a in sorted(members)])
         self.members = members
 
     @rule(data=st.data(), tokens=st.floats(0, 1e6))
@@ -162,11 +158,8 @@ def test_an_endpoint_that_several_pools_list_is_in_each_of_them():
     table = EndpointTable()
 
     def lists(pool, *addresses):
-        labels = {POOL_LABEL: pool}
-        table.replace(
-            f"pool {pool}",
-            [EndpointSpec(address=a, models=("m",), labels=labels) for a in addresses],
-        )
+        of = {"models": ("m",), "labels": {POOL_LABEL: pool}}
+        table.replace(f"pool {pool}", [EndpointSpec(address=a, **of) for a in addresses])
 
     def members(pool):
         return {table.spec(slot).address for slot in table.in_pool(pool)}

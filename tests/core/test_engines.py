@@ -12,25 +12,26 @@ from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 
 from laar.accuracy.capability import SpeedPrior
-from laar.core.endpoints import EndpointTable, Reading
+from laar.core.endpoints import Reading
 from laar.core.engine_model import Sample
 from laar.core.engines import Began, Engines
 from laar.core.lines import FORGET, Line
 from laar.core.membership import EndpointSpec
 from laar.core.traffic import Elsewhere
 from laar.policies.laar.pricing import asked_of, crowded
+from support.directors import table_of
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 
 
 def fleet(*names):
-    table = EndpointTable()
-    table.replace("test", [EndpointSpec(address=name, models=("m",)) for name in names])
+    table = table_of(*names)
     return table, Engines(table)
 
 
-def began(engines, slot, now, *, base_s, timed=False, **features):
-    """Record a request that is sent to a slot."""
+def began(engines, slot, now, *, base_s=0.0, timed=False, **features):
+    """Record a request that is sent to a slot: by default alone, nearby and streamed."""
+    features = {"others": 0.0, "rtt_s": 0.0, "shown": True} | features
     return engines.began(Began(slot=slot, **features), now, base_s, timed=timed)
 
 
@@ -64,9 +65,7 @@ def serve(table, engines, took, count, *, shown=True, seed=1):
         happen(now)
         slot = int(rng.choice(table.active))
         work_s, others = rng.uniform(0.05, 1.0), float(table.in_flight[slot])
-        one = began(
-            engines, slot, now, plain_s=work_s, others=others, rtt_s=0.0, base_s=0.0, shown=shown
-        )
+        one = began(engines, slot, now, plain_s=work_s, others=others, shown=shown)
         table.reserve(slot, 1.0, 1.0)
         first_s, rest_s = took(slot, work_s, others)
         told = (slot, one, first_s, first_s + rest_s)
@@ -84,19 +83,15 @@ def test_an_answer_is_predicted_to_take_its_measured_time(base_s):
     assert (timed.base_s[0], timed.answer_s[0]) == pytest.approx((0.0, base_s))
     untimed = engines.constants(slots.copy(), bases)
     assert (untimed.base_s[0], untimed.answer_s[0]) == pytest.approx((base_s, 2.0))
-    began(
-        engines, 0, 0.0, plain_s=1.0, others=0.0, rtt_s=0.0, base_s=base_s, timed=True, shown=False
-    )
+    began(engines, 0, 0.0, plain_s=1.0, base_s=base_s, timed=True, shown=False)
     begun = engines.constants(slots.copy(), bases, timed=True)
     assert begun.answer_s[0] == pytest.approx(base_s)
 
 
 def two_models():
     """Return engines of two models, and a function for the expected times of their answers."""
-    table = EndpointTable()
-    table.replace("test", [EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab"])
-    engines = Engines(table)
-    slots = table.active.copy()
+    engines = Engines(table_of(*(EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab")))
+    slots = np.arange(2)
 
     def answer_s(*bases):
         return engines.constants(slots, np.array(bases), timed=True).answer_s.tolist()
@@ -113,21 +108,18 @@ def test_a_model_first_seen_by_another_picker_starts_with_its_measured_base():
 
 def test_a_new_artifact_applies_to_models_without_samples():
     engines, answer_s = two_models()
-    began(engines, 0, 0.0, plain_s=1.0, others=0.0, rtt_s=0.0, base_s=8.0, timed=True, shown=True)
+    began(engines, 0, 0.0, plain_s=1.0, base_s=8.0, timed=True)
     assert answer_s(8.0, 3.0) == pytest.approx([8.0, 3.0])
     engines.reassess()
     assert answer_s(1.0, 2.0) == pytest.approx([1.0, 2.0])
-    began(engines, 0, 1.0, plain_s=1.0, others=0.0, rtt_s=0.0, base_s=1.0, timed=True, shown=True)
+    began(engines, 0, 1.0, plain_s=1.0, base_s=1.0, timed=True)
     assert answer_s(1.0, 2.0) == pytest.approx([1.0, 2.0])
 
 
 def answered(engines, seconds, count, base):
     """Serve requests one by one; `base` is the artifact's seconds per answer, if any."""
     for at in range(count):
-        one = began(engines,
-            0, 10.0 * at, plain_s=0.0, others=0.0, rtt_s=0.0, base_s=base or 0.0,
-            timed=base is not None, shown=True,
-        )  # fmt: skip
+        one = began(engines, 0, 10.0 * at, plain_s=0.0, base_s=base or 0.0, timed=base is not None)
         engines.ended(one, 10.0 * at + 5, ttft_s=1e-3, latency_s=seconds, answer_tokens=9)
 
 
@@ -211,9 +203,7 @@ def test_an_endpoint_that_was_slow_long_ago_counts_as_normal():
         for number, now in enumerate(range(since, until)):
             slot = slots[number % len(slots)]
             took_s = 0.8 if slot == slow else 0.2
-            one = began(
-                engines, slot, now, plain_s=0.1, others=0.0, rtt_s=0.0, base_s=0.0, shown=False
-            )
+            one = began(engines, slot, now, plain_s=0.1, shown=False)
             table.reserve(slot, 1.0, 1.0)
             engines.ended(one, now + took_s, ttft_s=None, latency_s=took_s, answer_tokens=9)
             table.release(slot, 1.0, 1.0)
@@ -232,9 +222,7 @@ def test_samples_before_the_paces_were_known_are_soon_outweighed():
     for slot in [slow, fast] * 50 + [*[fast] * 9, slow] * 10:
         pace = 4.0 if slot == slow else 1.0
         work_s = rng.uniform(0.05, 1.0)
-        one = began(
-            engines, slot, now, plain_s=work_s, others=0.0, rtt_s=0.0, base_s=0.0, shown=True
-        )
+        one = began(engines, slot, now, plain_s=work_s)
         table.reserve(slot, 1.0, 1.0)
         ttft_s, latency_s = pace * work_s, pace * (work_s + 1.0)
         engines.answering(one, now + ttft_s)
@@ -253,8 +241,8 @@ def test_attention_makes_long_prompts_take_more_than_proportional_time():
         context = cached + 0.5 * uncached
         plain_s = 1e-4 * uncached
         took_s = plain_s * (1.0 + 0.75 * context / 65_536)
-        now, told = 60.0 * number, {"others": 0.0, "rtt_s": 0.0, "base_s": 0.0, "shown": True}
-        one = began(engines, 0, now, plain_s=plain_s, context_tokens=context, **told)
+        now = 60.0 * number
+        one = began(engines, 0, now, plain_s=plain_s, context_tokens=context)
         table.reserve(0, 1.0, 1.0)
         now += took_s
         engines.answering(one, now)
@@ -277,7 +265,7 @@ def test_prompts_ahead_are_forgotten_once_prefilled_or_overdue():
     table, engines = fleet("a:1")
     slots, read = table.active, np.ones(1)
     for shown in (True, False):
-        one = began(engines, 0, 0.0, plain_s=2.0, others=0.0, rtt_s=0.0, base_s=0.0, shown=shown)
+        one = began(engines, 0, 0.0, plain_s=2.0, shown=shown)
         assert ahead(engines, slots, 0.0, read)[0] == pytest.approx(2.0)
         assert ahead(engines, slots, 1.5, read)[0] == pytest.approx(0.5)
         assert ahead(engines, slots, 9.0, read)[0] == 0.0
@@ -291,8 +279,7 @@ def test_prompts_are_no_longer_ahead_once_their_answers_end():
     slots, read = table.active, np.ones(1)
     for number in range(100):
         now = float(number)
-        known = {"others": 0.0, "rtt_s": 0.0, "base_s": 0.0, "shown": False}
-        one = began(engines, 0, now, plain_s=10.0, **known)
+        one = began(engines, 0, now, plain_s=10.0, shown=False)
         engines.ended(one, now + 0.1, ttft_s=None, latency_s=0.1, answer_tokens=None)
         assert ahead(engines, slots, now + 0.1, read)[0] == 0.0
 
@@ -313,13 +300,13 @@ def test_prompts_ahead_weigh_the_same_if_their_first_tokens_are_not_seen():
     assert read[0] == pytest.approx(4.0, rel=0.15)
     for shown in (True, False):
         engines.drop(0)
-        one = began(engines, 0, now, plain_s=2.0, others=0.0, rtt_s=0.0, base_s=0.0, shown=shown)
+        one = began(engines, 0, now, plain_s=2.0, shown=shown)
         assert ahead(engines, table.active, now, read)[0] == pytest.approx(one.work_s)
         assert ahead(engines, table.active, now + read[0], read)[0] == pytest.approx(1.0, rel=0.01)
 
 
 def read_prompt(engines, slot, now):
-    one = began(engines, slot, now, plain_s=0.1, others=16.0, rtt_s=0.0, base_s=0.0, shown=True)
+    one = began(engines, slot, now, plain_s=0.1, others=16.0)
     engines.gone(one, now)
 
 
@@ -380,7 +367,7 @@ def test_prompts_wait_for_room_in_a_full_cache_except_for_shared_beginnings():
 def test_no_answer_moves_a_constant_out_of_its_bounds(ttft, latency, work, tokens):
     table, engines = fleet("a:1", "b:1")
     for _ in range(20):
-        one = began(engines, 0, 1.0, plain_s=1.0, others=1.0, rtt_s=0.1, base_s=0.0, shown=True)
+        one = began(engines, 0, 1.0, plain_s=1.0, others=1.0, rtt_s=0.1)
         engines.ended(
             one,
             2.0,
@@ -399,8 +386,8 @@ def test_no_answer_moves_a_constant_out_of_its_bounds(ttft, latency, work, token
 def test_one_implausible_answer_length_does_not_outweigh_the_others():
     table, engines = fleet("a:1")
     for number in range(400):
-        now, known = 10.0 * number, {"others": 0.0, "rtt_s": 0.0, "base_s": 0.0, "shown": False}
-        one = began(engines, 0, now, plain_s=0.1, **known)
+        now = 10.0 * number
+        one = began(engines, 0, now, plain_s=0.1, shown=False)
         tokens = 10**9 if number == 200 else 200
         engines.ended(one, now + 2.0, ttft_s=None, latency_s=2.0, answer_tokens=tokens)
         assert of(table, engines).answer_s[0] < 10.0
@@ -478,10 +465,7 @@ def test_a_new_artifact_does_not_undo_learning_from_answers():
 
     def answer(seconds_per_token, tokens, count):
         for at in range(count):
-            one = began(engines,
-                0, 10.0 * at, plain_s=seconds_per_token * tokens, others=0.0, rtt_s=0.0,
-                base_s=0.0, shown=True,
-            )  # fmt: skip
+            one = began(engines, 0, 10.0 * at, plain_s=seconds_per_token * tokens)
             engines.ended(
                 one, 10.0 * at + 5, ttft_s=true_s * tokens, latency_s=5.0, answer_tokens=9
             )
@@ -513,9 +497,7 @@ def test_a_measured_speed_is_weighted_by_its_error():
         table, engines = fleet("a:1")
         engines.reassess(lambda _model, error=error: SpeedPrior(1e-4, error))
         for at in range(3):
-            one = began(
-                engines, 0, 10.0 * at, plain_s=0.05, others=0.0, rtt_s=0.0, base_s=0.0, shown=True
-            )
+            one = began(engines, 0, 10.0 * at, plain_s=0.05)
             engines.ended(one, 10.0 * at + 5, ttft_s=0.15, latency_s=5.0, answer_tokens=9)
         found.append(float(of(table, engines).read[0]))
     assert found[0] < 1.1 < 1.3 < found[1]

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from laar.accuracy.assessor import Assessment
+from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.core import exploring
-from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.explain.sentence import sentence
-from laar.policies import build_policies
 from laar.telemetry.decisions import DecisionMemory
+from support.directors import director_of
 
 MODELS = ("known", "thin", "slow")
 EVIDENCE = {"known": 100.0, "thin": 5.0, "slow": 0.0}
 SECONDS = {"known": 1.0, "thin": 1.5, "slow": 30.0}
 
 
-class Known:
+class Known(PlainAssessor):
     """Assesses models with known and unknown accuracies, with or without reported outcomes."""
 
     def __init__(self, reported: dict[str, float] | None) -> None:
@@ -34,34 +31,20 @@ class Known:
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        n = len(models)
-        return Assessment(
-            tokens=np.full(n, 100.0),
-            probability=np.full(n, 0.6),
+        reported = self.reported
+        return replace(
+            super().assess(request, models, tried, now),
             evidence=np.array([EVIDENCE[model] for model in models]),
-            seconds_per_token=np.full(n, 1e-9),
             base_s=np.array([SECONDS[model] for model in models]),
             cell=("en", 4096, "qa"),
             timed_answers=True,
-            reported=self.reported
-            and np.array([self.reported.get(model, 0.0) for model in models]),
+            reported=reported and np.array([reported.get(model, 0.0) for model in models]),
         )
-
-    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        pass
 
 
 def director(reported: dict[str, float] | None, **settings: object) -> Director:
-    table = EndpointTable()
-    specs = [EndpointSpec(address=f"10.0.0.{at}:80", models=(m,)) for at, m in enumerate(MODELS)]
-    table.replace("test", specs)
-    return Director(
-        table,
-        build_policies(CostWeights()),
-        DirectorSettings(**settings),  # type: ignore[arg-type]
-        rng=random.Random(5),
-        assessor=Known(reported),
-    )
+    specs = (EndpointSpec(address=f"10.0.0.{at}:80", models=(m,)) for at, m in enumerate(MODELS))
+    return director_of(*specs, seed=5, assessor=Known(reported), **settings)
 
 
 @pytest.fixture(autouse=True)

@@ -2,66 +2,50 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
 import pytest
 
-from laar.accuracy.assessor import Assessment
+from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.accuracy.difficulty import given
 from laar.core.cost import CostWeights
 from laar.core.decision import Decision, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable, Reading
+from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.policies import POLICY_NAMES, build_policies
+from support.directors import director_of
 
 MODELS = ("a", "b", "c")
 SECONDS = {"a": 1.0, "b": 2.0, "c": 40.0}
 RIGHT = {"a": 0.5, "b": 0.6, "c": 0.9}
 
 
-class Known:
+class Known(PlainAssessor):
     """Assesses models with fixed times, whose failures are correlated."""
-
-    def __init__(self, spread: float = 1.5) -> None:
-        self.spread = spread
 
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
         static = np.array([RIGHT[model] for model in models])
         failed = np.array([model in tried for model in models])
-        n = len(models)
-        return Assessment(
-            tokens=np.full(n, 100.0),
-            probability=given(static, failed, self.spread),
-            evidence=np.zeros(n),
-            seconds_per_token=np.full(n, 1e-9),
+        return replace(
+            super().assess(request, models, tried, now),
+            probability=given(static, failed, 1.5),
             base_s=np.array([SECONDS[model] for model in models]),
-            cell=("en", 4096, "qa"),
             timed_answers=True,
             published=static,
         )
 
-    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        pass
-
 
 def director(**settings: object) -> Director:
-    table = EndpointTable()
-    specs = [EndpointSpec(address=f"10.0.0.{at}:80", models=(m,)) for at, m in enumerate(MODELS)]
-    table.replace("test", specs)
-    return Director(
-        table,
-        build_policies(CostWeights(retry_penalty=1.0)),
-        DirectorSettings(**settings),  # type: ignore[arg-type]
-        rng=random.Random(3),
-        assessor=Known(),
-    )
+    specs = (EndpointSpec(address=f"10.0.0.{at}:80", models=(m,)) for at, m in enumerate(MODELS))
+    policies = build_policies(CostWeights(retry_penalty=1.0))
+    return director_of(*specs, seed=3, policies=policies, assessor=Known(), **settings)
 
 
 def ask(d: Director, tried: str = "") -> Decision:
@@ -137,7 +121,7 @@ def with_windows(**windows: int) -> Director:
         EndpointSpec(address=f"10.0.0.{at}:80", models=(m,), max_model_len=windows.get(m))
         for at, m in enumerate(MODELS)
     ]
-    d.table.replace("test", specs)
+    d.table.replace("t", specs)
     return d
 
 

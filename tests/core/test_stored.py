@@ -98,7 +98,7 @@ def test_a_tenants_files_stay_at_one_endpoint_while_it_is_there():
     counts = Counter(before.values())
     assert set(counts) == {address for address, _ in FLEET}
     left = FLEET[0][0]
-    d.table.replace("test", [spec for spec in d.table.specs() if spec.address != left])
+    d.table.replace("t", [spec for spec in d.table.specs() if spec.address != left])
     after = homes()
     moved = {tenant for tenant in before if before[tenant] != after[tenant]}
     assert moved == {tenant for tenant in before if before[tenant] == left}
@@ -113,7 +113,7 @@ def test_an_endpoint_that_leaves_takes_its_answers_with_it():
     d = director(*FLEET)
     home = answered(d, "a")
     left = [spec for spec in d.table.specs() if spec.address != home]
-    d.table.replace("test", left)
+    d.table.replace("t", left)
     with pytest.raises(RequestError) as refused:
         d.decide(request("m", response_id="a"), 1.0)
     assert refused.value.status in (404, 503)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
 import tracemalloc
 
 import numpy as np
@@ -11,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.core.cost import CostWeights
-from laar.core.decision import Completion, Decision, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable, Reading
+from laar.core.decision import Completion, Decision
+from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import RequestError
@@ -24,19 +20,15 @@ from laar.flow.saturation import Saturation
 from laar.flow.settings import FlowSettings
 from laar.flow.slack import Line
 from laar.flow.waiting import Lane
-from laar.policies import build_policies
+from support.directors import director_of
 from support.exploring import examples
 
 GONE = Completion(status=None, cause="disconnect", latency_s=0.0)
 SPEED = 1e-4  # seconds per token without measurements
 
 
-def fleet(names=("a", "b"), *, quadratic=math.inf, **specs):
-    table = EndpointTable()
-    table.replace("t", [EndpointSpec(address=n, models=("m",), **specs) for n in names])
-    rng = random.Random(1)
-    policies = build_policies(CostWeights())
-    return Director(table, policies, DirectorSettings(quadratic_tokens=quadratic), rng=rng)
+def fleet(names=("a", "b"), *, quadratic=None):
+    return director_of(*names, quadratic_tokens=quadratic)
 
 
 def request(number, tokens=100, **fields):
@@ -131,14 +123,11 @@ def test_a_full_model_does_not_hold_up_a_free_one():
 
 def two_models(*models, **windows):
     """Return a fleet of two models with a common name in addition to their own."""
-    table = EndpointTable()
-    specs = [
+    specs = (
         EndpointSpec(address=name, models=(name,), max_model_len=windows.get(name, 131_072))
         for name in models
-    ]
-    table.replace("t", specs)
-    settings = DirectorSettings(aliases={"any": models})
-    return Director(table, build_policies(CostWeights()), settings, rng=random.Random(1))
+    )
+    return director_of(*specs, aliases={"any": models})
 
 
 def test_a_model_with_many_names_has_one_queue_with_fair_turns_for_tenants():

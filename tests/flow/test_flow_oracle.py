@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from laar.flow.item import Item, Limits, Shed
 from laar.flow.queue import Queue
 from laar.flow.slack import MIN_WORK_S, RHO_MAX
-from laar.flow.waiting import Bag, Crowd
+from laar.flow.waiting import Crowd
 from support.exploring import examples
 
 LIMITS = Limits(max_waiting=25, max_held_bytes=30_000, patience=2.0, min_hold_s=2.0, max_hold_s=40)
@@ -204,34 +204,6 @@ def test_every_choice_follows_the_rules(seed, overlap):
         for one, _ in life.queue.dispatch(life.now + 1e6, lambda one, _shorts: one.id):
             life.open_ids.discard(str(one.id))
     assert life.queue.waiting == 0
-
-
-@settings(max_examples=examples(100))
-@given(
-    steps=st.lists(
-        st.tuples(st.integers(0, 12), st.booleans(), st.floats(-9, 9), st.floats(0.1, 5)),
-        max_size=60,
-    ),
-    now=st.floats(-20, 20),
-)
-def test_a_bag_finds_the_same_minimum_as_an_exhaustive_search(steps, now):
-    bag: Bag[int] = Bag()
-    plain: dict[int, tuple[float, float]] = {}
-    for key, comes, offset_s, rate in steps:
-        if comes:
-            bag.put(key, (offset_s, rate))  # type: ignore[arg-type]
-            plain[key] = offset_s, rate
-        elif key in plain:
-            bag.remove(key)
-            del plain[key]
-    found = bag.first(now)
-    assert len(bag) == len(plain)
-    if not plain:
-        assert found is None
-        return
-    assert found is not None
-    heights = {key: (offset_s - now) * rate for key, (offset_s, rate) in plain.items()}
-    assert found[1] == heights[found[0]] == min(heights.values())
 
 
 @settings(max_examples=examples(100))

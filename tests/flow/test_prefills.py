@@ -9,16 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.core.endpoints import EndpointTable, Reading
-from laar.core.membership import EndpointSpec
+from laar.core.endpoints import Reading
 from laar.flow.prefills import Prefills
+from support.directors import table_of
 from support.exploring import examples
-
-
-def table_of(names: str = "a") -> EndpointTable:
-    table = EndpointTable()
-    table.replace("t", [EndpointSpec(address=n, models=("m",)) for n in names])
-    return table
 
 
 def add(prefills: Prefills, key: str, seconds: float, now: float, *, shown: bool = False) -> None:
@@ -31,7 +25,7 @@ def seconds_at(prefills: Prefills, now: float) -> float:
 
 
 def test_unseen_prefills_end_one_after_another_and_idle_time_gives_no_credit() -> None:
-    prefills = Prefills(table_of())
+    prefills = Prefills(table_of("a"))
     add(prefills, "1", 1.0, 0.0)
     add(prefills, "2", 2.0, 0.5)
     assert [seconds_at(prefills, t) for t in (0.9, 1.1, 2.9, 3.1)] == [3.0, 2.0, 2.0, 0.0]
@@ -44,7 +38,7 @@ def test_unseen_prefills_end_one_after_another_and_idle_time_gives_no_credit() -
 
 
 def test_a_prefill_whose_first_token_will_be_seen_counts_until_then() -> None:
-    prefills = Prefills(table_of())
+    prefills = Prefills(table_of("a"))
     add(prefills, "1", 1.0, 0.0, shown=True)
     add(prefills, "2", 1.0, 0.0)
     assert [seconds_at(prefills, t) for t in (1.5, 60.0)] == [2.0, 1.0]
@@ -54,7 +48,7 @@ def test_a_prefill_whose_first_token_will_be_seen_counts_until_then() -> None:
 
 @pytest.mark.parametrize("factor", [0.2, 1.0, 3.0])
 def test_the_pace_is_learned_from_first_tokens_but_not_from_refusals(factor: float) -> None:
-    prefills = Prefills(table_of())
+    prefills = Prefills(table_of("a"))
     now = 0.0
     for number in range(40):
         key = str(number)
@@ -74,7 +68,7 @@ def test_the_pace_is_learned_from_first_tokens_but_not_from_refusals(factor: flo
 
 
 def test_no_pace_is_learned_from_short_prompts_at_distant_endpoints() -> None:
-    prefills = Prefills(table_of())
+    prefills = Prefills(table_of("a"))
     for number in range(400):  # one at a time, as in an idle fleet
         add(prefills, str(number), 0.01, float(number), shown=True)
         prefills.answered(str(number), number + 0.3, ok=True)
@@ -90,7 +84,7 @@ def test_no_pace_is_learned_from_short_prompts_at_distant_endpoints() -> None:
 
 
 def test_a_pace_stays_within_bounds_whatever_is_measured() -> None:
-    prefills = Prefills(table_of())
+    prefills = Prefills(table_of("a"))
     for number, took_s in enumerate((1e9, -1e9)):
         for again in range(200):
             key = f"{number}/{again}"
@@ -101,7 +95,7 @@ def test_a_pace_stays_within_bounds_whatever_is_measured() -> None:
 
 
 def test_requests_waiting_in_an_engine_have_not_begun_but_earlier_ones_have() -> None:
-    table = table_of()
+    table = table_of("a")
     prefills = Prefills(table)
     for key in "1234":
         add(prefills, key, 1.0, 0.0)
@@ -120,7 +114,7 @@ def test_requests_waiting_in_an_engine_have_not_begun_but_earlier_ones_have() ->
 
 
 def test_only_a_share_of_waiting_requests_counts_if_other_pickers_send() -> None:
-    table = table_of()
+    table = table_of("a")
     prefills = Prefills(table)
     for key in "1234":
         add(prefills, key, 1.0, 0.0)
@@ -129,7 +123,7 @@ def test_only_a_share_of_waiting_requests_counts_if_other_pickers_send() -> None
 
 
 def test_without_readings_prefills_are_estimated_by_the_clock_alone() -> None:
-    table = table_of()
+    table = table_of("a")
     prefills = Prefills(table)
     add(prefills, "1", 1.0, 0.0)
     table.read("a", Reading(), 0.5)
@@ -137,7 +131,7 @@ def test_without_readings_prefills_are_estimated_by_the_clock_alone() -> None:
 
 
 def test_a_clock_that_was_set_back_continues_from_there() -> None:
-    prefills = Prefills(table_of())
+    prefills = Prefills(table_of("a"))
     add(prefills, "1", 1.0, 1000.0)
     assert [seconds_at(prefills, t) for t in (0.0, 0.9, 1.1)] == [1.0, 1.0, 0.0]
 
@@ -155,7 +149,7 @@ _EVENTS = st.tuples(
 def test_sums_match_the_counted_requests_and_return_to_zero(
     events: list[tuple[str, int, float, float]],
 ) -> None:
-    table = table_of("abc")
+    table = table_of(*"abc")
     prefills = Prefills(table)
     now, alive = 1e7, dict[str, tuple[float, bool]]()
     for number, (what, which, seconds, step_s) in enumerate(events):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
 from laar.flow.prefills import Prefills
 from laar.flow.saturation import Saturation
+from support.directors import table_of
 
 NAN = float("nan")
 
@@ -29,8 +28,7 @@ class Fleet:
 
     def __init__(self, **columns: list[float]) -> None:
         n = len(next(iter(columns.values())))
-        table = EndpointTable()
-        table.replace("t", [EndpointSpec(address=str(i), models=("m",)) for i in range(n)])
+        table = table_of(*map(str, range(n)))
         self.prefills = Prefills(table)
         self.slots = table.active
         table.waiting[:n] = 0.0
@@ -57,12 +55,6 @@ def test_each_cap_alone_closes_an_endpoint():
         reported_requests=[0.0, 0.0, 9.0, 0.0, 0.0, 10.0],
     )
     assert some.has_room() == [True, False, True, False, False, False]
-
-
-def test_the_fullest_cap_determines_the_level():
-    some = Fleet(prefill_s=[1.0], requests=[2.0], kv_usage=[0.76])
-    levels = CAPS.levels(some.prefills, some.slots, NOW, is_long=False)
-    assert levels.tolist() == [pytest.approx(0.8)]
 
 
 @pytest.mark.parametrize("age_s", [3.1, 1e9, float("inf"), NAN])
@@ -98,8 +90,3 @@ def test_each_endpoint_has_at_most_one_long_prefill_while_short_ones_wait():
     some = Fleet(prefill_s=[0.0, 0.5], long_prefill_s=[0.0, 0.5], longs=[0.0, 1.0])
     assert some.has_room(is_long=True, shorts_wait=True) == [True, False]
     assert some.has_room(is_long=True) == [True, True]
-
-
-def test_an_idle_endpoint_takes_a_prompt_larger_than_its_cap():
-    """The request's own work must not count against its room, or it would never run."""
-    assert all(Fleet(prefill_s=[0.0]).has_room(is_long=True, shorts_wait=True))

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
-import random
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from laar.core.cost import CostWeights
-from laar.core.decision import Completion, Decision, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.decision import Completion, Decision
+from laar.core.endpoints import EndpointSpec, Reading
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission
 from laar.flow.item import Limits
 from laar.flow.saturation import Saturation
 from laar.flow.settings import FlowSettings
-from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
+from support.directors import director_of
 
 DONE = Completion(status=200, cause="complete", latency_s=1.0)
 CACHE_TOKENS = 6_500
@@ -29,22 +27,21 @@ SPEED = 1e-4
 """Seconds per token without measurements: 6,000 tokens take 0.6 s, and a place costs 1.2 s."""
 
 
+def turn_of(session, text, tokens=6_000, **fields):
+    """Return a request of a session; it counts as so many tokens, whatever its text."""
+    fields = {"id": "r", "api": Api.CHAT, "model": "m"} | fields
+    return Request(spans=(text[: 4 * tokens],), chars=4 * tokens, session=session, **fields)
+
+
 class Picker:
     """Flow control in front of endpoints with small caches; time is an argument."""
 
     def __init__(self, *names, cache_tokens=CACHE_TOKENS, by_load=True, max_hold_s=60.0):
-        table = EndpointTable()
-        table.replace("t", [EndpointSpec(address=n, models=("m",)) for n in names or ("a",)])
-        for name in names or ("a",):
+        names = names or ("a",)
+        self.director = director_of(*names, prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
+        for name in names:
             reading = Reading(waiting=0, running=0, kv_usage=0.0, capacity_tokens=cache_tokens)
-            table.read(name, reading, -math.inf)
-        self.director = Director(
-            table,
-            build_policies(CostWeights()),
-            DirectorSettings(),
-            rng=random.Random(1),
-            prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20),
-        )
+            self.director.table.read(name, reading, -math.inf)
         settings = FlowSettings(limits=Limits(max_hold_s=max_hold_s))
         self.flow = Admission(self.director, settings, by_load=by_load)
         self.asked = 0
@@ -53,14 +50,7 @@ class Picker:
         """Ask for a turn; return its decision, or its ticket if it waits."""
         self.asked += 1
         text = text or f"{session} {self.asked:06} " * (tokens // 2)
-        request = Request(
-            id=str(self.asked),
-            spans=(text[: 4 * tokens],),
-            chars=4 * tokens,
-            session=session,
-            **{"api": Api.CHAT, "model": "m"} | fields,
-        )
-        answer = self.flow.ask(request, now)
+        answer = self.flow.ask(turn_of(session, text, tokens, **fields), now)
         if not isinstance(answer, Decision):
             assert not self.dispatch(now)
         return answer
@@ -258,10 +248,8 @@ def test_an_explanation_shows_how_long_a_session_would_wait(asked_at):
     first = picker.ask(0.0, session="one")
     picker.ask(0.1, session="two")
     picker.end(first, 1.0)
-    request = Request(
-        id="?", api=Api.CHAT, model="m", spans=("q" * 24_000,), chars=24_000, session="three"
-    )
-    shown = picker.flow.explained(picker.director.preview(request, asked_at), asked_at)
+    preview = picker.director.preview(turn_of("three", "q" * 24_000), asked_at)
+    shown = picker.flow.explained(preview, asked_at)
     assert shown["price_s"] > 0.0
     assert picker.dispatch(asked_at + shown["wait_s"] - 0.01) == []
     assert len(picker.dispatch(asked_at + shown["wait_s"] + 0.01)) == 1
@@ -291,9 +279,7 @@ def test_a_sure_return_is_worth_less_where_prefills_run_in_parallel():
 
 
 def price_of_the_place_of_another(picker, turns, now):
-    text = story("two")[:24_000]
-    request = Request(id="?", api=Api.CHAT, model="m", spans=(text,), chars=24_000, session="two")
-    view = picker.director.preview(request, now).view
+    view = picker.director.preview(turn_of("two", story("two")), now).view
     return picker.flow.sessions.prices(view, np.array([turns]), now).item()
 
 
@@ -363,16 +349,13 @@ def test_a_session_that_stops_returning_delays_others_for_at_most_a_minute():
     assert isinstance(picker.ask(ended_at + 66.0, session="three"), Decision)
 
 
+@pytest.mark.long
 def test_returns_are_remembered_until_ten_thousand_other_sessions_returned():
     picker = Picker(by_load=False)
 
     def wait_s(now):
         picker.end(picker.ask(now, session="agent", text=story("agent")), now + 0.1)
-        text = story("other")[:24_000]
-        request = Request(
-            id="?", api=Api.CHAT, model="m", spans=(text,), chars=len(text), session="other"
-        )
-        decision = picker.director.preview(request, now + 0.1)
+        decision = picker.director.preview(turn_of("other", story("other")), now + 0.1)
         return picker.flow.explained(decision, now + 0.1)["wait_s"]
 
     def others_return(count, now):
@@ -391,6 +374,7 @@ def test_returns_are_remembered_until_ten_thousand_other_sessions_returned():
     assert 0.0 < wait_s(300.0) < sure_s
 
 
+@pytest.mark.long
 def test_any_number_of_names_that_never_return_is_accepted():
     picker = Picker(by_load=False)
     sessions, now = picker.flow.sessions, 0.0
@@ -541,10 +525,12 @@ def test_names_used_once_do_not_displace_a_session_that_returned():
     assert sessions.begin("agent", None, 0, 6_000.0, 0.0, 1.2, 4.0).is_sure
 
 
-def test_a_refusal_by_an_idle_engine_holds_nobody():
-    picker = Picker(by_load=False, cache_tokens=20_000)
-    picker.end(picker.ask(0.0, session="one"), 0.1, replace(DONE, status=400))
-    assert isinstance(picker.ask(0.2, session="two"), Decision)
+def test_a_turn_with_a_useless_answer_keeps_no_place():
+    picker = Picker(by_load=False)
+    turn = picker.ask(0.0, session="one")
+    turn.flight.attempt = SimpleNamespace(useless=True)
+    picker.end(turn, 0.5, replace(DONE))
+    assert picker.flow.session_counts()["placed"] == 0
 
 
 @pytest.mark.parametrize("tokens", [5_500, 200_000])

@@ -8,11 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from laar.core.cost import CostWeights
-from laar.core.interfaces import View
 from laar.core.picker import pick
 from laar.errors import SettingError
 from laar.policies import POLICY_NAMES, build_policies
@@ -21,7 +18,6 @@ from laar.policies.own import OWN
 from laar.policies.pickers import ShuffledMaxScore, WeightedRandom
 from laar.policies.registry import Kind, find
 from laar_lab.policy_text import parse_policy
-from support.exploring import examples
 from support.views import chosen, view_of
 
 
@@ -34,48 +30,9 @@ def test_llm_d_weighs_queue_kv_and_prefix_two_two_three() -> None:
     )
 
 
-def llm_d_as_one_sum(view: View, *, queue: float, kv: float, prefix: float) -> list[int]:
-    """Return llm-d's default profile as a single sum, as laar had it before it was composed."""
-    waiting = view.table.waiting[view.slots]
-    most = 1.0 if np.isnan(waiting).all() else float(np.nanmax(waiting)) + 1.0
-    waiting = np.where(np.isnan(waiting), most, waiting)
-    span = float(waiting.max() - waiting.min())
-    queue_score = (waiting.max() - waiting) / span if span else np.ones(len(waiting))
-    usage = view.table.kv_usage[view.slots]
-    kv_score = 1.0 - np.where(np.isnan(usage), 1.0, usage)
-    prefix_score = np.minimum(view.cached_tokens, 131_072.0) / np.maximum(view.tokens, 1.0)
-    scores = queue * queue_score + kv * kv_score + prefix * prefix_score
-    draws = [view.rng.random() for _ in scores]
-    return sorted(range(len(scores)), key=lambda i: (-scores[i], draws[i]))
-
-
-@given(
-    state=st.lists(
-        st.tuples(
-            st.sampled_from([0.0, 1.0, 2.0, math.nan]) | st.floats(0, 100),
-            st.sampled_from([0.0, 0.5, 1.0, math.nan]) | st.floats(0, 1),
-            st.sampled_from([0.0, 500.0, 1000.0]) | st.floats(0, 1000),
-        ),
-        min_size=1,
-        max_size=8,
-    ),
-    seed=st.integers(0, 1000),
-    weights=st.sampled_from([(2.0, 2.0, 3.0), (1.0, 0.0, 4.0), (0.0, 0.0, 0.0)]),
-)
-@settings(max_examples=examples(100), deadline=None)
-def test_llm_d_composed_of_three_scorers_orders_like_a_single_sum(
-    state: list[tuple[float, float, float]], seed: int, weights: tuple[float, float, float]
-) -> None:
-    waiting, kv_usage, cached = (list(column) for column in zip(*state, strict=True))
-    idle = [0.0] * len(state)
-    one, two = (
-        view_of(cached, idle, waiting=waiting, kv_usage=kv_usage, seed=seed) for _ in range(2)
-    )
-    queue, kv, prefix = weights
-    policy = llm_d(queue_weight=queue, kv_weight=kv, prefix_weight=prefix)
-    order = policy.order(policy.score(one), one, ())
-    assert order == llm_d_as_one_sum(two, queue=queue, kv=kv, prefix=prefix)
-    assert one.rng.random() == two.rng.random(), "later random draws are the same, too"
+def test_llm_d_counts_an_endpoint_that_was_never_read_as_the_fullest() -> None:
+    view = view_of([0, 0], [0, 0], waiting=[3, math.nan], kv_usage=[1.0, math.nan])
+    np.testing.assert_allclose(7 * llm_d().score(view), [2, 0])
 
 
 def test_llm_d_distinguishes_prefixes_up_to_its_cap() -> None:

@@ -1,37 +1,24 @@
 """Where requests go under the default cost."""
 
-import random
 from itertools import pairwise
 
 import pytest
 
 from laar.accuracy.assessor import PlainAssessor
-from laar.core.cost import CostWeights
-from laar.core.decision import Completion, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
+from laar.core.decision import Completion
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
-from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.protocol.headers import COST_MS, TTFT_MS, Answers
 from laar.protocol.stream.contract_headers import headers_of_answer
+from support.directors import director_of
 
 NEAR, FAR = "near:1", "far:1"
 DOCUMENT = "a sentence of the document. " * 1_500
 
 
-def fleet(*addresses):
-    table = EndpointTable()
-    table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in addresses])
-    beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 24)
-    return Director(
-        table,
-        build_policies(CostWeights()),
-        DirectorSettings(),
-        rng=random.Random(1),
-        prefixes=beliefs,
-    )
+def fleet(*endpoints, **given):
+    return director_of(*endpoints, prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 24), **given)
 
 
 def ask(director, text, now, **fields):
@@ -50,7 +37,7 @@ def finish(director, decision, latency_s=1.0, **fields):
 def test_a_patient_job_follows_its_prefix_to_a_distant_region(objective_s, where):
     d = fleet(FAR)
     finish(d, ask(d, DOCUMENT, 0.0))
-    d.table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in (FAR, NEAR)])
+    d.table.replace("t", [EndpointSpec(address=a, models=("m",)) for a in (FAR, NEAR)])
     d.table.round_trip(FAR, 1.5, 0.0)
     d.table.round_trip(NEAR, 0.01, 0.0)
     decision = ask(d, DOCUMENT + "And then?", 2.0, ttft_objective_s=objective_s)
@@ -113,7 +100,7 @@ def test_a_full_cache_of_returning_conversations_gets_no_new_ones():
         for turn in range(24):
             name = turn % 6 if comes_back else turn
             told(f"{name} {DOCUMENT}", 1.0 + 5.0 * turn)
-        d.table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in (NEAR, FAR)])
+        d.table.replace("t", [EndpointSpec(address=a, models=("m",)) for a in (NEAR, FAR)])
         d.table.round_trip(FAR, 0.5, 120.0)
         assert told(f"new {DOCUMENT}", 121.0) == where
 
@@ -138,17 +125,8 @@ class Alternating:
 
 @pytest.mark.parametrize(("lead", "moved"), [(0.02, False), (0.35, True)])
 def test_a_conversation_changes_its_model_only_for_a_clear_gain(lead, moved):
-    table = EndpointTable()
-    table.replace("test", [EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab"])
-    beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 24)
-    d = Director(
-        table,
-        build_policies(CostWeights()),
-        DirectorSettings(),
-        rng=random.Random(1),
-        prefixes=beliefs,
-        assessor=Alternating(lead),
-    )
+    specs = (EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab")
+    d = fleet(*specs, assessor=Alternating(lead))
     chosen, penalties = [], set()
     for turn in range(20):
         text = DOCUMENT[:400] + "".join(f" turn {n}" for n in range(turn))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,7 @@ from typer.testing import CliRunner
 
 from laar.cli import app
 from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.policies import FilterUse, PickerUse, Profile, ScorerUse, build_policies
@@ -25,6 +22,7 @@ from laar.server.picker import Picker
 from laar.settings import load
 from laar.testing import make_view
 from laar_lab.policy_text import parse_policy
+from support.directors import director_of
 from support.plugins import install, installed
 
 PARTS = '''
@@ -183,18 +181,14 @@ def test_a_package_cannot_replace_one_of_laars_names() -> None:
     assert policy.knows_retries
 
 
-def director_of(policy: Any) -> tuple[Director, list[str]]:
+def with_faults(policy: Any) -> tuple[Director, list[str]]:
     """Return a director of three endpoints, and the list of its reports on failing parts."""
-    table = EndpointTable()
-    specs = [EndpointSpec(address=f"10.0.0.{i}:80", models=("m",)) for i in range(3)]
-    table.replace("test", specs)
     faults: list[str] = []
-    director = Director(
-        table,
-        {"p": policy},
-        DirectorSettings(policy="p"),
-        rng=random.Random(1),
-        on_fault=lambda fault: faults.append(f"{fault.part} {fault.extension.name}"),  # type: ignore[attr-defined]
+    director = director_of(
+        *(f"10.0.0.{i}:80" for i in range(3)),
+        policies={"p": policy},
+        policy="p",
+        on_fault=lambda fault: faults.append(f"{fault.part} {fault.extension.name}"),
     )
     return director, faults
 
@@ -206,7 +200,7 @@ def request(text: str = "a secret") -> Request:
 @pytest.mark.parametrize("how", ["raise", "write", "nan", "shape", "text", "none"])
 def test_a_scorer_that_breaks_the_contract_is_skipped_with_a_reason(how: str) -> None:
     broken = ScorerUse(name="broken", weight=9.0, parameters={"how": how})
-    director, faults = director_of(composed(broken, ScorerUse(name="active-requests")))
+    director, faults = with_faults(composed(broken, ScorerUse(name="active-requests")))
     director.table.reserve(0, 1.0, 1.0)
     director.table.reserve(1, 1.0, 1.0)
     decision = director.decide(request(), 0.0)
@@ -214,7 +208,7 @@ def test_a_scorer_that_breaks_the_contract_is_skipped_with_a_reason(how: str) ->
     assert decision.address == "10.0.0.2:80", "the other scorer decides"
     assert director.degraded["scorer"] == 1
     assert faults == ["scorer broken"]
-    alone, _ = director_of(composed(broken))
+    alone, _ = with_faults(composed(broken))
     alone.table.reserve(0, 1.0, 1.0)
     assert alone.decide(request(), 0.0).address != "10.0.0.0:80", "the number in flight decides"
 
@@ -223,7 +217,7 @@ def test_scores_are_clamped_and_the_reasons_of_a_scorer_are_limited() -> None:
     seven = composed(ScorerUse(name="broken", parameters={"how": "seven"}))
     assert seven.score(make_view(3)).tolist() == [1.0] * 3
     talker = composed(ScorerUse(name="broken", parameters={"how": "reason"}))
-    director, _ = director_of(talker)
+    director, _ = with_faults(talker)
     reasons = {director.decide(request(), float(now)).reason for now in range(100)}
     assert len(reasons) == 17, "16 reasons of the scorer, and the policy's name"
 
@@ -236,7 +230,7 @@ def test_a_filter_that_breaks_the_contract_or_keeps_nothing_is_skipped(how: str)
         picker=PickerUse(name="last-first"),
     )
     policy = build_policies(CostWeights(), profiles={"p": profile})["p"]
-    director, faults = director_of(policy)
+    director, faults = with_faults(policy)
     decision = director.decide(request(), 0.0)
     assert decision.address == "10.0.0.2:80"
     assert decision.reason == ("p" if how == "all" else "degraded-filter")
@@ -246,7 +240,7 @@ def test_a_filter_that_breaks_the_contract_or_keeps_nothing_is_skipped(how: str)
 @pytest.mark.parametrize("how", ["short", "twice", "text"])
 def test_a_picker_that_breaks_the_contract_is_replaced_by_the_best_score(how: str) -> None:
     policy = composed(ScorerUse(name="active-requests"), picker="broken", parameters={"how": how})
-    director, faults = director_of(policy)
+    director, faults = with_faults(policy)
     director.table.reserve(0, 1.0, 1.0)
     director.table.reserve(2, 1.0, 1.0)
     decision = director.decide(request(), 0.0)
@@ -256,7 +250,7 @@ def test_a_picker_that_breaks_the_contract_is_replaced_by_the_best_score(how: st
 
 def test_a_picker_orders_only_eligible_candidates() -> None:
     policy = composed(ScorerUse(name="even"), picker="last-first")
-    director, _ = director_of(policy)
+    director, _ = with_faults(policy)
     room = np.array([True, True, False])
     decision = director.decide(request(), 0.0, lambda view: room[view.slots])
     assert (decision.address, decision.fallbacks) == (

@@ -32,15 +32,15 @@ MAX_KEPT = 64
 
 @dataclass(slots=True)
 class _Endpoint:
-    most: float = math.inf
+    max_adapters: float = math.inf
     last: Latest[str, None] = field(default_factory=lambda: Latest(MAX_KEPT))
     in_flight: Counter[str] = field(default_factory=Counter)
     seen: frozenset[str] = frozenset()
 
-    def at_hand(self) -> set[str]:
+    def loaded(self) -> set[str]:
         """Return the adapters that are probably loaded."""
         kept = list(self.last)
-        room = int(min(self.most, MAX_KEPT))
+        room = int(min(self.max_adapters, MAX_KEPT))
         return set(kept[max(0, len(kept) - room) :]) | self.seen
 
 
@@ -81,10 +81,10 @@ class Adapters:
         known = self._endpoints.get(slot)
         if known is None:
             return LOAD_S
-        if name in known.at_hand():
+        if name in known.loaded():
             return 0.0
         busy = known.seen.union(known.in_flight)
-        return LOAD_S + (answer_s if len(busy) >= known.most else 0.0)
+        return LOAD_S + (answer_s if len(busy) >= known.max_adapters else 0.0)
 
     def sent(self, slot: int, name: str) -> None:
         """Record that a request for an adapter was sent to an endpoint."""
@@ -101,17 +101,17 @@ class Adapters:
         if known.in_flight[name] <= 0:
             del known.in_flight[name]
 
-    def read(self, slot: int, running: frozenset[str], most: float) -> None:
+    def read(self, slot: int, running: frozenset[str], max_adapters: float) -> None:
         """Record the running adapters and their limit, as an endpoint's metrics page reports them.
 
         Args:
             slot: the endpoint.
             running: adapters of running requests.
-            most: how many adapters may run at once; NaN if the metrics lack it.
+            max_adapters: how many adapters may run at once; NaN if the metrics lack it.
         """
-        if slot >= 0 and most == most:
+        if slot >= 0 and not math.isnan(max_adapters):
             known = self._endpoints.setdefault(slot, _Endpoint())
-            known.most, known.seen = most, running
+            known.max_adapters, known.seen = max_adapters, running
 
     def restarted(self, slot: int) -> None:
         """Forget the endpoint's loaded adapters."""

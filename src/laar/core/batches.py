@@ -15,8 +15,8 @@ _FULL_SEEN = 3  # consecutive readings before an engine's batch counts as full
 _FULL_FOR_S = 60.0  # how long a batch counts as full after the last such reading
 _LEAST_SLOTS = 4.0
 _TELLING = 0.05  # minimum share of the cache: fewer tokens say nothing about shared text
-_LEARNED = 0.05  # weight of a new reading in `each`
-_MOST_EACH = 1.5  # cap on `each`; above 1 because answers take space too
+_LEARNED = 0.05  # weight of a new reading in `cache_tokens_per_token`
+_MAX_PER_TOKEN = 1.5  # cap on `cache_tokens_per_token`; above 1 because answers take space too
 
 
 class Batches:
@@ -27,8 +27,8 @@ class Batches:
     Behind a long prompt, none would be prefilled and fewer would run. A size that is too small
     corrects itself: once traffic drops, the engine is no longer full and the size is dropped.
 
-    `each` is the number of cache tokens taken by one prompt token in flight: less than one if
-    prompts share prefixes.
+    `cache_tokens_per_token` is the number of cache tokens that one prompt token in flight takes:
+    less than one if prompts share prefixes.
 
     Args:
         table: the endpoints.
@@ -36,7 +36,7 @@ class Batches:
 
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
-        self.each = 1.0
+        self.cache_tokens_per_token = 1.0
         self._readings = -1
         self.most_at_once: Floats = np.empty(0)
         self._columns: Floats = np.empty((5, 0))
@@ -59,7 +59,7 @@ class Batches:
         self._readings = table.readings
         fresh = np.flatnonzero(table.read_at > self._read_at)  # NaN (never read) compares false
         self._read_at[fresh] = table.read_at[fresh]
-        self._learn_each(fresh)
+        self._learn_per_token(fresh)
         for slot in fresh[table.running[fresh] >= _LEAST_SLOTS].tolist():
             running = float(table.running[slot])
             if running > self._most[slot]:
@@ -80,16 +80,16 @@ class Batches:
         self.most_at_once[past], self._full[past] = math.inf, 0.0
         return changed or len(past) > 0
 
-    def _learn_each(self, fresh: Slots) -> None:
-        """Learn `each` from engines where no request waits: all in flight are in the cache."""
+    def _learn_per_token(self, fresh: Slots) -> None:
+        """Learn from engines where no request waits: all in flight are in the cache."""
         table = self._table
         sent, room = table.queued_tokens[fresh], table.capacity_tokens[fresh]
         telling = (table.waiting[fresh] == 0.0) & (sent > _TELLING * room)
         if telling.any():
             taken = table.kv_usage[fresh] * room / np.maximum(sent, 1.0)
-            seen = np.minimum(taken[telling & np.isfinite(taken)], _MOST_EACH)
+            seen = np.minimum(taken[telling & np.isfinite(taken)], _MAX_PER_TOKEN)
             for share in seen.tolist():
-                self.each += _LEARNED * (share - self.each)
+                self.cache_tokens_per_token += _LEARNED * (share - self.cache_tokens_per_token)
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint left or whose engine restarted."""

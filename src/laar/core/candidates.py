@@ -149,7 +149,7 @@ class Candidates:
             up=models if len(reached) == len(able) else self._models(reached),
             slots=slots,
             model_id=table.model_id[slots],
-            rtt_s=_settle_unknown(fresh_rtt(table.rtt_s[slots], table.rtt_at[slots], now)),
+            rtt_s=_round_trips(table, slots, now),
             at=now,
             until=now + MAX_AGE_S,
             readings=table.readings,
@@ -224,7 +224,6 @@ class Candidates:
         if slot is None or self._table.spec(slot).models[0] in tried:
             return group
         table, own = self._table, np.array([slot], np.intp)
-        rtt_s = _settle_unknown(fresh_rtt(table.rtt_s[own], table.rtt_at[own], now))
         standing = group.standing
         answers = np.ones(len(group.slots)) if standing.answers is None else standing.answers
         standing = replace(standing, answers=np.append(answers, self._health.answers(slot, now)))
@@ -238,7 +237,7 @@ class Candidates:
             group,
             slots=np.append(group.slots, own),
             model_id=np.append(group.model_id, table.model_id[own]),
-            rtt_s=np.append(group.rtt_s, rtt_s),
+            rtt_s=np.append(group.rtt_s, _round_trips(table, own, now)),
             standing=standing,
             prefillers=prefillers,
             on_trial=True,
@@ -255,10 +254,9 @@ class Candidates:
         return np.unique(np.concatenate([empty, *(slots for slots in found if slots is not None)]))
 
 
-def _settle_unknown(rtt_s: Floats) -> Floats:
-    """Replace unknown round trips with the worst known one: unknown does not mean near."""
+def _round_trips(table: EndpointTable, slots: Slots, now: float) -> Floats:
+    """Return the round trips; unknown ones count as the worst known: unknown is not near."""
+    rtt_s = fresh_rtt(table.rtt_s[slots], table.rtt_at[slots], now)
     unknown = np.isnan(rtt_s)
-    if not unknown.any():
-        return rtt_s
     worst = 0.0 if unknown.all() else float(np.nanmax(rtt_s))
     return np.where(unknown, worst, rtt_s)

@@ -19,12 +19,12 @@ from laar.core.apart import Encoder, Prefiller, may_be_apart
 from laar.core.attempts import traits
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
-from laar.core.eligible import Eligible, able_to_take, least_tried, prefer
+from laar.core.eligible import Eligible, able_to_take, prefer
 from laar.core.endpoints import Floats, Mask, Slots
 from laar.core.exploring import EXPLORE, to_explore
 from laar.core.filters import unless_none
 from laar.core.guards import guarded
-from laar.core.interfaces import Fault, Fits, View
+from laar.core.interfaces import Fault, Room, View
 from laar.core.parts import Parts
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_encoders, choose_prefiller
@@ -72,6 +72,7 @@ class Chooser:
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
         """Replace the settings and policies."""
         self.settings = settings
+        self.quadratic_tokens = settings.quadratic_tokens or math.inf
         self.policies = policies
         self.candidates = Candidates(self.table, settings, self.health)
         self.table.use_aliases(settings.aliases)
@@ -80,7 +81,7 @@ class Chooser:
         self,
         request: Request,
         now: float,
-        room: Fits | None = None,
+        room: Room | None = None,
         priority: Priority | None = None,
         *,
         new_id: Callable[[], str] = str,
@@ -129,6 +130,11 @@ class Chooser:
         # If all endpoints are failing, no request is blamed: one of them may have recovered.
         if health is not None and health.culprits and not group.standing.all_failing:
             once = health.records.blame.is_culprit(traits(request, view.chain), now)
+        engine_priority = None
+        if spec.priority_field and priority is not None:
+            engine_priority = priority(view)
+        elif spec.priority_field and request.objective:
+            engine_priority = -request.priority
         fallbacks: tuple[str, ...] = ()
         if not once:
             fallbacks = self._fallbacks(group.slots, order, served, prefiller, encoders)
@@ -149,7 +155,7 @@ class Chooser:
             tried=tried,
             exhausted=exhausted,
             tokens=tokens,
-            weight=tokens * (1.0 + tokens / self.settings.quadratic),
+            weight=tokens * (1.0 + tokens / self.quadratic_tokens),
             uncached_tokens=tokens - view.cached_tokens.item(at) if prefiller is None else 0.0,
             prefiller=prefiller,
             encoders=encoders,
@@ -158,7 +164,7 @@ class Chooser:
             eligible=eligible,
             position=at,
             weights_version=tuned.version if tuned else 0,
-            engine_priority=_priority(request, view, priority) if spec.priority_field else None,
+            engine_priority=engine_priority,
             trial=on_trial,
             once=once,
             left_out=group.standing.left_out,
@@ -203,7 +209,7 @@ class Chooser:
         policy: Policy,
         view: View,
         group: Group,
-        room: Fits | None,
+        room: Room | None,
         degraded: str,
     ) -> tuple[list[int], Floats, Eligible | None, str, bool]:
         """Filter, score and pick.
@@ -226,7 +232,9 @@ class Chooser:
         if view.wake_s is not None and view.terms is None:
             eligible = prefer(eligible, "asleep", view.wake_s == 0.0)
         if self.settings.retries == NEW_MODEL and view.request.tried:
-            eligible = prefer(eligible, "tried", least_tried(view.times_tried, eligible))
+            times = view.times_tried
+            least = (times if eligible is None else times[eligible.may]).min()
+            eligible = prefer(eligible, "tried", times == least)
         if kept is not None:
             eligible = prefer(eligible, "policy", kept)
         may = None if eligible is None else eligible.may
@@ -369,12 +377,6 @@ class Chooser:
             if prefiller is None or slot != prefiller.slot:
                 found.append(spec.address)
         return tuple(found)
-
-
-def _priority(request: Request, view: View, priority: Priority | None) -> int | None:
-    if priority is not None:
-        return priority(view)
-    return -request.priority if request.objective else None
 
 
 _OPAQUE_DRAWS = 16

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
@@ -66,11 +65,6 @@ class DirectorSettings:
     about 40,000."""
     max_waiting: Annotated[float, Ge(0)] = 128.0
     """Number of requests waiting in the engine above which the endpoint is excluded."""
-
-    @property
-    def quadratic(self) -> float:
-        """`quadratic_tokens` as a divisor: infinite if it is None."""
-        return math.inf if self.quadratic_tokens is None else self.quadratic_tokens
 
 
 @dataclass(slots=True, kw_only=True)
@@ -226,10 +220,13 @@ class Completion:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
-    error: bool = False
+    error: InitVar[bool] = False
     sign: Sign | None = None
     ok: bool = field(init=False)
-    """Whether the endpoint accepted the request and did not answer with an error."""
+    """Whether the endpoint accepted the request, and its answer is neither an error nor useless.
 
-    def __post_init__(self) -> None:
-        self.ok = self.status is not None and self.status < 400 and not self.error
+    All that learns from a completion reads this, not the status. `Director.settle` clears it if
+    health found the answer useless."""
+
+    def __post_init__(self, error: bool) -> None:
+        self.ok = self.status is not None and self.status < 400 and not error

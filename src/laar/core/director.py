@@ -23,11 +23,11 @@ from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
 from laar.core.endpoints import EndpointTable, Floats
 from laar.core.engines import Engines
 from laar.core.feedback import Feedback
-from laar.core.guards import Faults, Step, guarded, take
+from laar.core.guards import Faults, Step, guarded, run_steps
 from laar.core.interfaces import (
     Assessor,
     Fault,
-    Fits,
+    Room,
     View,
     WeightSource,
 )
@@ -119,7 +119,7 @@ class Director(Chooser):
             self._insert = guarded(prefixes.insert, "prefixes", faults)
             self._retract = guarded(prefixes.retract, "prefixes", faults)
             self._on_left.append(("prefixes", prefixes.drop))
-        table.on_free = lambda slot: take(self._on_left, faults, slot)
+        table.on_free = lambda slot: run_steps(self._on_left, faults, slot)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
         """Take weights from a tuner, and report outcomes to it; None to stop both."""
@@ -150,7 +150,7 @@ class Director(Chooser):
         self,
         request: Request,
         now: float,
-        room: Fits | None = None,
+        room: Room | None = None,
         priority: Priority | None = None,
     ) -> Decision:
         """Choose an endpoint and reserve it. Arguments and errors are those of `Chooser.choose`."""
@@ -158,7 +158,7 @@ class Director(Chooser):
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # the next decision gets new weights
         flight = decision.flight
-        take(self._on_chosen, self.degraded, decision)
+        run_steps(self._on_chosen, self.degraded, decision)
         self.table.reserve(decision.slot, decision.weight, decision.uncached_tokens)
         if decision.prefiller is not None:
             self._begin_prefill(decision, decision.prefiller, now)
@@ -166,7 +166,7 @@ class Director(Chooser):
             self._begin_encoding(decision, now)
         if flight.adapter:
             self.adapters.sent(flight.slot, flight.adapter)
-        take(self._on_counted, self.degraded, decision)
+        run_steps(self._on_counted, self.degraded, decision)
         return decision
 
     def preview(self, request: Request, now: float) -> Decision:
@@ -175,8 +175,7 @@ class Director(Chooser):
 
     def prefill_weight(self, view: View) -> Floats:
         """Return the weight of prefilling at each candidate (see `quadratic_tokens`)."""
-        quadratic = self.settings.quadratic
-        done = view.cached_tokens
+        quadratic, done = self.quadratic_tokens, view.cached_tokens
         weight: Floats = view.tokens * (1.0 + view.tokens / quadratic)
         weight -= done * (1.0 + done / quadratic)
         return weight
@@ -228,7 +227,7 @@ class Director(Chooser):
         flight.slot = slot
         flight.address = address
         flight.receipt = None
-        take(self._entering, self.degraded, decision)
+        run_steps(self._entering, self.degraded, decision)
         self._feedback.begin_again(decision, now)
         self.table.reserve(
             slot, decision.weight, decision.uncached_tokens, answering=flight.answering
@@ -269,12 +268,12 @@ class Director(Chooser):
             return
         flight.settled = True
         if flight.attempt is not None and flight.attempt.useless:
-            end.error = True  # nothing else is learned from a useless answer
-        take(self._on_end, self.degraded, decision, end)
+            end.ok = False  # it teaches no more than a refusal
+        run_steps(self._on_end, self.degraded, decision, end)
         if not flight.answering and (decision.prefiller is not None or decision.encoders):
             self._end_prefill(decision, None)
         self._release(decision)
-        take(self._on_released, self.degraded, decision, end)
+        run_steps(self._on_released, self.degraded, decision, end)
 
     # -- the records of a request at its endpoint ----------------------------------------------
 

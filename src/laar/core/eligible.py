@@ -12,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from laar.core.endpoints import Floats, Mask
-from laar.core.interfaces import Fits, NoRoomError, View
+from laar.core.endpoints import Mask
+from laar.core.interfaces import NoRoomError, Room, View
 
 Cause = Literal["window", "room", "asleep", "tried", "policy"]
 """Prompt too long; no room in flow control; asleep, and the policy computes no cost; the retry
@@ -46,7 +46,7 @@ class Eligible:
         return next((cause for cause, mask in self.kept if not mask[at]), None)
 
 
-def able_to_take(view: View, room: Fits | None) -> Eligible:
+def able_to_take(view: View, room: Room | None) -> Eligible:
     """Return the candidates that have room and fit the prompt.
 
     Raises:
@@ -81,9 +81,3 @@ def _fits_window(view: View) -> Mask:
     if not fits.any():
         fits = windows == windows.max()
     return fits
-
-
-def least_tried(times_tried: Floats, able: Eligible | None) -> Mask:
-    """Return the candidates tried least often, compared with those that can take the request."""
-    least: Mask = times_tried == (times_tried if able is None else times_tried[able.may]).min()
-    return least

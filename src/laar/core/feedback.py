@@ -89,7 +89,7 @@ class Feedback:
         if self._table.slot_counted(prefiller.key) != prefiller.slot:
             return  # the endpoint has left, and its slot may have been reused
         self._engines.gone(began, now)
-        complete = end.ok and end.cause == "complete" and not end.error
+        complete = end.ok and end.cause == "complete"
         if complete and end.ttft_s is not None and decision.flight.slot == decision.slot:
             after_s = prefiller.transfer_s + float(view.rtt_s[decision.position])
             self._engines.prefilled(began, end.ttft_s - after_s)
@@ -101,7 +101,7 @@ class Feedback:
             self._prefill_ended(decision, end, now)
         if began is None:
             return
-        if not end.ok or end.cause != "complete" or end.error:
+        if not end.ok or end.cause != "complete":
             self._engines.gone(began, now)
             return
         plain_s = None
@@ -143,7 +143,8 @@ class Feedback:
             else:
                 prefixes.retract(flight.prefill_receipt)
         if flight.traced_as:
-            prefixes.blocks_held.answered(flight.traced_as, flight.model, end.prompt_tokens or 0)
+            tokens = end.prompt_tokens or 0 if end.ok else 0
+            prefixes.blocks_held.answered(flight.traced_as, flight.model, tokens)
         if receipt is None:
             return
         if not known or not end.ok:

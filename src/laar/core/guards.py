@@ -1,8 +1,8 @@
 """Guards: a part that fails loses its own contribution to a decision, never the request.
 
-Learners and observers of each request run as a list of steps (`take`). Rarer calls are wrapped
-(`guarded`): a wrapped call returns None after a fault, and the caller
-continues with a simpler substitute. Faults are counted.
+Learners and observers of each request run as a list of steps (`run_steps`). Rarer calls are
+wrapped (`guarded`): a wrapped call returns None after a fault, and the caller continues with a
+simpler substitute. Faults are counted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Faults(Counter[str]):
         return f"degraded-{part}"
 
 
-def take(steps: Iterable[Step], faults: Faults, *args: Any) -> None:
+def run_steps(steps: Iterable[Step], faults: Faults, *args: Any) -> None:
     """Make all calls; count a fault in any of them and continue with the next."""
     for part, call in steps:
         try:

@@ -177,8 +177,8 @@ class Assessor(Protocol):
         ...
 
 
-Fits = Callable[[View], Mask]
-"""Returns the candidates of a view that may take the request now; for flow control."""
+Room = Callable[[View], Mask]
+"""Returns the candidates of a view that have room for the request now; for flow control."""
 
 
 class NoRoomError(Exception):

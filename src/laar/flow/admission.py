@@ -182,8 +182,6 @@ class Admission:
 
     def dispatch(self, now: float) -> list[Outcome]:
         """Dispatch the requests that may go; return the outcomes since the last call."""
-        if not (self.ready or self.draining):  # no request may go, but some may expire
-            return self._outcomes(self.queue.dispatch(now, lambda _item, _shorts: None), now)
 
         def admit(item: Item, shorts_wait: bool) -> Verdict | None:
             try:
@@ -191,12 +189,10 @@ class Admission:
             except Exception as fault:  # noqa: BLE001 - one request's fault must not hold up others
                 return fault
 
-        return self._outcomes(
-            self.queue.dispatch(
-                now, admit, slot_of=lambda v: v.slot if isinstance(v, Decision) else None
-            ),
-            now,
-        )
+        def slot_of(verdict: Verdict) -> int | None:
+            return verdict.slot if isinstance(verdict, Decision) else None
+
+        return self._outcomes(self.queue.dispatch(now, admit, slot_of=slot_of), now)
 
     def _waited_s(self, request: Request, now: float) -> float:
         """Return how long a session has waited for room, over all attempts of its client.
@@ -226,6 +222,8 @@ class Admission:
         request, director = item.request, self._director
         if self.draining:
             return director.decide(request, now)
+        if not self.ready:  # no request may go, but some may expire
+            return None
         try:
             group = director.candidates.of(request, request.subset, now)
             # Check the counters first, to avoid pricing a request that has nowhere to go.
@@ -495,8 +493,10 @@ class Admission:
     def ended(self, decision: Decision, now: float) -> None:
         """Handle the end of a request, however it ended."""
         self.prefills.ended(decision.id)
-        place = self._turns.pop(decision.id, None)
-        if place is not None:
+        place, attempt = self._turns.pop(decision.id, None), decision.flight.attempt
+        if place is not None and attempt is not None and attempt.useless:
+            self.sessions.refused(place)
+        elif place is not None:
             self.sessions.end(place, now)
 
     def heard(self, slot: int, context: Context, now: float) -> Callable[[float], None] | None:

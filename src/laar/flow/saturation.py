@@ -21,7 +21,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from laar.core.endpoints import Floats, Mask, Slots
+from laar.core.endpoints import Mask, Slots
 from laar.declaring import Applies
 from laar.flow.prefills import Prefills
 
@@ -39,7 +39,7 @@ LONG_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saturation:
-    """Caps for one endpoint, and the load levels computed from them."""
+    """Caps for one endpoint."""
 
     applies: ClassVar = Applies.AT_ONCE
 
@@ -52,8 +52,13 @@ class Saturation:
     max_requests: Annotated[int, Ge(1), Le(100_000)] = 256
     """Requests at an endpoint above which it is full, like vLLM's --max-num-seqs."""
 
-    def levels(self, prefills: Prefills, slots: Slots, now: float, *, is_long: bool) -> Floats:
-        """Return each endpoint's level: 0 is idle, 1 or more is full for a request of this kind."""
+    def has_room(
+        self, prefills: Prefills, slots: Slots, now: float, *, is_long: bool, shorts_wait: bool
+    ) -> Mask:
+        """Return the endpoints that may take one more request of this kind now.
+
+        While shorts wait, no endpoint takes a second long prefill (algorithm 2's safety rule).
+        """
         table, prefill_s = prefills.table, prefills.seconds[slots]
         if not is_long:
             spared_s = prefills.long_seconds[slots] - LONG_SHARE * self.max_prefill_s
@@ -63,14 +68,5 @@ class Saturation:
         reported = np.fmax(requests / self.max_requests, table.kv_usage[slots] / MAX_KV_USAGE)
         # NaN compares false, and fmax ignores it: an unknown reading closes nothing.
         fresh = now - table.read_at[slots] <= STALE_AFTER_S
-        return np.fmax(own, np.where(fresh, reported, 0.0))
-
-    def has_room(
-        self, prefills: Prefills, slots: Slots, now: float, *, is_long: bool, shorts_wait: bool
-    ) -> Mask:
-        """Return the endpoints that may take one more request of this kind now.
-
-        While shorts wait, no endpoint takes a second long prefill (algorithm 2's safety rule).
-        """
-        room: Mask = self.levels(prefills, slots, now, is_long=is_long) < 1.0
+        room: Mask = np.fmax(own, np.where(fresh, reported, 0.0)) < 1.0
         return room & (prefills.longs[slots] < 1.0) if is_long and shorts_wait else room

@@ -17,7 +17,7 @@ from laar.core.cost import MIN_PROBABILITY
 from laar.core.endpoints import Floats
 from laar.core.engines import Engines
 from laar.core.interfaces import View
-from laar.policies.laar.pricing import FIRST, Price, PricingInputs, asked_of, moment, price
+from laar.policies.laar.pricing import FIRST, Price, PricingInputs, asked_of, price
 
 
 def read_elsewhere(
@@ -69,7 +69,7 @@ def read_elsewhere(
 
 def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingInputs) -> Price:
     """Return the price of the prompt at each prefiller, as a one-token answer."""
-    slots, now = apart.of.slots, moment(view)
+    slots, now = apart.of.slots, float(inputs.now)
     none = np.zeros(len(slots))
     constants = engines.constants(slots, apart.base_s, timed=view.timed_answers)
     return price(

@@ -135,11 +135,6 @@ class Price(NamedTuple):
     evicted_s: Floats
 
 
-def moment(view: View) -> float:
-    """Return the time of a view, or a finite substitute."""
-    return max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
-
-
 def asked_of(traffic: Traffic, slots: Slots, now: float) -> Asked:
     """Return the traffic of some endpoints."""
     rows: Floats = traffic.rows[ASKED].take(slots, axis=1)
@@ -154,9 +149,9 @@ def crowded(engines: Engines, table: EndpointTable, slots: Slots, tokens: Floats
     That share of the running requests must end first. One value per endpoint, at most `_MOST_OVER`;
     None if all their caches have room.
     """
-    each = engines.batches.each
-    held, room = each * table.queued_tokens[slots], table.capacity_tokens[slots]
-    over = held + each * tokens - room
+    per_token = engines.batches.cache_tokens_per_token
+    held, room = per_token * table.queued_tokens[slots], table.capacity_tokens[slots]
+    over = held + per_token * tokens - room
     if not np.count_nonzero(over > 0.0):  # NaN (unknown cache size) compares false
         return None
     return np.minimum(np.fmax(over, 0.0) / np.fmax(np.fmin(held, room), 1.0), _MOST_OVER)
@@ -165,7 +160,8 @@ def crowded(engines: Engines, table: EndpointTable, slots: Slots, tokens: Floats
 def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInputs:
     """Gather the inputs to the prices of a view's candidates."""
     slots, table = view.slots, view.table
-    kept, traffic, now = engines.kept, engines.traffic, moment(view)
+    kept, traffic = engines.kept, engines.traffic
+    now = max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
     if (
         kept is not None
         and kept.slots is slots

@@ -1,0 +1,35 @@
+"""Directors of endpoints that were never read, for tests of decisions."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import fields
+from typing import Any
+
+from laar.core.cost import CostWeights
+from laar.core.decision import DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import EndpointSpec
+from laar.policies import build_policies
+
+_SETTINGS = {field.name for field in fields(DirectorSettings)}
+
+
+def table_of(*endpoints: EndpointSpec | str) -> EndpointTable:
+    """Return a table with the source ``t``; an address alone stands for an engine of model m."""
+    table = EndpointTable()
+    table.replace("t", map(_spec_of, endpoints))
+    return table
+
+
+def _spec_of(endpoint: EndpointSpec | str) -> EndpointSpec:
+    return EndpointSpec(address=endpoint, models=("m",)) if isinstance(endpoint, str) else endpoint
+
+
+def director_of(*endpoints: EndpointSpec | str, seed: int = 1, **given: Any) -> Director:
+    """Return a director; `given` are its settings, and its parts by the names of its arguments."""
+    settings = DirectorSettings(**{name: given.pop(name) for name in _SETTINGS & given.keys()})
+    policies = given.pop("policies", None) or build_policies(CostWeights())
+    rng = random.Random(seed)
+    return Director(table_of(*endpoints), policies, settings, rng=rng, **given)
