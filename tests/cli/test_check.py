@@ -147,7 +147,7 @@ WRONG = [
     Wrong(
         "log", "decisions:\n  log: no/d.jsonl", "is not a directory", "create it: mkdir -p", line=2
     ),
-    Wrong("state", "accuracy:\n  state_file: no/s.json", "mkdir -p", line=2),
+    Wrong("state", "accuracy:\n  state_file: s.json", "removed", "share.snapshot_file", line=1),
     Wrong("snapshot", "share:\n  snapshot_file: no/s", "is not a directory", "mkdir -p", line=2),
     Wrong("directory", "share:\n  snapshot_file: .", "is a directory; name a file", line=2),
     # ports
@@ -241,14 +241,12 @@ def test_a_directory_that_this_user_may_not_write_to_is_a_fault(
 ) -> None:
     made = {
         "share": {"snapshot_file": "s"},
-        "accuracy": {"state_file": "s.json"},
         "endpoints": [{"address": "127.0.0.1:8000", "model": "m"}],
     }
     (tmp_path / "laar.yaml").write_text(yaml.safe_dump(made) + _listen(free_ports(3)))
     loaded = load(tmp_path / "laar.yaml")
     monkeypatch.setattr(os, "access", lambda path, *_: path != tmp_path)  # root could write there
-    state, snapshot = faults(loaded, ports=False)
-    assert f"accuracy.state_file: {tmp_path}/s.json can't be written" in state
+    (snapshot,) = faults(loaded, ports=False)
     assert f"share.snapshot_file: {tmp_path}/s can't be written" in snapshot
 
 

@@ -328,7 +328,6 @@ async def test_a_race_uses_the_settings_of_a_given_file(tmp_path: Path) -> None:
         "endpoints:\n- {address: '127.0.0.1:1', model: theirs}\n"
         "listen: {admin: '127.0.0.1:2'}\n"
         "share: {url: 'redis://127.0.0.1:3'}\n"
-        f"accuracy: {{state_file: {tmp_path / 'learned.json'}}}\n"
         "routing: {policy: round-robin}\n"
     )
     router = named(str(settings))

@@ -8,7 +8,6 @@ import orjson
 import pytest
 
 from laar.accuracy.artifact import Capability, Cell, ModelCapability, RetryTerms, Speed
-from laar.accuracy.features import FEATURES_SCHEMA
 from laar.accuracy.fitting.records import read_records
 from laar.accuracy.online import CAP_PER_HOUR
 from laar.accuracy.signs import CUT, FORM, PLAIN, Sign
@@ -438,16 +437,15 @@ async def test_the_same_question_about_another_image_is_not_a_retry(gateway, htt
 
 
 async def test_learned_state_survives_a_restart(gateway, http):
-    state = gateway.directory / "state.json"
-    accuracy = {"state_file": str(state)}
-    runner = await picker(gateway, accuracy=accuracy)
+    share = {"snapshot_file": str(gateway.directory / "snapshot")}
+    runner = await picker(gateway, share=share)
     lies = [{"decision_id": ask(runner, f"{n}").id, "correct": False} for n in range(20)]
     await post(gateway, http, {"outcomes": lies})
     text = "x1 " * 1333  # 4,000 characters
     for _ in range(200):  # 2 characters per token, where the artifact says 4
         ask(runner, text, model="a", prompt_tokens=2000)
     before = ask(runner, text, model="a")
-    runner = await picker(gateway, accuracy=accuracy)
+    runner = await picker(gateway, share=share)
     after = ask(runner, text, model="a")
     assert believed(before, "a") < 0.9
     assert believed(after, "a") == pytest.approx(believed(before, "a"), rel=1e-3)
@@ -455,50 +453,9 @@ async def test_learned_state_survives_a_restart(gateway, http):
     assert after.tokens > 1500
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"not JSON",
-        b"[]",
-        b"[" * 100_000,
-        b'{"schema":2}',
-        b'{"schema":1,"saved_at_s":"soon","outcomes":7,"tokens":{"a":1}}',
-        b'{"schema":1,"saved_at_s":1e400}',
-        b'{"schema":1,"saved_at_s":-1e308,"outcomes":{"schema":1,"features_schema":%d,"cells":'
-        b'[["a","en",4096,"generic",1e9,1,0],["a","en",4096,"generic",null,0,0],"x"]},'
-        b'"tokens":[["a","en",-1,5],["a","en",1,"x"],["a"],[1,2,3,4]]}' % FEATURES_SCHEMA,
-        bytes(17 << 20),
-    ],
-)
-async def test_an_invalid_state_file_is_ignored(gateway, content):
-    state = gateway.directory / "state.json"
-    state.write_bytes(content)
-    runner = await picker(gateway, accuracy={"state_file": str(state)})
-    decision = ask(runner)
-    assert believed(decision, "a") == pytest.approx(0.9)
-    assert decision.tokens == pytest.approx(1000)
-    await gateway.stop_picker()
-    assert orjson.loads(state.read_bytes())["schema"] == 1
-
-
-async def test_the_state_is_saved_regularly_and_a_full_disk_is_reported(gateway, monkeypatch):
-    monkeypatch.setattr("laar.server.learning.SAVE_EVERY_S", 0.2)
-    state = gateway.directory / "state.json"
-    await picker(gateway, accuracy={"state_file": str(state)})
-    await eventually(state.exists, what="a saved state")
-    blocked = gateway.directory / "folder"
-    blocked.mkdir()
-    (blocked / "in the way").touch()
-    runner = await picker(gateway, accuracy={"state_file": str(blocked)})
-    await eventually(lambda: "accuracy.state_file" in runner.picker.problems, what="the problem")
-    assert str(blocked) in runner.picker.problems["accuracy.state_file"]
-    assert ask(runner).model == "a"
-
-
-async def test_a_state_file_in_a_missing_directory_is_refused(gateway):
-    with pytest.raises(SettingError, match=r"accuracy\.state_file.*create it"):
-        await picker(gateway, accuracy={"state_file": str(gateway.directory / "no" / "state")})
+async def test_the_file_of_an_earlier_version_is_refused_with_the_one_to_use_instead(gateway):
+    with pytest.raises(SettingError, match=r"accuracy.*state_file.*share\.snapshot_file"):
+        await picker(gateway, accuracy={"state_file": "state.json"})
 
 
 # What the picker shows about models.

@@ -14,7 +14,7 @@ from laar.errors import LaarError, SettingError
 from laar.server.admin.tuner import routes
 from laar.server.picker import Picker
 from laar.server.whole_file import WholeFile
-from laar.settings import Settings, load
+from laar.settings import load
 from laar.settings.routing import Tuning
 from laar.telemetry.problems import Problems
 from laar.tuning.tuner import Tuner
@@ -28,12 +28,6 @@ INITIAL = CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.5).tunable()
 
 def tuner(**settings):
     return Tuner(Tuning(enabled=True, **settings).climb, INITIAL)
-
-
-def learning(state):
-    """Return a picker that keeps what it learns in a file."""
-    accuracy = {"state_file": str(state)}
-    return Picker(Settings.model_validate({"endpoints_file": "e.yaml", "accuracy": accuracy}))
 
 
 def serve_windows(tuner, count, seconds):
@@ -68,33 +62,16 @@ def test_freezing_serves_the_best_weights_and_ends_the_climb():
     assert dict(kept.weights(0.0).values) == best
 
 
-def test_an_unreadable_state_causes_a_warning_and_the_picker_starts(tmp_path, monkeypatch, caplog):
-    def refused(path, *_, **__):  # a file mode would not stop root
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    made = learning(tmp_path / "state.json")
-    with monkeypatch.context() as patch:
-        patch.setattr("os.open", refused)
-        made.learning.restore()
-    assert caplog.text.count("Permission denied") == 1
-
-
-async def test_an_unwritable_state_is_reported(tmp_path):
-    made = learning(tmp_path / "nowhere" / "state.json")
-    await made.learning.save()
-    assert "state.json" in made.problems["accuracy.state_file"]
-
-
 async def test_a_state_that_does_not_fit_on_the_disk_leaves_no_partial_file(tmp_path, monkeypatch):
-    file, problems = tmp_path / "state.json", Problems()
+    file, problems = tmp_path / "snapshot", Problems()
     file.write_bytes(b"old")
 
     def full(_handle):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    await WholeFile(file).save(lambda: b"new", problems, "accuracy.state_file", "")
-    assert "No space left" in problems["accuracy.state_file"]
+    await WholeFile(file).save(lambda: b"new", problems, "share.snapshot_file", "")
+    assert "No space left" in problems["share.snapshot_file"]
     assert list(tmp_path.iterdir()) == [file]
     assert file.read_bytes() == b"old"
 
@@ -174,13 +151,13 @@ def test_the_picker_uses_the_weights_of_an_enabled_tuner(tmp_path, enabled):
 
 async def test_pickers_may_save_one_file_at_the_same_time(tmp_path):
     """Workers save at the same interval; in containers, each picker is process 1."""
-    file, problems = tmp_path / "state.json", Problems()
+    file, problems = tmp_path / "snapshot", Problems()
 
     def while_another_saves():
         WholeFile(file).write(lambda: b"longer than that")
         return b"the last"
 
-    await WholeFile(file).save(while_another_saves, problems, "accuracy.state_file", "")
-    assert "accuracy.state_file" not in problems
+    await WholeFile(file).save(while_another_saves, problems, "share.snapshot_file", "")
+    assert "share.snapshot_file" not in problems
     assert file.read_bytes() == b"the last"
     assert list(tmp_path.iterdir()) == [file]

@@ -8,7 +8,8 @@ import orjson
 import pytest
 
 from laar.accuracy.features import Features
-from laar.accuracy.online import HALF_LIFE_S, OnlineOutcomes
+from laar.accuracy.online import HALF_LIFE_S
+from laar.accuracy.tokens import TokenEstimator
 from laar.context.memo import Memo
 from laar.core.decision import Completion
 from laar.core.endpoints import COUNTED
@@ -690,25 +691,32 @@ def test_reported_outcomes_in_a_snapshot_fade_while_no_picker_runs(at_s, kept):
     assert read_snapshot(snapshot(p, 1.0, with_key=True)(), "laar")["at_s"] == 1e9
 
 
-@pytest.mark.parametrize(
-    ("file_age_s", "correct"), [(HALF_LIFE_S, 40.0), (25.0, 40.0), (1.0, 40.0), (-120.0, 0.0)]
-)
-def test_the_newer_of_a_state_file_and_a_snapshot_counts(file_age_s, correct):
-    """A slightly newer file does not count, as the other pickers send what came since."""
+def test_a_file_is_restored_though_outcomes_were_reported_before_it_was_read():
     p, _, _ = pair()
+    tokens = TokenEstimator()
+    p.tokens = tokens
     for _ in range(40):
         p.online.observe("m", Features("en", 1024, "qa"), True, 1.0)
-    told = read_snapshot(snapshot(p, 1.0, with_key=False)(), "laar")
-    file = OnlineOutcomes()
-    for model in ("m", "forgotten there"):
-        for _ in range(10):
-            file.observe(model, Features("en", 1024, "qa"), False, 1.0)
-    fresh = sharing_picker("fresh/1", (A, B), wall_clock=lambda: 120.0)
-    fresh.online.restore(file.state(1.0), 5.0, away_s=120.0 + file_age_s)
-    restore(fresh, told, 5.0)
-    found = fresh.online.by_model(5.0)
-    assert found["m"].correct == pytest.approx(correct, abs=0.2)
-    assert found["forgotten there"].outcomes > 4.0
+        tokens.observe(4000, "en", "m", 2000)
+    told = read_snapshot(snapshot(p, 1.0, with_key=True)(), "laar")
+    fresh = sharing_picker("fresh/1", (A, B), tokens=TokenEstimator())
+    fresh.close()  # it has no store
+    fresh.online.observe("n", Features("en", 1024, "qa"), True, 2.0)
+    restore(fresh, told, 2.1)
+    assert fresh.online.by_model(2.1)["m"].outcomes == pytest.approx(40.0, abs=0.1)
+    assert fresh.online.by_model(2.1)["n"].outcomes == pytest.approx(1.0, abs=0.1)
+    assert fresh.tokens.estimate(4000, "en", "m") == pytest.approx(2000.0, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "tokens", [None, 7, {"a": 1}, [["m", "en", -1, 5], ["m", "en", 1, "x"], ["m"], 3]]
+)
+def test_invalid_token_ratios_are_skipped(tokens):
+    p, _, _ = pair()
+    told = read_snapshot(snapshot(p, 1.0, with_key=True)(), "laar")
+    fresh = sharing_picker("fresh/1", (A, B), tokens=TokenEstimator())
+    restore(fresh, told | {"tokens": tokens}, 1.0)
+    assert fresh.tokens.estimate(400, "en", "m") == pytest.approx(100.0)
 
 
 def test_an_older_snapshot_does_not_replace_newer_learning():

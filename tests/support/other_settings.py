@@ -37,7 +37,6 @@ OTHER: dict[str, Any] = {
     "accuracy.online": False,
     "accuracy.signs": True,
     "accuracy.outcomes_token_file": "token",
-    "accuracy.state_file": "state.json",
     "prefix.enabled": False,
     "prefix.max_bytes": 1 << 20,
     "readings.scrape_interval_s": 7,

@@ -124,8 +124,6 @@ class OnlineOutcomes:
         """Outcomes refused because they are implausible or there is no free cell."""
         self.on_taken: Callable[[Taken], None] | None = None
         """Called with each accepted outcome that was reported to this picker."""
-        self.restored_at_s = float("-inf")
-        """When the restored state was saved; infinite once an outcome was accepted."""
 
     def posterior(
         self, prior: NDArray[np.float64], models: Sequence[str], features: Features, now: float
@@ -223,7 +221,6 @@ class OnlineOutcomes:
             not alone and share.level + weight > self._burst_of_one
         ):
             return False
-        self.restored_at_s = float("inf")
         for counts in (cell.total,) if alone else (cell.total, share):
             counts.level += weight
             counts.correct += weight * (correct + offset)
@@ -291,7 +288,7 @@ class OnlineOutcomes:
         cells = state.get("cells")
         same_prior = state.get("prior_id") == self.capability.digest
         found: dict[tuple[str, Features], Cell] = {}
-        self.restored_at_s = now - max(away_s, 0.0)
+        saved_at_s = now - max(away_s, 0.0)
         for entry in cells if isinstance(cells, list) else ():
             read = read_saved(entry)
             if read and (old := self.cells.pop((read.model, read.features), None)):
@@ -299,7 +296,7 @@ class OnlineOutcomes:
             if read is None or len(self.cells) + len(found) >= MAX_CELLS:
                 self.refused += 1
                 continue
-            cell = found.setdefault((read.model, read.features), Cell(self.restored_at_s))
+            cell = found.setdefault((read.model, read.features), Cell(saved_at_s))
             cell.prior = read.prior if same_prior else None
             reporter = self._reporters.admitted(read.reporter)
             share = cell.shares.get(self._share_of(cell, reporter), cell.total)

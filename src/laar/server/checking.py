@@ -75,8 +75,8 @@ def _assemble(loaded: Loaded) -> None:
 
 def _unwritable(settings: Settings) -> Iterator[SettingError]:
     """Yield a fault for each file that serving would write but can't."""
-    replaced = ("accuracy.state_file", "share.snapshot_file")
-    for name in ("decisions.log", *replaced):
+    replaced = "share.snapshot_file"
+    for name in ("decisions.log", replaced):
         path = value_at(settings, name)
         if path is None:
             continue
@@ -88,7 +88,7 @@ def _unwritable(settings: Settings) -> Iterator[SettingError]:
                 setting=name,
             )
         elif not os.access(above, os.W_OK | os.X_OK) and (
-            name in replaced or not os.access(path, os.W_OK)
+            name == replaced or not os.access(path, os.W_OK)
         ):
             yield SettingError(
                 f"{path} can't be written, so nothing would be kept: this user may not write to "

@@ -1,26 +1,16 @@
-"""The learners of a running picker, and their state across restarts.
+"""The learners of a running picker.
 
 This module connects decisions to the learners: reported outcomes correct P(correct), and sampled
 answers show how many characters a token has. c(m) is learned in `laar.core.engines` and shown here
-next to the artifact's value.
-
-The state is a JSON file, replaced atomically in a separate thread, so that the loop never waits for
-a disk. The file is not trusted: invalid entries are skipped, and an unusable file causes a warning,
-but never a failed start.
+next to the artifact's value. Snapshots keep all of it over a restart (`laar.sharing.snapshot`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import time
 from collections.abc import Collection, Hashable
 from itertools import islice
-from math import isfinite
 from operator import methodcaller
 from typing import TYPE_CHECKING
-
-import orjson
 
 from laar.accuracy.assessor import CapabilityAssessor, read_capability
 from laar.accuracy.capability import CapabilityModel
@@ -30,24 +20,12 @@ from laar.accuracy.reports import OutcomeReports
 from laar.core.decision import Completion, Decision
 from laar.core.engine_model import Seen
 from laar.core.request import Request
-from laar.datalayer.files import read_file
 from laar.errors import SettingError
 from laar.prefix.lengths import DIGEST
-from laar.server.whole_file import WholeFile
 from laar.settings.routing import Accuracy
 
 if TYPE_CHECKING:
     from laar.server.picker import Picker
-
-_LOG = logging.getLogger(__name__)
-
-STATE_SCHEMA = 1
-
-SAVE_EVERY_S = 60.0
-"""Seconds between saves of the state; a crash loses at most what was learned in that time."""
-
-MAX_STATE_BYTES = 16 << 20
-"""Maximum size of a state file; full tables need only a fraction of it."""
 
 _SAMPLE_HEAD_CHARS, _SAMPLE_TAIL_CHARS = 200, 300
 _SAMPLE_SPANS = 8
@@ -66,7 +44,6 @@ class Learning:
         settings = picker.settings.accuracy
         self._picker = picker
         self._clock = picker.clock
-        self._file = None if settings.state_file is None else WholeFile(settings.state_file)
         capability = artifact_of(settings)
         online = OnlineOutcomes(capability)
         self.online = online if settings.online else None
@@ -179,59 +156,6 @@ class Learning:
                 }
             )
         return entries
-
-    # -- across restarts -----------------------------------------------------------------------
-
-    def restore(self) -> None:
-        """Restore the saved state, if any. It blocks, so call it before serving."""
-        if self._file is None:
-            return
-        path = self._file.path
-        try:
-            state = orjson.loads(read_file(path, MAX_STATE_BYTES))
-        except FileNotFoundError:
-            return
-        except (OSError, orjson.JSONDecodeError) as fault:
-            _LOG.warning("accuracy.state_file %s can't be used: %s", path, fault)
-            return
-        if not isinstance(state, dict) or state.get("schema") != STATE_SCHEMA:
-            _LOG.warning(
-                "accuracy.state_file %s is not a state file of this version (%d); starting without",
-                path,
-                STATE_SCHEMA,
-            )
-            return
-        now, saved_at_s = self._clock(), state.get("saved_at_s")
-        away_s = 0.0
-        if isinstance(saved_at_s, int | float) and isfinite(saved_at_s):
-            away_s = max(0.0, time.time() - saved_at_s)
-        cells = 0
-        if self.online is not None:
-            cells = self.online.restore(state.get("outcomes"), now, away_s=away_s)
-        ratios = self.assessor.tokens.restore(state.get("tokens"))
-        _LOG.info("restored %d cells of outcomes and %d token ratios", cells, ratios)
-
-    async def keep_saving(self) -> None:
-        """Save every `SAVE_EVERY_S`; return at once if no file is set."""
-        while self._file is not None:
-            await asyncio.sleep(SAVE_EVERY_S)
-            await self.save()
-
-    async def save(self) -> None:
-        """Write the state if there is a file; report a failure instead of raising it."""
-        if self._file is not None:
-            lost = "what is learned will be lost when this process ends"
-            await self._file.save(self._state, self._picker.problems, "accuracy.state_file", lost)
-
-    def _state(self) -> bytes:
-        return orjson.dumps(
-            {
-                "schema": STATE_SCHEMA,
-                "saved_at_s": time.time(),
-                "outcomes": self.online.state(self._clock()) if self.online is not None else None,
-                "tokens": self.assessor.tokens.state(),
-            }
-        )
 
 
 def artifact_of(settings: Accuracy) -> CapabilityModel:

@@ -124,7 +124,6 @@ class Runner:
         )
         for server in (picking, probed):
             self.health.serve_on(server)
-        picker.learning.restore()
         admin = self.admin.open(self._worker.index if self._worker else 0)
         self.ports.admin = admin.port
         serving_admin = None
@@ -148,7 +147,6 @@ class Runner:
             await self._drain(picking)
             if picker.sharer is not None:
                 await picker.sharer.stop()
-            await picker.learning.save()
         finally:
             await self._close(admin, serving_admin)
             await picking.stop(0)
@@ -173,7 +171,6 @@ class Runner:
         self._is_warm = True
         self._set_ready()
         tasks.spawn("token files", self.admin.follow_tokens)
-        tasks.spawn("state", picker.learning.keep_saving)
         tasks.spawn("templates", picker.ask_templates)
         picker.observability.start(tasks)
         tasks.spawn("settings", lambda: self.reloader.follow(self.apply))

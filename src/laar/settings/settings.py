@@ -135,28 +135,18 @@ def load(path: Path) -> Loaded:
             "http://HOST:PORT` writes one from running engines, and --config names another"
         )
     settings, lines = read_with_lines(path, Settings)
-    for file in (settings.accuracy.capability, *(one.key_file for one in settings.endpoints)):
+    artifact = settings.accuracy.capability
+    for file in (artifact, *(one.key_file for one in settings.endpoints)):
         if file is not None:
             stamps[file] = stamp_of(file)
     origins = {name: _origin(settings, name, path, lines) for name, _ in leaves(Settings)}
     loaded = Loaded(settings=settings, path=path, origins=origins, stamps=stamps, lines=lines)
-    if faults := [loaded.at(name) + text for name, text in _missing_files(settings)]:
-        raise SettingError("\n".join(faults))
-    return loaded
-
-
-def _missing_files(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield settings whose file or target directory is missing, each with a remedy."""
-    state = settings.accuracy.state_file
-    if state is not None and not state.parent.is_dir():
-        yield (
-            "accuracy.state_file",
-            f"{state.parent} is not a directory; create it: mkdir -p {state.parent}",
-        )
-    artifact = settings.accuracy.capability
     if artifact is not None and not artifact.is_file():
-        remedy = "run `laar fit` or `laar calibrate`, or remove the setting"
-        yield "accuracy.capability", f"{artifact} is not a file; {remedy}"
+        raise SettingError(
+            f"{loaded.at('accuracy.capability')}{artifact} is not a file; run `laar fit` or `laar "
+            "calibrate`, or remove the setting"
+        )
+    return loaded
 
 
 def _origin(settings: Settings, name: str, path: Path, lines: Mapping[Place, int]) -> str:

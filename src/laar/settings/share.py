@@ -62,6 +62,7 @@ class Share(Section):
     writes one to the store, so anyone who can read the store could check guesses at prompts against
     its hashes."""
     snapshot_file: Path | None = None
-    """File in which a picker without a store saves its prefix index and the orders of running
-    conversations, so that it starts warm. It contains hashes and their secret, and only its owner
-    can read it. None: nothing is saved."""
+    """File in which a picker without a store saves its prefix index, the orders of running
+    conversations and what it learned (reported outcomes, characters per token, c(m)), so that it
+    starts warm. It contains hashes and their secret, and only its owner can read it. None: after a
+    restart, laar has only the artifact."""

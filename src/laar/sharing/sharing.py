@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports, Verdict
+from laar.accuracy.tokens import TokenEstimator
 from laar.core.director import Director
 from laar.core.engine_model import Sample
 from laar.health import Word
@@ -62,6 +63,7 @@ class Sharing:
         key: secret that keys the hashes.
         wall_clock: seconds since 1970, to display the age of records.
         online: reported outcomes; None if they are not kept.
+        tokens: characters per token, for snapshots; None if they are not kept.
         reports: decisions for which outcomes may be reported; None if there are none.
         on_cleared: called with the address of an endpoint whose cache another picker saw emptied.
         on_judged: called with a decision id and whether its answer was correct, when another
@@ -77,6 +79,7 @@ class Sharing:
         key: bytes,
         wall_clock: Callable[[], float],
         online: OnlineOutcomes | None = None,
+        tokens: TokenEstimator | None = None,
         reports: OutcomeReports | None = None,
         on_cleared: Callable[[str], None] = lambda _address: None,
         on_judged: Callable[[str, bool], None] = lambda _decision_id, _correct: None,
@@ -87,6 +90,7 @@ class Sharing:
         self.director = director
         self.wall_clock = wall_clock
         self.online = online
+        self.tokens = tokens
         self._reports = reports
         self._on_judged = on_judged
         self._on_cleared = on_cleared

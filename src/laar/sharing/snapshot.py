@@ -98,6 +98,8 @@ def snapshot(
         if (online := sharing.online) is not None:
             # Serialized first: outcomes received after `seen` was read will be counted twice.
             document["outcomes"] = online.state(now)
+        if sharing.tokens is not None:
+            document["tokens"] = sharing.tokens.state()
         document["uses"] = [
             _Use(addresses[use.slot], use.start, use.proven, to_bytes(use.hashes), use.sizes)
             for use in uses
@@ -161,13 +163,14 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
     for object_id, address, session in valid(document.get("stored"), tuple[Text, Text, Text]):
         director.stored.heard(object_id, address, session)
     director.engines.restore(document.get("engines"))
+    if sharing.tokens is not None:
+        sharing.tokens.restore(document.get("tokens"))
     away_s = _age_s(document, sharing.wall_clock())
-    # The store replays batches after a snapshot: a state that is newer than the snapshot by
-    # fewer seconds may include outcomes that will arrive again.
-    followed_s = 0.0 if sharing.outbox.closed else sharing.settings.history_s
+    # A picker that learned alone while the store was away keeps that instead; one that just started
+    # may have heard a few outcomes before its own file was read.
     if (
         (online := sharing.online) is not None
-        and online.restored_at_s <= now - away_s + followed_s
+        and (sharing.outbox.closed or not online.cells)
         and online.restore(document.get("outcomes"), now, away_s=away_s)
     ):
         with suppress(msgspec.ValidationError):

@@ -124,10 +124,8 @@ def _of_file(path: Path) -> dict[str, object]:
     Raises:
         SettingError: the settings are invalid.
     """
-    left_out = {"endpoints_file": True, "kubernetes": True, "share": True}
-    return load(path).settings.model_dump(
-        mode="json", exclude_defaults=True, exclude=left_out | {"accuracy": {"state_file"}}
-    )
+    left_out = {"endpoints_file", "kubernetes", "share"}
+    return load(path).settings.model_dump(mode="json", exclude_defaults=True, exclude=left_out)
 
 
 @asynccontextmanager
