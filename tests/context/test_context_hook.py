@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from time import process_time
 
 import orjson
 import pytest
@@ -713,6 +714,14 @@ class TestDedup:
         value = orjson.loads(text)
         assert [result["url"] for result in value["results"]] == ["u1", "u2", "u3"]
         assert all(result["content"].startswith("(Same text") for result in value["results"])
+
+    def test_repeated_documents_of_a_long_prompt_are_looked_for_in_bounded_time(self):
+        """Each would be searched for in megabytes in which it nearly occurs everywhere."""
+        docs = "".join(f"<doc>{'a' * 200}{i:04}{'a' * 100}</doc>\n" for i in range(250))
+        body = chat(*({"role": "user", "content": text} for text in ("a" * 1_700_000 + docs, docs)))
+        began = process_time()
+        same(apply(hook(dedup="exact"), body), body, Reason.CHECK_FAILED)
+        assert process_time() - began < 1.5
 
     def test_user_prose_is_never_shortened(self):
         text = "".join(f"{i}: repeated on purpose, with some words\n" for i in range(80))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from time import process_time
 
 import pytest
 
@@ -192,6 +193,35 @@ def test_hostile_texts_take_bounded_time_and_memory(piece):
         if seen is not None:
             known.learn(seen)
     assert len(known) < 10
+
+
+def test_a_text_of_beginnings_of_long_documents_is_read_in_linear_time():
+    """All documents begin with the same lines, and each might begin at any of them."""
+    beginning = "\n".join(f"{sign} " * 249 + sign for sign in "abc")
+    step = len(beginning) + 1
+    docs = [f"{beginning}\nPart {n} ".ljust(step * n - 2, "x") + "." for n in range(300, 312)]
+    between, known, rng = [prose(i, lines=1) for i in range(8)], Recurrences(), random.Random(1)
+    for _ in range(30):
+        known.learn(known.find(SCOPE, "\n".join(rng.sample(between, 8)))[1])
+    for doc in docs * 6:
+        first, last = rng.sample(between, 2)
+        known.learn(known.find(SCOPE, f"{first}\n{doc}\n{last}")[1])
+    assert items(known, f"{between[0]}\n{docs[0]}\n{docs[1]}\n{docs[2]}")
+    began = process_time()
+    known.find(SCOPE, "\n".join([beginning] * 1300))
+    assert process_time() - began < 1.0
+
+
+@pytest.mark.parametrize(("apart", "is_found"), [(20, True), (100, False)])
+def test_only_short_separators_are_searched_for(apart, is_found):
+    """Looking for long ones line by line would take quadratic time."""
+    gap = "\n".join(["", *(f"x{n}" for n in range(apart)), ""])
+    docs, known, rng = [prose(i, lines=1) for i in range(12)], Recurrences(), random.Random(3)
+    for n in range(100):
+        text = f"Answer from this.\n\n{gap.join(rng.sample(docs, 4))}\n\nQuestion {n}?"
+        block, seen = known.find(SCOPE, text)
+        known.learn(seen)
+    assert (block is not None) is is_found
 
 
 class TestOrder:

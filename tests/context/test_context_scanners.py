@@ -220,6 +220,13 @@ def test_a_megabyte_of_hostile_markup_takes_linear_time(piece):
     assert seconds(large) < 24 * max(seconds(small), 2e-4)
 
 
+def test_many_tags_in_sentences_before_a_long_text_take_little_time():
+    text = " a <doc/" * 2040 + "b" * 2_000_000
+    began = time.process_time()
+    assert scan(text, DEFAULT) == []
+    assert time.process_time() - began < 1.0
+
+
 text_st = st.text(st.sampled_from('ab<>/"= \n`[]1{}é\\')).map(
     lambda text: text.replace("<", "").replace("`", "")
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from time import process_time
 
 import orjson
 import pytest
@@ -135,3 +136,11 @@ def test_documents_after_a_moved_line_share_their_order():
     start = second[0]["content"].partition("(The documents")[0]
     assert first[0]["content"].startswith(start.rstrip())
     assert second[1]["content"] == "And?\n\nToday is Friday."
+
+
+def test_a_system_prompt_of_lines_to_move_takes_linear_time():
+    system = "Rules.\n" + "".join(f"Today {n}\n" for n in range(100_000))
+    body = {"messages": [{"role": "system", "content": system}, {"role": "user", "content": "?"}]}
+    began = process_time()
+    assert sent(body, ContextSettings(last_lines=("Today",)))[0] is Reason.STEADIED
+    assert process_time() - began < 5.0

@@ -45,7 +45,7 @@ MAX_HELD_BYTES = 1 << 20
 _LONGEST = 7
 _NUMBER = re.compile(r"(?<!\d)[0-9]{1,6}(?!\d)")  # other scripts' digits could not be restored
 _AT_END = re.compile(r"(?<!\d)[0-9]{1,6}\Z")
-_CLOSING = r"([0-9]{1,6})(?!\d)[^\r\n]*"
+_CLOSING = re.compile(r"([0-9]{1,6})(?!\d)[^\r\n]*")
 _ID = re.compile(r"(?<![\w.$])[0-9]{4}(?!\w|\.\d)")
 _OPEN = re.compile(r"(?<![\w.$])([0-9]{4}(?=\.?\Z)|[0-9]{1,3}\Z)")
 
@@ -92,8 +92,8 @@ def numbered(text: str, block: Block) -> Block:
     values = [int(first[0]), *(int(own[-1][0]) for own in found)]
     closing, end = values, block.end
     if len(found[0]) > 1:
-        last = re.compile(re.escape(behind) + _CLOSING).match(text, items[-1].end)
-        if last is None:
+        last = _CLOSING.match(text, items[-1].end + len(behind))
+        if last is None or not text.startswith(behind, items[-1].end):
             return block
         numbers += [(*own[0].span(), at) for at, own in enumerate(found)]
         numbers.append((*last.span(1), len(items) - 1))

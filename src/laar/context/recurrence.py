@@ -58,6 +58,10 @@ MAX_PIECES = 30_000
 MAX_ALIKE = 12
 """Maximum documents that share their first `_KEY_LINES`; LRU eviction."""
 
+_COMPARED = 8
+"""Maximum characters compared with documents that begin alike, as a multiple of the text's: one for
+each document found, and few more unless the text is hostile."""
+
 _KEY_LINES = 3
 """Number of long lines by which a document is looked up: chunks may share the first two, their
 file's name and address."""
@@ -170,6 +174,7 @@ class Seen:
     text: str
     lines: Lines
     places: list[Place]
+    left: int  # characters that may still be compared with documents
     labels: dict[int, tuple[str, str]] = field(default_factory=dict)
 
 
@@ -245,7 +250,7 @@ class Recurrences:
     def _read(self, scope: int, text: str) -> Seen:
         """Return the lines of a text, each known document as one line, and their labels."""
         lines = starts, cores, ends, keys, last_keys, long = Lines([], [], [], [], [], [])
-        seen = Seen(scope, text, lines, [])
+        seen = Seen(scope, text, lines, [], _COMPARED * len(text))
         parsed, frame, begun = self._parsed, self._frame, self._begun
         at, size = 0, len(text)
         while at < size:
@@ -302,7 +307,10 @@ class Recurrences:
             longest = sorted(sizes, key=lambda found: -found[1][0]) if len(sizes) > 1 else sizes
             for whole, (size, last_key) in longest:
                 end = begin + size
-                if text[end : end + 1].strip() or hash((scope, text[begin:end])) != whole:
+                if end > len(text) or text[end : end + 1].strip() or seen.left < size:
+                    continue
+                seen.left -= size
+                if hash((scope, text[begin:end])) != whole:
                     continue
                 if count == 1 and size <= _LONGEST_HEADING and not self._is_among(seen, keys):
                     continue
@@ -610,8 +618,8 @@ class _Bounds:
         if len(set(gaps)) < 2:
             return bounds
         gaps = [_NUMBER.sub("#", gap) for gap in gaps]
-        usual = max(gaps, key=gaps.count, default="")
-        if 2 * gaps.count(usual) <= len(gaps):
+        ((usual, count),) = Counter(gaps).most_common(1)
+        if 2 * count <= len(gaps):
             return bounds
         return [bound for bound, gap in zip(bounds, gaps, strict=True) if gap == usual]
 
@@ -631,7 +639,8 @@ class _Bounds:
     def _separate(self, gaps: Sequence[_Gap]) -> None:
         """Find the separator: in most gaps, the text that both documents claim, or neither."""
         for lines, count in Counter([gap.masked for gap in gaps]).most_common(1):
-            self._separator = lines if 2 * count > len(gaps) else ()
+            if 2 * count > len(gaps) and len(lines) <= MOST_SHORT:  # longer ones are slow to find
+                self._separator = lines
         for gap in gaps:
             is_shared = gap.tail + gap.head > gap.stop - gap.first
             if is_shared and gap.masked == self._separator:

@@ -8,6 +8,8 @@ last text; `laar context advise` suggests them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
+from operator import not_
 from typing import Any
 
 import orjson
@@ -35,10 +37,10 @@ def steadied(
         texts = prompt_texts(parsed, api)
         for text in texts if _last(texts) is not None else ():
             lines = text.value.splitlines(keepends=True) if text.role == "system" else []
-            gone = [line for line in lines if line.lstrip().startswith(settings.last_lines)]
-            if gone and len(gone) < len(lines):
-                edits[text.path] = "".join([line for line in lines if line not in gone])
-                taken += gone
+            is_last = [line.lstrip().startswith(settings.last_lines) for line in lines]
+            if any(is_last) and not all(is_last):
+                edits[text.path] = "".join(compress(lines, map(not_, is_last)))
+                taken += compress(lines, is_last)
     if not edits:
         return body, parsed, ""
     made = splice(body, edits)

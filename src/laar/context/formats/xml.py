@@ -52,6 +52,7 @@ class _Scan:
         self.text, self.least = text, least
         self.blocks: list[Block] = []
         self.wrapper: str | None = None
+        self.found: dict[str, int] = {}
         # The run of items with the same tag, in progress.
         self.name: str | None = None
         self.spans: list[Span] = []
@@ -91,9 +92,15 @@ class _Scan:
         before = self.text[max(0, start - _QUOTED) : start].rstrip("\"'`([ \t")[-1:]
         if not before.isalpha() and before not in _COMMAS:
             return False
-        again = re.compile(rf"<{match[2]}[\s>]").search(self.text, match.end())
-        end = len(self.text) if again is None else again.start()
-        return self.text.find(f"</{match[2]}", match.end(), end) < 0
+        again = self._next(rf"<{match[2]}[\s>]", match.end())
+        return self._next(f"</{match[2]}", match.end()) >= again
+
+    def _next(self, pattern: str, at: int) -> int:
+        """Return where a pattern occurs next, or the end; no part is searched again."""
+        if self.found.get(pattern, -1) < at:
+            match = re.compile(pattern).search(self.text, at)
+            self.found[pattern] = len(self.text) if match is None else match.start()
+        return self.found[pattern]
 
     def _end(self, name: str, attributes: str | None, end: int) -> None:
         """Handle the end tag of a wrapper."""
