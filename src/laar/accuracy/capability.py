@@ -133,16 +133,16 @@ class CapabilityModel:
         self._buckets = tuple(sorted({cell.bucket for cell in cells}))
         self.tasks = tuple(sorted({cell.task for cell in cells}))
         """The measured tasks."""
-        self._outcomes = {
+        measured_cells = {
             (name, cell.features): cell.outcomes
             for name, model in self.measured_models.items()
             for cell in model.cells
         }
         self.base_rates = _base_rates(self.measured_models)
         """Each model's mean, shrunk to that of all models if few outcomes were measured."""
-        self._sums = _summed(self.measured_models, self._outcomes, self.base_rates)
+        self._sums = _summed(self.measured_models, measured_cells, self.base_rates)
         self._learned: Counter[tuple[str, Features]] = Counter()
-        for (name, features), outcomes in self._outcomes.items():
+        for (name, features), outcomes in measured_cells.items():
             self._learned[name, learned(features)] += outcomes
         measured = {
             name: model.speed for name, model in self.measured_models.items() if model.speed
@@ -247,7 +247,7 @@ class CapabilityModel:
 
     def _evidence(self, models: tuple[str, ...], features: Features) -> _Row:
         cell = self._at_measured_length(features)
-        return np.array([self._outcomes.get((model, cell), 0) for model in models], np.float64)
+        return np.array([self._sums.get((model, cell), (0.0, 0))[1] for model in models], float)
 
     def measured(self, model: str, features: Features) -> int:
         """Return the number of measured outcomes behind the cell to which reports are added."""

@@ -136,11 +136,10 @@ class OnlineOutcomes:
         means = prior.tolist()
         for at, cell in enumerate(found):
             if cell is not None:
-                kept = self._kept(cell, now)
-                correct, outcomes = self._believed(cell)
+                correct, outcomes = self._believed(cell, self._kept(cell, now))
                 k = self._weight(models[at], features, cell)
                 k *= self.trust.share(models[at], cell.evidence)
-                mean = (k * means[at] + kept * correct) / (k + kept * outcomes)
+                mean = (k * means[at] + correct) / (k + outcomes)
                 means[at] = min(max(mean, MIN_PROBABILITY), MAX_PROBABILITY)
         return np.array(means)
 
@@ -149,7 +148,7 @@ class OnlineOutcomes:
         features = learned(features)
         cells = [self.cells.get((model, features)) for model in models]
         return [
-            0.0 if cell is None else self._kept(cell, now) * self._believed(cell)[1]
+            0.0 if cell is None else self._believed(cell, self._kept(cell, now))[1]
             for cell in cells
         ]
 
@@ -204,7 +203,9 @@ class OnlineOutcomes:
     def heard(self, outcome: Taken, now: float) -> bool:
         """Record a validated outcome, here or from another picker; return as `observe` does."""
         model, features, correct, weight, _, offset, tenant, reporter = outcome
-        reporter = self._admitted(reporter, now)  # before the look-up: it may drop cells
+        admitted = self._reporters.admitted(reporter)
+        if admitted != reporter and self._swept(now):  # before the look-up: it may drop cells
+            admitted = self._reporters.admitted(reporter)
         key = (model, learned(features))
         cell = self.cells.get(key)
         if cell is None:
@@ -214,7 +215,7 @@ class OnlineOutcomes:
             cell = self.cells[key] = Cell(now, tenant)
             self._begun[tenant] += 1
         self._age(cell, now)
-        name = self._share_of(cell, reporter)
+        name = self._share_of(cell, admitted)
         share = cell.shares.get(name, cell.total)
         alone = share is cell.total
         if cell.total.level + weight > self._burst or (
@@ -253,11 +254,10 @@ class OnlineOutcomes:
         """Return each model's decayed outcomes, summed over its cells. Thread-safe."""
         sums: dict[str, ModelOutcomes] = {}
         for (model, _), cell in list(self.cells.items()):
-            kept = self._kept(cell, now)
-            correct, outcomes = self._believed(cell)
+            correct, outcomes = self._believed(cell, self._kept(cell, now))
             before = sums.get(model, ModelOutcomes(0.0, 0.0, 0))
             sums[model] = ModelOutcomes(
-                before.correct + kept * correct, before.outcomes + kept * outcomes, before.cells + 1
+                before.correct + correct, before.outcomes + outcomes, before.cells + 1
             )
         return sums
 
@@ -321,13 +321,6 @@ class OnlineOutcomes:
     def _prior(self, model: str, features: Features) -> float:
         return float(self.capability.probabilities((model,), features)[0])
 
-    def _admitted(self, reporter: str, now: float) -> str:
-        """Return the name a reporter counts under, after dropping forgotten ones if needed."""
-        name = self._reporters.admitted(reporter)
-        if name != reporter and self._swept(now):
-            name = self._reporters.admitted(reporter)
-        return name
-
     def _share_of(self, cell: Cell, name: str) -> str:
         """Return the name a report counts under in a cell, creating its share if needed."""
         if self._shares >= MAX_SHARES and name not in cell.shares:
@@ -342,16 +335,16 @@ class OnlineOutcomes:
             self._shares += 1
         return name
 
-    def _believed(self, cell: Cell) -> tuple[float, float]:
-        """Return a cell's correct and total outcomes, weighted by reporter; not aged."""
+    def _believed(self, cell: Cell, kept: float = 1.0) -> tuple[float, float]:
+        """Return the `kept` part of a cell's correct and of all outcomes, weighted by reporter."""
         if not cell.shares or not self._reporters.doubted:
-            return cell.total.correct, cell.total.outcomes
+            return kept * cell.total.correct, kept * cell.total.outcomes
         correct = outcomes = 0.0
         for name, share in list(cell.shares.items()):
             weight = self._reporters.weight(name)
             correct += weight * share.correct
             outcomes += weight * share.outcomes
-        return correct, outcomes
+        return kept * correct, kept * outcomes
 
     def _weight(self, model: str, features: Features, cell: Cell) -> float:
         """Return the weight of the prior in a cell if nothing contradicts it."""

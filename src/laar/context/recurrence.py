@@ -212,7 +212,8 @@ class Recurrences:
 
     def __init__(self) -> None:
         self.together = _Together()
-        self._frame: Latest[int, int] = Latest(MAX_FRAME)  # texts in which each line is frequent
+        self.frame: Latest[int, int] = Latest(MAX_FRAME)
+        """Lines that often occur several times in a text, with the number of these texts."""
         self._parsed: dict[int, _Parsed] = {}
         self._pieces: Latest[int, _Piece] = Latest(MAX_PIECES)
         self._closings: Latest[int, tuple[int, int]] = Latest(MAX_FRAME)  # by scope, with a count
@@ -220,7 +221,8 @@ class Recurrences:
         # By the keys of the first long lines: documents by hash, with length and last line's key.
         self._documents: OrderedDict[tuple[int, ...], Latest[int, tuple[int, int]]] = OrderedDict()
         self._begun: Counter[tuple[int, ...]] = Counter()  # documents by the start of these keys
-        self._alone: dict[int, tuple[int, ...]] = {}  # keys of documents alone with a first line
+        # Keys of a document alone with its first line: it is found even if its last line continues.
+        self._alone: dict[int, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
         """Return the number of pieces held."""
@@ -229,10 +231,6 @@ class Recurrences:
     def is_heading(self, *keys: int) -> bool:
         """Return whether long lines precede several documents, such as the name of their file."""
         return self._begun[keys] - (keys in self._documents) > 1
-
-    def is_frequent(self, key: int) -> bool:
-        """Return whether a line often occurs several times in a text."""
-        return key in self._frame
 
     def is_closing(self, scope: int, lines: tuple[str, ...]) -> bool:
         """Return whether these short lines usually follow the last document."""
@@ -251,7 +249,7 @@ class Recurrences:
         """Return the lines of a text, each known document as one line, and their labels."""
         lines = starts, cores, ends, keys, last_keys, long = Lines([], [], [], [], [], [])
         seen = Seen(scope, text, lines, [], _COMPARED * len(text))
-        parsed, frame, begun = self._parsed, self._frame, self._begun
+        parsed, frame, begun = self._parsed, self.frame, self._begun
         at, size = 0, len(text)
         while at < size:
             stop = text.find("\n", at)
@@ -412,7 +410,7 @@ class Recurrences:
 
     def _learn_frame(self, keys: list[int]) -> None:
         """Record which of a text's long lines occur often in it."""
-        frame = self._frame
+        frame = self.frame
         for key, count in Counter(keys).items():
             texts = frame.get(key, 0) + (1 if count >= _OFTEN else -1)
             if texts > 0:
@@ -727,7 +725,7 @@ class _Bounds:
         if size and _masked(self._seen, max(0, at - size), at) == self._separator:
             return False
         before = [lines.keys[i] for i in lines.long[max(0, place.nth - _KEY_LINES) : place.nth]]
-        return self._known.is_frequent(lines.keys[at - 1]) or any(
+        return lines.keys[at - 1] in self._known.frame or any(
             self._known.is_heading(*before[start:]) for start in range(len(before))
         )
 

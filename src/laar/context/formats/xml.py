@@ -153,8 +153,6 @@ class _Scan:
 
 
 def _named(attributes: str) -> dict[str, str]:
-    if not attributes:
-        return {}
     found = _ATTRIBUTE.findall(attributes)
     named = {name: double or single or bare for name, double, single, bare in found}
     if len(named) < len(found):
