@@ -367,6 +367,14 @@ class TestSameBytes:
         body = chat(user([4, 1, 2]))
         same(apply(h, body), body, Reason.OVER_BUDGET)
 
+    def test_the_time_is_checked_for_each_list(self):
+        lists = "\n".join(block([n, n + 9, n + 18]) for n in range(8))
+        body = chat({"role": "user", "content": lists})
+        for ms, reason in ((0.1, Reason.UNCHANGED), (1.0, Reason.OVER_BUDGET)):
+            ticks = iter([ms * x / 1e3 for x in range(100)])
+            h = ContextHook(ContextSettings(holdout_share=0.0), clock=ticks.__next__)
+            same(apply(h, body), body, reason)
+
     def test_a_body_is_forwarded_unchanged_after_an_internal_error(self):
         def broken():
             raise RuntimeError

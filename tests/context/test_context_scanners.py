@@ -227,6 +227,14 @@ def test_many_tags_in_sentences_before_a_long_text_take_little_time():
     assert time.process_time() - began < 1.0
 
 
+def test_a_first_document_with_many_names_takes_linear_time():
+    attributes = " ".join(f"a{n}=2" for n in range(200_000))
+    text = f"<doc {attributes}>x</doc>" + "<doc>y</doc>" * 250
+    began = time.process_time()
+    assert len(found(text)[0]) == 251
+    assert time.process_time() - began < 1.5
+
+
 text_st = st.text(st.sampled_from('ab<>/"= \n`[]1{}é\\')).map(
     lambda text: text.replace("<", "").replace("`", "")
 )

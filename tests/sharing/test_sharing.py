@@ -708,17 +708,6 @@ def test_a_file_is_restored_though_outcomes_were_reported_before_it_was_read():
     assert fresh.tokens.estimate(4000, "en", "m") == pytest.approx(2000.0, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    "tokens", [None, 7, {"a": 1}, [["m", "en", -1, 5], ["m", "en", 1, "x"], ["m"], 3]]
-)
-def test_invalid_token_ratios_are_skipped(tokens):
-    p, _, _ = pair()
-    told = read_snapshot(snapshot(p, 1.0, with_key=True)(), "laar")
-    fresh = sharing_picker("fresh/1", (A, B), tokens=TokenEstimator())
-    restore(fresh, told | {"tokens": tokens}, 1.0)
-    assert fresh.tokens.estimate(400, "en", "m") == pytest.approx(100.0)
-
-
 def test_an_older_snapshot_does_not_replace_newer_learning():
     p, _, _ = pair()
     p.online.observe("m", Features("en", 1024, "qa"), True, 1.0)

@@ -122,7 +122,9 @@ def block_of(
         raise Refused(Reason.GAPS_DIFFER)
     labels: list[str] | None = None
     for name in names[0]:
-        values = [own.get(name, "") for own in names]
+        if not all(name in own for own in names):
+            continue
+        values = [own[name] for own in names]
         if count_up(values):
             if name.lower() not in _PLACES:  # it numbers the parts of one text, such as pages
                 whole = tuple(Item(*span) for span in spans)
@@ -130,7 +132,7 @@ def block_of(
                 return Block(whole, end, quoted=quoted, shape=shape, held=stays)
             block = _counted(text, spans, end, name, values)
             return replace(block, quoted=quoted, shape=shape)
-        fits = len(max(values, key=len)) <= MAX_LABEL and all(name in own for own in names)
+        fits = len(max(values, key=len)) <= MAX_LABEL
         if labels is None and fits and len(set(values)) == len(values):
             labels = values
     items = map(Item, *zip(*spans, strict=True), labels or repeat(None))

@@ -184,10 +184,11 @@ class Turn:
         blocks = [change.block for change in changes]
         ends = [(*((a, c, d, b) for a, b, c, d, _ in own.items), (own.end,)) for own in blocks]
         places = [0, *chain.from_iterable(chain(*ends)), len(text.value)]
+        if places != sorted(places):
+            raise ValueError
         for block, change in zip(blocks, changes, strict=True):
             if (
-                places != sorted(places)
-                or sorted(change.order) != list(range(len(block.items)))
+                sorted(change.order) != list(range(len(block.items)))
                 or len(change.ids) not in {0, len(block.items)}
                 or not "".join(("0", *change.ids)).isdecimal()
             ):
@@ -315,6 +316,7 @@ class Turn:
             own_keys: hashes of the documents' own texts.
             own: the change when this text was last sent; None for a new text.
         """
+        self._check()
         repeated = own.repeated if own else self._repeated(block, own_keys)
         spans = [text[start:end].encode() for start, end, *_ in block.items]
         keys = list(map(xxhash.xxh3_64_intdigest, spans))

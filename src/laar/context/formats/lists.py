@@ -172,7 +172,7 @@ def _text(element: _Json, depth: int = _DEEPEST) -> tuple[int, Path]:
 
 def _count_up(elements: Sequence[dict[str, _Json]], name: str) -> bool:
     """Return whether a field numbers the parts of one text, such as pages or steps."""
-    numbers = [element.get(name) for element in elements]
+    numbers = (element.get(name) for element in elements)  # mostly, the first two decide
     return all(isinstance(a, int) and b == a + 1 for a, b in pairwise(numbers))
 
 
