@@ -1,4 +1,4 @@
-"""Show and freeze the tuner of a running picker; save and load its state."""
+"""Show and freeze the tuner of a running picker; replace whole files."""
 
 import asyncio
 import errno

@@ -12,14 +12,10 @@ from laar.telemetry.problems import Problems
 
 
 class WholeFile:
-    """A file that any thread or process may replace; the last write wins.
+    """A file readable by its owner that any thread or process may replace; the last write wins."""
 
-    `mode` gives a new file's permissions, before the umask.
-    """
-
-    def __init__(self, path: Path, *, mode: int = 0o666) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._mode = mode
         self._tag = os.urandom(8).hex()
         self._writing = threading.Lock()
 
@@ -33,7 +29,7 @@ class WholeFile:
         temporary = self.path.with_name(f".{self.path.name}.{self._tag}.new")
         with self._writing:  # a cancelled save continues in its thread
             try:
-                handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._mode)
+                handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
                 with os.fdopen(handle, "wb") as file:
                     file.write(content())
                     file.flush()

@@ -106,8 +106,7 @@ class Sharer:
         self._has_secret = has_secret
         self._file: WholeFile | None = None
         if store is None and snapshot_file is not None:
-            # Readable only by its owner, since it contains the hash secret.
-            self._file = WholeFile(snapshot_file, mode=0o600)
+            self._file = WholeFile(snapshot_file)  # it contains the hash secret
         self._clock = clock
         self._problems = problems
         self._starting = True
