@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import random
+import re
 from time import process_time
 
 import pytest
@@ -148,6 +150,12 @@ def test_no_documents_are_found_in_the_first_texts():
     known = taught([])
     for text, _ in bodies(prose, "blank lines", 2):
         assert items(known, text) == []
+
+
+def test_no_text_is_kept():
+    known = taught(bodies(lambda i: f"Zebra: {prose(i)}", "bullets", 90))
+    assert len(known) > 20
+    assert not re.search(rb"zebra|gran", pickle.dumps(known), re.IGNORECASE)
 
 
 def test_neither_question_nor_instructions_are_part_of_a_document():

@@ -3,8 +3,9 @@
     size -> parse -> scan -> (duplicates) -> align -> rewrite -> verify -> splice
 
 Its state is bounded: hashes of the orders sent, hashes and positions of the changes to running
-conversations, and counts. It keeps no text after a request's commit, so none can leak into other
-requests: a duplicate note only refers to text earlier in the same outgoing body.
+conversations with the documents' names, and counts. It keeps no other text after a request's
+commit, so none can leak into other requests: a duplicate note only refers to text earlier in the
+same outgoing body.
 
 A request never fails because of the hook. A body is forwarded unchanged, with a reason, if it is
 not clearly a list of documents, takes too long or causes an error. The hook learns from a request

@@ -142,8 +142,8 @@ class _Piece:
     Args:
         before, after: keys of the adjacent long lines; 0 once they have varied.
         tail, head: short lines that always followed it, or preceded it; None if unknown.
-        labels: number and name at the start of its first long line, then of each line of its head
-            from the last one up; None if they have varied.
+        labels: hashes of number and name at the start of its first long line, then of each line of
+            its head from the last one up; 0 for none, None if they have varied.
         previous, next: the adjacent documents; 0 once they have varied.
         times: number of texts learned from that contained it.
     """
@@ -152,7 +152,7 @@ class _Piece:
     after: int
     tail: tuple[int, ...] | None = None
     head: tuple[int, ...] | None = None
-    labels: list[tuple[str | None, str | None]] = field(default_factory=list)
+    labels: list[tuple[int | None, int | None]] = field(default_factory=list)
     previous: int = -1
     next: int = -1
     times: int = 1
@@ -474,7 +474,8 @@ class Recurrences:
             piece.head = head if piece.head is None else _common_end(piece.head, head)
         if piece.previous != before:
             piece.previous = before if piece.previous < 0 else 0
-        now = [seen.labels.get(first - k, _NO_LABEL) for k in range(len(piece.head) + 1)]
+        above = [seen.labels.get(first - k, _NO_LABEL) for k in range(len(piece.head) + 1)]
+        now = [(hash(number), hash(name)) for number, name in above]  # of an empty string: 0
         if piece.labels != now:
             piece.labels = [
                 (number if number == known[0] else None, name if name == known[1] else None)
@@ -695,12 +696,12 @@ class _Bounds:
         if above >= len(known) or known[above][1] is None:
             return None
         own_number, own_name = known[above]
-        if name != own_name:  # here the name belongs to the frame
+        if hash(name) != own_name:  # here the name belongs to the frame
             return core if not own_name else None
         core -= len(name)
         if self._numbered or not own_number:
             return core
-        return core - len(number) if number == own_number else None
+        return core - len(number) if hash(number) == own_number else None
 
     def _start(self, place: Place) -> int | None:
         """Return the start of a document with an unknown previous neighbour; None if uncertain."""
