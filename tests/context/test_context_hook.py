@@ -509,6 +509,13 @@ class TestCommit:
             h.set_capacity(known)
             assert h.stats()["index_capacity"] == capacity
 
+    def test_long_lists_take_the_room_of_several_messages(self, monkeypatch):
+        monkeypatch.setattr("laar.context.memo.MAX_MOVED", 200)
+        h, rng = hook(), random.Random(3)
+        for i in range(30):
+            send(h, chat(user(rng.sample(range(40), 40), f"Question {i}?")))
+        assert h.stats()["memo_entries"] <= 7
+
     def test_memory_is_bounded(self, monkeypatch):
         monkeypatch.setattr("laar.context.memo.MAX_ENTRIES", 10)
         h = hook(capacity_docs=50)

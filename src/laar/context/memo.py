@@ -35,8 +35,10 @@ class Remembered:
 
 
 MAX_ENTRIES = 20_000
-"""Maximum messages of running conversations whose changes are remembered: 0.7 KB each, plus 0.3 KB
-per moved document."""
+"""Maximum messages of running conversations whose changes are remembered, 0.7 KB each."""
+
+MAX_MOVED = 400_000
+"""Maximum documents in these changes, 0.3 KB each: 20 in every message, where one may have 256."""
 
 MAX_SAVED = 2048
 """Number of latest messages in a snapshot: 0.4 KB each with 6 documents, 1.9 KB with 40."""
@@ -58,7 +60,8 @@ class Memo:
         secret: Callable[[], bytes] = bytes,
         tell: Callable[[int, bytes], object] | None = None,
     ) -> None:
-        self._entries: Latest[int, tuple[float, Remembered | bytes]] = Latest(MAX_ENTRIES)
+        self._entries: Latest[int, tuple[float, Remembered | bytes]] = Latest(MAX_ENTRIES + 1)
+        self._moved = 0
         self._secret = secret
         self.tell = tell
 
@@ -79,13 +82,22 @@ class Memo:
         return entry[1]
 
     def put(self, key: int, what: Remembered | bytes, now: float) -> None:
-        """Store the changes to a text; evict the oldest entry if there are too many."""
-        self._entries[key] = (now, what)
+        """Store the changes to a text; evict the oldest entries if there are too many."""
+        entries = self._entries
+        self._moved += _moved(what) - (_moved(entries[key][1]) if key in entries else 0)
+        entries[key] = (now, what)
+        while len(entries) > MAX_ENTRIES or (self._moved > MAX_MOVED and len(entries) > 1):
+            self._moved -= _moved(entries.popitem(last=False)[1][1])
 
     def latest(self) -> Iterator[tuple[int, bytes]]:
         """Yield keys and `saved` changes of the latest changed texts; iterate on any thread."""
         kept = [*islice(reversed(self._entries.items()), MAX_SAVED)][::-1]
         return ((key, saved(what)) for key, (_, what) in kept if getattr(what, "changes", what))
+
+
+def _moved(what: Remembered | bytes) -> int:
+    """Return the number of documents in changes; a saved one takes at least 30 bytes."""
+    return len(what) // 30 if isinstance(what, bytes) else sum(len(c.order) for c in what.changes)
 
 
 def saved(what: Remembered | bytes) -> bytes:
