@@ -110,6 +110,34 @@ async def test_an_endpoint_that_leaves_is_listed_until_its_last_requests_arrive(
         await eventually(lambda: set(listed(eds)) == {one, three}, what="its removal")
 
 
+async def test_the_only_endpoint_serves_until_envoy_knows_its_successor(eds):
+    one, two, three = (f"10.0.0.{n}:8000" for n in (1, 2, 3))
+    async with running(eds) as (fleet, table):
+
+        def used():
+            return [each.address for each in table.specs()]
+
+        fleet.replace("a", [spec(one)])
+        await eventually(lambda: used() == [one], what="the endpoint")
+        for leaves, comes in ((one, two), (two, three), (three, two)):
+            fleet.replace("a", [spec(comes)])
+            assert used() == [leaves]
+            await eventually(lambda: comes in listed(eds), what="the successor in the file")  # noqa: B023
+            assert leaves in listed(eds)
+            await eventually(lambda: used() == [comes], what="the successor in use")  # noqa: B023
+            assert leaves in listed(eds), "its last requests may not have arrived"
+        await eventually(lambda: listed(eds) == [two], what="the removal of the others")
+
+
+async def test_a_model_that_nothing_replaces_is_removed_at_once(eds):
+    one, two = (EndpointSpec(address=f"10.0.0.{n}:8000", models=(f"m{n}",)) for n in (1, 2))
+    async with running(eds) as (fleet, table):
+        fleet.replace("a", [one])
+        await eventually(lambda: len(table) == 1, what="the endpoint")
+        fleet.replace("a", [two])
+        assert len(table) == 0
+
+
 async def test_endpoints_that_left_leave_the_file_despite_constant_changes(eds, monkeypatch):
     monkeypatch.setattr("laar.server.envoy_file.ENVOY_LEARNS_S", 0.0)
     file = EnvoyFile(eds, Problems())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from laar.core.endpoints import Reading
@@ -47,6 +48,7 @@ class FleetState:
         self._changed = asyncio.Event()
         self._own = OwnNames()
         self._wanted: dict[str, Sequence[EndpointSpec]] = {}
+        self._used: dict[str, Sequence[EndpointSpec]] = {}
         self._reports: dict[str, Served] = {}  # not applied yet
         self._gathering: asyncio.TimerHandle | None = None
 
@@ -90,6 +92,8 @@ class FleetState:
         specs = self._wanted[source]
         if self._file is not None:
             specs = [spec for spec in specs if spec.address in self._file.known]
+            specs += self._stand_ins(source, specs)
+        self._used[source] = specs
         before, version = self._table.specs(), self._table.version
         self._table.replace(source, specs)
         changed = self._table.version != version
@@ -100,6 +104,20 @@ class FleetState:
             self._forget_who_left(before)
             _LOG.info("%d endpoints, after a change from %s", len(self._table), source)
         return changed
+
+    def _stand_ins(self, source: str, known: Sequence[EndpointSpec]) -> list[EndpointSpec]:
+        """Return the endpoints that left, but whose successors Envoy does not know yet.
+
+        Without them, requests would be refused while the only endpoints of a model are replaced.
+        """
+        others = (used for other, used in self._used.items() if other != source)
+        coming = _names(self._wanted[source]) - _names(chain(known, *others))
+        wanted = {spec.address for spec in self._wanted[source]}
+        return [
+            spec
+            for spec in self._used.get(source, ())
+            if spec.address not in wanted and coming & _names([spec])
+        ]
 
     def _forget_who_left(self, before: Sequence[EndpointSpec]) -> None:
         stayed = {spec.key for spec in self._table.specs()}
@@ -158,13 +176,14 @@ class FleetState:
         """Write the endpoints to Envoy's file, then report the change."""
         self._changed.clear()
         if self._file is not None:
-            wanted: dict[str, EndpointSpec] = {}
-            for specs in self._wanted.values():
-                for spec in specs:
-                    wanted.setdefault(spec.address, spec)
-            if await self._file.write(wanted):
+            sources = reversed(self._wanted.values())  # if they overlap, the first wins
+            wanted = {spec.address: spec for spec in chain(*sources)}
+            used = {spec.address: spec for spec in chain(*self._used.values())}
+            if await self._file.write({**used, **wanted}):
                 for source in self._wanted:
                     self._use(source)
+                if not used.keys() <= wanted.keys():
+                    self._changed.set()  # stand-ins leave the file with the next write
         self._on_change()
 
     def reading(self, key: str, reading: Reading, now: float) -> None:
@@ -206,3 +225,8 @@ class FleetState:
         for source in self._own.take(reports):
             if not self._own.waits(source):
                 self._take(source)
+
+
+def _names(specs: Iterable[EndpointSpec]) -> set[tuple[str, str]]:
+    """Return the models that the endpoints serve, each with a pool."""
+    return {(m, pool) for spec in specs for m in spec.models for pool in spec.pools or ("",)}
