@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import resource
 import signal
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,6 +50,10 @@ def serve(
     from laar.settings import load
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the settings are about to be read anyway
+    # Usually 1024, for programs that use select(): polls take four connections per endpoint.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError):  # macOS refuses infinity
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     log_to_stderr(verbose)
     worker = None
     if worker_index >= 0:
