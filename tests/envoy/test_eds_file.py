@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -115,3 +116,11 @@ def test_an_address_that_envoy_would_refuse_is_never_written_to_the_file(tmp_pat
 def test_the_bootstrap_reads_this_cluster_by_its_name():
     cluster = render("sidecar")["static_resources"]["clusters"][0]  # type: ignore[index]
     assert cluster["name"] == ENDPOINTS_CLUSTER
+
+
+def test_a_device_is_never_replaced_by_a_file(tmp_path: Path) -> None:
+    null = tmp_path / "null"
+    os.mkfifo(null)  # making a device needs privileges
+    with pytest.raises(OSError, match="not a regular file"):
+        write_eds(null, [])
+    assert null.is_fifo()

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 
 import pytest
 from starlette.applications import Starlette
@@ -60,6 +61,15 @@ def test_freezing_serves_the_best_weights_and_ends_the_climb():
         best = client.get("/tuner").json()["weights"]
         assert client.post("/tuner/freeze").json()["frozen"] is True
     assert dict(kept.weights(0.0).values) == best
+
+
+async def test_a_device_is_never_replaced_by_a_file(tmp_path):
+    null = tmp_path / "null"
+    os.mkfifo(null)  # making a device needs privileges
+    problems = Problems()
+    await WholeFile(null).save(lambda: b"state", problems, "share.snapshot_file", "lost")
+    assert "not a regular file" in problems["share.snapshot_file"]
+    assert null.is_fifo()
 
 
 async def test_a_state_that_does_not_fit_on_the_disk_leaves_no_partial_file(tmp_path, monkeypatch):

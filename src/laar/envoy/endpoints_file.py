@@ -11,6 +11,7 @@ validated here. EDS does not resolve names: hosts are IP addresses.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +43,10 @@ def write_eds(path: Path, specs: Sequence[EndpointSpec]) -> bool:
 
     Raises:
         SettingError: an address is a name.
+        OSError: the file can't be written; the old content stays.
     """
+    if path.is_char_device() or path.is_fifo():  # such as /dev/null
+        raise OSError(errno.EINVAL, "not a regular file")
     content = _discovery_response(specs)
     try:
         if path.read_bytes() == content:

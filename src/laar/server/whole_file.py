@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -25,6 +26,8 @@ class WholeFile:
         Raises:
             OSError: the file can't be written; the old content stays.
         """
+        if self.path.is_char_device() or self.path.is_fifo():  # such as /dev/null
+            raise OSError(errno.EINVAL, "not a regular file")
         # Others may write the same file: workers, and containers, where each process has PID 1.
         temporary = self.path.with_name(f".{self.path.name}.{self._tag}.new")
         with self._writing:  # a cancelled save continues in its thread

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from random import Random
@@ -278,6 +279,17 @@ def test_a_full_disk_is_reported_with_the_file(tmp_path: Path) -> None:
     outcomes.write_bytes(b"".join(dump_outcome(each) for each in world(2)))
     with pytest.raises(SettingError, match=r"^/dev/full: No space left on device"):
         run_fit([outcomes], out=tmp_path / "artifact.json", json_file=Path("/dev/full"))
+
+
+def test_an_artifact_can_be_written_to_a_pipe(tmp_path: Path) -> None:
+    outcomes, pipe = tmp_path / "outcomes.jsonl", tmp_path / "pipe"
+    outcomes.write_bytes(b"".join(dump_outcome(each) for each in world(2)))
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(reader, "rb") as file:
+        run_fit([outcomes], out=pipe, json_file=None)
+        assert parse_artifact(file.read(), source="pipe").models
+    assert pipe.is_fifo()
 
 
 def test_lengths_are_estimated_if_the_endpoint_reports_no_usage() -> None:

@@ -88,7 +88,8 @@ def run_fit(
         )
     written = out
     try:
-        temporary = out.with_name(f".{out.name}.new")
+        device = out.is_char_device() or out.is_fifo()  # such as /dev/stdout
+        temporary = out if device else out.with_name(f".{out.name}.new")
         temporary.write_bytes(data)
         temporary.replace(out)
         if json_file is not None:
