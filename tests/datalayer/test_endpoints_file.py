@@ -185,6 +185,20 @@ async def test_a_config_map_mount_that_swaps_its_link_is_detected(
     await until(lambda: len(recorder.addresses) == 2)
 
 
+async def test_an_authority_that_is_written_after_the_list_that_names_it_is_used(
+    tmp_path: Path, recorder: Any, start: Any, until: Any
+) -> None:
+    path, ca = write(tmp_path / "e.yaml", ONE), tmp_path / "ca.pem"
+    file = EndpointsFile(path, recorder)
+    file.load()
+    start(file.run())
+    path.write_text(ONE.replace("10.0.0.7", "https://10.0.0.8") + f"    ca_file: {ca}\n")
+    await until(lambda: recorder.problems)
+    ca.write_text("a certificate")
+    await until(lambda: recorder.addresses == ["10.0.0.8:8000"])
+    assert not recorder.problems
+
+
 async def test_a_missing_file_is_reported_and_does_not_end_the_collector(
     tmp_path: Path, recorder: Any, start: Any, until: Any
 ) -> None:

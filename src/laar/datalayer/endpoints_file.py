@@ -294,7 +294,7 @@ class EndpointsFile:
         self.source = f"file {path}"
         self._path = path
         self._sink = sink
-        self._keys: Sequence[Path] = ()
+        self._files: Sequence[Path] = ()  # that it names
         self._loaded: Sequence[Stamp] | None = None  # None: not loaded yet
 
     def load(self) -> None:
@@ -318,12 +318,12 @@ class EndpointsFile:
             await asyncio.sleep(until_look_s(POLL_S))
 
     def _stamps(self) -> list[Stamp]:
-        return [stamp_of(path) for path in (self._path, *self._keys)]
+        return [stamp_of(path) for path in (self._path, *self._files)]
 
     def _read(self) -> Sequence[EndpointSpec]:
         document = read_document(self._path, EndpointsDocument)
-        files = {endpoint.key_file for endpoint in document.endpoints}
-        self._keys = sorted(file for file in files if file is not None)
+        files = {file for each in document.endpoints for file in (each.key_file, each.ca_file)}
+        self._files = sorted(file for file in files if file is not None)
         return _specs(self._path, document)
 
     async def _reload(self) -> None:
