@@ -109,6 +109,14 @@ def test_a_body_that_is_not_an_answer_is_unreadable(text, events):
     assert found(Api.CHAT, text, events=events) == [Kind.UNREADABLE]
 
 
+@pytest.mark.parametrize("value", [b"NaN", b"-Infinity", rb'"\ud83d"'])
+def test_an_answer_that_python_clients_can_read_is_useful(value):
+    text = orjson.dumps(chat({"content": "x"}, logprobs=0)).replace(
+        b'"logprobs":0', b'"logprobs":' + value
+    )
+    assert found(Api.CHAT, text, events=False) == [GOOD]
+
+
 def test_an_answer_of_one_token_may_be_empty():
     text = orjson.dumps(chat({"content": ""}, "length"))
     assert found(Api.CHAT, text, events=False, max_tokens=1) == []

@@ -7,6 +7,7 @@ that can't be read stay unknown.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -244,7 +245,10 @@ class AnswerReader:
         try:
             document = orjson.loads(text)
         except orjson.JSONDecodeError:
-            return
+            try:
+                document = json.loads(text)  # reads NaN, Infinity and lone surrogates too
+            except (ValueError, RecursionError):
+                return
         if not isinstance(document, dict):
             return
         if self._wants_id:
