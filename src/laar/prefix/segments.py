@@ -8,7 +8,6 @@ the prompt matches every slot, and takes one step per run on the path.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -161,4 +160,11 @@ def shared_from(part: array[int], hashes: array[int], depth: int) -> int:
     most = min(len(part), len(hashes) - depth)
     if part[most - 1] == hashes[depth + most - 1]:
         return most
-    return bisect_left(range(1, most - 1), True, key=lambda at: part[at] != hashes[depth + at]) + 1
+    least = 1
+    while most - least > 1:
+        middle = (least + most) >> 1
+        if part[middle - 1] == hashes[depth + middle - 1]:
+            least = middle
+        else:
+            most = middle
+    return least
