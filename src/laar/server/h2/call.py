@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from laar.server.h2.framing import PREFIX_BYTES, CallError, Code, Unframer, status_headers
 from laar.server.h2.guard import PAID_FRAMES
-from laar.server.h2.library import STREAM_WINDOW_BYTES, Headers
+from laar.server.h2.library import CLOSED, STREAM_WINDOW_BYTES, Headers
 
 if TYPE_CHECKING:
     from jh2.stream import H2Stream
@@ -203,7 +203,7 @@ class Call:
         connection = self._connection
         h2 = connection.h2
         stream = h2.streams.get(self.stream_id)
-        if stream is None or stream.closed:  # a reset follows the frame being handled
+        if stream is None or stream.state_machine.state is CLOSED:  # a reset follows this frame
             return False
         if not self.answered:
             self.answered = True

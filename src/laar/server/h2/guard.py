@@ -159,22 +159,20 @@ class Guard:
                 break
             high, low, kind, stream_id = _HEAD.unpack_from(data, at)
             length = (high << 8) | low
-            free_bytes = _FREE.get(kind)
-            if free_bytes is None or not free_bytes <= length <= MAX_HEADER_BLOCK_BYTES:
-                is_small = kind == DATA and length < _SMALL_DATA_BYTES
-                if is_small and 0 < self.paid_frames < _BURST_FRAMES:
-                    self.paid_frames -= 1
-                else:
-                    self._judge(kind >> 8, kind & 0xFF, length, now)
+            free_bytes = _FREE.get(kind, -1)
+            if length < free_bytes and 0 < self.paid_frames < _BURST_FRAMES:
+                self.paid_frames -= 1
+            elif not 0 <= free_bytes <= length <= MAX_HEADER_BLOCK_BYTES:
+                self._judge(kind >> 8, kind & 0xFF, length, now)
             self._taker = _LIBRARY
             body = at + _HEAD_BYTES
-            if free_bytes is not None or kind >> 8 == _GOAWAY:
+            if free_bytes >= 0 or kind >> 8 == _GOAWAY:
                 if since < at:
                     yield LIBRARY, 0, data[since:at]
                 since = at
                 stream_id &= _STREAM_ID
                 whole = length <= end - body
-                if free_bytes is None:
+                if free_bytes < 0:
                     self._taker = _NOBODY
                     since = body
                 elif (whole or kind == DATA) and self._takes(kind, stream_id, length):

@@ -47,6 +47,7 @@ _KNOWN_LISTS = _KNOWN_HEADERS = 64
 Headers = tuple[tuple[bytes, bytes], ...]
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
 _SERVING = ConnectionState.SERVER_OPEN
+CLOSED = StreamState.CLOSED
 _RESET_BYTES = 4
 
 
@@ -111,10 +112,11 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         if state not in _RECEIVING or stream._expected_content_length is not None:
             return False
         ours, of_stream = self._inbound_flow_control_window_manager, stream._inbound_window_manager
-        if length > ours.current_window_size or length > of_stream.current_window_size:
+        our_bytes, stream_bytes = ours.current_window_size, of_stream.current_window_size
+        if length > our_bytes or length > stream_bytes:
             return False  # the library raises the proper error
-        ours.current_window_size -= length
-        of_stream.current_window_size -= length
+        ours.current_window_size = our_bytes - length
+        of_stream.current_window_size = stream_bytes - length
         return True
 
     def open(self, stream_id: int, block: bytes) -> Head:
@@ -176,13 +178,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         stream.outbound_flow_control_window -= length
         written = self._data_to_send
         written += (length << 48 | stream.stream_id).to_bytes(9, "big")  # type and flags are 0
-        for piece in pieces:
-            written += piece
-
-    def data_to_send(self) -> bytearray:
-        """Return and remove the bytes to write, without a copy."""
-        written, self._data_to_send = self._data_to_send, bytearray()
-        return written
+        written += b"".join(pieces)
 
 
 class _Failed:
