@@ -16,7 +16,7 @@ from fuzz.written import Written, by_the_library
 from laar.server.h2 import H2Server
 from laar.server.h2.call import Call, Handler
 from laar.server.h2.connection import Connection
-from laar.server.h2.guard import Frame
+from laar.server.h2.guard import HEADERS
 
 __all__ = ["frames"]
 
@@ -166,7 +166,7 @@ def _said(data: bytes) -> dict[bytes, list[tuple[int, int, Any]]]:
     while data:
         end = 9 + int.from_bytes(data[:3], "big")
         payload: Any = data[9:end]
-        if data[3] == Frame.HEADERS:
+        if data[3] == HEADERS >> 8:
             payload = decoder.decode(payload, raw=True)
         streams.setdefault(data[5:9], []).append((data[3], data[4], payload))
         data = data[end:]

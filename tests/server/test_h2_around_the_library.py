@@ -18,6 +18,7 @@ from jh2.hpack import Decoder, Encoder
 from laar.server.h2 import H2Server
 from laar.server.h2.connection import Connection
 from laar.server.h2.guard import Budget
+from laar.server.h2.library import CONNECTION_WINDOW_BYTES
 from support.exploring import examples
 
 DATA, HEADER, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
@@ -45,7 +46,7 @@ async def _play(reads, by_library, max_streams):
     h2 = connection.h2
     # The two ways may return credit at different times, so count what is still owed, too.
     owed = Counter({call.stream_id: call._owed_bytes for call in served.calls})
-    owed[0] = connection._owed_bytes
+    owed[0] = CONNECTION_WINDOW_BYTES - h2.inbound_flow_control_window
     written, granted = split(socket.data)
     caused = {"seen": served.seen, "closed": socket.is_closing(), "written": written}
     if socket.is_closing():
@@ -404,3 +405,25 @@ def test_a_long_message_gets_its_window_replenished_and_arrives_whole():
     ended = assert_the_same([opened(1), *sent], [7000])
     assert ("message", 900_000) in ended["seen"]
     assert ended["given back"][1] == len(message)
+
+
+async def test_a_peers_timeout_is_extended_for_each_message_that_arrives_slowly(monkeypatch):
+    """Also for a later message of a call, whose first one arrived whole."""
+    monkeypatch.setattr("laar.server.h2.connection.SLOW_S", -1.0)  # each message is slow
+    server = H2Server(longest_bytes=1 << 20)
+    served, extended = Served(server, 0), []
+
+    def begin(call):
+        handler = served.begin(call)
+        handler.reassure = lambda: extended.append(len(served.seen))
+        return handler
+
+    server.add_method("test.Test", "Echo", begin)
+    connection = Connection(server)
+    connection.connection_made(Written())
+    third = framed(b"efg")
+    pieces = b"\0\0\0", b"\0\3abc", framed(b"d"), third[:6], third[6:], b"\0", b"\0\0\0\0"
+    for read in (PREFACE, frame(SETTINGS), opened(1), *(frame(DATA, 0, 1, one) for one in pieces)):
+        connection.data_received(read)
+    # After the headers, and at the first piece of each message that did not arrive whole.
+    assert extended == [1, 3, 4]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laar.server.h2.framing import CallError, Code, Unframer, timeout_s
-from laar.server.h2.guard import MAX_FRAME_BYTES, FloodError, Guard
+from laar.server.h2.guard import MAX_FRAME_BYTES, PAID_FRAMES, FloodError, Guard
 from laar.server.h2.library import head_of
 
 messages = st.lists(st.binary(max_size=300), max_size=8)
@@ -145,7 +145,7 @@ def test_the_frame_budget_recovers_with_time_and_messages():
     for number in range(20_000):
         list(guard.feed(one, number / 1000))
     for _ in range(20_000):
-        guard.messages += 1
+        guard.paid_frames += PAID_FRAMES
         list(guard.feed(one, 20.0))
 
 

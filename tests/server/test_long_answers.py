@@ -7,12 +7,14 @@ from itertools import pairwise
 import orjson
 import pytest
 from bench.bench_road import recorded
+from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from laar.protocol.stream.answer import Answer
 from laar.server.extproc import ExternalProcessor
 from laar.server.extproc.exchange import Exchange
+from laar.server.extproc.messages import piece_of
 from laar.server.picker import Picker
 from laar.settings import Settings
 from laar.wire import ext_proc_pb2 as pb
@@ -134,3 +136,48 @@ def test_a_piece_in_the_middle_of_an_answer_takes_few_calls(shape):
     trail: list[tuple[str, str]] = []
     recorded(lambda: stream.receive(piece(DELTA)), trail)
     assert len(trail) <= 6
+
+
+def with_metadata(message: pb.ProcessingRequest) -> bytes:
+    """Return a message as Envoy sends it in the middle of a stream."""
+    known = message.metadata_context.filter_metadata["envoy.lb"].fields
+    known["x-gateway-destination-endpoint"].string_value = b"10.0.0.1:80"
+    return message.SerializeToString()
+
+
+@pytest.mark.parametrize("size", [1, 73, 125, 128, 300, 1278, 1300, 4096])
+def test_pieces_of_all_usual_lengths_are_read_directly(size):
+    body = b"x" * size
+    assert piece_of(with_metadata(pb.ProcessingRequest(response_body={"body": body}))) == body
+
+
+@given(
+    st.integers(0, 400) | st.integers(0, 20_000),
+    st.booleans(),
+    st.sampled_from(["", "request_body", "response_body", "response_headers", "response_trailers"]),
+    st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(max_size=2)), max_size=3),
+    st.integers(0, 40),
+)
+def test_a_piece_is_read_directly_only_as_protobuf_would_read_it(size, end, more, changes, cut):
+    """Also if it is damaged, cut off, or followed by a message of any kind."""
+    body = pb.HttpBody(body=bytes(range(256)) * (size // 256 + 1), end_of_stream=end)
+    body.body = body.body[:size]
+    sent = bytearray(with_metadata(pb.ProcessingRequest(response_body=body)))
+    if more:
+        following = pb.ProcessingRequest()
+        getattr(following, more).SetInParent()
+        sent += following.SerializeToString()
+    for at, changed in changes:
+        at %= min(len(sent), 300)
+        sent[at : at + 1] = changed
+    message = bytes(sent[: len(sent) - cut] if cut < 20 else sent)
+    try:
+        found = piece_of(message)
+    except DecodeError:
+        with pytest.raises(DecodeError):
+            pb.ProcessingRequest.FromString(message)
+        return
+    if found is not None:
+        read = pb.ProcessingRequest.FromString(message)
+        assert read.WhichOneof("request") == "response_body"
+        assert read.response_body == pb.HttpBody(body=found)

@@ -32,7 +32,7 @@ from laar.protocol.events import (
 )
 from laar.protocol.openai import try_read
 from laar.protocol.stream import Stream
-from laar.server.extproc.messages import ANSWERS, event_of, passed, patience
+from laar.server.extproc.messages import ANSWERS, PASSED, before_piece, event_of, patience, piece_of
 from laar.server.flow_control import Waiting
 from laar.server.h2.call import Call, Handler
 from laar.server.h2.framing import Code
@@ -64,13 +64,10 @@ class Exchange(Handler):
     def receive(self, message: bytes) -> None:
         """Pass a message to the state machine, and send its answers."""
         try:
-            read = pb.ProcessingRequest.FromString(message)
-            if read.WhichOneof("request") == "response_body" and self._pass(read.response_body):
+            if message[:1] == b"\x2a" and (piece := piece_of(message)) and self._pass(piece):
                 return
-            event = event_of(read)
-            if event is None:
-                return
-            if (wait := self._take(event)) is not None:
+            event = event_of(pb.ProcessingRequest.FromString(message))
+            if event is not None and (wait := self._take(event)) is not None:
                 self._call.hold()
                 self._waiting = asyncio.create_task(self._go_on(wait))
         except DecodeError:
@@ -117,18 +114,19 @@ class Exchange(Handler):
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _pass(self, piece: pb.HttpBody) -> bool:
+    def _pass(self, piece: bytes) -> bool:
         """Pass a piece of an answer unchanged; return False if it needs `_take`.
 
         `_take` would send the same reply, in three times the time.
         """
-        stream, data, processor = self._stream, piece.body, self._processor
+        stream, processor = self._stream, self._processor
         now = processor.clock()
-        if stream is None or piece.end_of_stream or not stream.answer.put_by(data, now):
+        if stream is None or not stream.answer.put_by(piece, now):
             return False
         if stream.read_answer and not stream.dialect.shows_answers:
             processor.sampler.read(1, now)
-        self._call.send(passed(data, returned=not stream.dialect.sends_whole_bodies))
+        is_kept = stream.dialect.sends_whole_bodies
+        self._call.send(PASSED if is_kept else before_piece(len(piece)) + piece)
         return True
 
     def _take(self, event: Event) -> Wait | None:
@@ -139,11 +137,9 @@ class Exchange(Handler):
             join = None if spans is None else partial(spans.join, call.metadata())
             stream = self._stream = Stream(processor.env, join)
         now = processor.clock()
-        is_piece = type(event) is ResponseBody
-        if is_piece and stream.read_answer and not stream.dialect.shows_answers:
+        if type(event) is ResponseBody and stream.read_answer and not stream.dialect.shows_answers:
             processor.sampler.read(1, now)
         pending: Event | None = event
-        is_over = False
         while pending is not None:
             actions, pending = stream.receive(pending, now), None
             for action in actions:
@@ -151,7 +147,7 @@ class Exchange(Handler):
                     call.send(write(action))
                     if isinstance(action, Immediate):
                         processor.answered(action)
-                        is_over = True
+                        call.end()
                 elif isinstance(action, Ask):
                     try:
                         ask = processor.ask_turn if action.request.session else processor.ask
@@ -163,8 +159,7 @@ class Exchange(Handler):
                         self._held = asked
                         self.reassure()
                         return partial(self._wait, action, asked, now)
-                    overhead_us = processor.metrics.decided_in(processor.clock() - now)
-                    pending = Decided(asked, overhead_us)
+                    pending = Decided(asked, processor.metrics.decided_in(processor.clock() - now))
                 elif isinstance(action, Replied):
                     processor.director.replied(action.decision, action.reply, now, read=action.read)
                 elif isinstance(action, Read):
@@ -175,9 +170,7 @@ class Exchange(Handler):
                     processor.note(action, now)
                     if isinstance(action, Served):
                         pending = Noted()
-        if is_over:
-            call.end()
-        if is_piece and stream.held_pieces:
+        if stream.held_pieces:
             self.reassure()
         return None
 

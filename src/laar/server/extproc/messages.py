@@ -37,6 +37,8 @@ _TYPES = {name.encode(): name for name in ("application/json", "text/event-strea
 """Media types of nearly all responses."""
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _STREAMED = pb.ProcessingMode.STREAMED
+_HEAD_BYTES, _PIECE_BYTES = 6, 6 << 10
+"""Limits on messages that `piece_of` reads; few pieces are longer."""
 _ATTEMPTS = {str(count): count for count in range(100)}
 """Attempt counts by text. Envoy makes fewer than 100; other values are ignored."""
 
@@ -56,6 +58,36 @@ _PLAIN = {
 
 
 # -- messages to events ------------------------------------------------------------------------
+
+
+def piece_of(message: bytes) -> bytes | None:
+    """Return the bytes of an answer's piece, in a quarter of the time that protobuf takes.
+
+    Return None for other messages, whose first byte is not 0x2A, and if the message is long, has
+    the answer's end, or has its fields in an unusual order.
+    """
+    if not _HEAD_BYTES <= len(message) <= _PIECE_BYTES:
+        return None
+    size = message[3] if message[1] < 0x80 else message[4] & 0x7F | message[5] << 7
+    before = _before_body(size)
+    end = len(before) + size
+    if not message.startswith(before) or end > len(message) or not _is_aside(message[end:]):
+        return None
+    return message[len(before) : end]
+
+
+@lru_cache(1024)
+def _before_body(length: int) -> bytes:
+    """Return what precedes a body of this length in a message with a piece of an answer."""
+    body = bytes(length)
+    message = pb.ProcessingRequest(response_body=pb.HttpBody(body=body))
+    return message.SerializeToString().removesuffix(body)
+
+
+@lru_cache(512)
+def _is_aside(fields: bytes) -> bool:
+    """Return whether a message's other fields are metadata, which Envoy repeats in each piece."""
+    return pb.ProcessingRequest.FromString(fields).WhichOneof("request") is None
 
 
 def event_of(message: pb.ProcessingRequest) -> Event | None:
@@ -233,16 +265,13 @@ def _body_answer(action: AnswerBody) -> bytes:
     return response.SerializeToString()
 
 
-def passed(data: bytes, *, returned: bool) -> bytes:
-    """Return the reply that passes a piece unchanged; `returned` if Envoy needs the bytes back."""
-    if not returned:
-        return _PLAIN["response_body"]
-    return _before_piece(len(data)) + data
+PASSED = _PLAIN["response_body"]
+"""The reply that passes a piece unchanged, unless Envoy needs the bytes back."""
 
 
 @lru_cache(1024)
-def _before_piece(length: int) -> bytes:
-    """Return what precedes a passed piece of this length; a stream's pieces have few lengths."""
+def before_piece(length: int) -> bytes:
+    """Return what precedes a returned piece of this length; a stream's pieces have few lengths."""
     response = pb.ProcessingResponse()
     response.response_body.response.body_mutation.streamed_response.body = bytes(length)
     written = response.SerializeToString()

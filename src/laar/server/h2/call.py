@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from laar.server.h2.framing import PREFIX_BYTES, CallError, Code, Unframer, status_headers
-from laar.server.h2.library import STREAM_WINDOW_BYTES, Headers
+from laar.server.h2.guard import PAID_FRAMES
+from laar.server.h2.library import CLOSED, STREAM_WINDOW_BYTES, Headers
 
 if TYPE_CHECKING:
     from jh2.stream import H2Stream
@@ -77,7 +78,7 @@ class Call:
         self._connection = connection
         self._headers = headers
         self._longest_bytes = longest_bytes
-        self._unframer: Unframer | None = None  # created once a message comes in pieces
+        self._unframer: Unframer | None = None  # holds an incomplete message
         self._owed_bytes = 0  # used bytes of the stream's window, not replenished yet
         self._is_whole = False  # a complete message was received
         self._counted_bytes = 0  # this call's part of the connection's held bytes
@@ -100,7 +101,7 @@ class Call:
     def send(self, message: bytes) -> None:
         """Send a message, in the same loop iteration if the peer's windows allow it."""
         if self._end is None:
-            self._out.append(b"\0" + len(message).to_bytes(4, "big") + message)
+            self._out += (len(message).to_bytes(PREFIX_BYTES, "big"), message)
             self._out_bytes += PREFIX_BYTES + len(message)
             self._connection.wants_write(self)
 
@@ -125,26 +126,22 @@ class Call:
     @property
     def waits(self) -> bool:
         """Return whether a message is still arriving: the first one, or part of a later one."""
-        return self._end is None and (
-            not self._is_whole or (self._unframer is not None and self._unframer.held_bytes > 0)
-        )
+        return self._end is None and (not self._is_whole or self._unframer is not None)
 
     def data_received(self, data: bytes, flow_bytes: int) -> None:
         """Handle a piece of the request, which counts as `flow_bytes` for flow control."""
         self._owed_bytes += flow_bytes
-        if data:
-            self.heard = True
         if self._end is not None:
             return
+        length = len(data) - PREFIX_BYTES
         if (
-            self._unframer is None
-            and data[:1] == b"\0"
-            and int.from_bytes(data[1:PREFIX_BYTES], "big") == len(data) - PREFIX_BYTES
-            and len(data) - PREFIX_BYTES <= self._longest_bytes
+            int.from_bytes(data[:PREFIX_BYTES], "big") == length  # the flag, too: no compression
+            and self._unframer is None
+            and length <= self._longest_bytes
             and not (self._holding or self._inbox or self._out_bytes > _CHOKED_BYTES)
         ):  # exactly one complete message, as usual
-            self._is_whole = True
-            self._connection.guard.messages += 1
+            self.heard = self._is_whole = True
+            self._connection.guard.paid_frames += PAID_FRAMES
             try:
                 self.handler.receive(data[PREFIX_BYTES:])
             except Exception:  # noqa: BLE001 - ends only this call
@@ -156,16 +153,16 @@ class Call:
 
     def _pieces_received(self, data: bytes) -> None:
         """Handle anything but exactly one complete message."""
+        self.heard, was_coming = self.heard or bool(data), self.waits
         if self._unframer is None:
             self._unframer = Unframer(self._longest_bytes)
         unframer = self._unframer
-        was_coming = self.waits
         try:
             for message in unframer.feed(data):
                 if self._end is not None:  # ended by the previous message
                     return
                 self._is_whole = True
-                self._connection.guard.messages += 1
+                self._connection.guard.paid_frames += PAID_FRAMES
                 if self._inbox or self._is_stopped():
                     self._inbox.append(message)
                     self._inbox_bytes += len(message)
@@ -174,6 +171,8 @@ class Call:
         except CallError as error:  # earlier messages are handled, however the bytes are split
             self.end(error.code, error.text)
             return
+        if not unframer.held_bytes:
+            self._unframer = None
         if self.waits and not was_coming:
             self._connection.is_coming(self)
         self._account()
@@ -181,7 +180,7 @@ class Call:
     def remote_ended(self) -> None:
         """Handle the end of the peer's half of the stream."""
         self._remote_done = True
-        if self._end is None and self._unframer is not None and self._unframer.held_bytes:
+        if self._end is None and self._unframer is not None:
             self.end(Code.INTERNAL, "the stream ended within a message")
         self._deliver()
 
@@ -204,7 +203,7 @@ class Call:
         connection = self._connection
         h2 = connection.h2
         stream = h2.streams.get(self.stream_id)
-        if stream is None or stream.closed:  # a reset follows the frame being handled
+        if stream is None or stream.state_machine.state is CLOSED:  # a reset follows this frame
             return False
         if not self.answered:
             self.answered = True

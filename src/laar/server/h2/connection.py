@@ -22,7 +22,7 @@ from jh2.hyperframe.frame import GoAwayFrame
 
 from laar.server.h2.call import Call
 from laar.server.h2.framing import CallError, Code, timeout_s
-from laar.server.h2.guard import Budget, FloodError, Frame, Guard
+from laar.server.h2.guard import DATA, HEADERS, RST_STREAM, Budget, FloodError, Guard
 from laar.server.h2.library import (
     CONNECTION_WINDOW_BYTES,
     HEADER_LIST_BYTES,
@@ -56,7 +56,8 @@ SLOW_S = 0.5
 answer Envoy gives up on the picker after 1.8 s, and a long body may take longer."""
 
 _UNSENT_BYTES = 256 << 10
-_FRAMES_A_WRITE = 8
+_WRITE_BYTES = 128 << 10
+"""Bytes after which a write shows whether the socket accepts more."""
 _FLOODED_BYTES = 4 << 20
 """Maximum bytes of unread answers to a peer's control frames."""
 
@@ -90,7 +91,6 @@ class Connection(asyncio.Protocol):
         self._greeted = False
         self._draining = False  # GOAWAY was sent
         self._refusing = False  # the peer has received the GOAWAY
-        self._owed_bytes = 0  # used bytes of the connection's window, not replenished yet
         self._held_bytes = 0
         self._heard = True
         self._timer: asyncio.TimerHandle | None = None
@@ -134,13 +134,12 @@ class Connection(asyncio.Protocol):
         end, is_over = perf_counter() + self.turn_s, True
         try:
             for kind, stream_id, piece in self._frames:
-                if kind == Frame.DATA:
-                    self._owed_bytes += len(piece)
+                if kind == DATA:
                     if (call := self._calls.get(stream_id)) is not None:
                         call.data_received(piece, len(piece))
-                elif kind == Frame.HEADERS:
+                elif kind == HEADERS:
                     self._request(stream_id, self.h2.open(stream_id, piece))
-                elif kind == Frame.RST_STREAM:
+                elif kind == RST_STREAM:
                     self.h2.close(stream_id)
                     self._stream_reset(stream_id)
                 else:
@@ -163,10 +162,10 @@ class Connection(asyncio.Protocol):
             self._reading = False
         if self._coming:
             self._reassure(self._loop.time())
-        if self._owed_bytes >= CONNECTION_WINDOW_BYTES // 2 and not self._closing:
+        used_bytes = CONNECTION_WINDOW_BYTES - self.h2.inbound_flow_control_window
+        if used_bytes >= CONNECTION_WINDOW_BYTES // 2 and not self._closing:
             # Bytes that calls hold are limited separately.
-            self.h2.increment_flow_control_window(self._owed_bytes)
-            self._owed_bytes = 0
+            self.h2.increment_flow_control_window(used_bytes)
         self._pump()
         if is_over:
             self._frames = None
@@ -217,7 +216,7 @@ class Connection(asyncio.Protocol):
 
     def wants_write(self, call: Call) -> None:
         """Queue a call for writing at the end of this read, or else of this loop iteration."""
-        if not call.ready and call.stream_id in self._calls:
+        if not call.ready:
             call.ready = True
             self._ready.append(call)
         if not self._reading:
@@ -300,7 +299,6 @@ class Connection(asyncio.Protocol):
                 call.handler.reassure()
 
     def _data_event(self, event: Any) -> None:
-        self._owed_bytes += event.flow_controlled_length
         if (call := self._calls.get(event.stream_id)) is not None:
             call.data_received(event.data, event.flow_controlled_length)
 
@@ -355,7 +353,6 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._closing or transport.is_closing():
             return
-        unsent = 0
         self._reading = True  # anything handlers send now is written here
         try:
             while self._ready and not self._unwritable:
@@ -364,9 +361,7 @@ class Connection(asyncio.Protocol):
                 if call.write():
                     call.ready = True
                     self._ready.append(call)
-                unsent += 1
-                if unsent >= _FRAMES_A_WRITE:  # write, to see whether the socket accepts more
-                    unsent = 0
+                if len(self.h2._data_to_send) >= _WRITE_BYTES:
                     transport.write(self.h2.data_to_send())
         except Exception:  # noqa: BLE001 - ends only this connection
             _LOG.exception("a connection failed")

@@ -14,8 +14,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 
-FRAME_HEAD = struct.Struct(">HBBBL")
-"""A frame's header: its length in two parts, type, flags, stream id."""
+_HEAD = struct.Struct(">HBHL")
+"""A frame's header: its length in two parts, type and flags, stream id."""
 
 MAX_FRAME_BYTES = 1 << 18
 """Maximum frame length. HTTP/2 requires at least 16 KB; long bodies cost less in fewer frames."""
@@ -37,29 +37,23 @@ _LIBRARY, _NOBODY = 0, -1
 _LIBRARY_BYTES = 4096
 """Maximum bytes of frames passed to the library at once, so that a turn can end in between."""
 
+PAID_FRAMES, _BURST_FRAMES = 4, 8000
+"""Frames without content that a message pays for, and maximum of such frames at once."""
+
 _SMALL_DATA_BYTES = 256
 """Minimum length of DATA frames that are free; shorter ones are charged."""
 
 
-class Frame:
-    """Frame types, as plain numbers: reading an enum member takes 0.1 us."""
+_HEADERS, _RST_STREAM, _SETTINGS, _GOAWAY, _CONTINUATION = 1, 3, 4, 7, 9
 
-    DATA = 0
-    HEADERS = 1
-    RST_STREAM = 3
-    SETTINGS = 4
-    GOAWAY = 7
-    CONTINUATION = 9
-
+DATA, HEADERS, RST_STREAM = 0, _HEADERS << 8 | _END_HEADERS, _RST_STREAM << 8
+"""Types of the frames that may bypass the library, each with the flags it must have."""
 
 LIBRARY = -1
-"""Yielded instead of a frame type if the bytes are for the library."""
+"""Yielded instead of a frame's type and flags if the bytes are for the library."""
 
-_AROUND = {Frame.DATA: 0, Frame.HEADERS: _END_HEADERS, Frame.RST_STREAM: 0}
-"""Frame types that may bypass the library, each with the flags it must have."""
-
-_FREE = {Frame.DATA: _SMALL_DATA_BYTES, Frame.HEADERS: 0, Frame.RST_STREAM: 0}
-"""Minimum length, by type, of frames with those flags that `Guard._judge` need not see."""
+_FREE = {DATA: _SMALL_DATA_BYTES, HEADERS: 0, RST_STREAM: 0}
+"""Minimum length of those frames that `Guard._judge` need not see."""
 
 
 class FloodError(Exception):
@@ -114,8 +108,8 @@ class Guard:
 
     Args:
         now: monotonic seconds.
-        takes: returns whether a frame of a type in `_AROUND` bypasses the library, given its type,
-            stream and length; it then subtracts DATA from the windows.
+        takes: returns whether a frame (`DATA`, `HEADERS` or `RST_STREAM`) bypasses the library,
+            given its type, stream and length; it then subtracts DATA from the windows.
     """
 
     def __init__(self, now: float, takes: Callable[[int, int, int], bool]) -> None:
@@ -126,20 +120,20 @@ class Guard:
         self._preface_bytes = _PREFACE_BYTES
         self._block_bytes = 0
         self._continuations = 0
-        self._idle = Budget(8000, 2000, now)
+        self._idle = Budget(_BURST_FRAMES, 2000, now)
         self._settings = Budget(100, 1, now)
         self.leaving = False
         """The peer sent GOAWAY: it opens no more streams."""
-        self.messages = 0
-        """Messages since a frame was last charged; each pays for four frames."""
+        self.paid_frames = 0
+        """Frames that messages have paid for since one was last charged: `PAID_FRAMES` each."""
 
     def feed(self, data: bytes, now: float) -> Iterator[tuple[int, int, bytes]]:
         """Inspect received bytes.
 
         Yields:
-            A frame's type, its stream and bytes that bypass the library (a piece of DATA, or the
-            payload of another frame); or `LIBRARY`, 0 and bytes for the library. Handle each before
-            requesting the next.
+            A frame's type and flags, its stream and bytes that bypass the library (a piece of DATA,
+            or the payload of another frame); or `LIBRARY`, 0 and bytes for the library. Handle each
+            before requesting the next.
 
         Raises:
             FloodError: a limit is exceeded.
@@ -157,29 +151,31 @@ class Guard:
                 if self._taker != _LIBRARY:
                     since = at
                     if self._taker != _NOBODY:
-                        yield Frame.DATA, self._taker, data[start:at]
+                        yield DATA, self._taker, data[start:at]
                 continue
             if end - at < _HEAD_BYTES:
                 self._head = data[at:]
                 end = at
                 break
-            high, low, kind, flags, stream_id = FRAME_HEAD.unpack_from(data, at)
+            high, low, kind, stream_id = _HEAD.unpack_from(data, at)
             length = (high << 8) | low
-            is_plain = _AROUND.get(kind) == flags
-            if not is_plain or not _FREE[kind] <= length <= MAX_HEADER_BLOCK_BYTES:
-                self._judge(kind, flags, length, now)
+            free_bytes = _FREE.get(kind, -1)
+            if length < free_bytes and 0 < self.paid_frames < _BURST_FRAMES:
+                self.paid_frames -= 1
+            elif not 0 <= free_bytes <= length <= MAX_HEADER_BLOCK_BYTES:
+                self._judge(kind >> 8, kind & 0xFF, length, now)
             self._taker = _LIBRARY
             body = at + _HEAD_BYTES
-            if is_plain or kind == Frame.GOAWAY:
+            if free_bytes >= 0 or kind >> 8 == _GOAWAY:
                 if since < at:
                     yield LIBRARY, 0, data[since:at]
                 since = at
                 stream_id &= _STREAM_ID
                 whole = length <= end - body
-                if kind == Frame.GOAWAY:
+                if free_bytes < 0:
                     self._taker = _NOBODY
                     since = body
-                elif (whole or kind == Frame.DATA) and self._takes(kind, stream_id, length):
+                elif (whole or kind == DATA) and self._takes(kind, stream_id, length):
                     since = body
                     if whole:
                         since = at = body + length
@@ -198,14 +194,13 @@ class Guard:
         """Check and charge a frame by its header; most frames need neither (`_FREE`)."""
         if length > MAX_FRAME_BYTES:
             raise FloodError("a frame is too long")
-        if kind == Frame.GOAWAY:
+        if kind == _GOAWAY:
             self.leaving = True
             return
-        if kind == Frame.DATA:
-            if length >= _SMALL_DATA_BYTES:
-                return
-        elif kind in (Frame.HEADERS, Frame.CONTINUATION):
-            is_first = kind == Frame.HEADERS
+        if kind == _RST_STREAM or (kind == DATA and length >= _SMALL_DATA_BYTES):
+            return  # `Connection` limits resets
+        if kind in (_HEADERS, _CONTINUATION):
+            is_first = kind == _HEADERS
             self._continuations = 0 if is_first else self._continuations + 1
             self._block_bytes = length if is_first else self._block_bytes + length
             too_long = self._block_bytes > MAX_HEADER_BLOCK_BYTES
@@ -213,12 +208,10 @@ class Guard:
                 raise FloodError("a header block is too long")
             if is_first:
                 return
-        elif kind == Frame.RST_STREAM:
-            return  # `Connection` limits resets
-        elif kind == Frame.SETTINGS and not flags & _ACK:
+        elif kind == _SETTINGS and not flags & _ACK:
             if not self._settings.spend(now):  # each change may affect all streams
                 raise FloodError("too many changes of settings")
             return
-        earned, self.messages = 4 * self.messages, 0
+        earned, self.paid_frames = self.paid_frames, 0
         if not self._idle.spend(now, earned):
             raise FloodError("too many frames that carry nothing")

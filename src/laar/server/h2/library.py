@@ -25,7 +25,7 @@ from jh2.settings import SettingCodes, Settings
 from jh2.stream import H2Stream, StreamInputs, StreamState
 from jh2.utilities import HeaderValidationFlags, validate_headers
 
-from laar.server.h2.guard import FRAME_HEAD, MAX_FRAME_BYTES, MAX_HEADER_BLOCK_BYTES, Frame
+from laar.server.h2.guard import HEADERS, MAX_FRAME_BYTES, MAX_HEADER_BLOCK_BYTES, RST_STREAM
 
 STREAM_WINDOW_BYTES = 1 << 20
 CONNECTION_WINDOW_BYTES = 16 << 20
@@ -36,7 +36,7 @@ HEADER_LIST_BYTES = 16 << 10
 `MAX_HEADER_BLOCK_BYTES` fails the connection."""
 
 _FIRST_WINDOW_BYTES = 65535
-_END_STREAM, _END_HEADERS = 0x1, 0x4
+_END_STREAM = 0x1
 _NO_TABLE = b"\x20"
 """Sets the size of the compression table to 0. Since it stays empty, it need not follow the peer's
 changes to its maximum size (RFC 7541, 4.2)."""
@@ -47,6 +47,7 @@ _KNOWN_LISTS = _KNOWN_HEADERS = 64
 Headers = tuple[tuple[bytes, bytes], ...]
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
 _SERVING = ConnectionState.SERVER_OPEN
+CLOSED = StreamState.CLOSED
 _RESET_BYTES = 4
 
 
@@ -62,7 +63,6 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         """Begin the server side of a connection, and announce its limits to the peer."""
         super().__init__(config=_CONFIG)
         self._frame_dispatch_table[HeadersFrame] = self._receive_checked
-        self._written: list[bytes | bytearray | memoryview] = []
         self._before_headers = _NO_TABLE  # only before the first ones
         self.local_settings = Settings(
             client=False,
@@ -93,30 +93,30 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         """Return whether a frame bypasses the library; pass others to `receive_data`.
 
         Args:
-            kind: type of the frame, which has no flags except END_HEADERS. If it bypasses the
-                library, DATA is subtracted from the windows; pass headers to `open`, a reset to
-                `close`.
+            kind: `DATA`, `HEADERS` or `RST_STREAM`. If the frame bypasses the library, DATA is
+                subtracted from the windows; pass headers to `open`, a reset to `close`.
             stream_id: its stream.
             length: bytes of its payload.
         """
         if self.incoming_buffer._headers_buffer:
             return False
-        if kind == Frame.HEADERS:
+        if kind == HEADERS:
             is_new = stream_id > self.highest_inbound_stream_id
             return is_new and self.state_machine.state is _SERVING
         stream = self.streams.get(stream_id)
         if stream is None:
             return False
-        if kind == Frame.RST_STREAM:
+        if kind == RST_STREAM:
             return length == _RESET_BYTES
         state = stream.state_machine.state
         if state not in _RECEIVING or stream._expected_content_length is not None:
             return False
         ours, of_stream = self._inbound_flow_control_window_manager, stream._inbound_window_manager
-        if length > ours.current_window_size or length > of_stream.current_window_size:
+        our_bytes, stream_bytes = ours.current_window_size, of_stream.current_window_size
+        if length > our_bytes or length > stream_bytes:
             return False  # the library raises the proper error
-        ours.current_window_size -= length
-        of_stream.current_window_size -= length
+        ours.current_window_size = our_bytes - length
+        of_stream.current_window_size = stream_bytes - length
         return True
 
     def open(self, stream_id: int, block: bytes) -> Head:
@@ -160,15 +160,12 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         """Write headers or trailers to a stream that has not ended; `end` if nothing follows."""
         block, self._before_headers = self._before_headers + _literal(headers), b""
         stream.state_machine.process_input(StreamInputs.SEND_HEADERS)
-        flags = _END_HEADERS
+        kind = HEADERS
         if end:
             stream.state_machine.process_input(StreamInputs.SEND_END_STREAM)
-            flags |= _END_STREAM
-        if self._data_to_send:
-            self._flush()
-        size = len(block)
-        head = FRAME_HEAD.pack(size >> 8, size & 0xFF, Frame.HEADERS, flags, stream.stream_id)
-        self._written += (head, block)
+            kind |= _END_STREAM
+        head = len(block) << 48 | kind << 32 | stream.stream_id
+        self._data_to_send += head.to_bytes(9, "big") + block
 
     def write_data(
         self, stream: H2Stream, pieces: Sequence[bytes | memoryview], length: int
@@ -179,23 +176,9 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         """
         self.outbound_flow_control_window -= length
         stream.outbound_flow_control_window -= length
-        if self._data_to_send:
-            self._flush()
-        head = FRAME_HEAD.pack(length >> 8, length & 0xFF, Frame.DATA, 0, stream.stream_id)
-        self._written += (head, *pieces)
-
-    def _flush(self) -> None:
-        """Move the library's output ahead of the bytes that follow."""
-        self._written.append(self._data_to_send)
-        self._data_to_send = bytearray()
-
-    def data_to_send(self) -> bytes:
-        """Return and remove the bytes to write."""
-        if self._data_to_send:
-            self._flush()
-        data = b"".join(self._written)
-        self._written.clear()
-        return data
+        written = self._data_to_send
+        written += (length << 48 | stream.stream_id).to_bytes(9, "big")  # type and flags are 0
+        written += b"".join(pieces)
 
 
 class _Failed:
