@@ -14,7 +14,7 @@ All but `every` are one-sided t tests with the null hypothesis that the bound is
 has several parts (loads, rivals), either `all` must be shown, which needs no correction, or `any`,
 which is corrected for their number. Claims of one family are corrected by Holm's procedure.
 
-With fewer seeds than the claim names there is no verdict. Outcomes:
+With fewer seeds than the claim requires, there is no verdict. Outcomes:
 
 * `shown`: the bound is met.
 * `in kind`: the direction is shown but not the bound (such as a ratio on the right side of 1).
@@ -338,7 +338,7 @@ def _every(claim: Claim, seen: Mapping[str, Seen]) -> Judged:
     pick, place = (np.max, np.argmax) if claim.direction == "below" else (np.min, np.argmin)
     ends = [
         float(pick(one.ours)) for one in seen.values()
-    ]  # NaN if any number is, which fails the bound
+    ]  # NaN if any number is NaN, which fails the bound
     worst = ends[place(ends)]
     part = list(seen)[place(ends)]
     holds = worst <= claim.bound if claim.direction == "below" else worst >= claim.bound

@@ -9,8 +9,8 @@ A log contains no prompts, so some information is lost:
 
 - Prefixes and sessions are unknown. No two prompts share a prefix, so caches and policies that
   follow them are of no use, and cache estimates can't be replayed.
-- The lengths of most answers are unknown (`bodies.sample_answers`). Such an answer gets a random
-  one of the last known lengths; before the first is known, `UNKNOWN_ANSWER_TOKENS`.
+- The lengths of most answers are unknown (`bodies.sample_answers`). An unknown length is drawn
+  from the last known ones; until one is known, it is `UNKNOWN_ANSWER_TOKENS`.
 - Opaque requests have no length and are left out. Refused requests are not in the log.
 - A requested model that no endpoint of the new fleet serves, such as an alias, means any model. A
   model without a logged probability gets the mean of the others.
@@ -35,8 +35,8 @@ from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, MeasuredAssessor, Prompt, 
 from laar_lab.trace import MAX_TOKENS, Entry, entries, field, number, whole
 
 MAX_REORDERED = 1 << 15
-"""Lines buffered for sorting by decision time, a kilobyte each; the log has requests in the order
-in which they ended. A request that ends after this many later ones is sent late."""
+"""Number of lines buffered to sort by decision time, a kilobyte each; the log has requests in the
+order in which they ended. A request that ends after this many later requests is sent late."""
 
 UNKNOWN_ANSWER_TOKENS = 128
 """Output length assumed until a first answer's length is known."""
@@ -79,7 +79,8 @@ def read_decisions(path: Path, *, time_scale: float = 1.0) -> Iterator[LoggedReq
         time_scale: factor on the time between requests; above 1 means a lighter load.
 
     Raises:
-        SettingError: a file can't be read, or a line is invalid; names the line and field.
+        SettingError: a file can't be read, or a line is invalid; the message names the line and
+            field.
     """
     if not time_scale > 0:
         raise SettingError(f"time scale {time_scale}: give a number above 0")

@@ -13,7 +13,7 @@ _PANEL_INCHES = (6.4, 4.2)
 
 
 FEWEST_RUNS = 5
-"""Fewest runs for error bars; with fewer, an interval mostly reflects the t distribution."""
+"""Minimum number of runs for error bars; with fewer, they mostly reflect the t distribution."""
 
 _HEADROOM = 1.25
 
@@ -25,7 +25,7 @@ def draw(report: Report, path: Path, title: str, *, runs: int | None = None) -> 
         report: the report with the charts to draw.
         path: output file.
         title: title above all panels.
-        runs: runs per estimate; below `FEWEST_RUNS` no error bars are drawn. None draws them.
+        runs: runs per estimate; below `FEWEST_RUNS` no error bars are drawn. None: draw them.
 
     Raises:
         SettingError: there is nothing to draw, the format is unknown, or the file can't be written.

@@ -37,7 +37,7 @@ class FitSettings:
 
     Args:
         url: URL of the endpoint, with or without the ``/v1``.
-        model: model to request; None for the first one listed.
+        model: model to request; None for the first model listed.
         longest: tokens of the longest prompt.
         max_num_batched_tokens: the engine's setting; no endpoint reports it.
         repeat: measurements of each point; the fastest counts.

@@ -26,7 +26,7 @@ import orjson
 from laar_lab.tokens import ASCII_PER_TOKEN, count_tokens
 
 TASK = "kv-lookup"
-"""The picker's name for the task of such prompts (`laar.accuracy.features`)."""
+"""The picker's name for the task of these prompts (`laar.accuracy.features`)."""
 
 LANGUAGES = ("en", "ja", "zh")
 LENGTHS_TOKENS = (4096, 8192, 16384, 32768, 65536)
@@ -52,7 +52,7 @@ _WORDINGS = {
 
 
 def _wording(language: str) -> _Wording:
-    """Return the wording of a language; by default, English wording that names it."""
+    """Return the wording of a language; for an unknown language, English that names it."""
     if language in _WORDINGS:
         return _WORDINGS[language]
     return _Wording(f"JSON data [{language}]: ", f"Key [{language}]: ", _WORDINGS["en"].after_key)

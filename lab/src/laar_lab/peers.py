@@ -32,7 +32,7 @@ class Gate:
 
     Args:
         fleet: fleet that gets the requests.
-        room_tokens: total context of the admitted sessions, at most.
+        room_tokens: maximum total context of the admitted sessions.
         idle_s: idle time after which a session may be evicted for a waiting one.
         fades: whether the weight of an idle session's context halves every second (ThunderAgent).
     """

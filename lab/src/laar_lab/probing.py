@@ -26,8 +26,8 @@ from laar_lab.sim.engine.fitting import Facts, Point, Seen
 TIMEOUT_S = 600.0
 
 GAP = 0.25
-"""Share of the first prompt's time after which the other prompts are sent. If all were sent at
-once, chance would decide which of them join the first one's iteration."""
+"""Share of the first prompt's time after which the other prompts are sent. If all were sent
+together, chance would decide which of them join the first prompt's iteration."""
 
 SHORT_TOKENS, OFTEN = 1024, 4
 """Prompts up to `SHORT_TOKENS` are sent `OFTEN` times per round: they take milliseconds, so other

@@ -82,7 +82,7 @@ class Checked:
         date: date of the check, UTC.
         numbers: how many numbers of the first seed are stored.
         differ: how many of them differed.
-        worst: description of the largest difference; empty for none.
+        worst: description of the largest difference; empty if there is none.
     """
 
     code: str
@@ -103,14 +103,14 @@ class Stored:
         commit: commit of the code when the run began, with a `+` for uncommitted changes.
         date: date of the run, UTC.
         evidence: numbers by seed.
-        numbers: numbers of every rival by case and metric, if `evidence` has only those of the
-            best.
+        numbers: numbers of every rival by case and metric, if `evidence` has only the best rivals'
+            numbers.
         reused: how many of a rival's first seeds were taken from an earlier stored run, by the
             commit at which they were run, case and rival; the oldest commit comes first, and its
             seeds are the first ones.
         first: numbers that differ when the first seed runs alone, by claim, part and side; NaN for
             a number that it lacks.
-        picture: name of the picture file in the same directory; empty for none.
+        picture: name of the picture file in the same directory; empty if there is none.
         checked: the last check with later code; None if there was none.
     """
 
@@ -148,7 +148,7 @@ def store(
         report: what the run reported.
         scope: what was run.
         commit: commit of the code when the run began.
-        earlier: the stored run whose numbers it reused; None for none.
+        earlier: the stored run whose numbers it reused; None if there is none.
     """
     picture, seeds = "", scope.seeds
     given = "" if scope.data is None else " --data DIR"

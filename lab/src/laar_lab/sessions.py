@@ -9,7 +9,7 @@ due:
   answer is kept if `api_s` gives the duration of that answer; otherwise the pause after the
   previous request is kept.
 
-A time that is null counts as missing.
+A time that is null is treated as missing.
 
 Equal ids mean the same prompt only within a session, as in the agent traces of kv-cache-tester. In
 a file with `timestamp`s, the format of Mooncake and GORGO, they do so across sessions too.
@@ -40,8 +40,8 @@ from laar_lab.trace import (
 )
 
 MAX_REQUESTS = 1 << 20
-"""Most requests in a file. Sessions may be interleaved, so the whole file is kept in memory, at a
-kilobyte or two per request."""
+"""Maximum number of requests in a file. Sessions may be interleaved, so the whole file is kept in
+memory, at a kilobyte or two per request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ def read_sessions(path: Path, *, block_tokens: int = TRACE_BLOCK_TOKENS) -> list
     """Return the sessions, in the order of their first lines.
 
     Raises:
-        SettingError: the file can't be read or has too many lines, or a line is invalid; names the
-            line and field.
+        SettingError: the file can't be read or has too many lines, or a line is invalid; the
+            message names the line and field.
     """
     check_block(block_tokens)
     lines: dict[str, list[_Line]] = {}

@@ -1,8 +1,8 @@
 """Check whether stored numbers still match the code, by rerunning each run's first seed.
 
 The lab is deterministic: the same code gives the same numbers to the last digit, so the first seed
-represents the others. If all its numbers match the stored ones, the run counts as valid for the
-current code; otherwise it is stale and must be repeated. Because the check runs the first seed
+represents the others. If all its numbers match the stored ones, the run is considered valid for
+the current code; otherwise it is stale and must be repeated. Because the check runs the first seed
 alone, it compares with numbers that this seed gave alone when the run was made.
 
 On the same assumption a stale run is repeated in part: `laar_lab.suite.runs.run_screened` takes

@@ -112,7 +112,7 @@ def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
 def detectable(values: Sequence[float]) -> float:
     """Return the smallest effect that this many seeds with this scatter show at a power of `POWER`.
 
-    The unit is that of the values; NaN for fewer than two.
+    It is in the unit of the values; NaN for fewer than two.
     """
     n = len(values)
     if n < 2:

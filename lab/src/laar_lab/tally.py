@@ -41,7 +41,7 @@ MEANS = {
     "failed": "failed",
     "span_s": "from first to last s",
 }
-"""Further numbers of `Tally.numbers` and their headings."""
+"""Other numbers of `Tally.numbers` and their headings."""
 
 
 class Histogram:
@@ -107,8 +107,8 @@ class Tally:
     def numbers(self) -> dict[str, float]:
         """Return the metrics by their names in `METRICS` and `MEANS`.
 
-        Without a ground truth every answer counts as correct: `ttca_s` is then the mean end-to-end
-        latency divided by the success rate.
+        Without a ground truth every answer is treated as correct: `ttca_s` is then the mean
+        end-to-end latency divided by the success rate.
         """
         count = self.by_endpoint.total()
         success = self.e2e.count / count if count else math.nan

@@ -32,7 +32,7 @@ MAX_LINE_BYTES = 16 << 20
 """Enough for a request body of the largest context served, with its ids."""
 
 MAX_TOKENS = 1 << 24
-"""Most tokens in one prompt or answer."""
+"""Maximum number of tokens in one prompt or answer."""
 
 MAX_LENGTH_S = 366 * 86_400.0
 """One year. The virtual fleet probes and scrapes during the whole trace, so length costs time."""
@@ -53,7 +53,8 @@ def read_trace(
         block_tokens: prompt tokens for each of `hash_ids`, a multiple of 16.
 
     Raises:
-        SettingError: the file can't be read, or a line is invalid; names the line and field.
+        SettingError: the file can't be read, or a line is invalid; the message names the line and
+            field.
     """
     check_block(block_tokens)
     if not time_scale > 0:

@@ -33,7 +33,7 @@ from laar_lab.statistics import Estimate
 _OTHER_WORDS = 0xD1B54A32D192ED03  # differs from the multiplier of `spread`, which makes the ids
 _PASS_GAP_S = 1.0
 MAX_PASSES = 1000
-"""Maximum replays of the trace, which may have only a handful of requests."""
+"""Maximum number of replays of the trace, which may have only a handful of requests."""
 
 
 def tune(

@@ -11,7 +11,7 @@ from laar.cli.terminal import JsonFile
 
 
 def evaluate(
-    artifact: Annotated[Path, typer.Argument(help="Artifact of `laar fit`.")],
+    artifact: Annotated[Path, typer.Argument(help="Artifact made by `laar fit`.")],
     records: Annotated[
         list[Path],
         typer.Argument(

@@ -29,7 +29,10 @@ def overload(
         ),
     ] = _Shape.STANDALONE,
     probe_requests: Annotated[
-        int, typer.Option(help="Requests sent at once to measure the speed of this machine.", min=1)
+        int,
+        typer.Option(
+            help="Requests sent concurrently to measure the speed of this machine.", min=1
+        ),
     ] = 120,
     time_scale: Annotated[
         float,
@@ -40,8 +43,8 @@ def overload(
     sample_answers: Annotated[
         float | None,
         typer.Option(
-            help="Value of bodies.sample_answers, for the shape standalone. Default: that of "
-            "the setting.",
+            help="Value of bodies.sample_answers, for the shape standalone. Default: the "
+            "setting's default.",
             min=0.0,
             max=1.0,
             show_default=False,
@@ -52,7 +55,7 @@ def overload(
     """Send a fleet 1.2 times the load it can carry, once for each order of the queue.
 
     The requests pass through a real Envoy.
-    Exits 3 if a request hung, something leaked, or slack order met too few objectives.
+    Exits with status 3 if a request hung, something leaked, or slack order met too few objectives.
     """
     from laar_lab.live.overload import run_overload
 

@@ -56,7 +56,7 @@ def plan(
     out = out or requests.with_suffix(".planned.jsonl")
     settings = ContextSettings(min_docs=min_docs, annotate=annotate, relabel=relabel)
     if out.resolve() == requests.resolve():
-        raise SettingError(f"--out {out} is the input; name another file")
+        raise SettingError(f"--out {out} is the input; give another file")
     report = plan_file(requests, out, settings=settings, capacity_docs=capacity_docs)
     cache = f"a cache of {capacity_docs:,} documents" if capacity_docs else "an unlimited cache"
     typer.echo(f"{report.requests:,} requests, {report.planned:,} of them planned ", nl=False)

@@ -40,7 +40,8 @@ def race(
         ),
     ] = "chats",
     model: Annotated[
-        str | None, typer.Option(help="Model to ask for. Default: the first that all serve.")
+        str | None,
+        typer.Option(help="Model to request. Default: the first that all engines serve."),
     ] = None,
     key_env: KeyVariable = None,
     seconds: Annotated[
@@ -51,15 +52,18 @@ def race(
         typer.Option(help="Seconds at the start of a turn whose requests do not count.", min=0.0),
     ] = 15.0,
     repeat: Annotated[
-        int, typer.Option(help="Repetitions; each router has its turn in each.", min=1, max=100)
+        int,
+        typer.Option(help="Repetitions; each router has a turn in each of them.", min=1, max=100),
     ] = 3,
     rate: Annotated[
         float | None,
-        typer.Option(help="Chats a second. Default: one for each engine.", min=0.001),
+        typer.Option(help="Chats per second. Default: one per engine.", min=0.001),
     ] = None,
     sessions: Annotated[
         int | None,
-        typer.Option(help="Agents at once. Default: four for each engine.", min=1, max=10_000),
+        typer.Option(
+            help="Number of concurrent agents. Default: four per engine.", min=1, max=10_000
+        ),
     ] = None,
     speed: Annotated[
         float, typer.Option(help="Divide a file's times and pauses by this.", min=1e-6)
@@ -73,10 +77,11 @@ def race(
         ),
     ] = None,
     in_flight: Annotated[
-        int, typer.Option(help="Limit of requests in flight; others wait.", min=1, max=10_000)
+        int,
+        typer.Option(help="Maximum number of requests in flight; others wait.", min=1, max=10_000),
     ] = 256,
     deadline: Annotated[
-        float, typer.Option(help="Seconds after which an answer counts as failed.", min=0.1)
+        float, typer.Option(help="Seconds after which an answer is considered failed.", min=0.1)
     ] = 120.0,
     seed: Annotated[int, typer.Option(help="Random seed of the first repetition.")] = 1000,
     block_tokens: BlockTokens = 512,
@@ -92,7 +97,8 @@ def race(
         str, typer.Option(help="Fault of the first simulated engine, such as 503@0.5.")
     ] = "",
     rows: Annotated[
-        Path, typer.Option(help="New file for every request as its client saw it (JSON lines).")
+        Path,
+        typer.Option(help="File to create, with one JSON line per request as its client saw it."),
     ] = Path("race.jsonl"),
     json_file: JsonFile = None,
     plot: Plot = None,

@@ -15,10 +15,10 @@ def sim_endpoint(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     model: Annotated[
         str,
-        typer.Option(help="Name of the model. Default: that of --fleet-model, else of --profile."),
+        typer.Option(help="Name of the model. Default: the model of --fleet-model or --profile."),
     ] = "",
     served_name: Annotated[
-        list[str] | None, typer.Option(help="Model name that clients may ask for; repeatable.")
+        list[str] | None, typer.Option(help="Model name that clients may request; repeatable.")
     ] = None,
     profile: Annotated[
         str,
@@ -63,8 +63,8 @@ def sim_endpoint(
         int | None,
         typer.Option(
             min=1,
-            help="Requests that may wait for the engine; further ones get status 503. Default: "
-            "no limit.",
+            help="Maximum number of requests that wait for the engine; others get status 503. "
+            "Default: no limit.",
         ),
     ] = None,
     kv_events: Annotated[

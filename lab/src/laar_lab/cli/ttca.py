@@ -19,7 +19,7 @@ def ttca(
         list[str] | None,
         typer.Option(
             help="Policy to measure; repeatable. The first is compared with the others. "
-            "With --url, the picker's settings must name the policies of plug-ins."
+            "With --url, the picker's settings must list the policies of plug-ins."
         ),
     ] = None,
     per_cell: Annotated[
@@ -28,7 +28,7 @@ def ttca(
     language: Languages = None,
     length: Lengths = None,
     seed: Annotated[int, typer.Option(help="Random seed of the look-ups.")] = 0,
-    concurrency: Annotated[int, typer.Option(help="Questions in flight at once.", min=1)] = 8,
+    concurrency: Annotated[int, typer.Option(help="Number of questions in flight.", min=1)] = 8,
     time_scale: Annotated[
         float,
         typer.Option(help="Real seconds per simulated second, in the fleet that is started."),
@@ -48,7 +48,8 @@ def ttca(
     against_lab: Annotated[
         int | None,
         typer.Option(
-            help="Compare with N lab runs; exit 3 if a figure falls outside their range.", min=2
+            help="Compare with N lab runs; exit with status 3 if a figure is outside their range.",
+            min=2,
         ),
     ] = None,
     json_file: JsonFile = None,

@@ -48,15 +48,17 @@ def tune(
     objective: Annotated[
         str | None,
         typer.Option(
-            help="Objective to minimize: ttft-p95, e2e-p95 or ttft-and-e2e-p95. Default: that "
-            "of the setting `tuner.objective`."
+            help="Objective to minimize: ttft-p95, e2e-p95 or ttft-and-e2e-p95. Default: the "
+            "default of the setting `tuner.objective`."
         ),
     ] = None,
     window: Annotated[
         int | None,
-        typer.Option(help="Requests per window. Default: that of the setting `tuner.window`."),
+        typer.Option(
+            help="Requests per window. Default: the default of the setting `tuner.window`."
+        ),
     ] = None,
-    windows: Annotated[int, typer.Option(min=1, help="Windows to measure at most.")] = 60,
+    windows: Annotated[int, typer.Option(min=1, help="Maximum number of windows to measure.")] = 60,
     seed: Annotated[int, typer.Option(help="Random seed of proposals, network and ties.")] = 0,
     time_scale: TimeScale = 1.0,
     block_tokens: BlockTokens = 512,

@@ -19,7 +19,7 @@ def up(
             "until Ctrl-C."
         ),
     ] = None,
-    concurrency: Annotated[int, typer.Option(help="Questions in flight at once.", min=1)] = 8,
+    concurrency: Annotated[int, typer.Option(help="Number of questions in flight.", min=1)] = 8,
     time_scale: Annotated[
         float, typer.Option(help="Real seconds per simulated second; 0.05 is twenty times faster.")
     ] = 0.05,

@@ -24,7 +24,7 @@ def find_experiment(name: str) -> Experiment:
     """Return the experiment with this name.
 
     Raises:
-        SettingError: there is none; the text lists the known names.
+        SettingError: there is none; the message lists the known names.
     """
     known = all_experiments()
     if name not in known:

@@ -180,7 +180,7 @@ _Cases = Mapping[tuple[int, float, str], Runs]
 def _parts(
     counts: Sequence[int], loads: Sequence[float], what: str
 ) -> dict[str, tuple[int, float]]:
-    """Return the parts of a claim: each count of `what` with each load, by name."""
+    """Return the parts of a claim by name: each number of `what` at each load."""
     return {f"{count} {what}, {load}": (count, load) for count, load in product(counts, loads)}
 
 
@@ -227,7 +227,7 @@ def total(runs: Runs, metric: str) -> float:
 def run_several(
     data: Path, half: int, pickers: int, load: float, rule: str, seed: int
 ) -> dict[str, float]:
-    """Run a rule on four engines behind several pickers; each turn goes to a random one."""
+    """Run a rule on four engines behind several pickers; each turn goes to a random picker."""
     return run_cliff(data, half, 4, load, rule, seed, pickers=pickers)
 
 
@@ -266,7 +266,7 @@ _PARALLEL_RULES = ("laar", "laar, gate", "vllm-router", "smg", "programs")
 
 
 def run_parallel(scope: Scope) -> Report:
-    """Compare the gate with rules that lack one, on engines that prefill in parallel."""
+    """Compare the gate with rules without a gate, on engines that prefill in parallel."""
     assert scope.data is not None
     half = int(scope.seeds[0] >= JUDGED_FROM)
     slow, loads = ((4,), (1.0, 3.0)) if scope.quick else ((0, 4), LOADS)

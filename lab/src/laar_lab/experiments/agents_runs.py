@@ -17,7 +17,7 @@ class Turns:
 
     Args:
         until_s: end of the run.
-        uncounted_s: length of the initial part that does not count.
+        uncounted_s: length of the initial part that is not counted.
 
     Attributes:
         refused: number of refusals seen.

@@ -1,7 +1,7 @@
 """Chats near saturation: the load that a rule can carry, and its recovery from a burst.
 
 Conversations run in an open loop. A rule's edge is the load at which p95 E2E reaches three times
-that of the best rule at the lightest load, interpolated between the loads sent. The burst is half a
+the best rule's at the lightest load, interpolated between the loads sent. The burst is half a
 minute at three times a moderate load; the answers in the four minutes after it are counted.
 """
 

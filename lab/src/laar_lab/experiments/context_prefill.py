@@ -4,10 +4,10 @@ Four engines are behind the production picker, whose cost counts cached prefixes
 paper's factors of 1.5 to 3 are for loads with high overlap, and so is the check: a cached share of
 h makes prefill at most 1 / (1 - h) times as fast. `same documents` (requests of one topic share
 nearly all of theirs) has the overlap of DeepSeek-R1 on MultihopRAG (5.1 to 60.4 % found cached,
-prefill 1.81 times as fast); `topic` has that of Qwen3-32B (4.6 to 34 %), which allows at most 1.5
-times, and `zipf 1.0` has less. Throughput is that of a backlog with one token per answer; TTFT is
-under Poisson arrivals at two thirds of the fleet's capacity without the hook. The paper knows its
-requests beforehand, as does the last row, `laar context plan`.
+prefill 1.81 times as fast); `topic` has the overlap of Qwen3-32B (4.6 to 34 %), which allows at
+most 1.5 times, and `zipf 1.0` has less. Throughput is measured on a backlog with one token per
+answer; TTFT under Poisson arrivals at two thirds of the fleet's capacity without the hook. The
+paper knows its requests beforehand, as does the last row, `laar context plan`.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def replay(
     rate: float | None,
     seen: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
 ) -> Tally:
-    """Send all, up to `IN_FLIGHT` at once or as Poisson arrivals; `seen` gets each result."""
+    """Send all, up to `IN_FLIGHT` concurrently or as Poisson arrivals; `seen` gets each result."""
     sites = workers(load_profile(ENGINE), WORKERS)
     fleet = VirtualFleet(sites, FleetSettings(), seed=seed)
     client = RagClient(contexts, hooked=way == HOOK, output_tokens=OUTPUT_TOKENS if rate else 1)

@@ -1,4 +1,4 @@
-"""From 2 to 32 sessions of several turns each, at once (ContextPilot, table 3b).
+"""From 2 to 32 concurrent sessions of several turns each (ContextPilot, table 3b).
 
 The conversations of `context-turns` run concurrently on one engine; each turn is sent a second
 after the previous answer. The paper reports 1.92 times RadixCache's speed with 2 sessions and 1.49

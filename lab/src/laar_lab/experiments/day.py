@@ -59,7 +59,7 @@ _CRASHES = (2.5, 8.5, 15.5, 20.5)
 _DEPLOYMENT = 9.5
 """Start of the deployment in hours; ten endpoints are listed then."""
 _DOWN_SHARE, _GRACE_SHARE = 1 / 2, 1 / 3
-"""Shares of an hour: 30 s until a crashed engine is back, 20 s for a leaving one to finish."""
+"""Shares of an hour: 30 s until a crashed engine is back, 20 s for a removed engine to finish."""
 
 _BUSIEST = 11
 _FEWEST_ENDPOINTS, _MOST_ENDPOINTS = 4, 20
@@ -71,7 +71,7 @@ _QUICK_RIVALS = ("smg", "least-loaded")
 
 
 _REAL_CHATS_PER_S, _REAL_AGENTS_PER_S = 1.2, 0.02
-"""Rates at the busiest hour, lower than those of generated traffic: real prompts are longer and
+"""Rates at the busiest hour, lower than for generated traffic: real prompts are longer and
 share less, and real agents run longer."""
 
 

@@ -1,4 +1,4 @@
-"""Which climbs find the reward hack? One on TTFT without bounds does. What stops the others?
+"""Which climbs find the reward hack? A climb on TTFT without bounds does. What stops the others?
 
 Four climbs start from the same weights on the decode-bound fleet: the published one and the
 product's on TTFT, with the load weight free to go to zero; the product's on E2E with the same

@@ -45,7 +45,7 @@ _PHYSICAL = PublishedWeights(k_rtt=1.0, k_queue=0.0, k_delay=0.0, in_flight_toke
 _PROMPTS = 200
 _LEARNED = 100
 _QUIET_S = 600.0
-"""Idle seconds between the prompts that a picker learns from and the one that counts."""
+"""Idle seconds between the prompts that a picker learns from and the prompt that is judged."""
 _TOKENS = 15_000
 _ANSWER_S = 10.0
 """Seconds of decoding, equal at every endpoint."""

@@ -1,10 +1,10 @@
 """llm-router's main result: how the median latency grows from 4 to 24 sessions, by policy.
 
-The published latency is called TTFT but is that of whole answers (see `router_sessions`), so whole
-answers are used to check the claim. The TTFT that a streaming client would see is shown too. By
-that measure round-robin is flatter than prefix-aware and no slower, because these engines prefill
-first and recomputed tokens delay the decoding of others. At 4 sessions least-loaded has the best
-median, as published.
+The published latency is called TTFT but is measured for whole answers (see `router_sessions`), so
+whole answers are used to check the claim. The TTFT that a streaming client would see is shown too.
+By that measure round-robin is flatter than prefix-aware and no slower, because these engines
+prefill first and recomputed tokens delay the decoding of others. At 4 sessions least-loaded has
+the best median, as published.
 
 Hit rates agree with the published ones to within about half a point, prefix-aware's slope to within
 a quarter. The other slopes are up to two and a half times as steep here, as the modelled engines

@@ -2,7 +2,7 @@
 
 This is llm-router's local benchmark: three small workers on one machine, 12 sessions of 3 turns.
 The published results for thresholds 1, 4, 8 and off are hit rates of 11, 92, 94 and 97 %, and 1.59,
-1.30, 1.22 and 0.94 requests per second. Latency is that of whole answers, as published (see
+1.30, 1.22 and 0.94 requests per second. Latency is measured for whole answers, as published (see
 `router_sessions`). The published laptop was about half as fast as the one modelled here and kept
 prefixes by slot. Here threshold 1, which routes nothing by prefix, still finds prefixes cached, so
 it is no worse than threshold 4.

@@ -1,8 +1,8 @@
 """LAAR's evaluation in the lab: five models, 15 cells of KV look-ups, users who retry.
 
 A run is one contestant on one cell and seed: 50 held-out queries, 8 users, a fresh fleet. Engines
-are those of the simulated endpoint: the model's speeds, vLLM's scheduler, chunks of 2,048 tokens,
-the memory that a 7B model leaves on an A100.
+are as in the simulated endpoint: the model's speeds, vLLM's scheduler, chunks of 2,048 tokens, the
+memory that a 7B model leaves on an A100.
 
 There are two settings. In `repeat` a retry pays for its whole prompt again wherever it goes. In
 `cached` engines cache prompts (vLLM's default), so asking the model that was just wrong costs only
@@ -76,7 +76,8 @@ class CellResult:
     """The results of a run, as arrays over its queries.
 
     Args:
-        latencies_s: seconds of each attempt, zero for none, shape (queries, MAX_ATTEMPTS).
+        latencies_s: seconds of each attempt, zero if there was none, shape (queries,
+            MAX_ATTEMPTS).
         attempts: number of attempts.
         correct: whether the last attempt was correct.
     """

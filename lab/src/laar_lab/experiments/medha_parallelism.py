@@ -6,9 +6,10 @@ have a similar TTFT and that 3D halves TPOT at 1.75 requests/s.
 
 The result depends on the meaning of the 20 ms target. "Every scheduling cycle must complete within
 t_target" (4.3): in a pipeline a cycle is the work of one stage on a batch, and a token takes as
-many cycles as there are stages; read this way, the published factor is that of the stages, 8 / 4.
-Elsewhere laar's engine model applies the target to the whole pass, since a client waits for a pass
-between tokens. Then both layouts meet it and there is nothing to halve, as the second table shows.
+many cycles as there are stages; read this way, the published factor is the stages' ratio, 8 / 4.
+Elsewhere laar's engine model applies the target to the whole pass, since a client waits for a
+pass between tokens. Then both layouts meet it and there is nothing to halve, as the second table
+shows.
 
 At 1.75 requests/s the long prompts alone are several times the devices' capacity. Whether slightly
 more or less than half of the short ones then wait for late long ones (see `medha-policies`) differs

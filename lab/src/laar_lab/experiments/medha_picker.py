@@ -4,8 +4,8 @@ The load of `laar_lab.workloads.overload` runs behind the production director an
 virtual clock: a minute at 1.2 times the fleet's capacity, then the queue is served or shed. The
 same requests run with the queue in slack order, in order of arrival, and without a queue. Order of
 arrival is also run with the rules for long prompts that are part of slack order (which endpoints
-take them, and that a short one need not wait behind one that has no endpoint), to separate their
-effect from that of the order.
+take them, and that a short prompt need not wait behind a long one that has no endpoint), to
+separate their effect from the effect of the order.
 
 The fleet's capacity is measured by the time that thousands of simultaneous requests take. The
 picker sees the first token of every answer, as in the gateway shape. In one row it sees only the
@@ -115,7 +115,7 @@ def _serve(
 
 @lru_cache(maxsize=4)
 def carried_per_s(requests: int = PROBE_REQUESTS) -> float:
-    """Return the `weight` per second that the fleet carries when all requests arrive at once."""
+    """Return the `weight` per second that the fleet carries when all requests arrive together."""
     load = asks(math.inf, requests, FIRST_SEED)
     fleet = _fleet("no queue", FIRST_SEED)
     _serve(fleet, load, _sampler("no queue", FIRST_SEED), PROBE_POLICY)

@@ -6,12 +6,12 @@ LARS without multi-prefill batching. The paper compares times normalised by the 
 does not publish its deadlines; here they are one second plus five times the prefill alone.
 
 From 1 request/s on, long prompts alone (26 s each) are more work than the engine can do, so their
-share within the objective falls under every policy, and that of all requests under most. The table
-shows how LARS handles this: a late long request stays more urgent than a short one with time left,
-so short ones wait until they are equally late, and half of them narrowly miss their objective.
-`medha, late yields` is ours: a long prefill that has missed its objective leaves short ones the
-same share of an iteration as one with slack (the paper's reason for that share, "without
-jeopardizing the long request's deadline", applies all the more).
+share within the objective falls under every policy, and the share of all requests falls under
+most. The table shows how LARS handles this: a late long request stays more urgent than a short one
+with time left, so short ones wait until they are equally late, and half of them narrowly miss
+their objective. `medha, late yields` is ours: a long prefill that has missed its objective leaves
+short ones the same share of an iteration as a long prefill with slack does (the paper's reason for
+that share, "without jeopardizing the long request's deadline", applies all the more).
 
 Arrivals last 15 minutes, the paper's an hour, so queues are shorter. On two of ten seeds hardly any
 request is late by then at 1 request/s, and EDF and LRS are slightly ahead of LARS (the paper too

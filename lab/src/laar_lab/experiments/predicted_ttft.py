@@ -56,7 +56,7 @@ FLEETS: Mapping[str, tuple[Callable[[], list[Site]], float, int]] = {
     "3 H100 and 5 A100": (partial(_of_two, "llama-3-8b-h100", 3, "llama-3-8b-a100", 5), 9.0, 28),
     "4 and 4 slow": (partial(fleets.mixed_devices, "gorgo-main", 4, 4, 2.5), 5.0, 20),
 }
-"""Endpoints, chats per second, and agents at once; about half of what each fleet can carry."""
+"""Endpoints, chats per second, and concurrent agents: about half of each fleet's capacity."""
 
 
 def run_predicted(data: Path, name: str, traffic: str, seed: int) -> dict[str, float]:

@@ -58,7 +58,7 @@ _DOCUMENTS = replace(
     output_log=(4.6, 0.5),
     max_output_tokens=256,
     template_share=0.0,
-    templates=1_000_000,  # none is used; documents get their own numbers
+    templates=1_000_000,  # no template is used; documents get numbers of their own
 )
 
 _METRICS = {"ttft_p95_s": "TTFT p95 s", "tpot_p95_s": "TPOT p95 s"}

@@ -1,11 +1,10 @@
 """RouteBalance's scenario: thirteen engines with models of several sizes, one answer per question.
 
 The paper compares a router that chooses the model, followed by a balancer that chooses the engine,
-with a joint choice of both. Its models, prompts and judge are not available here, so the models are
-those of the lab's fleet, assigned to the engines in turn, the fastest first, and questions are KV
-look-ups with right or wrong answers. Routers have laar's P(correct), and a model's price is the
-seconds that it takes on an idle engine. Contestants therefore differ only in who knows the load,
-and when.
+with a joint choice of both. Its models, prompts and judge are not available here, so the lab's
+models are used, assigned to the engines in turn, the fastest first, and questions are KV look-ups
+with right or wrong answers. Routers have laar's P(correct), and a model's price is the seconds
+that it takes on an idle engine. Contestants therefore differ only in who knows the load, and when.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ LOADS = (0.3, 0.6, 0.9)
 
 _LENGTHS = (4096, 8192, 16384)
 _PER_CELL = 30
-_NEAR = 0.1  # P(correct) that a router that looks at prices gives up for a cheaper model
+_NEAR = 0.1  # P(correct) that a price-aware router gives up for a cheaper model
 
 OURS = "laar"
 _SUMS = {
@@ -61,8 +60,8 @@ _FIGURES = {
     "per_right_s": "s per right answer",
     "price_s": "price, s on an idle engine",
 }
-"""Means of a run. Time divided by the share of correct answers is how long a client takes that
-asks until the answer is correct."""
+"""Means of a run. Time divided by the share of correct answers is the time of a client that
+retries until the answer is correct."""
 
 
 class WeightedSum:

@@ -42,7 +42,7 @@ ANSWERS = {"7B": (7, 0.05), "14B": (7, 0.2)}
 
 
 class _FirstLeastLoaded:
-    """llm-router's least-loaded: the first of those with the fewest requests in flight."""
+    """llm-router's least-loaded: the first endpoint with the fewest requests in flight."""
 
     def score(self, view: View) -> Floats:
         return ranks(np.argsort(view.in_flight, kind="stable").tolist())

@@ -43,8 +43,8 @@ FITTED = 0.8
 """Share of the known tasks' questions to fit, as in `laar fit` by default."""
 
 MEAN, WORST, SHARE, UNLIKE = 0.005, -0.003, 0.9, 0.1
-"""Bounds: mean and worst gain on unseen tasks (of 1), share of the gain with the task named, and
-share of known questions called unlike."""
+"""Bounds: mean and worst gain on unseen tasks (as fractions), share of the gain with the task
+named, and share of known questions called unlike."""
 
 OPTIMISM, KNOWN_ERROR, UNSEEN_ERROR = 0.005, 0.02, 0.03
 """Bounds: the fit's estimate minus the actual gain, and calibration errors."""
@@ -55,7 +55,7 @@ PARTS = (3, 5, 7)
 _DRAWS = 200
 
 _LEAST_TASK = 100
-"""Fewest questions for a task's gain to be judged by itself; with fewer, chance decides."""
+"""Minimum number of questions to judge a task's gain by itself; with fewer, chance decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run with one task left out, and those questions of the others that were not fitted to."""
+    """A run with one task left out, and the other tasks' questions that the fit did not use."""
 
     known: Judged
     unseen: LeftOut

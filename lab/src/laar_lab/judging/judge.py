@@ -21,7 +21,7 @@ from laar.accuracy.capability import CapabilityModel
 from laar_lab.judging.questions import Asked, Floats
 
 MIN_BUCKET_ANSWERS = 100
-"""Fewest answers of a length needed to report its calibration error."""
+"""Minimum number of answers of a length to report its calibration error."""
 
 _MOSTLY = 0.9
 """Share of the questions that a model must have answered to be the best one in hindsight."""
@@ -69,7 +69,7 @@ def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, obj
 
 
 def _base_rates(capability: CapabilityModel, models: Sequence[str]) -> Floats:
-    """Return each model's fitted base rate, minus 1 if another has over twice its outcomes."""
+    """Return each model's base rate, minus 1 if another model has over twice its outcomes."""
     rates = np.array([capability.base_rates[model] for model in models])
     counts = np.array([capability.measured_models[model].outcomes for model in models])
     return np.where(2 * counts >= counts.max(), rates, rates - 1.0)
@@ -214,7 +214,7 @@ def _attempts(
 ) -> dict[str, object]:
     """Return the share correct within one to three attempts, and how well the second is predicted.
 
-    Only questions count that at least as many models as attempts answered exactly once.
+    Only questions answered exactly once by at least as many models as attempts are counted.
     """
     known = np.where((asked.answers <= 1).all(axis=1), (asked.answers == 1).sum(axis=1), 0)
     most = min(3, int(known.max()))

@@ -33,7 +33,7 @@ class Contestant:
 
     Args:
         name: name shown to the reader.
-        seconds: seconds to the correct answer, by question; infinite without one.
+        seconds: seconds to the correct answer, by question; infinite if there was none.
         engine_s: time that the attempts spent in engines, without queueing; None if unknown.
         machine_s: mean time of an attempt outside its engine: in clients, Envoy and picker. It
             depends on this machine, and the time scale magnifies it. None if unknown.

@@ -1,4 +1,4 @@
-"""Envoy bootstraps: those that laar renders, and one like those of Gateway API gateways."""
+"""Envoy bootstraps as laar renders them, and as Gateway API gateways configure theirs."""
 
 from __future__ import annotations
 

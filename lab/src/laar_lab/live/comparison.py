@@ -70,7 +70,7 @@ async def compare(
         url: URL of Envoy.
         asked: the questions.
         policies: names of the policies.
-        concurrency: number of questions in progress at once.
+        concurrency: number of concurrent questions.
         models: model of each endpoint by address, if known, to check the answers' headers against.
         stream: request streams, so that the picker sees when a prompt has been prefilled.
     """

@@ -21,7 +21,7 @@ from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One policy after a number of attempts: a point of Figure 3."""
+    """A point in Figure 3: a policy after a given number of attempts."""
 
     policy: str
     attempts: int

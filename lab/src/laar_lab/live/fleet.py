@@ -87,7 +87,7 @@ async def running_fleet(
         changes: changes to the picker's settings, by section.
 
     Raises:
-        LaarError: a process did not start; the text has the end of its log.
+        LaarError: a process did not start; the message has the end of its log.
     """
     endpoints = [
         Endpoint(
@@ -108,7 +108,7 @@ async def running_fleet(
             "accuracy": {"capability": str(measured.absolute())},
             # The fleet runs faster than real time; load-aware must not rely on stale readings.
             "readings": {"scrape_interval_s": 0.2},
-            # A plug-in's policy is available only if the settings name it.
+            # A plug-in's policy is available only if the settings list it.
             "routing": {"baselines": {name: {} for name in policies if name != "laar"}},
         }
         for section, changed in (changes or {}).items():
@@ -139,7 +139,7 @@ async def started_fleet(
     """Start and later stop endpoints, a picker with these settings plus addresses, and Envoy.
 
     Raises:
-        LaarError: a process did not start; the text has the end of its log.
+        LaarError: a process did not start; the message has the end of its log.
     """
     *endpoint_ports, ext_proc, health, admin = free_ports(len(endpoints) + 3)
     by_address = {

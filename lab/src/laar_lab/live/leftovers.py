@@ -19,7 +19,7 @@ from laar_lab.live.fleet import Fleet
 from laar_lab.live.pages import read_totals
 
 SETTLE_S = 15.0
-"""Requests still in flight this long after the last answer count as leaked."""
+"""Requests still in flight this long after the last answer are considered leaked."""
 
 _POLL_S = 0.1
 _PICKER = ("laar_streams_open", "laar_endpoint_in_flight", "laar_endpoint_queued_tokens")

@@ -21,7 +21,7 @@ from laar_lab.tokens import ASCII_PER_TOKEN
 from laar_lab.workloads.overload import MODEL, Ask
 
 HUNG = "hung"
-"""Fault of a request without a complete answer by its deadline."""
+"""`fault` of a request without a complete answer by its deadline."""
 
 _FILLER = "A page of a document, or a turn of a conversation, that no cache has seen before. "
 _SHED = (429, 503)

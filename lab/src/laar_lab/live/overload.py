@@ -2,17 +2,18 @@
 
 The load of `laar_lab.workloads.overload` meets four simulated endpoints with vLLM's scheduler, a
 picker that knows their speed, and Envoy. Their capacity is known from virtual time, so a seed gives
-the same load on any machine. First, requests sent all at once, here and in virtual time, measure
-whether this machine reaches that capacity. Then the load meets a fresh fleet for each queue order:
+the same load on any machine. First, requests that are all sent concurrently, here and in virtual
+time, measure whether this machine reaches that capacity. Then the load meets a fresh fleet for
+each queue order:
 
 * `slack`, the default of `flow`;
 * `arrival, kept apart`: in order of arrival, with the same rules for long prompts;
 * `arrival`: in order of arrival, ignoring lengths;
-* `no queue`: each request is sent at once, as without `flow.enabled`.
+* `no queue`: each request is sent immediately, as without `flow.enabled`.
 
 `medha-picker` tests the same code in virtual time. Here it is observed from outside: each request
 must get exactly one answer, and nothing may be left in the picker, Envoy or the endpoints. Times
-are in the fleet's seconds: real ones divided by the time scale.
+are in the fleet's seconds: real time divided by the time scale.
 
 In the native shape the picker reads the answers that it reads by default: a share of them (1 in
 100, unless changed; the report shows it), and one every 0.25 s of the fleet's time. In the gateway
@@ -137,7 +138,7 @@ class _Bench:
     async def speed(self, requests: int) -> float:
         """Return the fleet's speed on this machine, as a share of its speed in virtual time.
 
-        Compares the time that `requests` requests, all sent at once, take in both.
+        Compares the time that `requests` requests, all sent concurrently, take in both.
         """
         load = asks(math.inf, requests, FIRST_SEED)
         directory, settings = self._prepared(None)

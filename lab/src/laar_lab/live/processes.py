@@ -100,7 +100,7 @@ class LaarProcess:
         """Check that the process has not exited.
 
         Raises:
-            LaarError: it has exited; the text has the end of its log.
+            LaarError: it has exited; the message has the end of its log.
         """
         if self._process is not None and self._process.returncode is not None:
             tail = self._log_path.read_text(errors="replace")[-_LOG_TAIL_CHARS:]

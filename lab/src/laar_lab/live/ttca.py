@@ -48,12 +48,12 @@ class Ttca:
     Args:
         asked: the questions.
         policies: names of the policies; the first is compared with the others.
-        concurrency: questions in flight at once.
+        concurrency: number of questions in flight.
         url: URL of the gateway; None starts the demo fleet.
         time_scale: real seconds per second of the started fleet.
         capability: artifact of the started fleet; None for its default.
         keep_prompts: whether engines of the started fleet cache the prompts of earlier requests.
-        lab_runs: number of lab runs to compare with; None for none.
+        lab_runs: number of lab runs to compare with; None: do not compare.
     """
 
     asked: Sequence[Query]

@@ -64,7 +64,7 @@ async def follow(
 def _show_new(
     windows: list[dict[str, Any]], shown: int, on_window: Callable[[Mapping[str, Any]], None]
 ) -> int:
-    """Show the windows after number `shown`; return the last one's number."""
+    """Show the windows after number `shown`; return the number of the last one."""
     last = windows[-1]["version"] if windows else 0
     if last < shown:
         shown = 0  # the picker was restarted without its state

@@ -1,6 +1,6 @@
 """The demo of `laar up`: a fleet, and verified questions under commonly used policies.
 
-Times are in the fleet's seconds: real ones divided by the time scale.
+Times are in the fleet's seconds: real time divided by the time scale.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Demo:
 
     @property
     def sentences(self) -> list[str]:
-        """Comparisons with the best policy, with the same under laar's retry rule, and early on."""
+        """Comparisons with the best policy, with it under laar's retry rule, and early on."""
         ours, *others, fair = self.contestants
         best = min(others, key=lambda one: one.par2_s)
         said = [sentence(ours, best), sentence(ours, fair), soon(ours, [*others, fair])]
@@ -85,8 +85,8 @@ async def run_fleet(
     Args:
         console: console for progress and hints.
         directory: directory for settings and logs.
-        requests: questions per policy; None compares nothing.
-        concurrency: questions in flight at once.
+        requests: questions per policy; None: compare nothing.
+        concurrency: number of questions in flight.
         time_scale: real seconds per simulated second.
         port: Envoy's port if nothing is compared; 0 for a free one.
         keep_prompts: whether endpoints cache the prompts of earlier requests.

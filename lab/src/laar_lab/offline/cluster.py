@@ -4,7 +4,7 @@ All contexts are known in advance. Clustering keeps merging the nearest pair, an
 a node with the documents that its two sides share. From the root down, every node puts its parent's
 documents first. Similar contexts therefore get a long common prefix.
 
-There are two orders within a node. `by="id"` (ascending ids) is that of the paper's examples.
+There are two orders within a node. `by="id"` (ascending ids) is the order in the paper's examples.
 `by="frequency"` puts documents that many contexts have first, which gives longer common prefixes
 than hashed ids, whose order is arbitrary.
 
@@ -25,10 +25,10 @@ from laar_lab.offline.linkage import average_linkage
 from laar_lab.offline.tree import ContextTree, Node, Reading
 
 MAX_CONTEXTS = 200_000
-"""Most contexts in one build; they take some 1.5 GB of nodes."""
+"""Maximum number of contexts in one build; their nodes take some 1.5 GB."""
 
 BLOCK = 4096
-"""Most contexts compared pairwise: the matrices take 10 bytes per pair, here 170 MB."""
+"""Maximum number of contexts compared pairwise: matrices take 10 bytes per pair, here 170 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ wait for a nightly run. `plan` works on document ids; `plan_lines` on request bo
 either bare or as the ``body`` of a batch-file line. Only one string of a line is replaced; the rest
 stays byte-identical.
 
-Requests that differ before their documents share nothing, so each such group is clustered
-separately, in pieces of `cluster.MAX_CONTEXTS`. Hits are predicted for one endpoint and documents
-of equal size.
+Requests that differ before their documents share nothing, so each group with a common beginning is
+clustered separately, in parts of `cluster.MAX_CONTEXTS`. Hits are predicted for one endpoint and
+documents of equal size.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def plan_lines(
     """Plan request bodies.
 
     Args:
-        lines: one JSON body each, without the line end; empty ones are dropped. Unusable lines are
-            passed on unchanged, at the end.
+        lines: one JSON body each, without the line end; empty lines are dropped. Unusable lines
+            are passed on unchanged, at the end.
         settings: formats, roles, sizes, `annotate` and `relabel`; the other settings are ignored.
         capacity_docs: capacity of the cache assumed for the hits; None for no limit.
 

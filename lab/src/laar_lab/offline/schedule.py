@@ -1,8 +1,8 @@
 """The best order in which to send a batch (ContextPilot, algorithm 5).
 
-Requests whose search paths start alike share a region of the cache. Each such group is sent as a
-whole, the largest first, and within it longer paths first, because they fill what shorter ones
-reuse. It takes O(N log N) time and needs all requests beforehand, so it suits batches only.
+Requests whose search paths start alike share a region of the cache. They are sent as one group;
+the largest group goes first, and within a group longer paths first, because they fill what shorter
+paths reuse. It takes O(N log N) time and needs all requests beforehand, so it suits batches only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Policies of other routers to compare with: a laar plug-in, through entry points.
 
-laar builds one if its settings name it (`routing.policy`, `routing.baselines`), the lab if a run
-names it. Defaults are those published by the authors; each module names its source and date.
+laar builds a policy if its settings name it (`routing.policy`, `routing.baselines`), the lab if a
+run names it. Defaults are those published by the authors; each module names its source and date.
 """
 
 from __future__ import annotations

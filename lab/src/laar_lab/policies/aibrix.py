@@ -28,7 +28,7 @@ class PrefixCache:
     the endpoints are sorted by match, then by running requests, and the first with some match and
     at most `mean + stdevs * sigma` running is chosen, or the least loaded if there is none.
 
-    The load is the scraped one, however old, because that is part of the policy.
+    The load is the scraped value, however old, because that is part of the policy.
 
     Args:
         imbalance: largest difference in running requests between endpoints.

@@ -19,7 +19,8 @@ class Dynamo:
 
     Contexts are the prompts in flight. The documentation does not say whether a block shared by two
     of them counts once, so `shared_weight` weighs the tokens of a context that were cached when
-    its request was sent: 1 counts them for every request, 0 only for the one that computed them.
+    its request was sent: 1 counts them for every request, 0 only for the request that computed
+    them.
 
     Args:
         overlap_weight: weight of a token to prefill relative to one being decoded.

@@ -2,9 +2,9 @@
 
 Built from its documentation and its chart's configuration (llm-d-router 0.10 and 0.11, "Latency
 Predictor" and the plug-ins' readmes; 2026): a filter for endpoints that have nearly all of the
-prompt cached, one for endpoints that have most of it, then `latency-scorer`, whose scores are the
-weights of a random draw. As in the chart, only TTFT is predicted; its settings for streams also
-predict the time per output token, with a weight of 0.2.
+prompt cached, a second filter for endpoints that have most of it, then `latency-scorer`, whose
+scores are the weights of a random draw. As in the chart, only TTFT is predicted; its settings for
+streams also predict the time per output token, with a weight of 0.2.
 
 llm-d predicts with gradient-boosted trees in sidecars. Here laar's engine model predicts, which
 learns from the same answers and, unlike llm-d's, distinguishes the engines.
@@ -31,8 +31,9 @@ class PredictedLatency:
 
     For each of the `thresholds` in turn, it keeps only the endpoints that hold at least that share
     of the prompt, if there are any, unless the best of them is predicted to answer
-    `max_ttft_penalty_ms` later than the best of the others. If some of those kept are idle, only
-    the idle ones are scored. The shortest prediction scores best; equal predictions have no weight.
+    `max_ttft_penalty_ms` later than the best of the others. If some of the kept endpoints are
+    idle, only those are scored. The shortest prediction scores best; equal predictions have no
+    weight.
     """
 
     def __init__(

@@ -27,9 +27,9 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 
 HELD_UP = 32.0
-"""Most requests in flight that a prefill delays. Only those being decoded are delayed; the others
-wait ahead of it. Without this bound, hundreds of prompts that arrive at once are spread by their
-delays instead of by the tokens ahead, and one endpoint gets most of them."""
+"""Maximum number of requests in flight that a prefill delays. Only those being decoded are
+delayed; the others wait ahead of it. Without this bound, hundreds of prompts that arrive together
+are spread by their delays instead of by the tokens ahead, and one endpoint gets most of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

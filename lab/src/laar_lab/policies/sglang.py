@@ -1,8 +1,8 @@
 """Policies of SGLang's gateway and its descendants: the cache-aware switch, `lmetric`, `p2c`.
 
 The gateway is now called SMG (smg 1.13; `docs/concepts/routing/cache-aware.md`, 2026), and vLLM's
-router is a fork of it (vllm-router 0.1.17; `src/policies/cache_aware.rs` at 16917f4, 2026). The
-thresholds are those of all three command lines: 0.3, 64 and 1.5. SMG's documentation advises lower
+router is a fork of it (vllm-router 0.1.17; `src/policies/cache_aware.rs` at 16917f4, 2026). All
+three command lines have the same thresholds: 0.3, 64 and 1.5. SMG's documentation advises lower
 balance thresholds for bursts and mixed workers, and its command line since 1.13 skips overloaded
 workers (8 requests waiting, or .8 of the cache in use). `lmetric` is from SGLang's `src/policies`
 (2026).
@@ -25,15 +25,15 @@ from laar.policies.pickers import least, ranks
 _SESSION_S = 3600.0
 """Seconds for which an idle session is kept."""
 _MAX_SESSIONS = 65_536
-"""Most sessions kept, at some 100 bytes each."""
+"""Maximum number of sessions kept, at some 100 bytes each."""
 
 
 class CacheAware:
     """Prefers the best match if it is long enough, unless load is out of balance.
 
     Load is out of balance if requests in flight differ by more than `balance_abs_threshold` and
-    the most exceed `balance_rel_threshold` times the fewest. Then, or if the best match is at most
-    `cache_threshold` of the prompt, the least loaded is chosen.
+    the largest number exceeds `balance_rel_threshold` times the smallest. Then, or if the best
+    match is at most `cache_threshold` of the prompt, the least loaded is chosen.
 
     Args:
         cache_threshold: share of the prompt.
@@ -73,8 +73,9 @@ class Vetoed:
 
     Args:
         rule: the rule.
-        veto_waiting: scraped number of waiting requests at which an endpoint counts as overloaded.
-        veto_kv_usage: scraped share of the cache in use at which it counts as overloaded.
+        veto_waiting: scraped number of waiting requests at which an endpoint is considered
+            overloaded.
+        veto_kv_usage: scraped share of the cache in use at which it is considered overloaded.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class Row:
 
     Args:
         number: position in the turn's order of sending.
-        session: the session it belongs to; empty for none.
+        session: the session it belongs to; empty if it belongs to none.
         due_s: when it was due, from the start of the turn.
         late_s: how much later it was sent.
         ttft_s: time from when it was due to the first token; None if there was none.

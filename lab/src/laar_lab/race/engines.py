@@ -144,7 +144,7 @@ async def simulated(
 
 
 async def emptied(engines: Engines) -> list[str]:
-    """Wait until the engines are idle and empty their caches; return the engines that can't.
+    """Wait until the engines are idle and empty their caches; return those that can't be emptied.
 
     Raises:
         LaarError: an engine is busy with requests from outside the race.

@@ -20,7 +20,7 @@ _INCHES = (3.0, 0.42)  # width of a panel, height of a row
 
 
 def draw(turns: Sequence[Turn], path: Path, title: str) -> None:
-    """Write the figure of one race, with a panel per metric. Errors are those of `draw_panels`."""
+    """Write the figure of one race, with a panel per metric. Errors are as in `draw_panels`."""
     draw_panels([(METRICS[name], name, turns) for name in SHOWN], path, title)
 
 

@@ -54,7 +54,8 @@ async def answers(
     """Wait until a URL answers 200, to a POST if there is a body.
 
     Raises:
-        LaarError: the process ended, or did not answer in time; the text has the end of the log.
+        LaarError: the process ended, or did not answer in time; the message has the end of the
+            log.
     """
     ends_s = time.monotonic() + _START_S
     async with aiohttp.ClientSession(headers=headers) as session:

@@ -34,7 +34,7 @@ COUNTS = {
     "late_p95_s": "sent late p95 s",
     "cpu_ms": "router's CPU ms a request",
 }
-"""Further numbers of a turn, and their headings."""
+"""Other numbers of a turn, and their headings."""
 
 _MORE_IS_BETTER = {"answers_per_s"}
 
@@ -161,7 +161,7 @@ def report(turns: Sequence[Turn], title: str, remarks: Iterable[str]) -> Report:
     Args:
         turns: all turns.
         title: the traffic and the engines.
-        remarks: further lines for the reader.
+        remarks: more lines for the reader.
     """
     routers = list(dict.fromkeys(turn.router for turn in turns))
     repetitions = max(turn.repetition for turn in turns) + 1

@@ -34,7 +34,7 @@ _PROGRAMS = "--enable-program-scheduling"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A router that accepts requests; `pids` are its processes, none if not started here."""
+    """A router that accepts requests; `pids` are its processes, if it was started here."""
 
     url: str
     pids: tuple[int, ...] = ()

@@ -32,7 +32,7 @@ class Simulated:
         profile: engine profile to imitate.
         count: number of engines.
         time_scale: real seconds per simulated second.
-        fault: fault of the first engine; empty for none.
+        fault: fault of the first engine; empty for no fault.
     """
 
     profile: str
@@ -48,7 +48,7 @@ class Race:
     Args:
         routers: the routers; the others are compared with the first.
         engines: URLs of a user's engines, or engines to simulate.
-        model: model to request from a user's engines; None for the first one that all serve.
+        model: model to request from a user's engines; None for the first that all of them serve.
         headers: headers of each request to the engines, such as their API key.
         traffic: function that makes the traffic for a limit of prompt plus answer tokens.
         seconds: seconds of each turn in which requests are sent, in the fleet's time.

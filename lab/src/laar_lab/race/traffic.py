@@ -31,7 +31,7 @@ class Traffic:
         about: description for the reader.
         arrivals: requests at their times, by seed; None if sessions are held open.
         sessions: sessions of one client, by seed and client.
-        clients: number of sessions open at once.
+        clients: number of concurrent sessions.
     """
 
     about: str
@@ -50,7 +50,7 @@ def generated(
         most_tokens: limit of prompt plus answer.
         seconds: length of the traffic.
         rate_per_s: chat requests per second.
-        clients: agent sessions at once.
+        clients: number of concurrent agent sessions.
     """
     if kind == "chats":
         shape = _shorter(GORGO_CHATS, most_tokens)
@@ -106,7 +106,7 @@ def recorded(
         path: the file; its first line decides its kind.
         seconds: length of the traffic.
         speed: divisor of times and pauses.
-        clients: recorded sessions open at once.
+        clients: number of concurrent recorded sessions.
         block_tokens: prompt tokens for each of `hash_ids`.
 
     Raises:

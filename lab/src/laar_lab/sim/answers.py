@@ -73,7 +73,7 @@ class AccuracySurface(BaseModel):
         """Read a fleet file; without a path, the packaged one.
 
         Raises:
-            SettingError: the file can't be read or is invalid; the text says why.
+            SettingError: the file can't be read or is invalid; the message says why.
         """
         try:
             if path is None:
@@ -91,9 +91,9 @@ class AccuracySurface(BaseModel):
             raise SettingError(f"{path or 'laar-fleet.yaml'}: {fault}") from fault
 
     def accuracy(self, model: str, language: str, length_tokens: int) -> float:
-        """Return P(correct) of a cell, at the next tabulated length, or the longest one.
+        """Return P(correct) of a cell, at the next tabulated length, or the longest.
 
-        A language that the fleet file lacks counts as the first one.
+        A language that the fleet file lacks is treated as the first one.
         """
         at = min(bisect_left(self.lengths_tokens, length_tokens), len(self.lengths_tokens) - 1)
         by_language = self.models[model].accuracy

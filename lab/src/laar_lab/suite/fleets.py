@@ -124,7 +124,7 @@ class WrongSpeeds:
     """Measured speeds that are wrong by a factor for each model.
 
     Args:
-        known: assessor with the right speeds.
+        known: assessor with the correct speeds.
         factors: factors by model.
     """
 

@@ -128,10 +128,10 @@ def run_screened(
 
     With an earlier run's numbers, all policies run on the first seed. A baseline whose judged
     metrics are then the same as in the earlier run, on all workloads, runs only on seeds that the
-    earlier run lacks. To the stored digits the result is that of a complete run, on the assumption
-    of `laar lab results --check` that the first seed represents the others. A baseline that differs
-    on one workload depends on what has changed, so it runs on all seeds of all workloads, as the
-    first policy always does.
+    earlier run lacks. To the stored digits the result is the same as a complete run's, on the
+    assumption of `laar lab results --check` that the first seed represents the others. A baseline
+    that differs on one workload depends on what has changed, so it runs on all seeds of all
+    workloads, as the first policy always does.
 
     Args:
         cases: workloads.
@@ -182,7 +182,7 @@ def _run_on(seeds: Sequence[int], cases: Sequence[Case], results: Results, label
 
 
 def _unchanged(first: Results, baselines: Sequence[str], earlier: StoredNumbers) -> Results:
-    """Return the earlier results of baselines whose first seeds give the same numbers as then."""
+    """Return the earlier results of baselines whose first seeds reproduce the earlier numbers."""
     held = {
         case: by_policy(metrics)
         for case, metrics in earlier.items()

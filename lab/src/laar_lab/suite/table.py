@@ -333,7 +333,7 @@ SUITE: tuple[Case, ...] = (
 
 
 def cases(data: Path | None = None) -> tuple[Case, ...]:
-    """Return all workloads; with `data`, a directory, also those of real traffic.
+    """Return all workloads; with `data`, a directory, also the real traffic's.
 
     Raises:
         SettingError: a file of real traffic is missing.

@@ -40,13 +40,13 @@ MARGINS = {
     "e2e_mean_s": 0.03,
     "e2e_p95_s": 0.03,
 }
-"""The judged metrics, and by what share each may exceed the best baseline's."""
+"""The judged metrics, and the share by which each may exceed the best baseline's."""
 
 FAR = 0.15
-"""A baseline this far behind another in every metric is not run on further seeds."""
+"""A baseline this far behind another in every metric is not run on more seeds."""
 
 Runs = Mapping[str, Sequence[Numbers]]
-"""Numbers by policy, one per seed; a baseline that was dropped early has only the first ones."""
+"""Numbers by policy, one per seed; a baseline that was dropped early has fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

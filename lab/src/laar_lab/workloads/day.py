@@ -106,7 +106,7 @@ class Visit:
     Args:
         at_s: when it begins.
         kind: one of `KINDS`.
-        session: name of the session; empty for none.
+        session: name of the session; empty if there is none.
         turns: its requests.
     """
 

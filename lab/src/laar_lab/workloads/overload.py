@@ -35,8 +35,8 @@ QUADRATIC_TOKENS = 60_000.0
 """Llama 3 8B: parameters / (layers * hidden)."""
 
 PROBE_POLICY = "laar-paper"
-"""Policy for measuring the fleet's capacity with all prompts sent at once; it spreads their tokens
-evenly."""
+"""Policy for measuring the fleet's capacity with all prompts sent together; it spreads their
+tokens evenly."""
 
 _NONE_IS_LONG = 1 << 30
 QUEUES: Mapping[str, FlowSettings | None] = {
@@ -116,7 +116,7 @@ def overload(carried_per_s: float, seconds: float, seed: int) -> list[Ask]:
 
 
 def asks(rate: float, count: int, seed: int) -> list[Ask]:
-    """Return `count` requests at a rate in requests/s; an infinite rate sends all at once.
+    """Return `count` requests at a rate in requests/s; an infinite rate sends all together.
 
     Loads with the same seed and different rates have the same requests.
     """

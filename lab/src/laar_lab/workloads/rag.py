@@ -175,7 +175,7 @@ def replay(
         order: a different way to order a request's documents, instead of `reorder`.
         own_orders: number of the best endpoints for which an order of their own is also tried, made
             by an index of the orders sent there; in addition to `reorder`.
-        index_docs: capacity of the index, if different from that of all caches.
+        index_docs: capacity of the index, if not the capacity of all caches.
         forget_evicted: whether the index forgets orders that a cache has evicted.
     """
     whole = endpoints * capacity_docs if capacity_docs else 10**9

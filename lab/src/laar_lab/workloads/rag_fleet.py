@@ -55,7 +55,7 @@ class RagClient:
         load: document ids of each request.
         hooked: whether the hook orders them.
         output_tokens: tokens of each answer.
-        objective_s: TTFT objective of each request; None for none.
+        objective_s: TTFT objective of each request; None: no objective.
     """
 
     def __init__(

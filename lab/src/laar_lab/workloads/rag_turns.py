@@ -4,8 +4,8 @@ A body's prompt is hashed block by block as text, so that the simulated engine s
 by the hook (an order, a note that replaces a document). Four bytes count as a token.
 
 Conversations: the documents of a turn belong to the conversation's topic, whose popularity falls
-with its rank, and a share of them occurred in earlier turns (MT-RAG: 40 %). Memories: those of the
-user that best fit the question; most questions of a user fit the same ones.
+with its rank, and a share of them occurred in earlier turns (MT-RAG: 40 %). Memories: the user's
+memories that best fit the question; most questions of a user fit the same ones.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def memories(
 
 
 def document(doc: int, tokens: int) -> str:
-    """Return a text that shares no prefix with that of any other document."""
+    """Return a text that shares no prefix with any other document's text."""
     rng = random.Random(doc)
     parts = [f"Every {rng.choice(_WORDS)} of kind {doc} is described here."]
     size = len(parts[0])

@@ -67,7 +67,7 @@ class Questions:
     Args:
         requests_per_s: rate of the Poisson arrivals.
         header_tokens: tokens common to all.
-        texts: number of shared texts; 0 for none.
+        texts: number of shared texts; may be 0.
         skew: skew of their popularity.
         text_log: length of the shared texts.
         max_text_tokens: limit of that length.
@@ -108,7 +108,7 @@ def questions(shape: Questions, rng: random.Random, duration_s: float) -> Iterat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShape:
-    """Jobs that each send many questions about a new document at once, over a background stream.
+    """Jobs that each send many questions about a document together, over a background stream.
 
     Args:
         every_s: mean time between two jobs.
@@ -208,7 +208,7 @@ def in_bursts(
     time_share: float = 0.25,
     load_share: float = 0.75,
 ) -> Iterator[Arrival]:
-    """Yield the same requests with `load_share` of each period's in its first `time_share`."""
+    """Yield the requests, with `load_share` of each period's moved into its first `time_share`."""
     busy_s, cut_s = period_s * time_share, period_s * load_share
     for arrival in arrivals:
         periods, within_s = divmod(arrival.at_s, period_s)

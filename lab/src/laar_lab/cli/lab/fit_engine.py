@@ -28,11 +28,13 @@ def fit_engine(
         ),
     ] = 2048,
     repeat: Annotated[
-        int, typer.Option(min=1, help="Measurements of each point; the fastest counts.")
+        int, typer.Option(min=1, help="Measurements per point; the fastest is used.")
     ] = 8,
     tolerance: Annotated[
         float,
-        typer.Option(min=0.01, help="Largest relative error at which the model counts as fitting."),
+        typer.Option(
+            min=0.01, help="Largest relative error at which the model is considered to fit."
+        ),
     ] = 0.25,
     key_env: Annotated[
         str | None, typer.Option(help="Environment variable that holds the API key.")
@@ -43,7 +45,7 @@ def fit_engine(
     json: Json = None,
     plot: Plot = None,
 ) -> None:
-    """Fit the lab's engine model to a running engine. Exits 0 if the model fits, 3 if not.
+    """Fit the lab's engine model to a running engine. Exit status: 0 if the model fits, else 3.
 
     The engine should serve no other requests meanwhile. A fleet file names the profile by its path.
     """

@@ -26,7 +26,7 @@ Data = Annotated[
 Backend = Annotated[
     str, typer.Option(help="Backend that executes the runs: loky (this machine), dask or ray.")
 ]
-Jobs = Annotated[int, typer.Option(help="Runs in progress at once; -1 for one per core.")]
+Jobs = Annotated[int, typer.Option(help="Number of concurrent runs; -1 for one per core.")]
 Keep = Annotated[
     Path | None,
     typer.Option(

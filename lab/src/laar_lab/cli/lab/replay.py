@@ -53,7 +53,7 @@ def replay(
         ),
     ] = False,
     sessions: Annotated[
-        int | None, typer.Option(min=1, help="Sessions in progress at once. Default: all.")
+        int | None, typer.Option(min=1, help="Number of concurrent sessions. Default: all.")
     ] = None,
     ramp: Annotated[
         float, typer.Option(min=0, help="Seconds over which the sessions start.")
@@ -69,7 +69,7 @@ def replay(
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Requests to send at most. Default: all.")
+        int | None, typer.Option(min=1, help="Maximum number of requests to send. Default: all.")
     ] = None,
     time_scale: TimeScale = 1.0,
     speed: Annotated[
@@ -77,7 +77,7 @@ def replay(
     ] = 1.0,
     block_tokens: BlockTokens = 512,
     max_in_flight: Annotated[
-        int, typer.Option(min=1, help="Requests in flight at most (open loop).")
+        int, typer.Option(min=1, help="Maximum number of requests in flight (open loop).")
     ] = 64,
     seed: Annotated[
         int,

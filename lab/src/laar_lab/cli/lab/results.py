@@ -37,7 +37,7 @@ def results(
         bool,
         typer.Option(
             "--check",
-            help="Run the first seed of stored runs again, and exit with 3 if a number differs."
+            help="Run the first seed of stored runs again; exit with status 3 if a number differs."
             " Runs of unchanged code are skipped.",
         ),
     ] = False,
@@ -46,7 +46,7 @@ def results(
         typer.Option(
             "--stale",
             help="Run nothing: list the stored runs that are not known to hold for the current "
-            "code, with the pages that quote them, and exit with 3 if there are any.",
+            "code, with the pages that quote them; exit with status 3 if there are any.",
         ),
     ] = False,
     reuse: Annotated[
@@ -109,7 +109,7 @@ def results(
         with (
             TemporaryDirectory() as scratch,
             placed(backend, jobs),
-            # `just_made` needs the first seed once more, which is most of such a run
+            # `just_made` needs the first seed once more, which is most of the work
             kept_in(keep or (Path(scratch) if scope.earlier else None), (taken,)),
         ):
             report = experiment.run(scope)

@@ -77,7 +77,7 @@ def run(
     jobs: Jobs = -1,
     keep: Keep = None,
 ) -> None:
-    """Run an experiment. Exits 0 if its claims are shown, 3 if not, 4 without a verdict."""
+    """Run an experiment. Exit status: 0 if its claims are shown, 3 if not, 4 without a verdict."""
     from laar_lab.experiment import spoken_time
     from laar_lab.experiments import find_experiment
     from laar_lab.figure import draw

@@ -13,7 +13,7 @@ FILLER = "This endpoint is simulated: it answers look-ups, and fills the rest wi
 """The answer to any prompt but a look-up, repeated up to the request's limit."""
 
 FILLER_TOKENS = 48
-"""Length of such an answer if the request sets no limit."""
+"""Length of this answer if the request sets no limit."""
 
 MISTAKE = "There is no such key in the data."
 """The answer under the fault `wrong`."""

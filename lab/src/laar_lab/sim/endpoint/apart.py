@@ -1,8 +1,8 @@
 """llm-d's sidecar in front of an endpoint that decodes prompts prefilled elsewhere.
 
-The request goes to the endpoint named in `x-prefiller-host-port`, for a single token; then the KV
-is transferred, and the engine here decodes without prefilling. If that endpoint fails, the prompt
-is prefilled here as usual; if it refuses the request, the client gets the refusal.
+The request, limited to a single token, goes to the endpoint named in `x-prefiller-host-port`; then
+the KV is transferred, and the engine here decodes without prefilling. If that endpoint fails, the
+prompt is prefilled here as usual; if it refuses the request, the client gets the refusal.
 """
 
 from __future__ import annotations

@@ -373,7 +373,7 @@ class EndpointApp:
 
 
 def _while_draining(prompt: Prompt, reply: Reply, *, stream: bool) -> Response:
-    """Return a draining vLLM's answer to a new request; one of its three forms is an error."""
+    """Return a draining vLLM's answer to a new request; raise it if it is an error."""
     if prompt.given_ids is None:
         raise ApiError(500, _AFTER_SHUTDOWN)
     if stream:
@@ -408,7 +408,7 @@ def _json(value: object) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    return Response()  # the client left while sending its body; nobody receives this
+    return Response()  # the client disconnected while sending its body; nobody receives this
 
 
 async def _envelope(request: Request, error: Exception) -> Response:

@@ -26,7 +26,7 @@ TICK_S = 0.002
 """Shortest sleep in real seconds; shorter ones cost a wake-up per token of a fast run."""
 
 MAX_BURST = 64
-"""Most iterations to run without yielding to other tasks when behind."""
+"""Maximum number of iterations to run without yielding to other tasks when behind."""
 
 MAX_LAG_S = 0.25
 """Real seconds by which the timeline may fall behind; further lag, as after a stall, is dropped."""
@@ -54,7 +54,7 @@ class Flight:
 
     Times are real (monotonic) seconds on the engine's timeline, unaffected by late wake-ups:
     `submitted_s` when it reached the engine, `started_s` and `first_s` when the iteration of its
-    first token began and ended, `updated_s` when that of its newest token ended.
+    first token began and ended, `updated_s` when the iteration of its newest token ended.
     """
 
     __slots__ = (

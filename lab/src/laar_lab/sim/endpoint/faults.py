@@ -13,13 +13,13 @@ the latter two only if the endpoint was started to accept them.
 | full | | vLLM's answer with a full queue: 503, or status 200 and an SSE error in a stream |
 | error | status in the error (500) | status 200 and an error as body or a stream's first event |
 | late-error | tokens (3) | a stream's error event after that many tokens |
-| html | | status 200 and a page of HTML, at once |
-| empty | | a well-formed answer of one token without text, at once |
-| foreign-model | | a well-formed answer of another model, at once |
+| html | | status 200 and an HTML page, immediately |
+| empty | | a well-formed answer of one token without text, immediately |
+| foreign-model | | a well-formed answer from another model, immediately |
 | wrong | | an ordinary answer with a different text |
 | slow | factor (3) | the answer takes that many times longer; as a start option, the engine |
-| hang | | a stream gets only its head, another request nothing |
-| mute | | nothing, not even a stream's head |
+| hang | | a stream gets only its headers, another request nothing |
+| mute | | nothing, not even a stream's headers |
 | stall | tokens (3) | nothing after that many tokens, or after the first half of a whole body |
 | refuse | | the connection is reset before a byte of the answer |
 | reset | tokens (3) | the connection is reset after that many tokens |
@@ -32,7 +32,7 @@ the latter two only if the endpoint was started to accept them.
 | metrics-idle | | the page reports no running and no waiting requests |
 | metrics-nan | | every value of the page is NaN |
 | metrics-huge | MiB (8) | a page of that size |
-| metrics-type | | a page of HTML |
+| metrics-type | | an HTML page |
 | metrics-slow | seconds (5) | the page is delayed by that much |
 | metrics-status | status (500) | the page fails |
 
@@ -140,7 +140,7 @@ def parse_fault(text: str) -> Fault:
     """Parse ``kind[:value][@condition[,condition]]``.
 
     Raises:
-        SettingError: the text is invalid; names the wrong part and the allowed values.
+        SettingError: the text is invalid; the message names the wrong part and the allowed values.
     """
     head, _, conditions = text.strip().partition("@")
     name, _, value_text = head.partition(":")

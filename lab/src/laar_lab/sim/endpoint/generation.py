@@ -1,7 +1,7 @@
 """A generation request on an endpoint: into the engine, out as a body or a stream.
 
-vLLM's answers are imitated closely enough to trip up a relay: a stream's head is sent before the
-engine has seen the request, so a later error comes as an SSE event with status 200.
+vLLM's answers are imitated closely enough to trip up a relay: a stream's headers are sent before
+the engine has seen the request, so a later error comes as an SSE event with status 200.
 """
 
 from __future__ import annotations
@@ -73,24 +73,24 @@ class Refusal(Response):
 
 
 class Silence(Response):
-    """A hung engine: at most a stream's head, then nothing until the client gives up.
+    """A hung engine: at most a stream's headers, then nothing until the client gives up.
 
     Args:
-        head: whether to send the head.
+        head: whether to send the headers.
     """
 
     def __init__(self, *, head: bool) -> None:
         self._has_head = head
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the head if any, and wait for the client to leave."""
+        """Send the headers if requested, and wait for the client to disconnect."""
         if self._has_head:
             await _send_head(send, 200, _SSE)
         await until_disconnect(receive)
 
 
 class Generation(Response):
-    """Runs a job and sends its output; a client that leaves aborts the job.
+    """Runs a job and sends its output; a client that disconnects aborts the job.
 
     Args:
         driver: driver of the endpoint's engine.
@@ -98,7 +98,7 @@ class Generation(Response):
         job: the job for the engine.
         answer: the text of its output.
         reply: format of the output.
-        stream: whether to send it in pieces or in one body.
+        stream: whether to send it in chunks or in one body.
         fault: slowness, or a fault after some tokens; other faults are handled elsewhere.
         load_format: value of the request's ``endpoint-load-metrics-format``.
         reset: resets the connection of a scope.
@@ -140,7 +140,7 @@ class Generation(Response):
                 self._drag = fault.value - 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the job until it is finished or the client leaves."""
+        """Run the job until it is finished or the client disconnects."""
         try:
             flight = self._driver.submit(self._job)
         except RequestError as refused:
@@ -215,7 +215,7 @@ class Generation(Response):
         await _send_json(send, 200, body, *load)
 
     async def _next(self, flight: Flight, seen: int) -> tuple[int, str | None]:
-        """Wait for more tokens; return their number, and the finish reason if they end."""
+        """Wait for more tokens; return the total so far, and the finish reason at the end."""
         await flight.more(seen)
         made, at_s, finished = flight.tokens, flight.updated_s, flight.finished
         if self._drag and flight.lost is None:

@@ -166,7 +166,7 @@ class KvEventPublisher:
         while True:
             frames = await router.recv_multipart()
             if len(frames) != 3 or len(frames[2]) != 8:
-                continue  # not the protocol, so there is no client to answer
+                continue  # not a replay request, so there is no client to answer
             client, _, start = frames
             for seq, payload in list(self._kept):
                 if seq >= start:  # big-endian: bytes sort like numbers

@@ -149,7 +149,7 @@ class ServingMetrics:
         self._observe("request_prefill_time_seconds", prefill_s)
 
     def next_tokens(self, count: int, each_s: float) -> None:
-        """Count further tokens and the time between them."""
+        """Count more tokens and the time between them."""
         self._counts["generation_tokens"] += count
         self._histograms["inter_token_latency_seconds"].observe(each_s, count)
 
@@ -164,7 +164,7 @@ class ServingMetrics:
         queued_s: float,
         decode_s: float,
     ) -> None:
-        """Count a completed request. Aborted ones are not counted, as in vLLM."""
+        """Count a completed request. Aborted requests are not counted, as in vLLM."""
         self._by_label["request_success"][reason] += 1
         self._observe("e2e_request_latency_seconds", total_s)
         self._observe("request_inference_time_seconds", total_s - queued_s)

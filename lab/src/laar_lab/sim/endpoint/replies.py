@@ -157,7 +157,7 @@ class CompletionReply(_OpenAiReply):
     whole_object = "text_completion"
 
     def opening(self, usage: Usage) -> bytes:
-        """Return nothing, as such streams have no opening."""
+        """Return nothing, as these streams have no opening."""
         return b""
 
     def piece(self, text: str, finish: str | None, usage: Usage) -> bytes:

@@ -2,7 +2,7 @@
 
 uvicorn serves HTTP. At the socket level a crash is real: all connections are reset and the port is
 closed for a while, then a new server without any state listens on the same port. A shutdown follows
-vLLM: by default streams are ended with an error event at once; with a timeout they may finish,
+vLLM: by default streams are immediately ended with an error event; with a timeout they may finish,
 while health stays green and new requests get odd answers (see `app`).
 """
 
@@ -66,7 +66,7 @@ class _Server(uvicorn.Server):
                     await self._ending.wait()
 
     def end(self, *, force: bool = False) -> None:
-        """Stop listening at once; `serve` returns once answers are sent, or soon if forced."""
+        """Stop listening immediately; `serve` returns once answers are sent, or soon if forced."""
         for listener in self.servers:
             listener.close()
         self.force_exit = force
@@ -138,7 +138,7 @@ class SimulatedEndpoint:
         await self._main
 
     async def stop(self) -> None:
-        """Shut down and wait for the end."""
+        """Shut down, and wait until the server has stopped."""
         self.shut_down()
         await self.wait()
 

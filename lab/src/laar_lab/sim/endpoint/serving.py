@@ -33,7 +33,7 @@ class Serving:
         block_size: tokens per KV block of that engine.
         num_blocks: KV blocks of that engine.
         answerer: answers as the simulated model; None for a fixed text.
-        publisher: publishes KV events; None for none.
+        publisher: publishes KV events; None publishes none.
     """
 
     def __init__(

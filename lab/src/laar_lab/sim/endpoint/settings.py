@@ -37,7 +37,7 @@ class EndpointSettings:
 
     Args:
         model: name of the model, and its ``root`` in ``/v1/models``.
-        served_names: names that clients may request; answers have the first. Empty for the model's.
+        served_names: names that clients may request; answers have the first. Empty: only `model`.
         host: address to listen on.
         port: port to listen on; 0 for a free one.
         profile: hardware and model to imitate, by name (`laar_lab.sim.engine.profile_names`) or by
@@ -47,13 +47,13 @@ class EndpointSettings:
         fleet: path of a fleet file; None for the packaged one.
         template: name of the chat template (`laar_lab.sim.endpoint.templates`).
         time_scale: real seconds per engine second; 0.05 runs twenty times faster than the imitated
-            hardware. Durations on the metrics page are real ones.
+            hardware. Durations on the metrics page are in real seconds.
         round_trip_s: real seconds by which every answer is delayed, including metrics and health,
             to simulate distance.
         max_model_len: limit of prompt plus answer, in tokens.
         scheduler: name of the engine's scheduler; None for the profile's. Only "priority" respects
             `X-Vllm-Priority` and the body's `priority`, as in vLLM.
-        max_waiting: waiting requests in the engine above which further ones get 503; None for the
+        max_waiting: waiting requests in the engine above which new requests get 503; None for the
             engine's default, far above what a client would wait for.
         num_blocks: KV blocks; None for as many as fit in the profile's memory.
         prefix_caching: whether to cache the prompts of earlier requests, as vLLM does by default.
@@ -95,7 +95,7 @@ class EndpointSettings:
         """Validate the settings.
 
         Raises:
-            SettingError: a setting is invalid; the text names it.
+            SettingError: a setting is invalid; the message names it.
         """
         if not all(self.names):
             raise SettingError("model, served_names: a name is empty")

@@ -1,6 +1,6 @@
 """Answers that an endpoint stores, as vLLM does with its response store enabled.
 
-In contrast to vLLM, an answer counts as stored as soon as its request is accepted.
+In contrast to vLLM, an answer is considered stored as soon as its request is accepted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Render a chat into the engine's prompt: a plain template, and those of four models.
+"""Render a chat into the engine's prompt: a plain template, and four models' templates.
 
 Written from descriptions published by their makers (Qwen3 and Mistral's common library, both
 Apache-2.0; OpenAI's harmony guide, Apache-2.0; Meta's prompt format page): the order of the parts

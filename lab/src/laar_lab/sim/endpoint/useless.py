@@ -1,6 +1,6 @@
 """Useless answers with status 200, for the faults `html`, `empty` and `foreign-model`.
 
-They come at once: an engine that computes nothing is faster than any other.
+They are sent immediately: an engine that computes nothing is faster than any other.
 """
 
 from __future__ import annotations

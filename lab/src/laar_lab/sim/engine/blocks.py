@@ -6,8 +6,8 @@ findable as soon as the iteration that fills it is scheduled.
 
 There are two simplifications. Blocks without a hash are a count, not objects, so they are reused
 before anything cached is evicted. If two sequences compute the same block at the same time, the
-second copy's memory is released at once, where vLLM keeps both until they are freed.
-At most `num_blocks` hashes are known at any time.
+second copy's memory is released immediately, where vLLM keeps both until they are freed. At most
+`num_blocks` hashes are known at any time.
 """
 
 from __future__ import annotations

@@ -136,12 +136,12 @@ class LinearCost:
 
     @property
     def stages(self) -> int:
-        """One; measured constants already include the effect of parallelism."""
+        """Always 1; measured constants already include the effect of parallelism."""
         return 1
 
     @property
     def kv_parallel(self) -> int:
-        """One."""
+        """Always 1."""
         return 1
 
     def kv_groups(self, context: int) -> int:

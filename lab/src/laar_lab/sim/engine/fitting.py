@@ -43,7 +43,7 @@ class Facts:
         model: the name of its model.
         block_size: tokens per KV block.
         num_blocks: number of KV blocks.
-        max_num_batched_tokens: most tokens per iteration.
+        max_num_batched_tokens: maximum number of tokens per iteration.
         others: requests in progress before the measurement.
     """
 

@@ -63,7 +63,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class KvEvent:
-    """A change to the prefix cache; `parent` is the block before the first one stored."""
+    """A change to the prefix cache; `parent` is the block before the first stored one."""
 
     kind: Literal["stored", "removed", "cleared"]
     hashes: tuple[int, ...] = ()

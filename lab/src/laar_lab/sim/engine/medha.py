@@ -10,7 +10,7 @@ A decode waits for a pass through all pipeline stages, so the pass must fit the 
 the stages work on consecutive chunks.
 
 Admission follows the order strictly: if the most urgent waiting prompt finds no slot or blocks, the
-prompts behind it must wait; otherwise a long one would starve under a stream of short ones. The
+prompts behind it must wait; otherwise a stream of short prompts would starve a long one. The
 cached part of a waiting prompt counts for its chunk but not for its place in the order: looking up
 every prompt's blocks in each iteration would cost more than the iteration.
 """
@@ -31,7 +31,7 @@ from laar_lab.sim.engine.sequence import Seq
 from laar_lab.sim.engine.settings import EngineSettings
 
 MAX_CANDIDATES = 8
-"""Most prefills offered to one iteration, of which one is long; 20 ms has room for a few."""
+"""Maximum number of prefills offered to one iteration, only one of them long; 20 ms fits a few."""
 
 _Ranked = tuple[float, int, bool, Seq]
 """Rank (lowest first), number, whether it waits for admission, and the sequence itself."""
@@ -123,7 +123,7 @@ class Slack(Fcfs):
         return (seq.number,) if self._moves else (self._line(seq).offset_s, seq.number)
 
     def objective_s(self, seq: Seq) -> float:
-        """Return the job's TTFT objective, by default that of the settings."""
+        """Return the job's TTFT objective, by default the one from the settings."""
         given = seq.job.ttft_objective_s
         if given is not None:
             return given
@@ -148,7 +148,7 @@ class Slack(Fcfs):
         plan = [
             (seq, chunk)
             for seq, chunk in zip(chosen, chunks, strict=True)
-            # Each would fit alone; one that does not fit together with those before it waits.
+            # Each would fit alone; if it does not fit together with those before it, it waits.
             if chunk and (seq in desk.prefilling or desk.admit(seq))
         ]
         for seq, _ in plan:
@@ -205,7 +205,7 @@ class Slack(Fcfs):
 
     def _prefill(self, seq: Seq, context: int, now: float, *, is_long: bool) -> Prefill:
         rho = 0.0
-        if is_long:  # unused for a short one
+        if is_long:  # unused for a short prompt
             total_s = self._times.total_s(seq.target)
             left_s = self._times.remaining_s(seq.target, context)
             rho = relative_slack(seq.job.arrival_s, self.objective_s(seq), total_s, left_s, now)

@@ -1,12 +1,12 @@
 """An engine unlike vLLM: requests run concurrently, and slow each other down.
 
 This is the model of llm-d-inference-sim (commit eec055a, August 2026). Up to `max_num_seqs`
-requests run at once, prefills included; a prefill takes a fixed time plus a time per uncached
+requests run concurrently, prefills included; a prefill takes a fixed time plus a time per uncached
 token, then each token of the answer takes the same time, and all times are multiplied by
 
     1 + (load_factor - 1) * (n - 1) / (max_num_seqs - 1)
 
-with n requests running. Further requests wait, first come, first served. There are no iterations,
+with n requests running. Other requests wait, first come, first served. There are no iterations,
 no chunks and no batch limit, so a picker that has learned the shape of vLLM's iterations can't use
 it here: it is a test of a cost whose model is wrong.
 
@@ -191,7 +191,7 @@ class ParallelEngine:
             del self._running[run.job.id]
 
     def _needs(self, job: Job) -> tuple[int, int, int]:
-        """Return a job's number of blocks, those found, and those it takes from the pool."""
+        """Return the numbers of a job's blocks: total, found cached, and taken from the pool."""
         size = self._settings.block_size
         # The last token is always computed: its output is the answer's first token.
         found, idle = self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)

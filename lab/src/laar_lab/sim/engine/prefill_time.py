@@ -99,7 +99,7 @@ class PrefillTable:
         return cls(np.maximum.accumulate(np.array(totals)))
 
     def total_s(self, tokens: float) -> float:
-        """Return the seconds of a prefill of `tokens` from an empty cache; 0 for none."""
+        """Return the seconds of a prefill of `tokens` from an empty cache; 0 for 0 tokens."""
         if tokens <= 0:
             return 0.0
         position = tokens / DELTA_TOKENS

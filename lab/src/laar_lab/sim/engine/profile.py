@@ -94,7 +94,8 @@ def load_profile(name: str, data: Path = DATA) -> EngineProfile:
     """Return the engine with that name, or the one in a file if the name ends in ``.yaml``.
 
     Raises:
-        SettingError: there is no such entry, or it is invalid; names file and constant.
+        SettingError: there is no such entry, or it is invalid; the message names file and
+            constant.
     """
     file = data / "engine-profiles.yaml"
     if name.endswith(".yaml"):

@@ -14,7 +14,8 @@ Parallelism. Tensor: everything is divided by p_tp, with two all-reduces per lay
 stage has 1/p of the layers, and an iteration pays a hop between stages; the engine decides how
 chunks overlap. KV: with g groups each has 1/g of a context's pairs and KV reads, plus a merge per
 layer; groups join as the context grows, one per `KV_GROUP_TOKENS`. Mixture of experts: dense
-weights are read, and those of experts chosen by at least one token of the batch, routed evenly.
+weights are read, and the weights of experts chosen by at least one token of the batch, routed
+evenly.
 
 It does not model tile and wave quantisation, network contention, several micro-batches of decodes
 in a pipeline, or layers without attention beyond excluding them from the attention part.

@@ -134,7 +134,7 @@ class PrefillFirst(Fcfs):
 class NonPreemptive(Fcfs):
     """Whole prompts only: nothing runs during a long prefill.
 
-    Prompts share an iteration up to the token budget; a longer one gets a separate iteration.
+    Prompts share an iteration up to the token budget; a longer prompt gets a separate iteration.
     """
 
     def plan(self, now: float, desk: Desk) -> Plan:

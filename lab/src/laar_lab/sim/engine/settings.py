@@ -26,7 +26,7 @@ class SlackSettings:
             it leaves nothing.
         multi_prefill: allow several prefills in one iteration; off is the paper's plain LARS.
         long_tokens: prompts above this are long; the paper's short ones end at 8K.
-        objective_base_s: constant part of the TTFT objective of a job without one.
+        objective_base_s: constant part of the TTFT objective of a job that sets none.
         objective_factor: part proportional to the job's prefill time on an idle engine.
     """
 
@@ -49,8 +49,8 @@ class EngineSettings:
     Args:
         num_blocks: number of KV blocks, which is the size of the memory.
         block_size: tokens per block.
-        max_num_seqs: most concurrent sequences (vLLM's default on a large device).
-        max_num_batched_tokens: most tokens per iteration; the static chunk size.
+        max_num_seqs: maximum number of concurrent sequences (vLLM's default on a large device).
+        max_num_batched_tokens: maximum number of tokens per iteration; the static chunk size.
         max_num_queued: waiting jobs above which `submit` rejects; far above the queues of any
             experiment.
         scheduler: a name in `SCHEDULERS`: `fcfs` (vLLM), `priority` (vLLM's priority policy),

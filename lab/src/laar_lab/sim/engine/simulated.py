@@ -8,7 +8,7 @@ early would make the decodes behind it wait for a whole stage. Decoding sequence
 at a time; a prefill may have a chunk in every stage (stream pipeline) or in one.
 
 The effects of an iteration on sequences are applied when the next step begins, so readings in
-between are those of its start, as a scrape of a real engine sees them.
+between show the state at its start, as a scrape of a real engine does.
 
 Recomputation follows vLLM: a preempted sequence loses its blocks, returns to its place in the queue
 and prefills its prompt and the tokens generated before.

@@ -35,7 +35,7 @@ class Figure:
         published: the paper's value.
         ours: the model's value.
         kind: `about` allows `TOLERANCE`, `at least` is a bound.
-        note: a remark needed for the comparison; empty for none.
+        note: a remark needed for the comparison; empty if none is needed.
     """
 
     name: str

@@ -24,7 +24,7 @@ class Channel:
         clock: clock of the run.
         directors: one for each picker.
         delay_s: seconds from sending a batch until the others receive it.
-        flows: flow control of each picker; empty without.
+        flows: flow control of each picker; empty if there is none.
 
     Attributes:
         bytes: total size of all batches.

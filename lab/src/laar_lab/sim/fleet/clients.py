@@ -27,10 +27,10 @@ from laar_lab.sim.fleet.fleet import VirtualFleet
 from laar_lab.sim.fleet.prompts import Arrival, Prompt, request_of
 
 MAX_IN_FLIGHT = 64
-"""The cap of GORGO's client."""
+"""Maximum number of requests in flight of GORGO's client."""
 
 MAX_ATTEMPTS = 10
-"""LAAR's R."""
+"""Maximum number of attempts per question; R in the LAAR paper."""
 
 Send = Callable[[Request, Arrival, Callable[[Exchange], None]], object]
 """Sends a session's request in place of the fleet; calls its last argument at the end."""
@@ -163,7 +163,7 @@ def converse(
         _sent(fleet, send, request_of(next(numbers), arrival), arrival, ended)
 
     def begin(conversation: Conversation, index: int) -> None:
-        if index < len(conversation.turns):  # the clock runs a past call at once
+        if index < len(conversation.turns):  # the clock runs a past call immediately
             fleet.clock.at(conversation.due_s[index], turn, conversation, index)
 
     for conversation in conversations:
@@ -203,8 +203,8 @@ def hold_sessions(
 
     Args:
         fleet: a fresh fleet.
-        sessions: name and turns of each session, in the order in which they begin; a new one begins
-            when another has ended.
+        sessions: name and turns of each session, in the order in which they begin; a new session
+            begins when another has ended.
         on_end: called with each request at its end; failed ones have a status other than 200.
         at_once: number of concurrent sessions.
         ramp_s: time over which the first `at_once` sessions begin, evenly spaced.
@@ -286,7 +286,7 @@ class Answered:
 
     @property
     def ttca_s(self) -> float:
-        """Time to correct answer; a lower bound without one."""
+        """Time to correct answer; a lower bound if there was none."""
         return sum(self.latencies_s)
 
 

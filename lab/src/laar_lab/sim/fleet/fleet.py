@@ -206,9 +206,9 @@ class VirtualFleet:
         self.flows[number].ask(request, prompt, decided, on_refused)
 
     def cancel(self, exchange: Exchange) -> None:
-        """Cancel a request of a client that leaves: the engine drops it, and its reservation ends.
+        """Cancel a disconnected client's request: the engine drops it, its reservation ends.
 
-        The engine and the picker learn of it at once; a network would take half a round trip.
+        The engine and the picker learn of it immediately; a network would take half a round trip.
         """
         if exchange.cancelled or exchange.end_s:
             return
@@ -223,7 +223,7 @@ class VirtualFleet:
         self._touched(exchange.picker)
 
     def discover(self, names: Iterable[str]) -> None:
-        """Set the discovered endpoints; those that leave finish the requests they have."""
+        """Set the discovered endpoints; those removed finish the requests they have."""
         specs = [endpoint_of(self._sites[name]) for name in names]
         for director in self.directors:
             director.table.replace("lab", specs)

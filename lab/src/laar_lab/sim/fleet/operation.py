@@ -21,7 +21,7 @@ class Operation:
 
     Args:
         fleet: a fresh fleet.
-        names: all possible endpoints; a deployment needs one more than are listed at once.
+        names: all possible endpoints; a deployment needs one more than are listed at a time.
         listed: number of endpoints listed at the beginning.
         rng: chooses the endpoints that crash.
 

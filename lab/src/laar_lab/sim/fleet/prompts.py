@@ -54,7 +54,7 @@ class Arrival:
         prompt: the prompt.
         session: session it belongs to; empty if the client names none.
         kind: class of the request, for tables by class; empty if there is only one.
-        ttft_objective_s: TTFT objective of the client; None for none.
+        ttft_objective_s: TTFT objective of the client; None if it sets none.
         model: requested model name.
         tried: models that answered incorrectly before, as in ``x-laar-tried-models``.
         context: hashes of its first documents, as given by the context hook.

@@ -40,7 +40,7 @@ class FleetSettings:
         sample_every_s: seconds after which an answer is read in any case.
         apart: rule for prefilling at a different endpoint than decoding.
         apart_tokens: threshold of the rule `threshold`.
-        pickers: number of pickers; each request goes to a random one.
+        pickers: number of pickers; each request goes to a random picker.
         share_delay_s: delay until other pickers get what one sends; None if they don't share.
     """
 

@@ -1,7 +1,7 @@
 """An endpoint of the virtual fleet: an engine driven by the virtual clock.
 
 Stretches of decoding are merged and cut when something arrives, as in `laar_lab.sim.engine.drive`;
-the times are those of single iterations, with fewer calls.
+the times are the same as with single iterations, with fewer calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Site:
         link: the network path to it.
         role: value of the label `llm-d.ai/role`; empty for a plain endpoint.
         transfer_tokens_per_s: tokens of KV that it fetches per second from an endpoint that has
-            prefilled them, regardless of how many are fetched at once.
+            prefilled them, regardless of concurrent fetches.
     """
 
     name: str
