@@ -288,7 +288,7 @@ def _names(stand: Stand) -> Names:
 
 
 async def _without_requests(stand: Stand, run: Run) -> list[str]:
-    """Return the endpoints that gave no right answer within `RECOVERY_S` of the last fault."""
+    """Return the endpoints that gave no correct answer within `RECOVERY_S` of the last fault."""
     since_s = time.monotonic()
     missing = set(stand.addresses)
     while missing and time.monotonic() < since_s + RECOVERY_S:

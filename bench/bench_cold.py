@@ -1,6 +1,6 @@
 """Measure what each part of a decision costs with cold CPU caches, by leaving it out.
 
-The conditions are those of the cold row of `python -m bench decision`: four endpoints, prompts of
+The conditions are as in the cold row of `python -m bench decision`: four endpoints, prompts of
 48 KB, two requests a second. Whole decisions alternate with decisions that lack a part, since a
 part timed alone would also pay for loading code that it shares with the next part. The last rows
 leave out all parts, and all but 1 KB of the prompt. It takes two minutes, so it runs only by name.

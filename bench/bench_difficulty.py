@@ -41,9 +41,9 @@ Predict = Callable[[Any, npt.NDArray[np.bool_], Any], Floats]
 
 NEAREST = 25
 FEWEST = 10
-"""Fewest correct and fewest wrong answers that a model needs for its curve to count."""
+"""Minimum number of correct and of wrong answers that a model needs for its curve to be used."""
 FEWEST_DIFFERENT = 40
-"""Fewest questions on which the two best models must differ for a task to count."""
+"""Minimum number of questions on which the two best models must differ for a task to be used."""
 
 
 def shape_of(question: str) -> list[float]:

@@ -2,8 +2,8 @@
 
 Each row sends 1,500 requests through a real Envoy in both shapes, with default settings. The load
 is an open loop, a Poisson process of 30 a second, so requests keep coming while the fleet hangs.
-The fault begins after a short warm-up with a fresh picker. p95 is compared with that of the same
-fleet without the fault, in the same run. laar is compared with two of its policies (least loaded,
+The fault begins after a short warm-up with a fresh picker. p95 is compared with the same fleet's
+p95 without the fault, in the same run. laar is compared with two of its policies (least loaded,
 random) and, if installed, with the complete proxies SMG and vLLM router.
 
     python -m bench failing

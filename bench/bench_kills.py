@@ -37,7 +37,7 @@ from laar_lab.live.processes import LaarProcess, free_ports
 UNDECIDED_S = 2.0
 PATIENCE_S = 30.0
 STEADY = 5
-"""Consecutive decided requests after which the picker counts as back."""
+"""Consecutive decided requests after which the picker is considered back."""
 MISSED = 3
 
 
@@ -53,7 +53,7 @@ class Run:
     in_a_row: int = 0
 
     def ended(self, began_s: float, *, decided: bool) -> None:
-        """Count a right answer."""
+        """Count a correct answer."""
         (self.decided if decided else self.undecided).append((began_s, time.monotonic()))
         self.in_a_row = self.in_a_row + 1 if decided else 0
 

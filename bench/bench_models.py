@@ -85,7 +85,7 @@ class Case:
     pieces: tuple[int, ...] | None = None
 
     def parts(self) -> list[bytes]:
-        """Return the pieces to send, in order."""
+        """Return the chunks to send, in order."""
         if self.pieces is None:
             return [self.head + b"content-length: %d\r\n\r\n" % len(self.body), self.body]
         parts, at = [self.head + b"transfer-encoding: chunked\r\n\r\n"], 0
@@ -354,7 +354,7 @@ class Engine:
 
 
 async def read_message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """Read a request or an answer; return its head and its body."""
+    """Read a request or an answer; return its headers and its body."""
     head = await reader.readuntil(b"\r\n\r\n")
     if length := re.search(rb"(?im)^content-length: *(\d+)", head):
         return head, await reader.readexactly(int(length[1]))

@@ -91,7 +91,7 @@ def _conversation(seed: int, size: int, turns: int) -> list[Chain]:
 def _insert_and_match(slots: int, holders: int) -> tuple[float, float]:
     """Time insert and match of 400 kB; `holders` endpoints know each conversation to some depth.
 
-    In the worst case all endpoints hold it, which splits it into many pieces.
+    In the worst case all endpoints hold it, which splits it into many parts.
     """
     index, rng = PrefixIndex(slots), random.Random(2)
     conversations = [_conversation(seed, PROMPT_BYTES, TURNS) for seed in range(8)]

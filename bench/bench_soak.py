@@ -1,10 +1,10 @@
 """Send a million requests with churn; check for memory growth, leaked counters and rising p99.
 
-One picker and one Envoy run with endpoints that answer at once and cost almost nothing, so that
-picker and Envoy carry the load. Endpoints come and go, settings are reloaded, clients hang up;
-every answer is checked. Prints the slope of memory over requests after the warm-up with its 95 %
-interval, the counters at the end, p99 of the last tenth compared with that of the first tenth after
-the warm-up, and requests a second.
+One picker and one Envoy run with endpoints that answer immediately and cost almost nothing, so
+that picker and Envoy carry the load. Endpoints come and go, settings are reloaded, clients hang
+up; every answer is checked. Prints the slope of memory over requests after the warm-up with its 95
+% interval, the counters at the end, p99 of the last tenth compared with the first tenth after the
+warm-up, and requests a second.
 
     python -m bench soak
     python -m bench soak --requests 50000 --minutes 5 --shape gateway --json soak.json
@@ -81,7 +81,7 @@ class Soak:
 
     @property
     def lost(self) -> int:
-        """Return the number of requests without a right answer."""
+        """Return the number of requests without a correct answer."""
         return self.requests - sum(self.ends[str(end)] for end in GOOD)
 
     def p99_s(self) -> tuple[float, float]:

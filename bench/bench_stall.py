@@ -58,7 +58,7 @@ SHORT_TOKENS, SHORT_SCALE, SHORT_BODY_BYTES = 2, 0.1, 64_000
 LEAD_S = 3.0
 PATIENCE_S = 30.0
 STEADY_S = 1.0
-"""Seconds without undecided requests after which the picker counts as back."""
+"""Seconds without undecided requests after which the picker is considered back."""
 MISSED = 3
 
 
@@ -73,7 +73,7 @@ class Run:
 
     @property
     def lost(self) -> list[Ended]:
-        """Return the requests without a right answer."""
+        """Return the requests without a correct answer."""
         return [e for e in self.ended if e.end not in (End.RIGHT, End.FAILED_OPEN)]
 
     @property

@@ -85,7 +85,7 @@ class Load:
         about: title in a figure.
         file: name of the traffic file.
         divisor: divisor of its lengths, a power of two.
-        options: further options of `laar race`.
+        options: other options of `laar race`.
         rivals: the other routers.
     """
 

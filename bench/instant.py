@@ -1,8 +1,8 @@
 """Run endpoints that cost almost nothing: ``python -m bench.instant SPEC.json``.
 
-They parse just enough HTTP/1.1 to accept requests from Envoy or a scraper, and answer at once, with
-unlimited concurrency. An answer is one JSON text, N events for `?chunks=N`, or one event and no end
-for `?chunks=0`.
+They parse just enough HTTP/1.1 to accept requests from Envoy or a scraper, and answer immediately,
+with unlimited concurrency. An answer is one JSON text, N events for `?chunks=N`, or one event and
+no end for `?chunks=0`.
 
 A request with an `x-talk` header is a turn of a conversation. Its answer is delayed by the prefill
 of the uncached part. Without the delay, a picker would learn that prefill is free and rightly send

@@ -1,8 +1,8 @@
 """A minimal endpoint picker, as the baseline for laar's CPU.
 
 It parses each body with orjson and sends every request to the same endpoints, in both body modes.
-It has no state, policy or metrics, and its answers are prebuilt, so its cost is that of gRPC and
-JSON parsing. With `--h2` it runs on laar's HTTP/2 server instead of grpc.aio, which shows the least
+It has no state, policy or metrics, and its answers are prebuilt, so it costs only gRPC and JSON
+parsing. With `--h2` it runs on laar's HTTP/2 server instead of grpc.aio, which shows the least
 that laar could cost.
 
     python -m bench.noop_picker --port 9002 --endpoint 127.0.0.1:8000
@@ -68,7 +68,7 @@ class NoopPicker:
             "response_body": response(response_body={}),
             "response_trailers": response(response_trailers={}),
         }
-        if sample:  # in the reply to the first headers, which may be those of the response
+        if sample:  # in the reply to the first headers, which may be the response's
             for phase in ("request_headers", "response_headers"):
                 self._continue[phase].mode_override.MergeFrom(
                     ext_proc.ProcessingMode(

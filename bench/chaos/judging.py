@@ -24,8 +24,8 @@ _ANSWERED = frozenset({End.RIGHT, End.FAILED_OPEN, End.LEFT})
 class Cost:
     """The cost of one kind of trouble.
 
-    `during` counts requests that overlap it, `lost` those attributed to it that got no right
-    answer. `p95_ratio` is the p95 of right answers during it, relative to the quiet fleet's.
+    `during` counts requests that overlap it, `lost` those attributed to it that got no correct
+    answer. `p95_ratio` is the p95 of correct answers during it, relative to the quiet fleet's.
     """
 
     name: str

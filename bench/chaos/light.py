@@ -1,7 +1,7 @@
 """Run endpoints that cost almost nothing: ``python -m bench.chaos.light SPEC.json``.
 
-They echo like `laar_lab.sim.endpoint`, but at once and without an engine, so that a soak test loads
-Envoy and the picker. They have health and metrics pages, but no faults.
+They echo like `laar_lab.sim.endpoint`, but immediately and without an engine, so that a soak test
+loads Envoy and the picker. They have health and metrics pages, but no faults.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Run:
 
     @property
     def lost(self) -> list[Ended]:
-        """Return the requests without a right answer."""
+        """Return the requests without a correct answer."""
         return [e for e in self.ended if e.end not in GOOD]
 
     @property
@@ -62,7 +62,7 @@ class Run:
 
     @property
     def p95_ratio(self) -> float:
-        """Return the p95 of right answers, relative to the fleet without the fault."""
+        """Return the p95 of correct answers, relative to the fleet without the fault."""
         times = [e.took_s for e in self.ended if e.end in GOOD]
         return percentile(times, 0.95) / self.baseline_p95_s
 

@@ -65,7 +65,7 @@ class Plan:
         all_files: whether to give the pickers an artifact and a decision log.
         engines: module that runs the endpoints; None if the caller runs them at the stand's
             addresses before it starts.
-        labels: labels of each endpoint, in order; empty for none.
+        labels: labels of each endpoint, in order; empty for no labels.
         change: modifies Envoy's bootstrap.
         clock: libfaketime library to set the pickers' clock; None for the real clock.
         workers: processes per picker.
@@ -326,7 +326,7 @@ class Stand:
     # Faults and readings.
 
     async def set_faults(self, index: int, *faults: str) -> None:
-        """Set one endpoint's faults; none heals it."""
+        """Set one endpoint's faults; without any, the endpoint is healed."""
         url = f"http://{self.addresses[index]}/sim/faults"
         for _ in range(100):  # it may be in an outage
             try:

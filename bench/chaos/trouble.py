@@ -56,9 +56,9 @@ class Trouble:
         name: name in the table.
         faults: faults to set at endpoints, for a trouble of endpoints.
         excuses: outcomes without an error body that it explains.
-        gateway_excuses: further outcomes that it explains if answers pass through the picker.
+        gateway_excuses: more outcomes that it explains if answers pass through the picker.
         unsettles: whether pickers lose learned estimates or are bypassed.
-        reason: the reason stated in laar's errors during it; empty for none.
+        reason: the reason stated in laar's errors during it; empty if there is none.
         fails_all: whether it fails every request, so that pickers should avoid the endpoint.
         seconds: shortest and longest duration.
         act: causes a trouble of the system and undoes it; takes the stand, a random generator and

@@ -112,7 +112,7 @@ def _noop_argv(place: Place) -> Sequence[str]:
 def laar_argv(
     place: Place, settings: Mapping[str, Mapping[str, object]] | None = None
 ) -> Sequence[str]:
-    """Return laar's command, with minimal settings for the endpoints and any further ones given."""
+    """Return laar's command, with minimal settings for the endpoints and any others given."""
     path = place.directory / "laar.yaml"
     document: dict[str, object] = {
         "listen": {
