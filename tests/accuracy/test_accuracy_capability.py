@@ -72,7 +72,7 @@ def tampered(path: str, value: object) -> bytes:
         ("models", []),
     ],
 )
-def test_a_tampered_artifact_is_rejected_with_the_location_of_the_fault(
+def test_a_tampered_artifact_is_rejected_with_the_location_of_the_error(
     path: str, value: object
 ) -> None:
     with pytest.raises(SettingError) as fault:

@@ -24,7 +24,7 @@ MODELS = ("a", "b", "c", "d")
 
 
 def hard_questions() -> tuple[OutcomeReports, OnlineOutcomes]:
-    """Return reports and their outcomes, for questions that are hard for all models at once."""
+    """Return reports and their outcomes, for questions that are equally hard for all models."""
     made = artifact({"a": fitted(1.4), "b": fitted(0.4)})
     retry = made.retry.model_copy(update={"difficulty": 2.0})
     capability = CapabilityModel(made.model_copy(update={"retry": retry}))
@@ -49,7 +49,7 @@ def counted(online: OnlineOutcomes) -> dict[str, tuple[int, int]]:
         st.tuples(
             st.permutations(MODELS),
             st.integers(1, 4),  # number of attempts
-            st.booleans(),  # whether the last attempt was right
+            st.booleans(),  # whether the last attempt was correct
             st.sampled_from(["nothing", "last", "each", "last twice", "first and last"]),
         ),
         max_size=8,
@@ -93,7 +93,7 @@ def test_a_retry_is_not_chained_to_another_client_with_the_same_request() -> Non
         told.decided(attempt, "a", QA, (), request="the same")
     told.decided("x.1", "b", QA, ("a",), request="the same")
     assert told.report("x.1", True, 0.0) is Verdict.TAKEN
-    assert told.report("y.0", True, 0.0) is Verdict.TAKEN  # its answer was right
+    assert told.report("y.0", True, 0.0) is Verdict.TAKEN  # its answer was correct
     assert counted(online) == {"a": (1, 1), "b": (1, 1)}
 
 
@@ -206,7 +206,7 @@ def test_a_judged_answer_includes_the_attempts_and_time_since_the_first_one() ->
     assert seen[1:] == [Answered("laar", "qa", False, 2, None)]
 
 
-def test_a_refused_attempt_does_not_count_as_a_wrong_answer_of_its_model() -> None:
+def test_a_refused_attempt_is_not_a_wrong_answer_of_its_model() -> None:
     told, online = reports()
     told.decided("1", "a", QA, (), request="r")
     told.ended("1", 1.0)
@@ -230,7 +230,7 @@ def test_reports_on_an_attempt_without_an_answer_are_rejected() -> None:
     assert counted(online) == {"a": (0, 1)}
     assert told.outcome_of("2") is None
     told.decided("3", "c", QA, (), request="s")
-    told.failed("3", refused=False)  # the client left after reading enough of the answer
+    told.failed("3", refused=False)  # the client disconnected after reading enough of the answer
     assert told.report("3", True, 0.0) is Verdict.TAKEN
 
 

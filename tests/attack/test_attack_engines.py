@@ -246,7 +246,7 @@ USELESS = {
 async def test_an_endpoint_with_fast_useless_answers_does_not_attract_requests(
     target: Attacked, judge: Judge, name: str
 ) -> None:
-    """One endpoint answers at once, two others in 50 ms. By chance it would get a third."""
+    """One endpoint answers immediately, two others in 50 ms. By chance it would get a third."""
     bad, *others = target.own
     bad.answer = USELESS[name]
     for engine in others:

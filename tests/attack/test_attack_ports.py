@@ -96,7 +96,7 @@ FLOODS = {
 
 
 async def flood(target: Attacked, pieces: Iterator[bytes], seconds: float) -> int:
-    """Send as fast as the port accepts, and read nothing; return the number of pieces sent."""
+    """Send as fast as the port accepts, and read nothing; return the number of chunks sent."""
     sent = 0
     until_s = time.monotonic() + seconds
     port = target.stand.ext_proc_port

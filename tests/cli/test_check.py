@@ -1,4 +1,4 @@
-"""`laar check` finds what `laar serve` would refuse: file, line, key, value and remedy."""
+"""`laar check` finds what `laar serve` would refuse: file, line, key, value and fix."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FILES = {
 
 
 class Wrong:
-    """A settings file, and the fault to be reported."""
+    """A settings file, and the error to be reported."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ def _listen(ports: list[int]) -> str:
 
 
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.name)
-def test_each_fault_is_reported_with_file_line_key_and_remedy(
+def test_each_error_is_reported_with_file_line_key_and_fix(
     case: Wrong, written: Callable[[Wrong], Path], tmp_path: Path
 ) -> None:
     path = written(case)
@@ -236,7 +236,7 @@ def test_laar_serve_rejects_the_same_settings(
         asyncio.run(asyncio.wait_for(start(), 20))
 
 
-def test_a_directory_that_this_user_may_not_write_to_is_a_fault(
+def test_a_directory_that_this_user_may_not_write_to_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = {
@@ -250,7 +250,7 @@ def test_a_directory_that_this_user_may_not_write_to_is_a_fault(
     assert f"share.snapshot_file: {tmp_path}/s can't be written" in snapshot
 
 
-def test_all_faults_are_printed_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_printed_together(tmp_path: Path) -> None:
     made = {
         "endpoints_file": "none.yaml",
         "decisions": {"viewers_token_file": "none"},
@@ -291,7 +291,7 @@ def test_an_ignored_setting_is_a_warning(tmp_path: Path, text: str, says: str) -
     assert re.search(r"laar\.yaml:\d+: ", warning)
 
 
-def test_sharing_without_its_package_is_reported_as_a_fault_of_that_setting(
+def test_sharing_without_its_package_is_reported_as_an_error_in_that_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("redis.exceptions", "redis"):  # another test may have imported it
@@ -315,7 +315,7 @@ def test_a_missing_certificate_authority_for_envoy_is_a_warning(tmp_path: Path) 
     assert done.stderr == ""
 
 
-def test_settings_written_by_laar_init_have_no_faults_or_warnings(tmp_path: Path) -> None:
+def test_settings_written_by_laar_init_have_no_errors_or_warnings(tmp_path: Path) -> None:
     (tmp_path / "laar.yaml").write_text(
         "endpoints_file: endpoints.yaml\nenvoy: {eds_file: run/e.json}" + _listen(free_ports(3))
     )
@@ -371,7 +371,7 @@ def test_with_envoy_its_file_and_its_endpoints_are_checked(tmp_path: Path) -> No
         "node: {id: 2026-01-01, metadata: {1: a}}",
     ],
 )
-def test_an_envoy_yaml_of_another_form_is_a_fault(tmp_path: Path, text: str) -> None:
+def test_an_envoy_yaml_of_another_form_is_an_error(tmp_path: Path, text: str) -> None:
     for made in (False, True):  # the endpoints file
         (tmp_path / "laar.yaml").write_text(
             "endpoints: [{address: '127.0.0.1:1', model: m}]\nenvoy: {eds_file: run/e.json}\n"
@@ -406,7 +406,7 @@ def test_settings_for_a_cluster_can_be_checked_outside_the_cluster(
     assert text != wrong_one.read_text()
 
 
-def test_faults_and_warnings_can_be_printed_as_json(tmp_path: Path) -> None:
+def test_errors_and_warnings_can_be_printed_as_json(tmp_path: Path) -> None:
     path = tmp_path / "laar.yaml"
     endpoints = "endpoints: [{address: '127.0.0.1:1', models: [m]}]\n"
 

@@ -120,7 +120,7 @@ async def test_a_refused_request_is_retried_after_the_requested_pause(
 
 
 @shapes
-async def test_a_fault_that_no_retry_can_fix_is_returned(serve: Any, shape: str) -> None:
+async def test_an_error_that_no_retry_can_fix_is_returned(serve: Any, shape: str) -> None:
     fleet = await serve(lambda number, body: web.Response(status=400, text="no such model"))
     outcome = await ask(shape, fleet)
     assert [a.status for a in outcome.attempts] == [400]
@@ -198,7 +198,7 @@ async def test_the_sync_function_works_inside_a_running_event_loop() -> None:
     assert [a.status for a in outcome.attempts] == [0]
 
 
-async def test_an_answer_counts_as_wrong_if_its_check_raises(serve: Any) -> None:
+async def test_an_answer_is_wrong_if_its_check_raises(serve: Any) -> None:
     def check(text: str) -> bool:
         return {}[text]  # type: ignore[index]
 
@@ -212,7 +212,7 @@ async def test_an_answer_counts_as_wrong_if_its_check_raises(serve: Any) -> None
 async def pauses(
     serve: Any, monkeypatch: pytest.MonkeyPatch, asked: str, max_attempts: int
 ) -> list[float]:
-    """Return the pauses before further attempts, in seconds; a fake sleep takes no time."""
+    """Return the pauses before more attempts, in seconds; a fake sleep takes no time."""
     fleet = await serve(lambda *_: web.Response(status=503, headers={"retry-after": asked}))
     real_sleep = asyncio.sleep
     monkeypatch.setattr(asyncio, "sleep", lambda _s: real_sleep(0))
@@ -343,7 +343,7 @@ class _Stream(web.StreamResponse):
 
     async def prepare(self, request: web.BaseRequest) -> Any:
         writer = await super().prepare(request)
-        with contextlib.suppress(ConnectionError):  # after the client has left
+        with contextlib.suppress(ConnectionError):  # after the client has disconnected
             for part in self._parts:
                 await self.write(part)
                 await asyncio.sleep(self._pause_s)
@@ -390,14 +390,14 @@ def test_a_long_stream_does_not_fill_the_memory() -> None:
 
 
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://localhost:8080", "127.0.0.1:8080/v1"])
-def test_an_invalid_base_url_is_rejected_at_once(url: str) -> None:
+def test_an_invalid_base_url_is_rejected_immediately(url: str) -> None:
     """Otherwise the client would try ten times, with two minutes of pauses."""
     with pytest.raises(SettingError, match=r"not a URL; write http://\w"):
         until_correct_sync(MESSAGES, bool, base_url=url)
 
 
 async def test_an_asynchronous_check_is_rejected(serve: Any) -> None:
-    """A coroutine is true, so every answer would count as correct."""
+    """A coroutine is true, so every answer would be treated as correct."""
 
     async def check(text: str) -> bool:
         return "42" in text

@@ -109,7 +109,7 @@ def test_numbers_stay_unless_they_can_be_restored(fields, how):
 
 
 def test_numbers_in_digits_of_other_scripts_stay():
-    """Numbers are restored in the digits 0 to 9, which such a client may not expect."""
+    """Numbers are restored in the digits 0 to 9, which these clients may not expect."""
     digits = str.maketrans("0123456789", "".join(map(chr, range(0x660, 0x66A))))
     hook, rng = ContextHook(ContextSettings(holdout_share=0.0)), random.Random(1)
     for n in range(60):

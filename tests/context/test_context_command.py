@@ -52,7 +52,7 @@ def test_a_batch_is_written_in_sending_order_with_expected_hits(batch, tmp_path)
     assert "invalid_json: 1" in done.output
 
 
-def test_each_fault_is_reported_on_one_line(batch, tmp_path):
+def test_each_error_is_reported_on_one_line(batch, tmp_path):
     for arguments, text in (
         ((tmp_path / "none.jsonl",), "none.jsonl: No such file"),
         ((batch, "--out", batch), "is the input"),
@@ -73,7 +73,7 @@ class TestAdvise:
             body = {"model": "m", "messages": messages}
             yield json.dumps({"custom_id": f"{n}", "body": body} if n % 2 else body)
 
-    def test_faults_name_the_line_in_files_of_bodies_and_of_batch_entries(self, tmp_path):
+    def test_errors_give_the_line_in_files_of_bodies_and_of_batch_entries(self, tmp_path):
         path = tmp_path / "bodies.jsonl"
         path.write_text("\n".join(["no json", "[1]", *self.bodies(20), '{"model": 1}']))
         done = CliRunner().invoke(app, ["context", "advise", str(path)])

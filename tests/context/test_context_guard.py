@@ -65,7 +65,7 @@ class TestCorrectness:
         outcomes(g, right, seed=2)
         assert not g.off
 
-    def test_chance_rarely_counts_as_harm(self):
+    def test_chance_is_rarely_taken_for_harm(self):
         assert by_chance(60, n=1500, held_out=0.1, right=0.7) <= 6
 
     def test_a_small_group_without_a_mistake_proves_nothing(self):
@@ -169,7 +169,7 @@ def asked(seed, harm):
     return hook.guard.off
 
 
-def test_contexts_of_different_difficulty_do_not_count_as_harm():
+def test_contexts_of_different_difficulty_are_not_taken_for_harm():
     assert sum(asked(seed, 0.0) for seed in range(8)) == 0
     assert all(asked(seed, 0.3) for seed in range(2))
 

@@ -193,7 +193,7 @@ class TestBuild:
         assert build([]).contexts == ()
         assert [context.docs for context in build([[], [1, 2]]).contexts] == [(), (1, 2)]
 
-    def test_a_batch_above_the_limit_is_rejected_with_a_remedy(self):
+    def test_a_batch_above_the_limit_is_rejected_with_advice(self):
         with pytest.raises(SettingError, match="split"):
             build([[1]] * (MAX_CONTEXTS + 1))
 

@@ -1,4 +1,4 @@
-"""The texts that count as lists of documents, and those that are refused."""
+"""The texts that are recognized as lists of documents, and those that are refused."""
 
 from __future__ import annotations
 

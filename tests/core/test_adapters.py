@@ -65,7 +65,7 @@ def test_a_long_queue_outweighs_a_loaded_adapter() -> None:
     assert first.address in went
 
 
-def test_adapters_on_the_metrics_page_count_as_loaded() -> None:
+def test_adapters_on_the_metrics_page_are_considered_loaded() -> None:
     d = fleet(*ADDRESSES)
     for address in ADDRESSES:
         page(d, address, *(["sql"] if address == "b:1" else []), most=2.0)
@@ -116,7 +116,7 @@ def test_a_restarted_engine_has_no_adapters_loaded() -> None:
     assert decision.view.load_s is not None
 
 
-def test_an_endpoint_that_leaves_takes_its_adapters_with_it() -> None:
+def test_the_adapters_of_a_removed_endpoint_are_forgotten() -> None:
     d = fleet("a:1", "b:1")
     decisions = [ask(d, "sql", 0.0), ask(d, "law", 0.0)]
     d.table.replace("t", [])

@@ -200,7 +200,7 @@ def test_a_retry_by_envoy_keeps_the_prefiller_and_consistent_counts():
     assert not d.table.queued_uncached_tokens.any()
 
 
-def test_the_slot_of_a_leaving_prefiller_is_not_reused_while_it_prefills():
+def test_the_slot_of_a_removed_prefiller_is_not_reused_while_it_prefills():
     d = fleet((P, "prefill"), (D, "decode"), apart="always")
     decision = ask(d)
     d.table.replace(
@@ -314,7 +314,7 @@ def test_the_cheapest_prefiller_is_the_best_of_all_pairs():
 
 
 @pytest.mark.parametrize("rule", ["by-cost", "always"])
-def test_the_cheapest_of_all_pairs_and_of_single_endpoints_is_chosen(rule):
+def test_the_cheapest_pair_or_single_endpoint_is_chosen(rule):
     draw = random.Random(8)
     roles = ("prefill", "prefill", "prefill", "decode", "decode", "decode")
     endpoints = [(f"10.0.0.{n}:80", role) for n, role in enumerate(roles, 1)]

@@ -134,7 +134,7 @@ def test_fallbacks_serve_the_model_name_in_the_body():
     assert rewritten.fallbacks == ()
 
 
-def test_a_burst_is_spread_since_each_decision_counts_at_once():
+def test_a_burst_is_spread_since_each_decision_counts_immediately():
     d = director(("a:1", "m"), ("b:1", "m"), ("c:1", "m"), ("d:1", "m"))
     for i in range(100):
         d.decide(request(text=f"{i} " + "x" * 1000), 0.0)
@@ -334,7 +334,7 @@ def test_every_model_is_tried_and_then_the_fastest_gets_the_requests(answer_s):
     assert set(models[8:]) == {fastest}
 
 
-def test_an_unknown_round_trip_does_not_count_as_short():
+def test_an_unknown_round_trip_is_not_treated_as_short():
     d = director(("far:1", "m"), ("unknown:1", "m"), ("near:1", "m"))
     d.table.round_trip("far:1", 0.4, 0.0)
     d.table.round_trip("near:1", 0.01, 0.0)

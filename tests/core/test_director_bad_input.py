@@ -62,7 +62,7 @@ def test_false_cache_reports_change_beliefs_only_within_the_prompt(cached, promp
         finish(d, decision, prompt_tokens=prompt, cached_tokens=cached, completion_tokens=1)
 
 
-def test_an_endpoint_that_never_answers_probes_counts_as_distant():
+def test_an_endpoint_that_never_answers_probes_is_treated_as_distant():
     d = director()
     d.table.round_trip(NEAR, 0.01, 0.0)
     d.table.round_trip(FAR, 0.9, 0.0)

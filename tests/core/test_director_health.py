@@ -200,8 +200,8 @@ def test_a_trial_that_envoy_had_to_retry_has_failed():
     assert d.health.records.endpoints[d.table.slot(trial.flight.address)].failures == {}
 
 
-def test_a_retried_trial_has_failed_even_if_its_endpoint_has_left():
-    """It may return at once, while one of its earlier requests is still in flight."""
+def test_a_retried_trial_has_failed_even_if_its_endpoint_was_removed():
+    """It may return immediately, while one of its earlier requests is still in flight."""
     d = fleet(A, B, C)
     slot, specs = d.table.slot(A), d.table.specs()
     while not d.table.in_flight[slot]:
@@ -242,7 +242,7 @@ def test_envoys_own_choice_does_not_count_against_the_picked_endpoint():
     assert d.health.records.endpoints[picked].failures == {}
 
 
-def test_in_shadow_health_learns_from_the_endpoint_that_served():
+def test_in_shadow_mode_health_learns_from_the_endpoint_that_served():
     d = fleet(A, B)
     for _ in range(3):
         decision = d.decide(request(shadow=True), 1.0)
@@ -373,7 +373,7 @@ def test_the_only_candidate_stays_in_use_although_it_is_a_suspect():
     only = d.decide(request(subset=frozenset({A})), 1.2)
     assert (only.address, only.reason) == (A, "laar")
     d.health.passed_over(d.table.slot(B), 1.3)
-    assert addresses_of(d, 1.4) == {B}  # as otherwise no candidate would remain
+    assert addresses_of(d, 1.4) == {B}  # otherwise no candidate would remain
 
 
 def test_a_probe_shows_that_an_attempt_met_a_full_queue():
@@ -574,7 +574,7 @@ def test_a_useless_answer_teaches_what_a_refusal_teaches(kind):
     "broken", ["sent", "replied", "passed_over", "gone", "answering", "ended", "wants_read"]
 )
 @pytest.mark.parametrize("roles", [("", "", ""), ("prefill", "decode", "decode")])
-def test_a_fault_in_health_leaves_no_count_behind(broken, roles):
+def test_an_error_in_health_leaves_no_count_behind(broken, roles):
     def fault(*_args, **_fields):
         raise OSError
 

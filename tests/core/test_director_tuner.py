@@ -138,7 +138,7 @@ def test_a_scorer_cannot_change_the_weights_of_the_tuner():
     assert tuner.export()["weights"] == START
     for weights in (*seen, *(window["weights"] for window in windows)):
         assert all(floor <= weights[name] <= cap for name, (floor, cap) in BOUNDS.items())
-    assert d.degraded["scorer"] == len(seen)  # each attempt counts as a fault of the plug-in
+    assert d.degraded["scorer"] == len(seen)  # each attempt counts as an error of the plug-in
 
 
 def test_decisions_between_windows_count_so_that_the_next_one_opens():

@@ -35,7 +35,7 @@ def test_endpoints_are_found_by_each_of_their_names():
     assert table.models == ["m", "n"]
 
 
-def test_an_address_names_one_endpoint_and_a_bare_ip_those_on_all_its_ports():
+def test_an_address_selects_one_endpoint_and_a_bare_ip_all_of_its_ports():
     table = table_of("10.0.0.1:80", "10.0.0.1:81", "[::1]:80")
     found = {item: len(table.named(item)) for item in ("10.0.0.1", "10.0.0.1:81", "::1", "[::1]")}
     assert found == {"10.0.0.1": 2, "10.0.0.1:81": 1, "::1": 1, "[::1]": 1}
@@ -71,7 +71,7 @@ def test_setting_the_same_endpoints_again_changes_nothing():
     assert table.version == version
 
 
-def test_an_endpoint_that_leaves_with_requests_keeps_its_slot_until_they_end():
+def test_a_removed_endpoint_keeps_its_slot_until_its_requests_end():
     table = EndpointTable()
     freed = []
     table.on_free = freed.append
@@ -97,7 +97,7 @@ def test_an_endpoint_that_flaps_keeps_its_counters():
     assert table.queued_tokens[table.slot("a:1")] == 100
 
 
-def test_a_reading_of_an_endpoint_that_left_is_dropped():
+def test_a_reading_of_a_removed_endpoint_is_dropped():
     table = EndpointTable()
     assert table.read("a:1", Reading(waiting=1), 5.0) == -1
 

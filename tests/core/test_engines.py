@@ -195,7 +195,7 @@ def test_equal_endpoints_cost_the_same_however_their_answers_scatter():
     assert max(spreads) < 1.3
 
 
-def test_an_endpoint_that_was_slow_long_ago_counts_as_normal():
+def test_an_endpoint_that_was_slow_long_ago_is_considered_normal():
     table, engines = fleet("a:1", "b:1", "slow:1")
     slow = table.slot("slow:1")
 

@@ -109,7 +109,7 @@ def test_an_unknown_answer_is_requested_if_there_is_only_one_endpoint():
     assert d.decide(request("m", response_id="never"), 0.0).address == "10.0.0.1:80"
 
 
-def test_an_endpoint_that_leaves_takes_its_answers_with_it():
+def test_the_answers_of_a_removed_endpoint_are_forgotten():
     d = director(*FLEET)
     home = answered(d, "a")
     left = [spec for spec in d.table.specs() if spec.address != home]

@@ -60,7 +60,7 @@ def hanging(
     return begin
 
 
-async def test_ip_literals_pass_at_once_and_names_follow(
+async def test_ip_literals_pass_immediately_and_names_follow(
     recorder: Any, start: Any, until: Any
 ) -> None:
     names = Names(gpu=["10.0.0.2", "10.0.0.1"], six=["2001:db8::1"])
@@ -133,7 +133,7 @@ async def test_a_hanging_lookup_is_reported_and_occupies_one_slot_until_it_answe
     await until(lambda: recorder.addresses == ["10.0.0.1:8000"])
 
 
-async def test_hanging_lookups_of_names_that_left_still_occupy_their_slots(
+async def test_hanging_lookups_of_removed_names_still_occupy_their_slots(
     recorder: Any, until: Any, hanging: Any
 ) -> None:
     """Threads can't be stopped, and reading files needs some, too."""
@@ -166,7 +166,7 @@ async def test_a_lookup_without_a_thread_is_reported_and_repeated(
     await until(lambda: recorder.addresses == ["10.0.0.1:8000"])
 
 
-async def test_names_that_leave_the_source_are_forgotten(
+async def test_names_removed_from_the_source_are_forgotten(
     recorder: Any, start: Any, until: Any
 ) -> None:
     names = Names(gpu=["10.0.0.1"])

@@ -40,7 +40,9 @@ READERS = [load_endpoints, read_fleet, AccuracySurface.load, lambda path: load_p
         "x: !!float ''",
     ],
 )
-def test_a_file_that_expands_too_much_is_refused_at_once(read, text: str, tmp_path: Path) -> None:
+def test_a_file_that_expands_too_much_is_refused_immediately(
+    read, text: str, tmp_path: Path
+) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(text)
     began = time.process_time()

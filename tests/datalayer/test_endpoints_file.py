@@ -87,7 +87,7 @@ def test_an_empty_list_is_a_fleet_scaled_to_zero(tmp_path: Path) -> None:
         ("endpoints: 2026-99-99\n", "e.yaml"),
     ],
 )
-def test_a_fault_is_reported_with_file_line_and_key(
+def test_an_error_is_reported_with_file_line_and_key(
     tmp_path: Path, text: str, expected: str
 ) -> None:
     with pytest.raises(SettingError) as error:
@@ -96,7 +96,7 @@ def test_a_fault_is_reported_with_file_line_and_key(
     assert str(tmp_path / "e.yaml") in str(error.value)
 
 
-def test_all_faults_are_reported_at_once_but_at_most_a_screenful(tmp_path: Path) -> None:
+def test_all_errors_are_reported_together_up_to_a_screenful(tmp_path: Path) -> None:
     text = "endpoints:\n" + "  - address: x\n" * 100
     with pytest.raises(SettingError) as error:
         load_endpoints(write(tmp_path / "e.yaml", text))

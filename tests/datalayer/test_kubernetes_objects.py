@@ -185,7 +185,7 @@ def test_a_pod_without_a_model_has_to_report_it() -> None:
 @pytest.mark.parametrize(
     "part", [{"status": []}, {"status": {"podIP": 7}}, {"metadata": {"name": "a", "labels": [1]}}]
 )
-def test_an_invalid_pod_is_a_fault(part: dict[str, Any]) -> None:
+def test_an_invalid_pod_is_an_error(part: dict[str, Any]) -> None:
     kept = pod_endpoints({**pod("a"), **part}, (8000,), RULES)
     assert kept is not None
     assert kept.specs == ()
@@ -268,7 +268,7 @@ def test_an_object_may_name_its_pools_in_three_ways(pools: Any, mine: bool) -> N
     assert found.spec.of("fleet", {"tier": "gold"}) is mine
 
 
-def test_an_object_without_a_pool_is_a_fault() -> None:
+def test_an_object_without_a_pool_is_an_error() -> None:
     found = parse(Objective, {"metadata": {"name": "o"}, "spec": {"priority": 1}})
     assert (
         found
@@ -334,7 +334,7 @@ def test_settings_are_converted_for_the_collector() -> None:
     assert source.access().url == "http://x:1"
 
 
-def test_a_model_name_that_no_header_can_carry_is_a_fault_of_its_pod() -> None:
+def test_a_model_name_that_no_header_can_carry_is_an_error_of_its_pod() -> None:
     item = pod("a", "10.0.0.1")
     item["metadata"]["annotations"] = {"laar.dev/model": "one\ntwo"}
     found = pod_endpoints(item, (8000,), RULES)

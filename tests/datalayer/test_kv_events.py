@@ -388,7 +388,7 @@ async def test_a_gap_or_a_restart_is_reported_before_the_events_that_follow(
     assert kinds(recorder) == ["lost", "removed", *found, "removed", "removed"]
 
 
-async def test_an_unreadable_batch_is_reported_and_the_next_one_counts(
+async def test_an_unreadable_batch_is_reported_and_the_next_one_is_used(
     engine: Engine, recorder: Any, start: Any, until: Any
 ) -> None:
     start(KvEvents(lambda: [spec(engine)], recorder).run())
@@ -627,7 +627,7 @@ async def test_batches_after_an_unreadable_one_are_taken_from_a_replay(
 async def test_other_tasks_run_while_waiting_batches_are_processed(
     engine: Engine, recorder: Any, start: Any, until: Any
 ) -> None:
-    """While messages wait, `recv` returns at once and never yields to the event loop."""
+    """While messages wait, `recv` returns immediately and never yields to the event loop."""
     start(KvEvents(lambda: [spec(engine)], recorder).run())
     await until(engine.subscribed)
     for _ in range(800):
@@ -752,7 +752,7 @@ async def test_an_unanswered_replay_is_a_problem(
     assert problem.endswith("timeout")
 
 
-async def test_a_replay_that_stops_midway_counts_as_lost_events(
+async def test_a_replay_that_stops_midway_means_lost_events(
     engine: Engine,
     replay: Replay,
     recorder: Any,
@@ -760,7 +760,7 @@ async def test_a_replay_that_stops_midway_counts_as_lost_events(
     until: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An engine's socket drops messages that it can't send at once, for example the end mark."""
+    """An engine's socket drops messages that it can't send immediately, such as the end mark."""
     monkeypatch.setattr(kv_events, "REPLAY_S", 0.2)
     replay.ends = False
     replay.kept = [(number, removal(number)) for number in range(3)]

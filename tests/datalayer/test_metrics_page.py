@@ -196,7 +196,9 @@ trtllm_kv_cache_tokens_per_block{model_name="m"} 32
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("text", ["", "\n", "<html>not a page</html>", "\x00\xff" * 50])
-def test_a_page_without_the_names_counts_as_unknown_instead_of_idle(engine: str, text: str) -> None:
+def test_a_page_without_the_names_is_treated_as_unknown_instead_of_idle(
+    engine: str, text: str
+) -> None:
     reading = page(text, engine)
     for name in ("waiting", "running", "kv_usage", "capacity_tokens", "prefix_hits_tokens"):
         assert math.isnan(getattr(reading, name)), name
@@ -323,7 +325,7 @@ def test_an_incomplete_line_takes_time_linear_in_its_length(noise: bytes, begin:
 
 
 @pytest.mark.parametrize(("blocks", "size"), [("1e200", "1e200"), ("1e300", "1"), ("1e-9", "0")])
-def test_an_impossible_capacity_counts_as_unknown(blocks: str, size: str) -> None:
+def test_an_impossible_capacity_is_unknown(blocks: str, size: str) -> None:
     """The capacity is later converted to an integer, which fails for infinity."""
     text = f'vllm:cache_config_info{{num_gpu_blocks="{blocks}",block_size="{size}"}} 1\n'
     assert math.isnan(page(text).capacity_tokens)

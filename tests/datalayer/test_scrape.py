@@ -233,7 +233,7 @@ async def test_visits_are_capped_and_not_doubled_and_reach_all_endpoints(
     assert busy.most <= 64
 
 
-async def test_the_visit_to_an_endpoint_that_leaves_is_cancelled(start: Any, until: Any) -> None:
+async def test_the_visit_to_a_removed_endpoint_is_cancelled(start: Any, until: Any) -> None:
     busy = Busy()
     specs = [spec("a:1"), spec("b:1")]
     visits = Visiting(busy.visit, specs)

@@ -54,7 +54,7 @@ def test_equal_times_are_a_tie():
 
 
 def early(share, of=60, late_s=20.0):
-    """Return the times of a policy that answers `share` of the questions at once, the rest late."""
+    """Return the times of a policy that answers `share` of the questions early, the rest late."""
     soon_s = MARKS_S[0] / 2
     return [soon_s if at < share * of else late_s for at in range(of)]
 

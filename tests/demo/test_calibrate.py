@@ -120,7 +120,7 @@ async def test_first_tokens_are_predicted_in_spite_of_jitter(
     assert all(0.8 <= each <= 1.25 for each in found), ran.text
 
 
-def test_an_unreachable_engine_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+def test_an_unreachable_engine_is_an_error_that_suggests_a_fix(tmp_path: Path) -> None:
     ran = run("calibrate", "http://127.0.0.1:1", "--outcomes", tmp_path / "o.jsonl")
     assert ran.status == 2
     assert "is it running?" in ran.text

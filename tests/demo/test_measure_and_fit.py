@@ -116,7 +116,7 @@ async def test_an_unserved_model_is_reported_with_the_served_ones(
     assert "granite-3.1-8b, phi3-mini" in ran.text
 
 
-def test_faults_are_reported_with_exit_status_2(tmp_path: Path) -> None:
+def test_errors_are_reported_with_exit_status_2(tmp_path: Path) -> None:
     out = tmp_path / "outcomes.jsonl"
     measure = ("measure", "--endpoint", "http://127.0.0.1:9", "--out", out)
     nobody = (*measure, "--task", lookups(tmp_path, per_cell=1, lengths_tokens=[256]))

@@ -18,7 +18,7 @@ VERSIONS = ("1.30", "1.34")
 
 
 def faults(one: dict[str, Any], version: str) -> list[str]:
-    """Return the faults of an object as text."""
+    """Return the errors in an object as text."""
     kind, group = one["kind"], one["apiVersion"]
     if kind in CRDS and group != CRDS[kind][0]:
         return [f"{kind} is of {CRDS[kind][0]}, not of {group}"]

@@ -92,7 +92,7 @@ def test_the_name_of_the_image_is_written_to_overlays_and_chart(tmp_path: Path) 
         image.put_name("registry.test:5000/laar", tmp_path)
 
 
-async def test_a_container_stopped_during_startup_ends_at_once(tmp_path: Path) -> None:
+async def test_a_container_stopped_during_startup_ends_immediately(tmp_path: Path) -> None:
     """The kernel discards signals for which PID 1 has no handler yet."""
     namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
     trial = await asyncio.create_subprocess_exec(*namespace, "true")

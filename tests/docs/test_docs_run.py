@@ -123,7 +123,7 @@ class Site:
         return text
 
     def write_files(self, directory, page=GUIDE):
-        """Write the files that a page shows, over those of the guide."""
+        """Write the files that a page shows, over the guide's files."""
         for fence in (*fences(GUIDE), *fences(page)):
             if fence.title:
                 (directory / fence.title).write_text(self.here(fence.text))

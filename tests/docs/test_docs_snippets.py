@@ -93,7 +93,7 @@ def resolved(words):
 
 
 def walked(check):
-    """Check each page; fail with the faults of all pages."""
+    """Check each page; fail with the errors of all pages."""
     faults = []
     for page in PAGES:
         try:

@@ -71,7 +71,7 @@ async def examine(given, **places):
     return {(f.where.split()[0], f.level): f for f in found}, found
 
 
-async def test_a_healthy_endpoint_is_ok_and_a_faulty_one_gets_its_remedy(tmp_path):
+async def test_a_healthy_endpoint_is_ok_and_a_faulty_one_gets_a_fix(tmp_path):
     async with (
         serving(endpoint("a")) as good,
         serving(endpoint("b")) as other,
@@ -123,7 +123,7 @@ async def test_hanging_endpoints_do_not_use_up_a_good_ones_time(tmp_path, monkey
     assert faulty == {*addresses[:-1]}
 
 
-async def test_a_sleeping_engine_is_not_a_fault_and_gets_no_request(tmp_path):
+async def test_a_sleeping_engine_is_not_an_error_and_gets_no_request(tmp_path):
     states = {"awake": 0, "weights_offloaded": 1, "discard_all": 0}
     page = PAGE + "".join(
         f'vllm:engine_sleep_state{{engine="0",sleep_state="{name}"}} {value}.0\n'
@@ -253,7 +253,7 @@ async def test_another_fleets_picker_is_a_warning(tmp_path):
     assert "--picker" in about_it.remedy
 
 
-async def test_an_endpoint_declared_without_a_metrics_page_needs_no_remedy(tmp_path):
+async def test_an_endpoint_declared_without_a_metrics_page_needs_no_fix(tmp_path):
     ports = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
     async with serving({"/v1/models": {"data": [{"id": "a"}]}}) as bare:
         more = {"listen": ports, "shutdown": {"drain_s": 0, "grace_s": 0}}
@@ -314,7 +314,7 @@ async def test_aliases_that_fail_without_a_picker_are_reported_if_envoy_fails_op
         assert "--served-model-name NAME auto" in finding.remedy
 
 
-def test_findings_are_printed_worst_first_with_the_remedy_below():
+def test_findings_are_printed_worst_first_with_the_fix_below():
     console = Console(width=60, record=True, file=io.StringIO())
     show_findings(
         console,
@@ -627,7 +627,7 @@ async def test_endpoints_that_are_not_checked_are_reported(tmp_path, monkeypatch
     assert "endpoints of `kubernetes` are not checked" in whats[1]
 
 
-async def test_a_key_required_by_all_endpoints_is_not_a_fault(tmp_path):
+async def test_a_key_required_by_all_endpoints_is_not_an_error(tmp_path):
     async with answering(401, b"no") as a, answering(401, b"no") as b:
         loaded = settings(tmp_path, (a, "m", {}), (b, "m", {}))
         _, found = await examine(loaded)

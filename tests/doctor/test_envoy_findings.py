@@ -43,7 +43,7 @@ def cluster(bootstrap, name):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_bootstraps_of_laar_envoy_have_no_faults(shape):
+def test_the_bootstraps_of_laar_envoy_have_no_errors(shape):
     (finding,) = envoy_findings(rendered(shape, BootstrapOptions()), NEEDS)
     assert finding.level is Level.OK
 
@@ -98,7 +98,7 @@ TCP_CHECK = {"timeout": "2s", "interval": "1s", "tcp_health_check": {}}
         (override, "selected_host_key", None),
     ],
 )
-def test_each_fault_is_found_with_its_remedy(part, field, value):
+def test_each_error_is_found_with_its_fix(part, field, value):
     broken = copy.deepcopy(rendered("standalone", BootstrapOptions()))
     processor(broken)["stat_prefix"] = "another"  # so that it is to fail open
     *above, name = field.split(".")
@@ -129,14 +129,14 @@ def test_http_2_to_the_picker_may_be_configured_in_several_ways(options):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_envoy_that_should_fail_closed_needs_no_remedy(shape):
-    """No remedy may remove the boundary between pools (`laar envoy --no-fail-open`)."""
+def test_an_envoy_that_should_fail_closed_needs_no_fix(shape):
+    """No fix may remove the boundary between pools (`laar envoy --no-fail-open`)."""
     closed = rendered(shape, BootstrapOptions(fail_open=False))
     (finding,) = envoy_findings(closed, NEEDS)
     assert finding.level is Level.OK
 
 
-def test_a_fault_in_many_routes_is_reported_once():
+def test_an_error_in_many_routes_is_reported_once():
     broken = rendered("sidecar", BootstrapOptions())
     (host,) = manager(broken)["route_config"]["virtual_hosts"]
     for each in host["routes"]:
@@ -180,7 +180,7 @@ def test_an_envoy_that_waits_too_long_for_a_hung_picker_gets_a_warning():
     assert (finding.level, finding.remedy) == (Level.WARNING, "set message_timeout: 1.8s")
 
 
-def test_an_envoy_must_trust_the_authorities_of_all_endpoints():
+def test_an_envoy_must_trust_the_cas_of_all_endpoints():
     good = rendered("standalone", BootstrapOptions(endpoint_cas=("/a.pem",)))
     assert not wanted(good, BootstrapOptions(endpoint_cas=("/a.pem",)))
     (finding,) = envoy_findings(good, BootstrapOptions(endpoint_cas=("/a.pem", "/b.pem")))

@@ -62,7 +62,7 @@ def test_an_invalid_deadline_is_ignored(sent):
     assert SETTINGS.line(500, 0.0, sent) == SETTINGS.line(500, 0.0, None)
 
 
-def test_an_impossible_deadline_counts_as_zero_slack():
+def test_an_impossible_deadline_means_zero_slack():
     line = SETTINGS.line(50_000, 7.0, 0.001)
     assert line.offset_s == pytest.approx(7.0)
 
@@ -202,7 +202,7 @@ def test_a_plan_respects_the_limits_of_the_engine(rows, budget, slots, blocks):
 
 
 @pytest.mark.parametrize("version", ["0.31.2", "0.33.0", "1.0.0", "dev", ""])
-def test_an_unknown_vllm_is_rejected_with_its_version_and_a_remedy(version):
+def test_an_unknown_vllm_is_rejected_with_its_version_and_a_fix(version):
     with pytest.raises(SettingError, match=r"0\.32\.x.*without --scheduler-cls") as refusal:
         require_known_version(version)
     assert f"vLLM {version}:" in str(refusal.value)

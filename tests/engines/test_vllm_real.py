@@ -1,7 +1,7 @@
 """A real vLLM on a CPU, with the slack scheduler or compared with the lab (`make test-vllm`).
 
-Needs vLLM 0.32 in this Python, or in the one that LAAR_VLLM_PYTHON names. Each experiment starts an
-engine of its own, which takes about 2.5 GiB and half a minute. Only ratios are asserted.
+Needs vLLM 0.32 in this Python, or in the one that LAAR_VLLM_PYTHON names. Each experiment starts
+its own engine, which takes about 2.5 GiB and half a minute. Only ratios are asserted.
 """
 
 from __future__ import annotations

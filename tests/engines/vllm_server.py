@@ -39,7 +39,7 @@ _TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 _READY_S = 600.0
-"""Startup takes minutes if other engines are busy; a dead process is noticed at once."""
+"""Startup takes minutes if other engines are busy; a dead process is noticed immediately."""
 
 QUESTION = "Tell me in a sentence what a cache is for."
 """The first prompt of an engine. On some CPUs, vLLM crashes if it has only one token."""

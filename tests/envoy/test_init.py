@@ -192,7 +192,7 @@ async def test_a_grace_period_changed_while_serving_applies_to_the_stop(tmp_path
         (("-e", "127.0.0.1:1"), "start the engines"),
     ],
 )
-def test_invalid_arguments_are_an_error_with_a_remedy(
+def test_invalid_arguments_are_errors_that_suggest_a_fix(
     tmp_path: Path, arguments: tuple[str, ...], remedy: str
 ) -> None:
     ran = run("init", *arguments, "-d", tmp_path)
@@ -329,7 +329,7 @@ def test_an_envoy_yaml_for_different_settings_is_refused(
         return
     with pytest.raises(SettingError, match=fault) as raised:
         bootstrap_beside(load(config), config)
-    if "or delete it" in str(raised.value):  # the remedy works
+    if "or delete it" in str(raised.value):  # the suggested fix works
         written.unlink()
         assert bootstrap_beside(load(config), config)
 

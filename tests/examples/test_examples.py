@@ -109,7 +109,7 @@ def gateway(answers):
         server.server_close()
 
 
-def test_the_client_asks_until_the_answer_is_right():
+def test_the_client_asks_until_the_answer_is_correct():
     with gateway([("small", "17 times 23 is 381."), ("large", "It is 391.")]) as url:
         printed = run(EXAMPLES / "until_correct.py", url)
     assert re.fullmatch(r"right after \d+\.\d\d s; asked: small, large\n", printed)

@@ -1,4 +1,4 @@
-"""Admission lets requests go at once or wait, and its counters return to zero."""
+"""Admission sends requests immediately or holds them, and its counters return to zero."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_every_endpoint_is_filled_before_any_request_waits():
     assert outcome.waited_s == 1.5
 
 
-def test_requests_that_left_take_no_memory_while_an_earlier_one_waits():
+def test_requests_no_longer_waiting_take_no_memory_while_an_earlier_one_waits():
     """Otherwise `flow.max_held_bytes` would not limit what clients that hang up leave behind."""
     gate = admission(fleet(("a",)))
     gate.ask(request(1), 0.0)
@@ -84,7 +84,7 @@ def test_requests_that_left_take_no_memory_while_an_earlier_one_waits():
         tracemalloc.stop()
 
 
-def test_changed_limits_apply_at_once_and_evict_no_waiting_request():
+def test_changed_limits_apply_immediately_and_evict_no_waiting_request():
     director = fleet(("a",))
     gate = admission(director)
     gate.ask(request(1), 0.0)
@@ -257,7 +257,7 @@ def test_a_continuation_waiting_for_a_full_endpoint_delays_no_other_request():
     assert sent(gate.dispatch(0.3)) == ["2"]
 
 
-def test_a_continuation_of_an_answer_whose_endpoint_left_is_refused_at_once():
+def test_a_continuation_of_an_answer_at_a_removed_endpoint_is_refused_immediately():
     director = fleet()
     director.stored.note("resp_1", "a", "")
     director.table.replace("t", [EndpointSpec(address="b", models=("m",))])
@@ -341,7 +341,7 @@ def test_requests_waiting_for_a_model_that_is_removed_get_a_404():
 
 
 @pytest.mark.parametrize("model", ["other", ""])
-def test_a_request_that_cannot_be_helped_by_waiting_is_refused_at_once(model):
+def test_a_request_that_cannot_be_helped_by_waiting_is_refused_immediately(model):
     gate = admission(fleet())
     fault = request(1, model=model or "m", subset=None if model else frozenset(["nobody"]))
     with pytest.raises(RequestError) as refused:
@@ -350,7 +350,7 @@ def test_a_request_that_cannot_be_helped_by_waiting_is_refused_at_once(model):
     assert gate.queue.waiting == 0
 
 
-def test_a_header_takes_precedence_over_class_and_length_for_an_objective():
+def test_an_objective_header_overrides_class_and_length():
     director = fleet(("a",))
     gate = Admission(
         director,

@@ -175,7 +175,7 @@ def test_an_empty_queue_needs_no_timer():
     assert queue.next_wakeup_s(0.0) is None
 
 
-def test_a_request_that_is_hopeless_on_arrival_is_refused_at_once():
+def test_a_request_that_is_hopeless_on_arrival_is_refused_immediately():
     queue: Queue[str] = Queue(Limits(min_hold_s=1.0))
     late = item("late", arrival_s=-3600.0, objective_s=0.5, work_s=0.1)
     assert queue.enqueue(late, 0.0) == Shed(503, "rejected-ttl-expired", 1)
@@ -183,7 +183,7 @@ def test_a_request_that_is_hopeless_on_arrival_is_refused_at_once():
 
 
 @pytest.mark.parametrize("objective_s", [-5.0, 0.0, float("nan"), -math.inf])
-def test_an_impossible_objective_counts_as_zero_slack(objective_s):
+def test_an_impossible_objective_means_zero_slack(objective_s):
     queue = filled(
         item("absurd", objective_s=objective_s, work_s=5.0),
         item("late", arrival_s=0.0, objective_s=2.0, work_s=2.5),
@@ -229,7 +229,7 @@ def test_the_retry_delay_follows_the_speed_of_the_queue():
     queue.enqueue(item("filler"), 30.0)
     shed = queue.enqueue(item("last"), 30.0)
     assert isinstance(shed, Shed)
-    assert 10 <= shed.retry_after_s <= 15  # 30 wait, and two leave per second
+    assert 10 <= shed.retry_after_s <= 15  # 30 wait, and two are sent per second
 
 
 def test_held_bytes_are_capped():
@@ -294,7 +294,7 @@ def test_a_request_past_its_objective_yields_before_another_is_refused():
     assert queue.dispatch(3.0, nowhere)[0][0].id == "old"
 
 
-def test_the_request_of_a_client_that_is_gone_is_forgotten():
+def test_the_request_of_a_disconnected_client_is_forgotten():
     queue = filled(item("a"), item("b"))
     assert queue.cancel("a")
     assert not queue.cancel("a")
@@ -304,7 +304,7 @@ def test_the_request_of_a_client_that_is_gone_is_forgotten():
 
 
 @pytest.mark.long
-def test_ten_thousand_clients_that_leave_at_once_leave_nothing_behind():
+def test_ten_thousand_clients_that_disconnect_together_leave_nothing_behind():
     queue: Queue[str] = Queue()
     for i in range(10_000):
         queue.enqueue(item(str(i), tenant=str(i % 100), band=i % 3, lane=str(i % 7)), 0.0)

@@ -1,4 +1,4 @@
-"""Prefills in flight are timed by a clock that readings correct, and their sums stay right."""
+"""Prefills in flight are timed by a clock that readings correct, and their sums stay correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns wait if their contexts have no place in a cache; other sessions continue at once."""
+"""Turns wait if their contexts have no place in a cache; other sessions continue immediately."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_turn_with_an_objective_is_let_in_where_it_is_served_soonest():
     assert sorted(addresses) == ["a", "b", "c"]
 
 
-def test_a_client_that_leaves_releases_its_place_at_once():
+def test_a_client_that_disconnects_releases_its_place_immediately():
     picker = Picker()
     one = picker.ask(0.0, session="one")
     two = picker.ask(0.0, session="two")
@@ -234,7 +234,7 @@ def test_a_turn_that_needs_little_room_is_not_held_for_a_large_context():
     assert isinstance(picker.ask(1.0, session="two", tokens=800), Decision)
 
 
-def test_the_places_at_an_endpoint_end_when_it_leaves():
+def test_the_places_at_an_endpoint_end_when_it_is_removed():
     picker = Picker("a")
     picker.end(picker.ask(0.0, session="one"), 1.0)
     picker.director.table.replace("t", [EndpointSpec(address="b", models=("m",))])
@@ -598,7 +598,7 @@ def test_a_session_name_does_not_bypass_the_load_limits():
     assert sent <= 4
 
 
-def test_a_turn_that_waits_is_answered_at_once_if_all_endpoints_leave():
+def test_a_waiting_turn_is_answered_immediately_if_all_endpoints_are_removed():
     picker = Picker(by_load=False)
     picker.ask(0.0, session="one")
     picker.ask(0.0, session="two")

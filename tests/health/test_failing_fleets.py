@@ -63,7 +63,7 @@ def test_one_failing_endpoint_of_five_costs_almost_nothing(behaviour, at_most, s
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_answer_is_lost_to_errors_inside_answers_once_they_are_known(seed):
-    """Envoy does not retry such answers, so neither the price nor trials may lose requests."""
+    """Envoy does not retry these answers, so neither the price nor trials may lose requests."""
     fleet = VirtualFleet(behave={0: error_event(since=5.0)}, seed=seed, probes=True, clients=8)
     fleet.run(10**6, until=90.0)
     assert 0 < len(fleet.seen.failed) <= 6  # those in flight when the errors began
@@ -275,7 +275,7 @@ def test_a_reused_slot_has_no_record_of_the_previous_endpoint():
     assert fleet.health.records.endpoints[slot].failures == {}
 
 
-def test_a_distant_endpoint_does_not_count_as_slow():
+def test_a_distant_endpoint_is_not_considered_slow():
     """The round trip has its own price, with a deliberately low weight."""
     rtt_s = 0.5
 

@@ -2,7 +2,7 @@
 
 Each endpoint answers by a behaviour, a function of the request and the time. The director gets
 the reports of the stream machine in the native shape: the status when it comes, and the body only
-if it asked for it. There are no retries: a failed request fails for its client.
+if it requested it. There are no retries: a failed request fails for its client.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class VirtualFleet:
 
 
 def refuses(status, share=1.0, since=0.0, until=math.inf, **more):
-    """Answer with a status at once."""
+    """Answer with a status immediately."""
 
     def behave(fleet, _job, now, ordinary):
         if since <= now < until and fleet.rng.random() < share:

@@ -56,7 +56,7 @@ async def test_another_picker_is_measured_next_to_laar() -> None:
 async def test_another_picker_may_have_its_health_service_elsewhere_or_none(
     tmp_path: Path, service: str, asked: bool
 ) -> None:
-    """Envoy must not check the ext_proc port of such a picker, like llm-d's, for laar's service."""
+    """Envoy must not look for laar's service on the ext_proc port of a picker like llm-d's."""
     command = f"{sys.executable} -m bench.noop_picker --port {{port}} --endpoint {{endpoints}}"
     health = f"--health-port {'{health_port}' if asked else free_ports(1)[0]} --service '{service}'"
     subject = peer(f"other={command} {health}", service)

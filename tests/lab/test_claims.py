@@ -187,7 +187,7 @@ def test_a_family_of_claims_is_corrected_together() -> None:
 # -- declarations ------------------------------------------------------------------------------
 
 
-def test_the_seeds_of_every_experiment_can_decide_its_claims() -> None:
+def test_every_experiment_has_enough_seeds_for_its_claims() -> None:
     for experiment in all_experiments().values():
         names = [claim.name for claim in experiment.claims]
         assert len(set(names)) == len(names), experiment.name

@@ -377,7 +377,7 @@ def test_a_sweep_runs_on_a_dask_cluster() -> None:
         assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]
 
 
-def test_a_sweep_works_with_an_executor_that_returns_all_results_at_once() -> None:
+def test_a_sweep_works_with_an_executor_that_returns_all_results_together() -> None:
     """Ray's backend is derived from this one, and does the same."""
     with joblib.parallel_config(backend="multiprocessing", n_jobs=2):
         assert not joblib.parallel.get_active_backend()[0].supports_return_generator

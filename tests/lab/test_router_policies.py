@@ -64,7 +64,7 @@ def test_parameters_reach_the_policies_and_wrong_ones_are_reported() -> None:
             parse_policy(wrong)
 
 
-def test_the_page_on_policies_names_each_and_every_parameter() -> None:
+def test_the_page_on_policies_lists_each_policy_and_parameter() -> None:
     page = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()
     for name in NAMES:
         assert f"`{name}`" in page

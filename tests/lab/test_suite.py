@@ -131,7 +131,7 @@ def test_documents_are_shared_and_questions_are_not() -> None:
     assert cached_share(list(questions(alone, rng, 60.0))) < 0.1
 
 
-def test_a_batch_asks_many_questions_about_one_document_at_once() -> None:
+def test_a_batch_asks_many_questions_about_one_document_within_half_a_second() -> None:
     shape = BatchShape(every_s=20.0, size=(10, 20))
     asked = [one for one in batches(shape, random.Random(2), 200.0) if one.kind == "batch"]
     assert len(asked) >= 30

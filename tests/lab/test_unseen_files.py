@@ -148,7 +148,7 @@ def test_a_day_of_chats_without_ids_has_no_sessions(tmp_path: Path) -> None:
     assert {arrival.session for arrival in chats} == {""}
 
 
-def test_null_times_of_a_session_count_as_missing(tmp_path: Path) -> None:
+def test_null_times_of_a_session_are_treated_as_missing(tmp_path: Path) -> None:
     common: dict[str, object] = {
         "session": "a",
         "input_length": 600,

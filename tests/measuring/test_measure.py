@@ -190,7 +190,9 @@ async def test_requests_without_an_answer_are_recorded_and_repeated(
     assert [r.correct for r in outcomes_of(out)] == [True]
 
 
-async def test_an_endpoint_that_refuses_is_asked_again_at_once(serve: Any, tmp_path: Path) -> None:
+async def test_an_endpoint_that_refuses_is_asked_again_immediately(
+    serve: Any, tmp_path: Path
+) -> None:
     def script(number: int, body: dict[str, Any]) -> web.Response:
         if number < 2:
             return web.Response(status=503, headers={"retry-after": "0"})

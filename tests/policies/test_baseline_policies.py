@@ -30,7 +30,7 @@ def test_llm_d_weighs_queue_kv_and_prefix_two_two_three() -> None:
     )
 
 
-def test_llm_d_counts_an_endpoint_that_was_never_read_as_the_fullest() -> None:
+def test_llm_d_treats_an_endpoint_that_was_never_read_as_the_fullest() -> None:
     view = view_of([0, 0], [0, 0], waiting=[3, math.nan], kv_usage=[1.0, math.nan])
     np.testing.assert_allclose(7 * llm_d().score(view), [2, 0])
 
@@ -82,7 +82,7 @@ def test_parameters_reach_the_policies_and_wrong_ones_are_reported() -> None:
             parse_policy(wrong)
 
 
-def test_the_page_on_policies_names_each_and_every_parameter() -> None:
+def test_the_page_on_policies_lists_each_policy_and_parameter() -> None:
     page = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()
     for name in POLICY_NAMES:
         assert f"`{name}`" in page

@@ -146,7 +146,7 @@ def scorers(name: str, /, **parameters: Any) -> dict[str, Any]:
         ({"policies": {"p": {"scorers": [{"name": "even", "weight": 0}]}}}, "it must be above 0"),
     ],
 )  # fmt: skip
-def test_laar_check_reports_package_entry_point_and_remedy(
+def test_laar_check_reports_package_entry_point_and_fix(
     tmp_path: Path, routing: dict[str, Any], said: str
 ) -> None:
     printed = checked(tmp_path, **routing)

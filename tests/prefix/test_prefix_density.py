@@ -45,7 +45,7 @@ def test_a_slot_without_answers_has_the_mean_density() -> None:
     assert held == [False] * 4 + [True] * 4
 
 
-def test_the_density_of_a_slot_is_forgotten_when_its_endpoint_leaves() -> None:
+def test_the_density_of_a_slot_is_forgotten_when_its_endpoint_is_removed() -> None:
     _, beliefs = believed(4.0)
     of_the_last = beliefs.insert(1, chain_of(100), 0.0)
     beliefs.drop(1)

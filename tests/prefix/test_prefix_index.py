@@ -250,7 +250,7 @@ def settled(count: int) -> tuple[PrefixIndex, list[Chain]]:
     return index, chains
 
 
-def test_two_reported_misses_forget_older_prompts_and_keep_the_computed_ones() -> None:
+def test_two_reported_misses_forget_older_prompts_and_keep_the_computed_prompts() -> None:
     index, (old, first, between, second, young) = settled(5)
     for chain in (second, first):
         index.settle(index.insert(0, chain), cached_fraction=0.0)

@@ -92,7 +92,7 @@ def served(beliefs: PrefixBeliefs, text: str, slot: int = 0) -> None:
     beliefs.settle(receipt, None)
 
 
-def test_evicted_blocks_no_longer_count_as_cached() -> None:
+def test_evicted_blocks_are_no_longer_believed_cached() -> None:
     beliefs = beliefs_of(2)
     engine, text = Engine(beliefs, 0), text_of(1, 640)
     served(beliefs, text)
@@ -105,7 +105,7 @@ def test_evicted_blocks_no_longer_count_as_cached() -> None:
     assert share(beliefs, text) == 0.0
 
 
-def test_prompts_that_bypassed_the_picker_count_as_cached() -> None:
+def test_prompts_that_bypassed_the_picker_are_believed_cached() -> None:
     beliefs = beliefs_of(2)
     text = text_of(1, 640)
     known(beliefs, text)
@@ -632,7 +632,7 @@ def test_prompts_of_token_ids_are_estimated_within_one_point(
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_a_text_that_shares_no_block_with_a_known_one_counts_as_uncached(count: int) -> None:
+def test_a_text_that_shares_no_block_with_a_known_text_is_believed_uncached(count: int) -> None:
     blocks, hasher = TokenBlocks(), Hasher(b"k")
     blocks.emptied(0, "m")
     for number, letter in enumerate("ab"):  # the texts have less than a block of tokens in common

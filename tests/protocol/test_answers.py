@@ -1,4 +1,4 @@
-"""The usage in an answer is read, and names are restored, for any split into pieces."""
+"""The usage in an answer is read, and names are restored, for any split into chunks."""
 
 import time
 
@@ -221,8 +221,8 @@ def spotted(events, body, cuts):
     return [reply for reply in found if reply is not None and reply.event]
 
 
-def test_an_answer_in_tiny_pieces_takes_time_in_proportion_to_its_pieces():
-    """It takes 0.1 s. Copying all earlier bytes for each piece took 25 s."""
+def test_an_answer_in_tiny_chunks_takes_time_in_proportion_to_its_chunks():
+    """It takes 0.1 s. Copying all earlier bytes for each chunk took 25 s."""
     reader = AnswerReader(events=False)
     began = time.process_time()
     for _ in range(MAX_ANSWER_BYTES // 2):

@@ -39,7 +39,7 @@ def test_a_request_has_the_priority_of_its_objective(rules):
     assert asked(rules, "m").priority == 0
 
 
-def test_if_objectives_share_a_name_the_first_pool_wins_until_it_leaves(rules):
+def test_if_objectives_share_a_name_the_first_pool_wins_until_it_is_removed(rules):
     rules.replace_priorities("kubernetes ml/a", "a", {"x": 1})
     rules.replace_priorities("kubernetes ml/b", "b", {"x": 2, "y": 3})
     assert (rules.priority("x"), rules.priority("y")) == (1, 3)

@@ -1,4 +1,4 @@
-"""Malformed values of request headers count as absent."""
+"""Malformed values of request headers are treated as absent."""
 
 import pytest
 

@@ -198,7 +198,7 @@ IMAGE_ITEMS = [
 
 
 @pytest.mark.parametrize("item", IMAGE_ITEMS, ids=lambda item: item["type"])
-def test_an_image_inside_an_item_does_not_count_as_text(item):
+def test_an_image_inside_an_item_is_not_text(item):
     def read(data: str) -> Body:
         text = orjson.dumps({"model": "m", "input": [item]}).decode().replace(DATA, data)
         return read_body(Api.RESPONSES, text.encode())

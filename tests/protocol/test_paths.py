@@ -1,4 +1,4 @@
-"""Operator paths are denied, also if they are disguised."""
+"""Operator paths are denied, even if they are disguised."""
 
 import orjson
 import pytest
@@ -80,7 +80,7 @@ PATH = "/v1/tune/chat/completions?level=2"
         WholeRequest({":path": PATH}, "", b"no JSON"),  # sent if Envoy keeps the headers
     ],
 )
-def test_an_operator_path_is_refused_in_openais_format_even_in_shadow(first, share):
+def test_an_operator_path_is_refused_in_openais_format_even_in_shadow_mode(first, share):
     stream = Stream(
         Environment(
             settings=StreamSettings(denied_paths=("/tune/chat/completions",)),

@@ -1,4 +1,4 @@
-"""Judging whether an answer is useful, in every API and for any split into pieces."""
+"""Judging whether an answer is useful, in every API and for any split into chunks."""
 
 import orjson
 import pytest

@@ -112,7 +112,7 @@ async def ask(
 ) -> str | Seen:
     """Send two requests to one API of one engine; both must succeed.
 
-    Return what laar did if that is known at once, else the id of the second decision.
+    Return what laar did if that is known immediately, else the id of the second decision.
     """
     path = path_of(api, mine.kind)
     if not path:

@@ -106,7 +106,7 @@ async def test_no_adapter_answers_for_another_model_with_the_same_name(gateway, 
 
 
 async def burst(http, envoy, *models, **fields):
-    """Send one request per model, all at once; count the statuses."""
+    """Send one request per model, all concurrently; count the statuses."""
     answers = await asyncio.gather(*(ask(http, envoy, model, **fields) for model in models))
     return Counter(status for status, _ in answers)
 

@@ -256,7 +256,7 @@ async def test_a_port_on_all_addresses_accepts_ipv4_and_ipv6():
 
 
 @pytest.mark.skipif(not ipv6(), reason="no IPv6 here: `[::]` can't be tried")
-def test_a_port_used_in_one_address_family_counts_as_in_use():
+def test_a_port_used_in_one_address_family_is_considered_in_use():
     with socket.create_server(("0.0.0.0", free_port())) as other:
         admin = f"[::]:{other.getsockname()[1]}"
         listen = Listen(
@@ -348,7 +348,7 @@ async def test_an_unfinished_body_does_not_hold_a_connection(tmp_path, monkeypat
         writer.close()
 
 
-async def test_logins_sent_at_once_are_not_all_checked():
+async def test_concurrent_logins_are_not_all_checked():
     there = AdminAuth(Starlette(), TOKEN, Attempts(Clock()))
     complete, forms = asyncio.Event(), 3 * Attempts.MOST
     waiting, wrong = [], []

@@ -79,7 +79,7 @@ async def test_a_request_in_flight_counts_although_the_cache_was_just_cleared(ga
         assert believed(director, new) > 0.9
 
 
-async def test_events_from_before_an_endpoint_left_do_not_count_when_it_returns(gateway):
+async def test_events_from_before_an_endpoint_was_removed_do_not_count_when_it_returns(gateway):
     """A request in flight keeps the endpoint's slot, but no events arrive while it is away."""
     async with publishing_engine(gateway) as (director, publish):
         text, ids = "a prompt that the engine let go " * 100, list(range(160))

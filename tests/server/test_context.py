@@ -107,7 +107,7 @@ async def test_documents_arrive_in_the_earlier_order_and_all_else_byte_for_byte(
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_tool_results_of_every_size_are_reordered_as_a_whole(place, shape):
-    """In the gateway shape, a changed body over 62,000 bytes is sent in pieces."""
+    """In the gateway shape, a changed body over 62,000 bytes is sent in chunks."""
     there = await place(shape, {**ON, "roles": ["tool"]})
 
     def call(ids):
@@ -133,7 +133,7 @@ def prose(i):
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_documents_without_tags_arrive_in_the_earlier_order(place, shape):
-    """Such documents are recognized once they have occurred between different neighbours."""
+    """These documents are recognized once they have occurred between different neighbours."""
     there = await place(shape, ON)
 
     def body(ids, question, note=""):
@@ -351,7 +351,7 @@ async def test_a_restarted_picker_repeats_the_orders_of_running_conversations(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_in_shadow_the_hook_only_observes(place, shape):
+async def test_in_shadow_mode_the_hook_only_observes(place, shape):
     there = await place(shape, ON, routing={"mode": "shadow"})
     for ids in ([2, 1, 4], [4, 1, 2]):
         body = raw(text(ids))

@@ -116,7 +116,7 @@ async def test_events_show_that_an_engine_lost_its_cache(fleet, engine, http):
     assert await there.forgot()
 
 
-async def test_the_orders_of_an_endpoint_are_forgotten_when_it_leaves(fleet, gateway):
+async def test_the_orders_of_an_endpoint_are_forgotten_when_it_is_removed(fleet, gateway):
     first, second = await gateway.upstream(), await gateway.upstream()
     there = await fleet({"address": first.address, "model": "m"})
     await there.learned()

@@ -87,7 +87,7 @@ async def test_a_picker_without_endpoints_writes_the_first_file(eds):
     assert listed(eds) == []
 
 
-async def test_an_endpoint_that_leaves_before_envoy_knows_it_is_removed(eds):
+async def test_an_endpoint_removed_before_envoy_knows_it_leaves_the_file(eds):
     async with running(eds) as (fleet, table):
         fleet.replace("a", [spec("10.0.0.1:8000")])
         await eventually(lambda: len(table) == 1, what="the endpoint")
@@ -98,7 +98,7 @@ async def test_an_endpoint_that_leaves_before_envoy_knows_it_is_removed(eds):
     assert [one.address for one in table.specs()] == ["10.0.0.1:8000"]
 
 
-async def test_an_endpoint_that_leaves_is_listed_until_its_last_requests_arrive(eds):
+async def test_a_removed_endpoint_is_listed_until_its_last_requests_arrive(eds):
     one, two, three = (f"10.0.0.{n}:8000" for n in (1, 2, 3))
     async with running(eds) as (fleet, table):
         fleet.replace("a", [spec(one), spec(two)])
@@ -129,7 +129,7 @@ async def test_the_only_endpoint_serves_until_envoy_knows_its_successor(eds):
         await eventually(lambda: listed(eds) == [two], what="the removal of the others")
 
 
-async def test_a_model_that_nothing_replaces_is_removed_at_once(eds):
+async def test_a_model_that_nothing_replaces_is_removed_immediately(eds):
     one, two = (EndpointSpec(address=f"10.0.0.{n}:8000", models=(f"m{n}",)) for n in (1, 2))
     async with running(eds) as (fleet, table):
         fleet.replace("a", [one])
@@ -138,7 +138,7 @@ async def test_a_model_that_nothing_replaces_is_removed_at_once(eds):
         assert len(table) == 0
 
 
-async def test_endpoints_that_left_leave_the_file_despite_constant_changes(eds, monkeypatch):
+async def test_removed_endpoints_leave_the_file_despite_constant_changes(eds, monkeypatch):
     monkeypatch.setattr("laar.server.envoy_file.ENVOY_LEARNS_S", 0.0)
     file = EnvoyFile(eds, Problems())
     for number in range(1, 21):
@@ -148,8 +148,8 @@ async def test_endpoints_that_left_leave_the_file_despite_constant_changes(eds, 
         assert set(listed(eds)) == {*left, *wanted}
 
 
-async def test_an_endpoint_that_returns_before_envoy_forgets_it_counts_as_new(eds):
-    """If it were used at once, Envoy might have just dropped it, and would choose another."""
+async def test_an_endpoint_that_returns_before_envoy_forgets_it_is_treated_as_new(eds):
+    """If it were used immediately, Envoy might have just dropped it, and would choose another."""
     one, two, three = (f"10.0.0.{n}:8000" for n in (1, 2, 3))
     async with running(eds) as (fleet, table):
 

@@ -357,7 +357,7 @@ async def test_the_form_stores_the_token_in_a_cookie_that_scripts_cannot_read(tm
         assert (await get(http, f"{url}/fleet", headers=sent))[0] == 200
 
 
-def test_a_token_file_without_a_token_is_reported_with_a_remedy(tmp_path):
+def test_a_token_file_without_a_token_is_reported_with_a_fix(tmp_path):
     def settings(**decisions):
         one = {"address": "127.0.0.1:9", "model": "m"}
         return Settings.model_validate({"endpoints": [one], "decisions": decisions})

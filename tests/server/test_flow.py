@@ -157,7 +157,7 @@ async def test_invalid_objectives_are_ignored(gateway, http, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_client_that_leaves_while_waiting_is_forgotten(gateway, http, shape):
+async def test_a_client_that_disconnects_while_waiting_is_forgotten(gateway, http, shape):
     async with Busy(gateway, http, shape) as busy:
         held = await busy.hold("leaves")
         held.cancel()
@@ -171,7 +171,9 @@ async def test_a_client_that_leaves_while_waiting_is_forgotten(gateway, http, sh
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_hundreds_of_clients_that_leave_at_once_leave_nothing_behind(gateway, http, shape):
+async def test_hundreds_of_clients_that_disconnect_together_leave_nothing_behind(
+    gateway, http, shape
+):
     connector = aiohttp.TCPConnector(limit=0)
     async with Busy(gateway, http, shape) as busy, aiohttp.ClientSession(connector=connector) as s:
         held = [asyncio.create_task(post(s, busy.envoy, chat(f"{i}"))) for i in range(300)]

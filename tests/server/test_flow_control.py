@@ -1,4 +1,4 @@
-"""Flow control completes every future, and keeps nothing for clients that have left."""
+"""Flow control completes every future, and keeps nothing for clients that have disconnected."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class Door:
         )
 
 
-async def test_ten_thousand_clients_that_leave_at_once_leave_nothing_behind():
+async def test_ten_thousand_clients_that_disconnect_together_leave_nothing_behind():
     door = Door(clock=lambda: 0.0, min_hold_s=100.0, max_hold_s=100.0)
     first, _ = await door.ask(0)
     tasks = [door.ask(number) for number in range(1, 10_001)]
     await eventually(lambda: door.admission.queue.waiting == 10_000, what="all requests to wait")
     for task in tasks:
         task.cancel()
-    door.end(first)  # at the same moment, so a decision is made for a client that has left
+    door.end(first)  # at the same moment, so a decision is made for a client that has disconnected
     done = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in done)
     assert door.left() == (0, 0, 0, 0)
@@ -74,7 +74,7 @@ async def test_ten_thousand_clients_that_leave_at_once_leave_nothing_behind():
     assert (decision.request.id, waited_s) == ("next", 0.0)
 
 
-async def test_a_decision_for_a_client_that_has_just_left_is_released():
+async def test_a_decision_for_a_client_that_has_just_disconnected_is_released():
     door = Door()
     first, _ = await door.ask(0)
     held = door.ask(1)
@@ -88,7 +88,7 @@ async def test_a_decision_for_a_client_that_has_just_left_is_released():
     assert door.left() == (0, 0, 0, 0)
 
 
-async def test_a_client_that_leaves_while_another_is_admitted_costs_no_answer():
+async def test_a_client_that_disconnects_while_another_is_admitted_costs_no_answer():
     door = Door(max_waiting=3, min_hold_s=100.0, max_hold_s=100.0)
     first, _ = await door.ask(0)
     stays, dropped, leaves = (door.ask(number, "loud") for number in (1, 2, 3))
@@ -181,6 +181,6 @@ async def test_a_clock_that_jumps_ahead_leaves_no_request_hanging():
         await held
     assert (shed.value.status, shed.value.reason) == (503, "rejected-ttl-expired")
     door.end(first)
-    decision, _ = await door.ask("next")  # a later request is decided at once
+    decision, _ = await door.ask("next")  # a later request is decided immediately
     door.end(decision)
     assert door.left() == (0, 0, 0, 0)

@@ -97,7 +97,7 @@ async def test_a_session_without_room_is_held_and_then_admitted(gateway, http, s
 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_if_a_waiting_client_leaves_the_next_one_is_admitted(gateway, http, shape):
+async def test_if_a_waiting_client_disconnects_the_next_one_is_admitted(gateway, http, shape):
     async with Full(gateway, http, shape) as full:
         two, three = await full.hold("two"), await full.hold("three")
         two.cancel()
@@ -158,7 +158,7 @@ async def test_a_stopping_picker_admits_waiting_requests(gateway, http):
 
 
 @pytest.mark.parametrize("flow", [{"max_waiting": 0}, {"max_held_bytes": 0}, {"max_hold_s": 0}])
-async def test_a_turn_that_may_not_wait_is_sent_at_once(gateway, http, flow):
+async def test_a_turn_that_may_not_wait_is_sent_immediately(gateway, http, flow):
     async with Full(gateway, http, "standalone", **flow) as full:
         assert await full.ask("two") == 200
 

@@ -284,7 +284,7 @@ async def test_a_thousand_headers_are_refused_by_envoy_without_harm(gateway, htt
     assert (await post(http, envoy, chat())).status == 200
 
 
-async def test_a_client_that_leaves_during_its_answer_leaves_nothing_reserved(gateway, http):
+async def test_a_client_that_disconnects_during_its_answer_leaves_nothing_reserved(gateway, http):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
@@ -304,7 +304,7 @@ async def test_a_client_that_leaves_during_its_answer_leaves_nothing_reserved(ga
     assert not table.queued_tokens.any()
 
 
-async def test_thousands_of_clients_that_leave_during_uploads_break_no_answer(gateway, http):
+async def test_thousands_of_clients_that_disconnect_during_uploads_break_no_answer(gateway, http):
     """In the gateway shape, each leaves a stream that the picker has not answered yet."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))

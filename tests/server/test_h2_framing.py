@@ -18,7 +18,7 @@ messages = st.lists(st.binary(max_size=300), max_size=8)
 
 
 def cut(data, cuts):
-    """Return the data in pieces."""
+    """Return the data in chunks."""
     marks = sorted({0, len(data), *(c % (len(data) + 1) for c in cuts)})
     return [data[a:b] for a, b in itertools.pairwise(marks)]
 

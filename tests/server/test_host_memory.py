@@ -44,7 +44,7 @@ def chat(number):
 
 
 @pytest.mark.parametrize("host_tokens", [0, 40_000])
-async def test_host_memory_counts_as_cache_without_events(gateway, http, host_tokens):
+async def test_host_memory_is_treated_as_cache_without_events(gateway, http, host_tokens):
     engine = await gateway.enter(SGLang(host_tokens))
     entry = {"address": engine.address, "model": "m", "engine": "sglang"}
     gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": [entry]}))

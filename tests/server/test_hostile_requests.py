@@ -243,7 +243,7 @@ async def test_answers_without_a_body_end_their_requests(served, http):
 @pytest.mark.parametrize("moment", ["before the answer", "within the answer"])
 @pytest.mark.parametrize("share_read", [0.0, 1.0])
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_client_may_leave_at_any_moment(gateway, shape, share_read, moment):
+async def test_a_client_may_disconnect_at_any_moment(gateway, shape, share_read, moment):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker(bodies={"sample_answers": share_read})
@@ -274,7 +274,7 @@ async def test_a_client_may_leave_at_any_moment(gateway, shape, share_read, mome
     rest.set()
 
 
-async def test_a_client_that_leaves_during_its_upload_leaves_nothing_behind(gateway):
+async def test_a_client_that_disconnects_during_its_upload_leaves_nothing_behind(gateway):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
@@ -401,7 +401,7 @@ class Unupgraded(ServedEngine):
 
 
 @pytest.mark.parametrize("shape", ["gateway", "standalone"])
-async def test_an_endpoint_that_ignores_an_upgrade_counts_as_answering(gateway, shape):
+async def test_an_endpoint_that_ignores_an_upgrade_has_answered(gateway, shape):
     engine = await gateway.enter(Unupgraded())
     gateway.members((engine.address, "m"))
     runner = await gateway.picker()

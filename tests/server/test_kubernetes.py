@@ -610,7 +610,7 @@ async def test_an_api_server_that_is_down_at_startup_is_awaited(gateway, cluster
     await eventually(ready, what="readiness")
 
 
-async def test_outside_a_cluster_the_remedy_is_reported(gateway, monkeypatch):
+async def test_outside_a_cluster_a_fix_is_suggested(gateway, monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(SettingError, match="kubectl proxy"):
         await picker(gateway, {"pool": "fleet"})

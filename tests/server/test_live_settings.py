@@ -127,7 +127,7 @@ async def test_a_missing_file_changes_nothing(gateway):
     await eventually(lambda: metric(runner, REFUSED) == 0, what="the file's return")
 
 
-async def test_an_inaccessible_path_is_reported_as_a_fault(gateway, caplog):
+async def test_an_inaccessible_path_is_reported_as_an_error(gateway, caplog):
     """A directory that this user may not enter has the same effect as this long name."""
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker()

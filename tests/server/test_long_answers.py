@@ -107,7 +107,7 @@ def passed(shape: str, pieces: list[bytes], gap_s: float, end: str) -> tuple[obj
     return call.sent, picker.ended, picker.sampler._paid_at
 
 
-@example("gateway", [0, 2], [101], 0.01, "client leaves")  # an error split over the last two pieces
+@example("gateway", [0, 2], [101], 0.01, "client leaves")  # an error split over the last two chunks
 @given(
     st.sampled_from(sorted(SHAPES)),
     st.lists(st.integers(0, 12), max_size=40),
@@ -115,7 +115,7 @@ def passed(shape: str, pieces: list[bytes], gap_s: float, end: str) -> tuple[obj
     st.sampled_from([0.001, 0.01, 0.2]),
     st.sampled_from(ENDS),
 )
-def test_passing_a_piece_directly_has_the_effect_of_the_state_machine(
+def test_passing_a_chunk_directly_has_the_effect_of_the_state_machine(
     shape, kinds, cuts, gap_s, end
 ):
     text = DELTA + b"".join(OTHERS[kind] if kind < len(OTHERS) else DELTA for kind in kinds) + DONE
@@ -129,7 +129,7 @@ def test_passing_a_piece_directly_has_the_effect_of_the_state_machine(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_piece_in_the_middle_of_an_answer_takes_few_calls(shape):
+def test_a_chunk_in_the_middle_of_an_answer_takes_few_calls(shape):
     stream, _ = Served().begin(shape)
     for _ in range(3):
         stream.receive(piece(DELTA))

@@ -13,7 +13,7 @@ async def test_the_names_of_many_endpoints_cause_only_a_few_changes_of_the_fleet
     version = table.version
     lora = Served(weights={"m": "org/m"}, adapters={"lora": "m"})
     runner.fleet.served(addresses[0], lora)
-    # The first endpoint's names apply at once.
+    # The first endpoint's names apply immediately.
     assert table.serving("lora").tolist() == [table.slot(addresses[0])]
     for address in addresses[1:]:
         runner.fleet.served(address, lora)

@@ -288,7 +288,7 @@ async def test_a_flood_of_false_reports_moves_a_cell_by_no_more_than_its_cap(gat
     runner = await picker(gateway, ("a",))
     lies = [{"decision_id": ask(runner, f"{n}").id, "correct": False} for n in range(500)]
     _, answer = await post(gateway, http, {"outcomes": lies})
-    assert answer["verdicts"].count("taken") == 100  # at most the allowance of half an hour at once
+    assert answer["verdicts"].count("taken") == 100  # at most the allowance of half an hour
     assert answer["verdicts"].count("limited") == 400
     assert believed(ask(runner), "a") > 0.9 * 50 / (50 + CAP_PER_HOUR)
 
@@ -407,7 +407,7 @@ async def test_a_client_that_reports_each_attempt_is_not_counted_twice(gateway, 
     "end", [{"status": 503}, {"status": None, "cause": "disconnect"}, {"cause": "reset"}]
 )
 async def test_a_retry_after_a_truncated_answer_does_not_show_a_wrong_one(gateway, http, end):
-    """An engine that crashes in the middle of its stream leaves such an answer."""
+    """An engine that crashes in the middle of its stream leaves a truncated answer."""
     runner = await picker(gateway)
     first = ask(runner, "q", **end)
     second = ask(runner, "q", tried=",".join(first.tried))
@@ -516,7 +516,7 @@ async def chat(http, url, **headers):
 
 
 @pytest.mark.envoy
-async def test_a_retry_goes_to_the_model_most_likely_to_be_right(gateway, http):
+async def test_a_retry_goes_to_the_model_most_likely_to_be_correct(gateway, http):
     upstreams = {name: await gateway.upstream() for name in "abc"}
     gateway.members(*((upstream.address, name) for name, upstream in upstreams.items()))
     capability = gateway.directory / "capability.json"
@@ -661,7 +661,7 @@ async def test_signs_in_answers_move_a_model_if_enabled(gateway, counts):
 
 
 @pytest.mark.parametrize("counts", [True, False])
-async def test_repeating_a_question_at_once_counts_against_a_model(gateway, http, counts):
+async def test_repeating_a_question_immediately_counts_against_a_model(gateway, http, counts):
     engines = {name: await gateway.upstream() for name in ("a", "b")}
     gateway.members(*((engine.address, name) for name, engine in engines.items()))
     capability = artifact(gateway.directory / "capability.json", {"a": 0.8, "b": 0.8})

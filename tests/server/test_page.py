@@ -471,7 +471,7 @@ async def test_an_open_page_asks_for_the_token_after_it_was_replaced(
             assert answer.status == 200
 
 
-async def test_in_shadow_the_page_shows_agreement(tmp_path, chromium):
+async def test_in_shadow_mode_the_page_shows_agreement(tmp_path, chromium):
     async with (
         watched_picker(tmp_path, routing={"mode": "shadow"}) as (runner, url),
         window(chromium) as browser,

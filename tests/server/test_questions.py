@@ -7,7 +7,7 @@ from support import Answer, eventually
 from support.pickers import request
 
 
-async def test_an_endpoint_that_left_during_its_probe_is_used_once_it_returns(gateway, monkeypatch):
+async def test_an_endpoint_removed_during_its_probe_is_used_once_it_returns(gateway, monkeypatch):
     monkeypatch.setattr("laar.health.breaker.FIRST_TRIAL_S", 0.1)
     sound, bad = await gateway.upstream(), await gateway.upstream()
     asked, answer = asyncio.Event(), asyncio.Event()

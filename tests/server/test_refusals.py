@@ -58,7 +58,7 @@ async def test_answers_by_laar_itself_are_counted_once_by_reason(processor):
     begin(opened(processor), "/v1/models", "GET", end=True)
     shadow = opened(processor, enforced=False)
     begin(shadow, CHAT)
-    send(shadow, b'{"model": "unknown"}')  # is not refused in shadow
+    send(shadow, b'{"model": "unknown"}')  # is not refused in shadow mode
     broken = opened(processor)
     begin(broken, CHAT, pool="p")
     processor.ask = None

@@ -15,7 +15,7 @@ SHAPES = ["standalone", "full-duplex"]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_in_shadow_envoy_chooses_and_the_picker_compares(gateway, http, shape):
+async def test_in_shadow_mode_envoy_chooses_and_the_picker_compares(gateway, http, shape):
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "small", "m"), (b.address, "large", "m"))
     runner = await gateway.picker(routing={"mode": "shadow"})
@@ -61,7 +61,7 @@ async def test_in_shadow_mode_requests_that_would_be_refused_pass(gateway, http,
         assert a.asked[-1].body == body
 
 
-async def test_a_share_is_enforced_and_the_rest_is_in_shadow(gateway, http):
+async def test_a_share_is_enforced_and_the_rest_is_in_shadow_mode(gateway, http):
     a = await gateway.upstream()
     gateway.members((a.address, "m"))
     await gateway.picker(routing={"enforce_share": 0.5})

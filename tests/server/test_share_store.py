@@ -140,7 +140,7 @@ async def members(server):
         yield start
 
 
-async def test_a_stopped_picker_is_gone_at_once_and_stays_gone(server, members):
+async def test_a_stopped_picker_is_gone_immediately_and_stays_gone(server, members):
     await server.start()
     p, q = [await members(n, lease_s=60.0) for n in range(2)]
     p.settle(p.decide())
@@ -152,7 +152,7 @@ async def test_a_stopped_picker_is_gone_at_once_and_stays_gone(server, members):
 
 
 @pytest.mark.parametrize("forbidden", ["time", "xtrim", "xrevrange", "xread", "xadd"])
-async def test_a_store_that_forbids_a_command_counts_as_down_permanently(
+async def test_a_store_that_forbids_a_command_is_considered_down_permanently(
     server, members, forbidden
 ):
     """Retries once came ten times a second, and each logged two lines and sent all loads again."""
@@ -220,7 +220,7 @@ async def test_a_picker_that_starts_with_an_emptied_store_introduces_no_other_ke
     assert p.held("remember me " * 60) > 0.9
 
 
-async def test_a_full_store_counts_as_down_with_the_secret_in_a_file(server, members, tmp_path):
+async def test_a_full_store_is_considered_down_with_the_secret_in_a_file(server, members, tmp_path):
     (tmp_path / "secret").write_text("0123456789abcdef" * 4)
     await server.start()
     await server.ask("CONFIG", "SET", "maxmemory", "1")
@@ -759,7 +759,7 @@ async def test_a_changed_secret_applies_to_a_picker_with_a_snapshot(tmp_path, sn
         ("http://store", False),
     ],
 )
-def test_valid_and_invalid_urls_of_stores_are_distinguished(url, is_one):
+def test_store_urls_are_validated(url, is_one):
     if is_one:
         assert Share(url=url).url == url
         return

@@ -71,7 +71,7 @@ async def talk(url, **files):
         await other.close()
 
 
-async def test_both_sides_present_a_certificate_of_the_authority(secured, authority):
+async def test_both_sides_present_a_certificate_of_the_ca(secured, authority):
     url = await secured(authority.issue("store"))
     cert, key = authority.issue("picker")
     told = await talk(url, ca_file=authority.path, cert_file=cert, key_file=key)
@@ -91,13 +91,13 @@ async def test_a_picker_without_a_certificate_is_refused(secured, authority):
         await talk(url, ca_file=authority.path)
 
 
-async def test_a_store_with_a_different_authority_or_name_is_refused(secured, authority, tmp_path):
+async def test_a_store_with_a_different_ca_or_name_is_refused(secured, authority, tmp_path):
     cert, key = authority.issue("picker")
     url = await secured(authority.issue("store", host="10.1.2.3"))
     with pytest.raises(StoreError, match=r"(?i)certificate"):
         await talk(url, ca_file=authority.path, cert_file=cert, key_file=key)
     with pytest.raises(StoreError, match=r"(?i)certificate"):
-        await talk(url, cert_file=cert, key_file=key)  # checks it against the system's authorities
+        await talk(url, cert_file=cert, key_file=key)  # checks it against the system's CAs
     other = Authority(tmp_path, "other")
     with pytest.raises(StoreError, match=r"(?i)certificate"):
         await talk(url, ca_file=other.path, cert_file=cert, key_file=key)

@@ -215,7 +215,7 @@ async def test_an_engine_that_falsely_reports_waking_gets_no_more_requests(gatew
     assert [(await task)[0] for task in asked] == [200] * 30
 
 
-async def test_an_engine_that_failed_while_falling_asleep_counts_as_asleep(gateway, http):
+async def test_an_engine_that_failed_while_falling_asleep_is_considered_asleep(gateway, http):
     engine, other = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
     engine.awake.set()
     other.awake.set()
@@ -245,7 +245,7 @@ async def test_an_engine_that_failed_while_falling_asleep_counts_as_asleep(gatew
     await eventually(is_used, what="an answer of the woken engine")
 
 
-async def test_an_engine_is_woken_once_its_authorities_are_readable_again(tmp_path):
+async def test_an_engine_is_woken_once_its_ca_file_is_readable_again(tmp_path):
     missing = Way(tls=True, ca_file=str(tmp_path / "ca.pem"))
     spec = EndpointSpec(address="127.0.0.1:9", models=("m",), way=missing)
     async with new_session() as session:

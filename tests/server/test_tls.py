@@ -101,7 +101,7 @@ async def test_a_self_signed_certificate_encrypts_and_health_stays_plain(gateway
     certificate = x509.load_pem_x509_certificate(await shown(gateway))
     assert certificate.not_valid_after_utc > datetime.now(UTC) + timedelta(days=3000)
     with pytest.raises(grpc.aio.AioRpcError):
-        # Signed by no authority of the system.
+        # Signed by none of the system's CAs.
         await is_healthy(gateway, grpc.ssl_channel_credentials())
     async with grpc.aio.insecure_channel(gateway.settings.listen.health) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
@@ -154,7 +154,7 @@ async def test_an_expired_certificate_never_replaces_a_valid_one(gateway, tmp_pa
 
 
 async def test_a_certificate_replaces_a_valid_one_once_it_is_valid_itself(gateway, tmp_path):
-    """If an authority's clock is ahead, clients would refuse its new certificate at first."""
+    """If a CA's clock is ahead, clients would refuse its new certificate at first."""
     valid = make_pair(tmp_path, "valid")
     runner = await picker(gateway, **put(tmp_path, valid))
     put(tmp_path, make_pair(tmp_path, "later", begins_s=3600))
@@ -211,7 +211,7 @@ async def test_a_pair_that_openssl_rejects_leaves_the_certificate_in_use(gateway
     assert await shown(gateway) == renewed[0].read_bytes()
 
 
-async def test_an_authority_file_may_have_comments_in_any_language(gateway, tmp_path):
+async def test_a_ca_file_may_have_comments_in_any_language(gateway, tmp_path):
     server, client = make_pair(tmp_path, "server"), make_pair(tmp_path, "client")
     authority = tmp_path / "ca.pem"
     authority.write_bytes("# O=Müller GmbH\n".encode() + client[0].read_bytes())
@@ -222,7 +222,7 @@ async def test_an_authority_file_may_have_comments_in_any_language(gateway, tmp_
     assert await is_healthy(gateway, credentials)
 
 
-async def test_with_a_client_authority_callers_without_a_certificate_are_refused(gateway, tmp_path):
+async def test_with_a_client_ca_callers_without_a_certificate_are_refused(gateway, tmp_path):
     server, client, other = (make_pair(tmp_path, name) for name in ("server", "client", "other"))
     await picker(gateway, **put(tmp_path, server), client_ca=str(client[0]))
     ca = server[0].read_bytes()
@@ -235,7 +235,7 @@ async def test_with_a_client_authority_callers_without_a_certificate_are_refused
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await is_healthy(gateway, refused)
         assert error.value.code() is grpc.StatusCode.UNAVAILABLE
-    client[0].write_bytes(other[0].read_bytes())  # the authority file is reloaded, too
+    client[0].write_bytes(other[0].read_bytes())  # the CA file is reloaded, too
 
     async def accepted():
         try:
@@ -352,7 +352,7 @@ def test_laar_check_finds_certificate_errors(tmp_path):
     assert "laar.yaml:3: listen.tls: OpenSSL refuses" in weak.output
 
 
-async def test_errors_at_startup_name_the_file_and_the_remedy(gateway, tmp_path):
+async def test_errors_at_startup_give_the_file_and_a_fix(gateway, tmp_path):
     one, other = make_pair(tmp_path, "one"), make_pair(tmp_path, "other")
     garbage = tmp_path / "garbage.pem"
     garbage.write_bytes(b"\x00-----BEGIN CERTIFICATE-----\n????\n")

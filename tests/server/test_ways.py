@@ -119,15 +119,13 @@ async def test_an_engine_with_tls_and_a_base_path_and_a_key_answers_in_every_sha
     } == {(False, "Bearer s3cret"), (True, None)}
 
 
-async def test_an_engine_certified_by_a_different_authority_gets_no_requests(
-    gateway, authority, tmp_path
-):
+async def test_an_engine_certified_by_a_different_ca_gets_no_requests(gateway, authority, tmp_path):
     engine = await gateway.enter(Engine(tls=authority.issue("engine", host="engine.example")))
     entry = {"address": f"https://{engine.address}", "ca_file": str(authority.path)}
     wrong = [
         ({**entry, "sni": "other.example"}, (str(authority.path),)),  # not the engine's name
         ({**entry, "sni": "engine.example"}, (str(Authority(tmp_path, "other").path),)),
-        ({**entry, "sni": "engine.example"}, ()),  # the bootstrap lacks the authority
+        ({**entry, "sni": "engine.example"}, ()),  # the bootstrap lacks the CA
     ]
     for entry, cas in wrong:
         members(gateway, entry)

@@ -86,7 +86,7 @@ def test_a_message_from_envoy_is_decoded_identically() -> None:
     assert read.protocol_config.request_body_mode == ours.ProcessingMode.FULL_DUPLEX_STREAMED
 
 
-def test_a_header_that_is_not_text_counts_as_absent() -> None:
+def test_a_header_that_is_not_text_is_treated_as_absent() -> None:
     message = ours.ProcessingRequest(request_body=ours.HttpBody(body=b"{}", end_of_stream=True))
     message.protocol_config.request_body_mode = ours.ProcessingMode.BUFFERED
     fields = message.attributes["envoy.filters.http.ext_proc"].fields

@@ -34,7 +34,7 @@ from support.waiting import consecutive_ports
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(240)]
 
 BURST = 192
-"""Requests at once: three times the streams that a connection to a worker should have."""
+"""Concurrent requests: three times the streams that a connection to a worker should have."""
 
 
 class Machine:
@@ -280,7 +280,7 @@ def test_a_port_of_another_fleets_workers_is_reported_before_any_starts(tmp_path
     assert f"listen.{name}: can't listen on 127.0.0.1:{port}" in error
 
 
-def test_workers_without_a_store_are_refused_with_the_remedy(tmp_path):
+def test_workers_without_a_store_are_refused_with_a_fix(tmp_path):
     assert "share.url: --workers 2 needs it" in refused(settings_of(tmp_path, share={}))
 
 

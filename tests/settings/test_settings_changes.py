@@ -1,4 +1,4 @@
-"""Changes to a settings file apply at once or wait, and the origin of each value is known."""
+"""Changes to a settings file apply immediately or wait, and the origin of each value is known."""
 
 from pathlib import Path
 

@@ -73,7 +73,7 @@ def test_the_reservations_of_a_killed_picker_end_with_its_lease():
     assert q.lost["lease"] == 1
 
 
-def test_a_picker_that_leaves_stops_counting_at_once():
+def test_a_stopping_picker_stops_counting_immediately():
     p, q, net = pair()
     p.director.decide(request(), 1.0)
     net.exchange(1.01)
@@ -117,7 +117,7 @@ def test_an_endpoint_found_later_has_the_load_of_other_pickers():
     assert counted(q)["in_flight"] == 1
 
 
-def test_an_endpoint_that_left_keeps_its_slot_until_other_pickers_are_done():
+def test_a_removed_endpoint_keeps_its_slot_until_other_pickers_are_done():
     p, q, net = pair(A)
     decision = p.director.decide(request(), 1.0)
     net.exchange(1.01)
@@ -281,7 +281,7 @@ def test_an_emptied_cache_is_not_reported_after_an_outage():
     assert min(held(picker, text) for picker in (p, q) for text in texts) > 0.9
 
 
-def test_prefixes_lost_in_an_outage_count_as_cached_nowhere():
+def test_prefixes_lost_in_an_outage_are_believed_cached_nowhere():
     p, q, net = pair(A)
     p.director.settle(p.director.decide(request("before " * 40), 2.0), OK)
     p.poll(9.0)
@@ -385,7 +385,7 @@ def test_a_backlog_of_long_prompts_is_received():
 
 
 @pytest.mark.long
-def test_prompts_in_a_long_backlog_still_count_as_cached():
+def test_prompts_in_a_long_backlog_are_still_believed_cached():
     p, q, net = pair()
     prompts = [f"{n} " + f"{n * 7} is said again " * 40 for n in range(500)]
     decisions = [p.director.decide(request(each), 1.0 + n / 1e3) for n, each in enumerate(prompts)]
@@ -401,7 +401,7 @@ def test_prompts_in_a_long_backlog_still_count_as_cached():
     assert believed(q) == believed(p) > 400
 
 
-def test_a_long_backlog_is_sent_in_small_pieces():
+def test_a_long_backlog_is_sent_in_small_batches():
     p, _, _ = pair()
     for entry in range(2000):
         p.outbox.add(Entered(entry, A, 1_000_000, 0, 0, bytes(3_000)))
@@ -619,7 +619,7 @@ def with_orders(picker):
     return picker
 
 
-def test_orders_of_conversations_reach_pickers_with_the_same_key():
+def test_document_orders_reach_pickers_with_the_same_key():
     made = {name: with_orders(sharing_picker(f"{name}/1", (A, B))) for name in ("p", "q", "late")}
     other = with_orders(sharing_picker("other/1", (A, B), key=b"another key"))
     p, q, late = made.values()
@@ -808,7 +808,7 @@ def test_a_lone_picker_expects_no_requests_from_others():
     assert p.director.table.unseen is None
 
 
-def test_endpoints_that_join_are_priced_at_once():
+def test_endpoints_that_join_are_priced_immediately():
     p, _, net = pair(A)
     net.exchange(1.0)
     p.director.table.replace("test", specs(*(f"10.0.1.{n}:80" for n in range(200))))

@@ -243,7 +243,7 @@ async def test_a_wrong_answer_looks_like_any_other() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_useless_answers_come_at_once_with_status_200(stream: bool) -> None:
+async def test_useless_answers_are_sent_immediately_with_status_200(stream: bool) -> None:
     body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9, "stream": stream}
     kind = "text/event-stream" if stream else "application/json"
     async with running(time_scale=100.0, echo=True) as sim:  # a normal answer would take minutes

@@ -327,7 +327,7 @@ def _submitted(sim: Running) -> int:
     return load.running + load.waiting
 
 
-async def test_a_fleet_model_is_right_and_wrong_according_to_its_surface() -> None:
+async def test_a_fleet_model_is_correct_or_wrong_according_to_its_surface() -> None:
     surface = AccuracySurface.load()
     asked = queries(lengths_tokens=(4096,), languages=("en", "ja"), per_cell=15)
     async with running(fleet_model="phi3-medium", time_scale=FAST) as sim:
@@ -373,7 +373,7 @@ async def test_load_counts_on_arrival_and_the_page_after_an_iteration() -> None:
         await eventually(lambda: sim.endpoint.serving.active == 0)
 
 
-async def test_a_client_that_leaves_frees_the_engine() -> None:
+async def test_a_client_that_disconnects_frees_the_engine() -> None:
     async with running(time_scale=1.0) as sim:
         body = {"prompt": "a", "max_tokens": 50_000}
         for stream in (True, False):

@@ -1,4 +1,4 @@
-"""All profiles that come with laar load, and faults in profiles are reported."""
+"""All profiles that come with laar load, and errors in profiles are reported."""
 
 from __future__ import annotations
 

@@ -351,7 +351,7 @@ def test_without_preemption_a_short_request_waits_for_a_full_long_prefill() -> N
     assert timings["too"].first_token_s == timings["short"].first_token_s
 
 
-# Drivers, faults, restarts.
+# Drivers, refusals, restarts.
 
 
 def test_cutting_a_stretch_ends_it_with_the_current_iteration() -> None:

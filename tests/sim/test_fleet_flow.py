@@ -34,7 +34,7 @@ SAME = Prompt(prompt_tokens=1600, output_tokens=2, blocks=spread(1, 100))
 def serve(
     prompts: list[Prompt], flow: FlowSettings | None
 ) -> tuple[VirtualFleet, list[Exchange], list[RequestError]]:
-    """Send all prompts at once."""
+    """Send all prompts together."""
     fleet = VirtualFleet([SITE], FleetSettings(), seed=1, flow=flow)
     ended: list[Exchange] = []
     refused: list[RequestError] = []

@@ -1,4 +1,4 @@
-"""A virtual fleet whose endpoints crash, leave, join and restart with empty caches."""
+"""A virtual fleet whose endpoints crash, are removed or added, and restart with empty caches."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_fallback_serves_the_request_of_an_engine_that_crashes() -> None:
 
 
 @pytest.mark.parametrize("fallbacks", [0, 2])
-def test_a_truncated_answer_counts_as_failed(fallbacks: int) -> None:
+def test_a_truncated_answer_has_failed(fallbacks: int) -> None:
     fleet, ended = fleet_of(FleetSettings(fallbacks=fallbacks)), list[Exchange]()
     sent = ask(fleet, 1, ended)
     # After 1 s of prefill, in the middle of 0.5 s of answer.
@@ -125,7 +125,7 @@ def test_a_deployment_replaces_every_endpoint_without_losing_a_request() -> None
     assert operation.listed_s == pytest.approx(2 * fleet.clock.now)
 
 
-def test_endpoints_that_left_the_fleet_get_no_requests() -> None:
+def test_removed_endpoints_get_no_requests() -> None:
     fleet, ended = fleet_of(), list[Exchange]()
     operation = Operation(fleet, NAMES, 1, random.Random(1))
     operation.scale(10.0, 3, 5.0)

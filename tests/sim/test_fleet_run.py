@@ -307,7 +307,7 @@ def test_the_index_treats_ids_like_the_text_they_represent(
 
 @given(st.lists(st.floats(1e-4, 1e4), min_size=1, max_size=300))
 @settings(max_examples=examples(50))
-def test_percentiles_of_a_histogram_match_those_of_the_values(values: list[float]) -> None:
+def test_percentiles_of_a_histogram_match_the_values(values: list[float]) -> None:
     histogram = Histogram()
     for value in values:
         histogram.add(value)

@@ -28,7 +28,7 @@ def job(name="j", prompt=8_000, output=50, **fields):
     )
 
 
-def test_an_answer_whose_prompt_was_fetched_begins_at_once():
+def test_an_answer_whose_prompt_was_fetched_begins_immediately():
     plain = drive(build_engine(ENGINE), [job()])["j"]
     fetched = drive(build_engine(ENGINE), [job(fetched=True)])["j"]
     assert fetched.ttft_s < 0.1 * plain.ttft_s
@@ -107,7 +107,7 @@ async def test_an_endpoint_lets_the_one_named_in_the_header_prefill_the_prompt()
         assert await p.metric("vllm:prompt_tokens_total") > 6000
         assert await p.metric("vllm:generation_tokens_total") == 2
         assert await d.metric("vllm:generation_tokens_total") == 10
-        # The second prompt's, from the first.
+        # The second prompt's tokens, from the first.
         assert await d.metric("vllm:prefix_cache_hits_total") > 2000
 
 

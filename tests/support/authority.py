@@ -1,4 +1,4 @@
-"""A certificate authority for a test."""
+"""A CA for a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check all promises of a filter, scorer, picker or policy at once."""
+"""Check all promises of a filter, scorer, picker or policy."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from laar.client import Attempt, Outcome
 
 
 def outcome(*latencies_s: float, correct: bool, waited_s: float = 0.1) -> Outcome:
-    """Return attempts with these latencies; the last is right if `correct`, later ones waited."""
+    """Return attempts with these latencies; `correct` is for the last; later attempts waited."""
     last = len(latencies_s) - 1
     attempts = tuple(
         Attempt(

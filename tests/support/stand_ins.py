@@ -32,9 +32,9 @@ class Kind:
         docs: where its API is documented.
         serves: the paths by the form of their answers (`_FORMS`).
         details: the forms whose usage names cached tokens.
-        native: its own API for texts, a body for it and its answer; empty for none.
-        tokenize: its path that counts tokens, a body for it and its answer; empty for none.
-        page: the path of its metrics page, and such a page; empty for none.
+        native: its own API for texts, a body for it and its answer; empty if it has none.
+        tokenize: its path that counts tokens, a body for it and its answer; empty if it has none.
+        page: the path of its metrics page, and an example page; empty if it has none.
         settings: fields of an endpoint's entry in addition to address and model.
         base: the path in place of `/v1`.
         secure: whether it speaks https and requires a key.

@@ -32,7 +32,7 @@ class RecordedRequest:
 class Answer:
     """An answer: ``chunks``, each written when the iterator yields it, or else ``body``.
 
-    The head comes after `wait_s`.
+    The headers come after `wait_s`.
     """
 
     status: int = 200

@@ -86,7 +86,7 @@ def test_the_end_and_the_serving_endpoint_are_added():
 
 @pytest.mark.parametrize("shadow", [False, True])
 def test_an_outcome_is_fitted_to_the_model_that_answered(shadow):
-    """Another endpoint may answer after Envoy's retry, or by Envoy's choice in shadow."""
+    """Another endpoint may answer after Envoy's retry, or by Envoy's choice in shadow mode."""
     made, memory = remembering()
     specs = [EndpointSpec(address=f"10.0.0.{m}:80", models=(m, "m")) for m in "12"]
     made.table.replace("test", specs)
@@ -100,7 +100,8 @@ def test_an_outcome_is_fitted_to_the_model_that_answered(shadow):
     assert lines[0]["completion"]["model"] == other.models[0]
     assert [line["model"] for line in lines] == [decision.model for decision in decided]
     read = parse_records([(b"".join(json.dumps(line).encode() + b"\n" for line in lines), "x")])
-    unknown = [] if shadow else [decided[1].model]  # unknown in shadow if Envoy did not report it
+    # unknown in shadow mode if Envoy did not report it
+    unknown = [] if shadow else [decided[1].model]
     assert [outcome.model for outcome in read.outcomes] == [other.models[0], *unknown]
 
 

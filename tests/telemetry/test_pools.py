@@ -120,7 +120,7 @@ def test_requests_shed_by_flow_control_count_as_late() -> None:
         admission.ask(fleet.request(), 0.0)
     assert fleet.pools.expected_late() == {("", ""): 1.0}
     assert not isinstance(left, Decision)
-    admission.queue.cancel(left)  # as its client has left
+    admission.queue.cancel(left)  # as its client has disconnected
     assert [outcome.ticket for outcome in admission.dispatch(6.0)] == [held]
     assert fleet.pools.requests() == {("", ""): 2.0}
     assert fleet.pools.expected_late() == {("", ""): 2.0}

@@ -129,7 +129,7 @@ def test_the_gain_over_the_best_model_alone_is_reported(large: Fit) -> None:
 
 
 def fast_and_slow() -> list[MeasuredOutcome]:
-    """Return outcomes of a model ten times as fast as another, and right 3 times out of 5."""
+    """Return outcomes of a model ten times as fast as another, and correct 3 times out of 5."""
     made = []
     for number in range(300):
         tokens = 1000 + 37 * (number % 90)

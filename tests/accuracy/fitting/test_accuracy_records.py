@@ -293,7 +293,7 @@ def test_unrelated_files_are_rejected_by_name(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("first", [b"[]", b'["a note"]'])
-def test_a_line_with_a_list_counts_as_one_bad_line(first: bytes) -> None:
+def test_a_line_with_a_list_is_one_bad_line(first: bytes) -> None:
     read = parse_records([(first + b"\n" + lines(world(["sums"], 4)), "x")])
     assert (read.unreadable, len(read.outcomes) > 0) == (1, True)
     assert read.faults[0].startswith("x:1:")
@@ -353,7 +353,7 @@ def test_a_long_task_name_is_truncated() -> None:
     assert {task[:4] for task in cells} == {"sums", "code"}
 
 
-def test_the_first_fault_of_a_rejected_file_is_reported() -> None:
+def test_the_first_error_in_a_rejected_file_is_reported() -> None:
     good = b'{"task": "a", "question": "Why?", "scores": {"m": 1}}\n'
     bad = b'{"task": "a", "question": "Why?", "scores": {"m": "1"}}\n'
     with pytest.raises(SettingError, match=r"first: b:2: scores\.m"):

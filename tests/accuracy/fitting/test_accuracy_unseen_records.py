@@ -94,7 +94,7 @@ def test_fractional_scores_are_judged_as_they_are_fitted() -> None:
     assert attempts["second_after_failure"]["brier"] < 0.001
 
 
-def test_a_model_with_only_a_few_right_answers_is_not_the_best_single_model() -> None:
+def test_a_model_with_only_a_few_correct_answers_is_not_the_best_single_model() -> None:
     rng = Random(1)
     entries: list[dict[str, object]] = [
         {
@@ -193,7 +193,7 @@ def test_rows_with_the_same_text_are_different_questions() -> None:
 
 
 def answers(seed: int, count: int) -> bytes:
-    """Return answers to four questions about missing documents; one in ten is right."""
+    """Return answers to four questions about missing documents; one in ten is correct."""
     rng = Random(seed)
     return lines(
         *(

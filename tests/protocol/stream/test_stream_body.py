@@ -1,4 +1,4 @@
-"""A request's body is collected, counted for all streams, and sent in pieces."""
+"""A request's body is collected, counted for all streams, and sent in chunks."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ from laar.protocol.stream.body import Collected, send_pieces
 
 
 @given(st.lists(st.binary(max_size=50), max_size=8), st.integers(0, 200))
-def test_pieces_are_joined_and_counted_while_held(pieces, limit_bytes):
+def test_chunks_are_joined_and_counted_while_held(pieces, limit_bytes):
     held = HeldBytes(limit_bytes)
     body = Collected(held)
     counted = 0
@@ -34,7 +34,7 @@ def test_a_missing_body_is_distinguished_from_an_empty_one():
 
 
 @given(st.integers(0, 3 * PIECE_BYTES), st.booleans())
-def test_pieces_are_within_the_limit_and_only_the_last_one_ends_the_body(size, end):
+def test_chunks_are_within_the_limit_and_only_the_last_one_ends_the_body(size, end):
     data = bytes(range(256)) * (size // 256 + 1)
     out = []
     send_pieces(Direction.RESPONSE, data[:size], end=end, out=out)

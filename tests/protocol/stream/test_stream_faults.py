@@ -1,4 +1,4 @@
-"""The stream machine after an internal fault, or with too many headers."""
+"""The stream machine after an internal error, or with too many headers."""
 
 import random
 import tracemalloc
@@ -52,14 +52,14 @@ def director_of(model):
 
 
 def in_full_duplex():
-    """Return a stream that has received the first piece of a body."""
+    """Return a stream that has received the first chunk of a body."""
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, Shape.GATEWAY))
     feed(machine, RequestBody(BODY[:1000], False))
     return machine
 
 
-def test_in_full_duplex_a_complete_body_is_forwarded_unchanged_after_a_fault():
+def test_in_full_duplex_a_complete_body_is_forwarded_unchanged_after_an_error():
     machine = in_full_duplex()
     (ask,) = feed(machine, RequestBody(BODY[1000:], True))
     assert type(ask) is Ask
@@ -71,7 +71,7 @@ def test_in_full_duplex_a_complete_body_is_forwarded_unchanged_after_a_fault():
     assert feed(machine, Closed()) == []
 
 
-def test_in_full_duplex_later_pieces_of_a_body_are_forwarded_after_a_fault():
+def test_in_full_duplex_later_chunks_of_a_body_are_forwarded_after_an_error():
     machine = in_full_duplex()
     first, piece = feed(machine, Failed())
     assert (type(first), piece.data, piece.end) == (AnswerHeaders, BODY[:1000], False)
@@ -80,7 +80,7 @@ def test_in_full_duplex_later_pieces_of_a_body_are_forwarded_after_a_fault():
     assert feed(machine, RequestTrailers()) == [AnswerTrailers(Direction.REQUEST)]
 
 
-def test_in_the_native_shape_the_body_is_unchanged_after_a_fault():
+def test_in_the_native_shape_the_body_is_unchanged_after_an_error():
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, Shape.NATIVE))
     feed(machine, RequestBody(BODY, True))
@@ -121,7 +121,7 @@ def test_after_the_decision_only_parts_of_the_prompt_are_kept():
 
 @pytest.mark.parametrize("shape", list(Shape))
 @pytest.mark.parametrize("limits", [{"pool": "a"}, {"subset": frozenset({"10.0.0.1:80"})}])
-def test_after_a_fault_a_request_for_a_pool_is_refused(shape, limits):
+def test_after_an_error_a_request_for_a_pool_is_refused(shape, limits):
     """Without a decision, Envoy would choose an endpoint of any pool."""
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, shape, **limits))
@@ -166,7 +166,7 @@ def test_a_body_of_single_bytes_takes_the_memory_of_its_length():
 
 
 @pytest.mark.parametrize("shape", list(Shape))
-def test_a_fault_while_sending_the_decision_loses_no_byte(shape, monkeypatch):
+def test_an_error_while_sending_the_decision_loses_no_byte(shape, monkeypatch):
     director = director_of("m")
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, shape))

@@ -116,7 +116,7 @@ class Driver:
         return [a for a in self.log if type(a) is kind and a.direction is direction]
 
     def sent(self, direction):
-        """Return the body that Envoy forwards, from the pieces of the gateway shape."""
+        """Return the body that Envoy forwards, from the chunks of the gateway shape."""
         return b"".join(a.data for a in self.answers(AnswerBody, direction))
 
 
@@ -127,7 +127,7 @@ def headers(shape, *, end=False, extra=(), subset=None):
 # -- native --------------------------------------------------------------------------------------
 
 
-def test_native_headers_are_answered_at_once_and_the_body_with_the_decision():
+def test_native_headers_are_answered_immediately_and_the_body_with_the_decision():
     driver = Driver()
     (first,) = driver.feed(headers(Shape.NATIVE))
     assert first == AnswerHeaders(Direction.REQUEST, [])
@@ -232,14 +232,14 @@ def test_any_split_of_the_body_yields_the_same_decision_and_bytes(
     assert (type(driver.log[-1]) is AnswerTrailers) is trailers
 
 
-def test_a_body_of_exactly_k_pieces_has_no_empty_piece_after_it():
+def test_a_body_of_exactly_k_chunks_has_no_empty_chunk_after_it():
     driver = Driver(models=("m",), max_body_bytes=1 << 20)
     driver.feed(RequestHeaders({":path": "/v1/files", ":method": "POST"}, False, Shape.GATEWAY))
     driver.feed(RequestBody(b"x" * (2 * PIECE_BYTES), True))
     assert [len(a.data) for a in driver.answers(AnswerBody, Direction.REQUEST)] == [PIECE_BYTES] * 2
 
 
-def test_the_answer_passes_piece_by_piece_with_the_clients_model_name():
+def test_the_answer_passes_chunk_by_chunk_with_the_clients_model_name():
     driver = Driver()
     driver.feed(headers(Shape.GATEWAY))
     driver.feed(RequestBody(BODY, True))

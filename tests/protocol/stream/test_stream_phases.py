@@ -35,7 +35,7 @@ def director(monkeypatch):
 
 
 def event(rng):
-    """Return any event from Envoy, an internal fault, or the end of the stream."""
+    """Return any event from Envoy, an internal error, or the end of the stream."""
     headers = {":path": rng.choice(PATHS), ":method": "POST"}
     if rng.random() < 0.1:
         headers["upgrade"] = "websocket"

@@ -1,4 +1,4 @@
-"""In shadow, laar decides and records, but changes no byte and no header."""
+"""In shadow mode laar decides and records, but changes no byte and no header."""
 
 import random
 from itertools import pairwise
@@ -40,7 +40,7 @@ def a_director(assessor=None):
 
 
 class Driven:
-    """A stream in shadow with a director."""
+    """A stream in shadow mode with a director."""
 
     def __init__(self, *, enforce_share=0.0, max_body_bytes=1 << 20, assessor=None, director=None):
         self.director = director or a_director(assessor)
@@ -99,7 +99,7 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("body", [BODY, *BAD])
-def test_a_native_request_in_shadow_is_unchanged(body):
+def test_a_native_request_in_shadow_mode_is_unchanged(body):
     driven = Driven()
     first = untouched(driven.feed(ev.RequestHeaders(HEADERS, end=False, shape=ev.Shape.NATIVE)))
     then = untouched(driven.feed(ev.RequestBody(body, end=True)))
@@ -115,7 +115,7 @@ def test_a_native_request_in_shadow_is_unchanged(body):
     trailers=st.booleans(),
     limit=st.sampled_from((1, 50, 1 << 20)),
 )
-def test_in_full_duplex_every_byte_in_shadow_is_returned_once_and_in_order(
+def test_in_full_duplex_shadow_mode_returns_every_byte_once_and_in_order(
     body, cuts, trailers, limit
 ):
     driven = Driven(max_body_bytes=limit)
@@ -138,7 +138,7 @@ def test_in_full_duplex_every_byte_in_shadow_is_returned_once_and_in_order(
 
 
 @pytest.mark.parametrize("shape", list(ev.Shape))
-def test_a_request_without_a_body_in_shadow_is_forwarded(shape):
+def test_a_request_without_a_body_in_shadow_mode_is_forwarded(shape):
     driven = Driven()
     headers = {":path": "/v1/models", ":method": "GET"}
     (answer,) = untouched(driven.feed(ev.RequestHeaders(headers, end=True, shape=shape)))

@@ -1,4 +1,4 @@
-"""In the streamed shape Envoy keeps each piece of an answer until the picker replies."""
+"""In the streamed shape Envoy keeps each chunk of an answer until the picker replies."""
 
 from itertools import pairwise
 
@@ -33,7 +33,7 @@ def begun(body=BODY, *, streamed=True):
 
 
 def answered(driver, event):
-    """Return the data of the replies to a piece; None means that the piece is unchanged."""
+    """Return the data of the replies to a chunk; None means that the chunk is unchanged."""
     return [
         action.data
         for action in driver.feed(event)
@@ -41,7 +41,7 @@ def answered(driver, event):
     ]
 
 
-def test_an_unchanged_piece_is_not_sent_back():
+def test_an_unchanged_chunk_is_not_sent_back():
     driver = begun(NAMED)
     assert answered(driver, ResponseBody(b'data: {"model":"m1"}\n\n', False)) == [None]
     assert answered(driver, ResponseBody(b"", True)) == [None]
@@ -53,7 +53,7 @@ def test_the_clients_model_name_is_restored():
     assert given_back == b'data: {"model":"auto"}\n\n'
 
 
-def test_a_piece_with_part_of_a_name_is_held_until_the_rest_arrives():
+def test_a_chunk_with_part_of_a_name_is_held_until_the_rest_arrives():
     driver = begun()
     assert answered(driver, ResponseBody(b'data: {"id":1,"mod', False)) == []
     assert driver.stream.held_pieces
@@ -63,7 +63,7 @@ def test_a_piece_with_part_of_a_name_is_held_until_the_rest_arrives():
 
 
 @given(st.lists(st.integers(0, 60), max_size=4))
-def test_every_piece_is_answered_and_the_bytes_equal_the_complete_answer(places):
+def test_every_chunk_is_answered_and_the_bytes_equal_the_complete_answer(places):
     text = b'data: {"model":"m1","a":"\\"model\\": "}\n\ndata: {"model": "m1"}\n\n'
     cuts = sorted({0, *places, len(text)})
     pieces = [text[a:b] for a, b in pairwise(cuts)]
@@ -103,7 +103,7 @@ def test_a_stopping_picker_ends_streams_that_envoy_can_finish(shape, status, can
     assert driver.stream.can_be_let_go is can
 
 
-def test_an_answer_whose_stream_was_ended_early_does_not_count_as_complete():
+def test_an_answer_whose_stream_was_ended_early_is_not_complete():
     driver = begun()
     driver.feed(ResponseBody(b"data: 1\n\n", False))
     driver.stream.answer.let_go = True
