@@ -1,12 +1,12 @@
 """The LoRA adapters that engines have loaded, and the cost of loading others.
 
 An engine holds up to `max_loras` adapters in GPU memory. Loading another one for a request takes
-`LOAD_S`. While requests for `max_loras` other adapters run, the engine first waits until all those
-for one of them have ended, which takes about as long as an answer. Both costs are in seconds, like
+`LOAD_S`. While requests for `max_loras` other adapters run, the engine first waits until one of
+these has no more requests, which takes about as long as an answer. Both costs are in seconds, like
 all other terms, so a long enough queue outweighs the affinity to a loaded adapter.
 
-An adapter counts as loaded if this picker used it recently, or if the engine's metrics page lists
-it, which covers other pickers' requests. Unknown adapters cost nothing, and an endpoint that
+An adapter is assumed to be loaded if this picker used it recently, or if the engine's metrics page
+lists it, which covers other pickers' requests. Unknown adapters cost nothing, and an endpoint that
 never reported its `max_loras` is assumed to have room.
 
 Memory: at most `MAX_KEPT` names per endpoint, only of adapters that the endpoint lists.
@@ -56,7 +56,7 @@ class Adapters:
         self._endpoints: dict[int, _Endpoint] = {}
 
     def named(self, slot: int, name: str) -> str:
-        """Return the adapter that a model name refers to at an endpoint; empty for none."""
+        """Return the adapter with a model's name at an endpoint; empty if there is none."""
         spec = self._table.spec(slot)
         name = self._table.sent_name(spec, name)
         return name if name in spec.adapters else ""
@@ -66,7 +66,7 @@ class Adapters:
 
         Args:
             slots: the endpoints.
-            name: the model that the request names.
+            name: the model name in the request.
             answer_s: duration of a complete answer, after which an adapter slot becomes free.
         """
         if not self._table.weights(name):
@@ -107,7 +107,7 @@ class Adapters:
         Args:
             slot: the endpoint.
             running: adapters of running requests.
-            max_adapters: how many adapters may run at once; NaN if the metrics lack it.
+            max_adapters: how many adapters may run concurrently; NaN if the metrics lack it.
         """
         if slot >= 0 and not math.isnan(max_adapters):
             known = self._endpoints.setdefault(slot, _Endpoint())
@@ -119,5 +119,5 @@ class Adapters:
             known.last.clear()
 
     def drop(self, slot: int) -> None:
-        """Forget a slot whose endpoint left."""
+        """Forget a slot whose endpoint was removed."""
         self._endpoints.pop(slot, None)

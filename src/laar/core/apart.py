@@ -2,8 +2,8 @@
 
 A label names the roles an endpoint may take, as in llm-d. The cost of a pair is the cost of the
 prefill at one endpoint plus the cost of the decode at the other. So the cheapest prefiller is the
-same for every decoding endpoint: per model and region the best one is enough, or the second best if
-the best is the decoding endpoint itself.
+same for every decoding endpoint: the best in each model and region, or the second best if the best
+is the decoding endpoint itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_POSITION = -1
 
 
 class Encoder(NamedTuple):
-    """The endpoint that encodes one image, sound or video of a prompt for the one that answers.
+    """The endpoint that encodes one image, sound or video for the endpoint that answers.
 
     `trial` is true if it is excluded, and the request tests whether it has recovered.
     """
@@ -72,7 +72,7 @@ class Apart:
         seconds_per_token: seconds of prefill for one token.
         base_s: the part of an answer's time that does not grow with the prompt, in seconds.
         decoding: requests that the endpoint answers itself.
-        again: share of the evicted text that will be requested again; None counts as 0.
+        again: share of the evicted text that will be requested again; None means 0.
         chosen: for each candidate, the position of the prefiller that its cost assumes; -1 if
             it prefills itself. Set by a scorer that computes costs.
         transfer_s: for each candidate, the seconds until the KV has arrived; set with `chosen`.
@@ -97,7 +97,7 @@ class Apart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefiller:
-    """The endpoint that prefills a decision's prompt, if it isn't the one that answers.
+    """The endpoint that prefills a decision's prompt, if another endpoint answers.
 
     Args:
         slot: slot of that endpoint.

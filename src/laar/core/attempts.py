@@ -1,6 +1,6 @@
 """Health's records of requests in flight: where each was sent, and how that attempt went.
 
-Each call is guarded: a fault in health may lose a record, never the request or its reservation.
+Each call is guarded: an error in health may lose a record, never the request or its reservation.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Attempts:
             if reply.model and goes_by(reply.model, self._table.spec(flight.slot).models):
                 reply.model = ""
             health.replied(flight.attempt, reply, now, read=read, excused=excused)
-        # An answer does not show which helper failed; the faulty one will collect more errors.
+        # An answer does not show which helper failed; the faulty helper will collect more errors.
         for attempt in flight.helpers:
             health.replied(attempt, reply, now, excused=excused)
 
@@ -170,9 +170,9 @@ def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:
 def usual_s(decision: Decision) -> float:
     """Return the expected seconds at an endpoint of average pace, for health to compare with.
 
-    The learned paces of endpoints are left out: they must not excuse one that became slow. For a
-    policy that computes costs its own way, this is its latency without `slow_s`; for one that
-    computes none, the seconds of prefill.
+    The learned paces are left out: they must not excuse an endpoint that became slow. For a policy
+    that computes costs its own way, this is its latency without `slow_s`; for a policy without
+    costs, the seconds of prefill.
     """
     view, at = decision.view, decision.position
     assert view is not None

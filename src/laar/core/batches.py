@@ -1,4 +1,4 @@
-"""How many requests each engine runs at once, and how much of its KV cache they take.
+"""How many requests each engine runs concurrently, and how much of its KV cache they take.
 
 Both are inferred from its readings.
 """
@@ -11,8 +11,8 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats, Slots
 
-_FULL_SEEN = 3  # consecutive readings before an engine's batch counts as full
-_FULL_FOR_S = 60.0  # how long a batch counts as full after the last such reading
+_FULL_SEEN = 3  # consecutive readings before an engine's batch is considered full
+_FULL_FOR_S = 60.0  # how long it is considered full after the last of them
 _LEAST_SLOTS = 4.0
 _TELLING = 0.05  # minimum share of the cache: fewer tokens say nothing about shared text
 _LEARNED = 0.05  # weight of a new reading in `cache_tokens_per_token`
@@ -92,6 +92,6 @@ class Batches:
                 self.cache_tokens_per_token += _LEARNED * (share - self.cache_tokens_per_token)
 
     def drop(self, slot: int) -> None:
-        """Forget a slot whose endpoint left or whose engine restarted."""
+        """Forget a slot whose endpoint was removed or whose engine restarted."""
         self._columns[:, slot] = 0.0
         self.most_at_once[slot] = math.inf

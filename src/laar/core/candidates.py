@@ -22,7 +22,7 @@ from laar.errors import RequestError
 from laar.health import Health, Standing, set_apart, standing_of
 
 MAX_AGE_S = 1.0
-"""Seconds for which a group is valid without new readings, since old ones go stale."""
+"""Seconds for which a group is valid without new readings, since readings go stale."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,15 +36,15 @@ class Group:
         up: the models of `alive`.
         slots: the candidates: endpoints of `able` that the soft filters keep.
         model_id: index of each candidate's model in the table's `models`.
-        rtt_s: round trip to each candidate; unknown ones count as the worst known.
+        rtt_s: round trip to each candidate; where unknown, the longest known.
         at: when the group was computed.
         until: when it expires.
         readings: the table's count of readings when it was computed.
         health: health's version at that time.
         standing: the health of the candidates.
         prefillers: the endpoints that may prefill for them; None if there are none.
-        encoders: the endpoints that may encode images for them, and the trials of excluded ones;
-            None if there are none.
+        encoders: the endpoints that may encode images for them, and the trials of excluded
+            encoders; None if there are none.
         weights: key of the cached prefixes that the name shares (`EndpointTable.weights`).
         on_trial: the last candidate is excluded, and the request would be its trial.
     """
@@ -255,7 +255,7 @@ class Candidates:
 
 
 def _round_trips(table: EndpointTable, slots: Slots, now: float) -> Floats:
-    """Return the round trips; unknown ones count as the worst known: unknown is not near."""
+    """Return the round trips; where unknown, the longest known: unknown is not near."""
     rtt_s = fresh_rtt(table.rtt_s[slots], table.rtt_at[slots], now)
     unknown = np.isnan(rtt_s)
     worst = 0.0 if unknown.all() else float(np.nanmax(rtt_s))

@@ -91,8 +91,8 @@ class Chooser:
         Args:
             request: the request to place.
             now: the current time, from a monotonic clock.
-            room: returns the candidates that may take the request; None for all.
-            priority: returns the priority for an engine that accepts one; None for the client's.
+            room: returns the candidates that may take the request; None allows all.
+            priority: returns the priority for an engine that accepts one; None keeps the client's.
             new_id: makes the decision's id; called once a choice is made. By default it is empty.
 
         Raises:
@@ -222,7 +222,7 @@ class Chooser:
             scores = policy.score(view)
             if not math.isfinite(np.add.reduce(scores)):
                 raise FloatingPointError("a score is not finite")
-        except Exception as error:  # noqa: BLE001 - a scorer's fault must not fail the request
+        except Exception as error:  # noqa: BLE001 - a failing scorer must not fail the request
             view.terms = None
             failed = policy.scorers[0][0] if len(policy.scorers) == 1 else policy
             view.fault("scorer", failed, error)
@@ -352,9 +352,9 @@ class Chooser:
         prefiller: Prefiller | None = None,
         encoders: tuple[Encoder, ...] = (),
     ) -> tuple[str, ...]:
-        """Return the fallbacks, best first: endpoints that serve the model the body names, if any.
+        """Return the fallbacks, best first: endpoints that serve the model in the body, if any.
 
-        Sleeping engines are omitted: nothing would wake one. Envoy retries with the same headers,
+        Sleeping engines are omitted: nothing would wake them. Envoy retries with the same headers,
         so fallbacks must share the first endpoint's rank, key and base path. With a prefiller or
         encoders, they must also share its model, and exclude the prefiller.
         """

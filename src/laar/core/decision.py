@@ -40,12 +40,12 @@ class DirectorSettings:
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"auto": ()})
     """Virtual model names, each with its models; an empty list means all models."""
     fallbacks: Annotated[int, Ge(0), Le(8)] = 2
-    """Number of further endpoints given to Envoy for its own retries. Two are enough for a rolling
-    restart; each adds an address to a header."""
+    """Number of additional endpoints given to Envoy for its own retries. Two are enough for a
+    rolling restart; each adds an address to a header."""
     quadratic_tokens: Annotated[float | None, Ge(1024), Le(1e9)] = None
     """Prompt length in tokens at which attention costs as much as the rest of a prefill (parameters
     / (layers * hidden): about 60,000 for Llama 3 8B, 110,000 for 70B). If set, long prompts in
-    flight count by their cost; if None, by their number of tokens, as in LAAR and GORGO."""
+    flight are weighted by their cost; if None, by their number of tokens, as in LAAR and GORGO."""
     retries: Retries = "as-scored"
     """How a retry is placed. as-scored: by the policy's scores; of laar's own policies only `laar`
     considers the models tried. new-model: every policy reuses a tried model only when no other can
@@ -72,21 +72,21 @@ class InFlight:
     """A request between its decision and its end; updated by the director.
 
     Args:
-        slot: slot of the serving endpoint: the chosen one, until Envoy names another.
+        slot: slot of the serving endpoint: the chosen one, until Envoy reports another.
         address: address of that endpoint.
         model: model of that endpoint.
         tried: the models that the client sends back as tried on a retry.
-        exhausted: `tried` names every model that could serve the request.
-        adapter: the adapter that the request uses at its endpoint; empty for none.
+        exhausted: `tried` lists every model that could serve the request.
+        adapter: the adapter that the request uses at its endpoint; empty if none.
         receipt: the prompt's entry in the prefix index.
-        traced_as: its session in the engine's KV events, hidden from clients; empty for none.
+        traced_as: its session in the engine's KV events, hidden from clients; empty if none.
         began: the engines' record of the request.
         attempt: health's record of it.
         read: health needs the answer to be read.
         failed: endpoints that Envoy tried before the one that serves.
         unjudged: health's records of these attempts, with their slots, until the end shows
             whether the request was at fault.
-        served: Envoy named the serving endpoint.
+        served: Envoy reported the serving endpoint.
         answering: the first byte of the answer was seen; the prefill is over, even at a prefiller.
         settled: the request has ended.
         admitted: flow control counts it until its end.
@@ -147,8 +147,8 @@ class Decision:
         view: the view that the scorers saw; None if the body is not read.
         scores: scores of the view's candidates.
         eligible: which of them could be chosen; None for all.
-        position: position of the chosen one among the view's candidates.
-        weights_version: the tuner's window that the outcome counts towards; 0 for none.
+        position: position of the chosen candidate in the view.
+        weights_version: the tuner's window that the outcome belongs to; 0 if none.
         engine_priority: priority for an engine that accepts one; lower runs first. None keeps the
             client's.
         trial: the endpoint is excluded, and this request tests whether it has recovered.
@@ -225,8 +225,8 @@ class Completion:
     ok: bool = field(init=False)
     """Whether the endpoint accepted the request, and its answer is neither an error nor useless.
 
-    All that learns from a completion reads this, not the status. `Director.settle` clears it if
-    health found the answer useless."""
+    Everything that learns from a completion reads this, not the status. `Director.settle` clears it
+    if health found the answer useless."""
 
     def __post_init__(self, error: bool) -> None:
         self.ok = self.status is not None and self.status < 400 and not error

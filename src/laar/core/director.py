@@ -4,8 +4,8 @@
 request: two requests of a burst never both see an endpoint as idle. `settle` undoes the reservation
 exactly once, however the request ended, and passes the completion to the learners.
 
-A fault in an estimator, a learner or an observer never fails a request. Each part is guarded
-(`laar.core.guards`), and a decision made without one says so in its reason (`degraded-*`). Learners
+An error in an estimator, a learner or an observer never fails a request. Each part is guarded
+(`laar.core.guards`); a decision made without a part says so in its reason (`degraded-*`). Learners
 and observers are called from four ordered lists of steps.
 """
 
@@ -141,7 +141,7 @@ class Director(Chooser):
             self._on_released.append(("watching", settled))
 
     def on_left(self, forget: Callable[[int], None]) -> None:
-        """Also call `forget` with the slot of each endpoint that leaves."""
+        """Also call `forget` with the slot of each endpoint that is removed."""
         self._on_left.append(("watching", forget))
 
     # -- deciding ------------------------------------------------------------------------------
@@ -202,18 +202,18 @@ class Director(Chooser):
     def served_by(self, decision: Decision, address: str, now: float) -> None:
         """Move the reservation to the endpoint that serves, if it isn't the one chosen.
 
-        Envoy may have retried or, in shadow, made the choice; then the model may differ too. If the
-        attempts were not reported (`attempted`), the endpoints listed before this one count as
-        failed.
+        Envoy may have retried or, in shadow mode, made the choice; then the model may differ too.
+        If the attempts were not reported (`attempted`), the endpoints listed before this one are
+        recorded as failed.
         """
         slot, flight = self.table.slot(key_of(address, decision.rank)), decision.flight
-        if slot < 0:  # in shadow another picker may choose: use any of the ranks there
+        if slot < 0:  # in shadow mode another picker chooses: use any rank there
             slot = next(iter(self.table.named(address)), -1)
         if flight.settled or slot < 0:
             return
         flight.served = True
         if slot == flight.slot:
-            if flight.attempt is None:  # in shadow: the chosen endpoint serves after all
+            if flight.attempt is None:  # in shadow mode: the chosen endpoint serves after all
                 self._attempts.begin_at_server(decision, now)
             return
         named = (flight.address, *decision.fallbacks)
@@ -332,7 +332,7 @@ def _move_to_model(flight: InFlight, model: str) -> None:
     if model == flight.model:
         return
     earlier = flight.tried[:-1]
-    # The chosen model now counts as untried: all were tried only if it had been tried before.
+    # The chosen model is now untried: all were tried only if it had been tried before.
     flight.exhausted = flight.exhausted and flight.model in earlier
     flight.model = model
     if flight.tried:

@@ -1,7 +1,7 @@
 """The endpoint table: the state of each endpoint, as numpy columns indexed by slot.
 
-Request-path work that grows with the number of endpoints is done on whole columns. An endpoint that
-leaves keeps its slot until the last of its requests has ended, so a late release never touches a
+Request-path work that grows with the number of endpoints is done on whole columns. A removed
+endpoint keeps its slot until the last of its requests has ended, so a late release never touches a
 new endpoint, and an endpoint that flaps finds its counters unchanged.
 
 Unknown is not zero: a missing reading is NaN, and every reading carries its time. The filters and
@@ -43,12 +43,12 @@ class Reading:
 
     `waiting` and `running` count requests, `kv_usage` is a share in 0..1, `capacity_tokens` the
     size of the KV cache. `adapters` are those of running requests, `max_adapters` how many may run
-    at once. `restarted` is true when counters ran backwards since the last scrape: the engine
+    concurrently. `restarted` is true when counters ran backwards since the last scrape: the engine
     restarted, and its cache is empty. `started_s` is its start time by its own clock. `refused`
     counts the requests it refused since the last scrape because its queue was full. `asleep` is 0
-    for an engine that is awake, `OFFLOADED` for one that sleeps with its weights in the host's
-    memory, 2 for one that sleeps otherwise. `has_tiers` is true for one that has fetched cached
-    tokens from memory behind its KV cache, or has some there; `host_tokens` is that memory's size.
+    for an engine that is awake, `OFFLOADED` if it sleeps with its weights in the host's memory, 2
+    if it sleeps otherwise. `has_tiers` is true if the engine has fetched cached tokens from memory
+    behind its KV cache, or has some there; `host_tokens` is that memory's size.
     """
 
     waiting: float = math.nan
@@ -68,8 +68,8 @@ class Reading:
 
 
 OFFLOADED = 1.0
-"""`Reading.asleep` of an engine that is ready as soon as its weights are copied back. Otherwise
-something else must be done first: weights are loaded, or a pause has to end."""
+"""Value of `Reading.asleep` for an engine that is ready as soon as its weights are copied back. If
+it sleeps otherwise, weights must be loaded, or a pause must end, first."""
 WAKE_S = 6.0
 """Seconds that waking an engine takes, until measured: the longest of the 0.1 to 6 s that
 vLLM's authors report (https://blog.vllm.ai/2025/10/26/sleep-mode.html)."""
@@ -105,10 +105,10 @@ class EndpointTable(Names):
 
     Columns (arrays indexed by slot, longer than the number of endpoints): `rtt_s`, `rtt_at`,
     `waiting`, `running`, `kv_usage`, `capacity_tokens`, `read_at` are NaN until known;
-    `queued_tokens` counts prompt tokens of incomplete requests, `queued_uncached_tokens` those of
-    them believed not cached, `prefill_tokens` those of the latter whose answers have not begun,
-    `in_flight` the requests, `visiting` those only prefilled there for another endpoint (this
-    picker's alone), `failures` consecutive failed probes (infinite after a refused connection),
+    `queued_tokens` counts prompt tokens of incomplete requests, `queued_uncached_tokens` the part
+    believed not cached, `prefill_tokens` the part of that whose answers have not begun,
+    `in_flight` the requests, `visiting` this picker's requests that are only prefilled there, for
+    another endpoint, `failures` consecutive failed probes (infinite after a refused connection),
     `asleep` is from the last reading, `wake_s` the seconds that waking the engine takes,
     `has_tiers` is 1 if it has memory behind its cache. `model_id` indexes `models`, the distinct
     first names. The `COUNTED` columns are the rows of `counted`; `elsewhere` is the part of them
@@ -190,7 +190,7 @@ class EndpointTable(Names):
         self._merge()
 
     def served(self, reports: Mapping[str, Served]) -> None:
-        """Set the names that endpoints themselves report, by address, until they leave."""
+        """Set the names that endpoints themselves report, by address, until they are removed."""
         known = self._members.served
         news = {a: said for a, said in reports.items() if self.named(a) and known.get(a) != said}
         if news:
@@ -297,7 +297,7 @@ class EndpointTable(Names):
         return next((a for a, known in self._slot_of.items() if known == slot), "")
 
     def cache_tokens(self) -> float:
-        """Return the size of all caches, unknown ones counted as the mean; NaN if none is known."""
+        """Return the size of all caches, with the mean for unknown sizes; NaN if none is known."""
         known = self.capacity_tokens[self.active]
         known = known[~np.isnan(known)]
         return float(known.mean()) * len(self.active) if len(known) else math.nan
@@ -314,7 +314,7 @@ class EndpointTable(Names):
     # -- readings ------------------------------------------------------------------------------
 
     def read(self, key: str, reading: Reading, now: float) -> int:
-        """Store a scrape; return the slot, or -1 when the endpoint has since left."""
+        """Store a scrape; return the slot, or -1 if the endpoint was removed since."""
         slot = self.slot(key)
         if slot >= 0:
             for name in _READ:

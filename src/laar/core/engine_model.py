@@ -43,7 +43,7 @@ class EndpointConstants:
         answer_s: d0, duration of a lone answer in seconds.
         beside_s: d1, seconds added by each other request there.
         bend: q, per token of context.
-        slots: requests that the engine runs at once; infinite if the limit was never seen.
+        slots: requests that the engine runs concurrently; infinite if the limit was never seen.
     """
 
     base_s: Floats
@@ -239,7 +239,7 @@ class EngineModel:
 
         Args:
             first: mean change in the logarithm of the paces `first`.
-            rest: mean change in that of `rest`.
+            rest: mean change in the logarithm of the paces `rest`.
         """
         if first or rest:
             self.first.fade(math.exp(-_REPACED * first))

@@ -11,7 +11,7 @@ requests at its endpoint, and `W` seconds of prompts ahead takes, in addition to
 `context` is the mean number of tokens that each uncached token attends to: the cached ones and half
 of the rest. `q` makes long prompts take more than proportional time, as attention does. `w` is the
 share of the prompts ahead that a request waits for: 1 if they are prefilled one after another, 0 if
-all at once. `s` is how much each other request slows its prefill; `d0` is the time of a lone
+concurrently. `s` is how much each other request slows its prefill; `d0` is the time of a lone
 answer, and `d1` what each other request adds (`n` then being their mean). These belong to a model
 and are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace relative to the others
 of its model (`laar.core.paces`). An engine such as vLLM has `w` = 1 and `s` = 0; one that runs all
@@ -20,7 +20,7 @@ prefills concurrently has the reverse. `n` and `W` are counted in `laar.core.tra
 With few samples the priors apply: c(m) and the base of the artifact, prefill as in vLLM, attention
 that takes half of c(m) at 65,536 tokens of context, and answers that take twice as long next to a
 hundred others. Among candidates that were never measured, the model whose answers were fastest is
-the prior for the others, so that each is tried. Unseen first tokens (of answers whose body is not
+the prior for the others, so each is tried. Unseen first tokens (of answers whose body is not
 read) teach the first line nothing: prompts ahead are then estimated from elapsed time, and whole
 answers still teach the second line and the paces. Errors are relative to the prediction, outliers
 count linearly, old samples are forgotten, and no answer can push a constant beyond its bounds.
@@ -276,12 +276,12 @@ class Engines:
         self._report(slot, model, Sample(True, features, took / pace, took, 0.02))
 
     def restarted(self, slot: int) -> None:
-        """Handle the restart of a slot's engine: it may now run fewer requests at once."""
+        """Handle the restart of a slot's engine: it may now run fewer requests concurrently."""
         self.batches.drop(slot)
         self.kept = None
 
     def drop(self, slot: int) -> None:
-        """Forget a slot whose endpoint left."""
+        """Forget a slot whose endpoint was removed."""
         self.traffic.drop(slot)
         self._paces.drop(slot)
         self.batches.drop(slot)

@@ -2,8 +2,8 @@
 
 A model with a poor estimate in the artifact, or none, might never be chosen, so no report would
 correct it. Where outcomes are reported, a random sample of requests goes to the cheapest candidate
-whose model has few outcomes, measured or reported, on such requests. Retries and requests with an
-objective are exempt; candidates that take much longer are skipped.
+whose model has few outcomes, measured or reported, in the request's class. Retries and requests
+with an objective are exempt; candidates that take much longer are skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXPLORE_SHARE = 0.01
 to affect the mean noticeably."""
 
 ENOUGH_OUTCOMES = 30.0
-"""Outcomes needed for a model to count as known, as many as the fit needs to trust a cell."""
+"""Outcomes needed to consider a model known: as many as the fit needs to trust a cell."""
 
 SLOWER = 2.0
 """Largest accepted latency, relative to the best choice."""

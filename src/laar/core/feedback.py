@@ -129,7 +129,7 @@ class Feedback:
                 ok=end.ok and end.cause == "complete",
             )
             self.observe(sample, now)
-        # In shadow the prompt may have gone to an endpoint that Envoy does not name.
+        # In shadow mode the prompt may have gone to an endpoint that Envoy does not report.
         known = flight.served or not decision.request.shadow
         if known and end.ok and end.prompt_tokens and not decision.request.tokens:
             self._usage(decision.request, flight.model, end.prompt_tokens)

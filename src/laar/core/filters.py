@@ -16,14 +16,14 @@ from laar.core.endpoints import OFFLOADED, EndpointTable, Mask, Slots
 
 MAX_FAILURES = 3
 """Consecutive failed probes after which an endpoint is excluded. One may be chance, but not three
-in a row. A refused connection excludes it at once: nothing listens there."""
+in a row. A refused connection excludes it immediately: nothing listens there."""
 
 MAX_KV_USAGE = 0.98
 """Share of the KV cache in use above which the endpoint is excluded: engines then start to
 preempt."""
 
 STALE_S = 10.0
-"""Seconds after which a reading no longer counts: ten missed scrapes."""
+"""Seconds after which a reading is ignored: ten missed scrapes."""
 
 
 def unless_none(slots: Slots, keep: Mask) -> Slots:
@@ -32,7 +32,7 @@ def unless_none(slots: Slots, keep: Mask) -> Slots:
 
 
 def in_subset(table: EndpointTable, slots: Slots, subset: Iterable[str]) -> Mask:
-    """Return the candidates that a subset hint names, by ``ip:port`` or by ``ip`` alone."""
+    """Return the candidates that a subset hint lists, by ``ip:port`` or by ``ip`` alone."""
     named = {slot for item in subset for slot in table.named(item)}
     return np.isin(slots, np.fromiter(named, np.intp, len(named)))
 

@@ -1,8 +1,8 @@
 """Guards: a part that fails loses its own contribution to a decision, never the request.
 
 Learners and observers of each request run as a list of steps (`run_steps`). Rarer calls are
-wrapped (`guarded`): a wrapped call returns None after a fault, and the caller continues with a
-simpler substitute. Faults are counted.
+wrapped (`guarded`): a wrapped call returns None after an error, and the caller continues with a
+simpler substitute. Errors are counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Reasoned = Literal["assessor", "prefixes", PolicyPart]
-"""Parts whose fault becomes the reason of a decision: `degraded-assessor` and so on."""
+"""Parts whose failure becomes the reason of a decision: `degraded-assessor` and so on."""
 
 Part = Reasoned | Literal["health", "learning", "tuner", "watching"]
 
@@ -30,13 +30,13 @@ class Faults(Counter[str]):
     """Number of failures of each part."""
 
     def degraded(self, part: Reasoned) -> str:
-        """Count a fault; return the reason code of a decision made without the part."""
+        """Count a failure; return the reason code of a decision made without the part."""
         self[part] += 1
         return f"degraded-{part}"
 
 
 def run_steps(steps: Iterable[Step], faults: Faults, *args: Any) -> None:
-    """Make all calls; count a fault in any of them and continue with the next."""
+    """Make all calls; count each that fails, and continue with the next."""
     for part, call in steps:
         try:
             call(*args)
@@ -45,7 +45,7 @@ def run_steps(steps: Iterable[Step], faults: Faults, *args: Any) -> None:
 
 
 def guarded(call: Callable[P, T], part: Part, faults: Faults) -> Callable[P, T | None]:
-    """Wrap a call to return None and count a fault if it would raise."""
+    """Wrap a call to return None and count a failure if it would raise."""
 
     def attempt(*args: P.args, **kwargs: P.kwargs) -> T | None:
         try:

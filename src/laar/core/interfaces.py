@@ -58,8 +58,8 @@ class View:
         timed_answers: `base_s` extends to the end of a typical answer.
         unlike: the request resembles nothing measured, so its probabilities are mostly base rates.
         published: Q as published for LAAR, static and independent of failures; None if not known.
-        reported: number of outcomes reported for the candidate's model on such requests; None if
-            no outcomes are reported.
+        reported: number of outcomes reported for the candidate's model in the request's class;
+            None if no outcomes are reported.
         terms: the terms of the cost, set by a scorer that computes one, for the explanation.
         reason: a scorer's code for why its best candidate is the best. A scorer may use only a few
             different codes, since they label metrics.
@@ -182,7 +182,7 @@ Room = Callable[[View], Mask]
 
 
 class NoRoomError(Exception):
-    """No candidate has room now. `view` has their estimates; `fits` masks those it could fit."""
+    """No candidate has room now. `view` has estimates; `fits` masks those that the prompt fits."""
 
     def __init__(self, view: View, fits: Mask) -> None:
         super().__init__("no candidate has room")

@@ -105,7 +105,7 @@ class Line:
         self._products = [product / factor for product in self._products]
 
     def fade(self, share: float) -> None:
-        """Let the samples so far count with only this share of their weight."""
+        """Reduce the weight of the samples so far to this share of it."""
         self._squares = self._squares * share
         self._products = [product * share for product in self._products]
 

@@ -17,7 +17,7 @@ REPLAY_LABEL = "laar.dev/kv-events-replay"
 """Label for the socket that replays KV events; it has the same form."""
 
 POOL_LABEL = "laar.dev/pool"
-"""Label for an endpoint's pool, for requests that a gateway routes to one pool; its value may name
+"""Label for an endpoint's pool, for requests that a gateway routes to one pool; its value may list
 several, separated by commas."""
 
 TASK_LABEL = "laar.dev/task"
@@ -30,7 +30,7 @@ WAKE_LABEL = "laar.dev/wake"
 """Label for an engine that the picker may wake when it sleeps; its value is ``true``."""
 
 SYSTEM_CA = "system"
-"""Value in place of a PEM file: use the system's certificate authorities."""
+"""Value in place of a PEM file: use the system's CAs."""
 
 PREFILL = frozenset(
     {"prefill", "encode-prefill", "prefill-decode", "encode-prefill-decode", "both"}
@@ -58,9 +58,9 @@ class Way:
     Args:
         base: its base path in place of ``/v1``.
         tls: whether it uses TLS.
-        ca_file: PEM file of the authorities that verify its certificate; empty for the system's.
-        name: name in its certificate and in the Host header; empty for none.
-        key: API key to send to the engine in place of the client's; empty for the client's.
+        ca_file: PEM file with the CAs that verify its certificate; empty: the system's CAs.
+        name: name in its certificate and in the Host header; empty if it has none.
+        key: API key to send to the engine in place of the client's; empty keeps the client's.
     """
 
     base: str = "/v1"
@@ -71,7 +71,7 @@ class Way:
 
     @property
     def ca(self) -> str | None:
-        """The authorities that verify the engine's certificate, for Envoy; None without TLS."""
+        """The CAs that verify the engine's certificate, for Envoy; None without TLS."""
         return self.ca_file or SYSTEM_CA if self.tls else None
 
     def path(self, path: str) -> str:
@@ -100,7 +100,7 @@ class EndpointSpec:
         region: free text, for the dashboard and metrics.
         engine: engine that runs there, which determines its metric names: a key of
             `laar.datalayer.metrics_page.ENGINES`.
-        metrics_url: page to scrape; None for the engine's default at the address, empty for none.
+        metrics_url: page to scrape; None for the engine's default at the address, empty if none.
         labels: free labels from the source.
         host: the name in the source when it was a DNS name; several endpoints may share it.
         priority_field: send the priority in a header, ``X-Vllm-Priority`` (the engine runs with
@@ -184,7 +184,7 @@ class Served:
 
 @dataclass(slots=True)
 class Membership:
-    """What is known about the endpoints; `specs` merges it, and forgets addresses that have left.
+    """What is known about the endpoints; `specs` merges it, and forgets removed addresses.
 
     Args:
         sources: the endpoints of each source, by address.

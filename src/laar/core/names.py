@@ -100,7 +100,7 @@ def _host_of(address: str) -> str:
 
 
 def is_among(address: str, items: frozenset[str]) -> bool:
-    """Return whether any of `items` names the address, as in `Names.named`."""
+    """Return whether any of `items` matches the address, as in `Names.named`."""
     host = _host_of(address)
     return not items.isdisjoint((address, host, f"[{host}]"))
 
@@ -110,7 +110,7 @@ def _arrays(slots: Mapping[str, list[int]]) -> dict[str, NDArray[np.intp]]:
 
 
 def goes_by(name: str, known: Iterable[str]) -> bool:
-    """Return whether an answer's model name is one of the known ones, or a variant of one.
+    """Return whether an answer's model name is known, or a variant of a known name.
 
     Engines may answer with the path the model was loaded from, or append a date or version.
     """

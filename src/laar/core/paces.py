@@ -22,7 +22,7 @@ _MOST_LOG = math.log(20.0)  # cap on a pace: devices under one model name differ
 _MEMORY = 60.0  # effective number of samples
 _DOUBT = 1.0  # weight of the prior pace of 1, in samples
 _TIE = 10.0  # weight of the other pace, in samples
-_SURE = 3.0  # standard errors within which a pace counts as its model's
+_SURE = 3.0  # standard errors within which a pace is taken to be its model's
 _EVEN = 0.1  # in log units: smaller deviations are mostly errors of the linear models
 _MEMORY_S = 600.0  # a slow endpoint gets few requests, often minutes apart
 _TOGETHER = 8  # samples between updates of a model's paces
@@ -63,14 +63,14 @@ class Paces:
         """Learn from an answer; return by how much its model's paces changed.
 
         That is the mean change in log `first` and log `rest`, weighted by samples; None if the
-        answer will only be counted together with the next ones.
+        answer will only be counted together with later answers.
 
         Args:
             slot: the endpoint.
             ratio: the time it took, divided by its model's usual time.
             weight: weight of the sample.
             as_of: the time up to which older samples have faded.
-            first: whether the time is that to the first token, not that from there on.
+            first: whether it is the time to the first token, not the time after it.
         """
         logs, seen, scatter = self._columns[:3] if first else self._columns[3:]
         keep = 1.0 - weight / _MEMORY
@@ -89,7 +89,7 @@ class Paces:
         return self._work_out(np.flatnonzero(self._table.model_id == model_id), as_of)
 
     def drop(self, slot: int) -> None:
-        """Forget a slot whose endpoint left."""
+        """Forget a slot whose endpoint was removed."""
         self._columns[:, slot] = 0.0
         self._paced_at[slot] = 0.0
         self.first[slot] = self.rest[slot] = 1.0

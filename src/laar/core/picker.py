@@ -10,7 +10,7 @@ import numpy as np
 from laar.core.endpoints import Floats, Mask, Slots
 
 NEAR_TIE = 0.01
-"""Scores within this share of the best count as equal. A plain argmin sends every request of a
+"""Scores within this share of the best are treated as equal. A plain argmin sends all requests of a
 burst to one endpoint, because readings change more slowly than requests arrive (observed by
 GORGO's authors and by llm-d's users)."""
 
@@ -45,7 +45,7 @@ def pick(
         rng: breaks ties.
         masks: as for `ranking`.
         first: a candidate to pick regardless of its score; None to pick by score.
-        near_tie: share of the best score within which scores count as equal.
+        near_tie: share of the best score within which scores are treated as equal.
     """
     ranked = ranking(scores, masks) if masks else (-scores).argsort(kind="stable")
     order: list[int] = ranked.tolist()

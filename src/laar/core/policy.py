@@ -37,7 +37,7 @@ class Policy:
         for filter_ in self.filters:
             try:
                 mask = filter_.keep(view)
-            except Exception as error:  # noqa: BLE001 - a filter's fault must not fail the request
+            except Exception as error:  # noqa: BLE001 - a failing filter must not fail the request
                 view.fault("filter", filter_, error)
                 continue
             both = mask if kept is None else kept & mask
@@ -48,7 +48,7 @@ class Policy:
     def score(self, view: View) -> Floats:
         """Return a score for each candidate, in 0..1.
 
-        A scorer that fails is left out; if no other works, its exception is raised.
+        A scorer that fails is left out; if all fail, the last error is raised.
         """
         if len(self.scorers) == 1:  # the common case
             return self.scorers[0][0].score(view)
@@ -56,7 +56,7 @@ class Policy:
         for scorer, weight in self.scorers:
             try:
                 total += weight * scorer.score(view)
-            except Exception as error:  # a scorer's fault must not fail the request
+            except Exception as error:  # a failing scorer must not fail the request
                 failed += 1
                 if failed == len(self.scorers):
                     raise

@@ -56,12 +56,12 @@ class Request:
     Args:
         id: the ``x-request-id``, from the client or from the picker.
         api: body format.
-        model: model name in the client's request; empty for none.
+        model: model name in the client's request; empty if none.
         encodes: whether it is opaque and its path is one for embeddings, scores or labels.
         spans: the prompt's text in the order in which the engine sees it: role markers, tools,
             texts, digests of images. Prefixes are hashed over these.
         question: text of the last user message, from which language and task are detected.
-        system: beginning of the system prompt; empty for none.
+        system: beginning of the system prompt; empty if there is none.
         marks: features of the body: tools, a response format, turns. They also indicate the task.
         chars: characters in all spans.
         tokens: length of a prompt that was sent as token ids; 0 if it must be estimated.
@@ -71,20 +71,20 @@ class Request:
         body: the body, for readers outside the core; empty without one.
         salt: ``cache_salt`` of the body, and the tenant; prefixes are shared only within a salt.
         tenant: fairness key of flow control.
-        priority: priority of the objective that the client named; 0 without one. Requests below 0
+        priority: priority of the objective that the client named; 0 if none. Requests below 0
             may be shed first.
-        objective: name of that objective; empty for none.
+        objective: name of that objective; empty if none.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
         task: ``x-laar-task``; empty to detect it.
         policy: ``x-laar-policy``; empty for the settings' policy.
         session: session it belongs to, from ``x-laar-session`` or the names that agents and APIs
-            use; empty for none.
-        response_id: id of the stored answer that it continues or fetches; empty for none. Only the
+            use; empty if none.
+        response_id: id of the stored answer that it continues or fetches; empty if none. Only the
             endpoint that gave that answer has it.
-        stored_ids: ids of conversations, files and batches that it names; those that no endpoint is
-            known to store are ignored.
+        stored_ids: ids of conversations, files and batches that it refers to; those that no
+            endpoint is known to store are ignored.
         by_tenant: whether it stores or lists files or batches; a tenant has one endpoint for them.
-        ttft_objective_s: objective for the first token, from ``x-slo-ttft-ms``; None for none.
+        ttft_objective_s: objective for the first token, from ``x-slo-ttft-ms``; None if not set.
         pool: pool that the gateway's route selects; empty for all endpoints.
         subset: addresses (with or without port) the gateway restricts the choice to; None for all.
         context: hashes of the prompt's leading documents: of the first, of the first two, and so

@@ -7,14 +7,14 @@ Two things are added to GORGO's method:
 
 * Spikes are clipped. A nearby replica with a mean of 37 ms was seen to take 545 ms for one probe
   in 20; unclipped, one such sample adds 150 ms, and the cost of the best endpoint is wrong for
-  minutes. A sample counts for at most three times the mean so far, or 20 ms if that is more. A
+  minutes. A sample is clipped to three times the mean so far, or 20 ms if that is more. A
   route that has really become slow is still tracked: each probe then multiplies the mean by 1.6,
   37 to 456 ms in six. Samples below the mean are not clipped: nothing answers faster than the wire.
 * Unknown is NaN, never 0, and old values become unknown. GORGO starts at 0, so a replica that never
   answered a probe looks like the nearest one.
 
 Plain functions over numbers and vectors: the endpoint table keeps the columns. A failed probe is
-not a sample. `laar.core.candidates` decides what an unknown round trip counts as.
+not a sample. `laar.core.candidates` decides how to treat an unknown round trip.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Select the decisions to enforce; others are in shadow: made and recorded, but not applied."""
+"""Select the decisions to enforce; the others (shadow mode) are only made and recorded."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Enforcement:
     """`enforce` sends requests where the picker chose. `shadow` only records decisions; Envoy's
     own load balancing, or another picker's header, chooses the endpoint."""
     enforce_share: Annotated[float, Ge(0), Le(1)] = 1.0
-    """In mode `enforce`, share of requests whose decision is enforced; the others are in shadow.
-    Sampled by session, or by request if there is none, so that no session switches sides."""
+    """In mode `enforce`, share of requests whose decision is enforced; the others are in shadow
+    mode. Sampled by session, or by request if there is none, so no session switches sides."""
 
     @property
     def share(self) -> float:
@@ -38,7 +38,7 @@ class Enforcement:
     def enforces(self, key: str) -> bool:
         """Return whether to enforce decisions on requests of the session (or with the id) `key`.
 
-        By a hash of the key: no session flaps between enforced and shadow, and one that is enforced
-        at one share is enforced at each larger share.
+        By a hash of the key: no session flaps between enforced and shadow, and a session enforced
+        at one share is enforced at every larger share.
         """
         return zlib.crc32(key.encode()) < self.share * 2**32

@@ -64,8 +64,8 @@ class StoredObjects:
     def subset(self, request: Request) -> frozenset[str] | None:
         """Return the endpoint that stores what the request names; else the request's subset.
 
-        The first known id decides. A request without a session gets that of the answer it
-        continues.
+        The first known id decides. A request without a session gets the session of the
+        answer that it continues.
 
         Raises:
             RequestError: 404 if the gateway does not allow that endpoint.
@@ -85,7 +85,7 @@ class StoredObjects:
 
 
 def not_stored() -> RequestError:
-    """Return the error for a request that names an object that no known endpoint stores."""
+    """Return the error for a request that refers to an object that no known endpoint stores."""
     return RequestError(
         404, "unknown-response", "no endpoint is known to store what the request names"
     )

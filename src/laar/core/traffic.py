@@ -1,7 +1,7 @@
 """The traffic to each endpoint: prefill work ahead, mean number of requests in flight, and rates.
 
 A first token that the picker sees removes its prompt from the work ahead. Prompts whose first token
-is not seen (answers whose body is not read) leave it by elapsed time, and at the latest when their
+is not seen (answers whose body is not read) are removed as time passes, at the latest when their
 answers end: with too large a c(m) the estimate would otherwise lag ever further behind. Work is in
 seconds estimated by c(m): the time that the model takes for a prompt's uncached tokens alone.
 
@@ -66,7 +66,7 @@ class Traffic:
     mean number in flight, as of `at`. `flight_s`, `done_s` (prompts prefilled), `sent`, `sent_s`,
     `hidden_s` and `own_read_s` only grow. `own_ahead_s` and `others_ahead_s` are the parts of
     `ahead_s`. `unseen_s` is the prefill work of requests in flight with unseen first tokens,
-    `others_unseen_s` that of other pickers.
+    `others_unseen_s` the same for other pickers.
 
     Args:
         table: the endpoints.
@@ -195,7 +195,7 @@ class Traffic:
             self._arrived(slot, theirs.sent, theirs.sent_s, now)
 
     def drop(self, slot: int) -> None:
-        """Forget a slot whose endpoint left."""
+        """Forget a slot whose endpoint was removed."""
         self.rows[:, slot] = 0.0
 
     def grow(self, size: int) -> None:
@@ -205,19 +205,19 @@ class Traffic:
             setattr(self, name, row)
 
     def _hide(self, slot: int, work_s: float, pace: float, now: float) -> None:
-        # `free_at` is in actual time, so that elapsed time equals progress.
+        # `free_at` is in actual time, so elapsed time equals progress.
         free_at = max(self.free_at.item(slot), now) + work_s * pace
         self.free_at[slot] = min(free_at, now + MAX_AHEAD_S)
 
     def _bound(self, slot: int, pace: float, now: float) -> None:
-        # The work left is at most that of the prompts in flight.
+        # The work left is at most the work of the prompts in flight.
         unseen_s = self.unseen_s.item(slot) + self.others_unseen_s.item(slot)
         self.free_at[slot] = min(self.free_at.item(slot), now + unseen_s * pace)
 
     def _arrived(
         self, slot: int, requests: float, work_s: float, now: float, *, counted: bool = True
     ) -> None:
-        # All sums share one reference time, so that one factor fades them.
+        # All sums share one reference time, so one factor fades them all.
         if not 0.0 <= now - self.load_from < _MOST_FADED * RATE_S:
             faded = math.exp(min(0.0, self.load_from - now) / RATE_S)
             self.load *= faded

@@ -22,7 +22,7 @@ from laar.core.parts import Parts
 from laar.core.request import Request
 
 _MAX_TIMES_TRIED = 10
-"""Cap on how often a model counts as tried; keeps costs finite."""
+"""Maximum value of `times_tried`; keeps costs finite."""
 
 _PLAIN_ASSESSOR = PlainAssessor()
 
