@@ -1,13 +1,13 @@
 """Admission, between queue and director: which requests go now and which wait (Medha paper, 4.1).
 
-A request goes at once if none waits ahead of it and a candidate has room; otherwise it is queued,
-and tried again each time a request leaves. The decision itself, with its reservation,
+A request is sent immediately if none waits ahead of it and a candidate has room; otherwise it is
+queued, and tried again each time a request ends. The decision itself, with its reservation,
 remains one synchronous call.
 
 A turn whose context has a place (`laar.flow.sessions`) goes there without waiting. Any other turn
-also needs room for its context. A turn that waits for such room goes after `max_hold_s` at the
-latest, or at once if the queue is full. By default, requests never wait because of load, so those
-without a session name are sent as if there were no admission.
+also needs room for its context. A turn that waits for that room is sent after `max_hold_s` at the
+latest, or immediately if the queue is full. By default, requests never wait because of load, so
+requests without a session name are sent as if there were no admission.
 
 Prefill seconds in flight are counted by `laar.flow.prefills`: c(m) for each token that the endpoint
 has probably not cached, including the quadratic cost of long prompts.
@@ -56,17 +56,17 @@ _BAND_STEP = 1 << 40
 """Engine priorities between two bands: 34 years in milliseconds, so that they never mix."""
 
 _OWN_READ = 2.0
-"""Weight of prefilling a context again: that of the first token in the default cost. The delay to
+"""Weight of prefilling a context again, as of the first token in the default cost. The delay to
 other requests is ignored, both here and for held turns."""
 
 _CACHED_SHARE = 0.9
-"""Cached share of a prompt above which its context counts as already there, and needs no room."""
+"""Cached share of a prompt above which its context is considered cached, and needs no room."""
 
 _IN_TURN = 0.5
 """Share of the prompts ahead (w) above which an engine prefills more in turn than in parallel."""
 
 _MAX_ASKED = 10_000
-"""Maximum sessions whose waits are added up over attempts; the oldest are dropped first."""
+"""Maximum number of sessions whose waits are added up over attempts; the oldest is dropped."""
 
 _SHOWN = 50
 """Maximum number of sessions in an explanation."""
@@ -102,7 +102,7 @@ class Admission:
     Attributes:
         queue: the waiting requests.
         ready: whether any endpoints are known; until then, all requests wait.
-        draining: whether the picker is stopping, so that no request waits any more.
+        draining: whether the picker is stopping, so no request waits any more.
         prefills: the prefills in flight.
         sessions: the sessions whose contexts have a place.
         on_turn: called with the slot, the prefix receipt and the context of each named turn that
@@ -186,7 +186,7 @@ class Admission:
         def admit(item: Item, shorts_wait: bool) -> Verdict | None:
             try:
                 return self._admit(item, shorts_wait, now)
-            except Exception as fault:  # noqa: BLE001 - one request's fault must not hold up others
+            except Exception as fault:  # noqa: BLE001 - one bad request must not hold up others
                 return fault
 
         def slot_of(verdict: Verdict) -> int | None:
@@ -307,8 +307,8 @@ class Admission:
         """Return a previewed request's place and its price, and the sessions with a place.
 
         `wait_s` is how long it would wait until the room is worth less to others, `price_s` the
-        seconds that its wait saves them: 0 if it goes at once, None if turns in flight take up the
-        room.
+        seconds that its wait saves them: 0 if it is sent immediately, None if turns in flight take
+        up the room.
         """
         view = decision.view
         if view is None:
@@ -386,7 +386,7 @@ class Admission:
 
         All candidates while a turn of the session is in flight: it is not worth tying parallel
         turns, as under a name shared by many, to one endpoint. Unless `by_load`, a cached prompt
-        counts too: another picker may have sent the last turn.
+        is enough: another picker may have sent the last turn.
         """
         session = _session(request)
         own = view.cached_tokens >= _CACHED_SHARE * view.tokens
@@ -414,7 +414,7 @@ class Admission:
         any cache, so they share the endpoint with the longest wait of at most `max_hold_s` more.
         The cost decides if nothing waits, a candidate has the context, their chances of a correct
         answer differ, or the client has an objective. It also decides between engines that prefill
-        in parallel: on one of them, every further turn would slow all others, for minutes.
+        in parallel: on one of them, every additional turn would slow all others, for minutes.
         """
         wait_s = None if view.terms is None else view.terms.ahead_s
         if (
@@ -453,11 +453,11 @@ class Admission:
     def _apart(self, mixed: Mask, item: Item, now: float, *, is_long: bool) -> Mask:
         """Keep long and short prompts on different endpoints while possible.
 
-        Engines that serve in order of arrival delay a short prompt by all of a long one ahead of
-        it. So shorts wait for an endpoint without a long one, if there is any, and longs with
-        slack leave half of the endpoints to shorts, if any came recently. Leaving shorts only the
-        last endpoint made it the bottleneck of a fleet with mostly short requests (`laar lab run
-        medha-picker`).
+        Engines that serve in order of arrival delay a short prompt by the whole prefill of a long
+        one ahead. So shorts wait for an endpoint without a long prompt, if there is any, and longs
+        with slack leave half of the endpoints to shorts, if any arrived recently. Leaving shorts
+        only the last endpoint made it the bottleneck of a fleet with mostly short requests (`laar
+        lab run medha-picker`).
         """
         free = ~mixed
         if not is_long:
@@ -555,7 +555,7 @@ class Admission:
 
 
 def _session(request: Request) -> str:
-    """Return the key of a request's session; empty without one, or if no context is kept."""
+    """Return the key of a request's session; empty if it has none, or if no context is kept."""
     named = request.session and request.generates
     return f"{request.tenant}\0{request.model}\0{request.session}" if named else ""
 
@@ -563,7 +563,7 @@ def _session(request: Request) -> str:
 def _waiting_can_help(error: RequestError, request: Request) -> bool:
     """Return whether waiting can help: no endpoint is known or awake, and any would do.
 
-    An endpoint that left may come back, but without the objects it stored.
+    A removed endpoint may come back, but without the objects it stored.
     """
     empty = error.reason in ("no-endpoints", "no-candidates", "asleep")
     return empty and request.subset is None and not (request.response_id or request.stored_ids)

@@ -79,7 +79,7 @@ class Limits:
     order: Annotated[Literal["lars", "fcfs"], Applies.AFTER_RESTART] = "lars"
     """Order of the queue: `lars` by relative slack, `fcfs` by arrival, for comparison."""
     max_waiting: Annotated[int, Ge(0), Le(1_000_000)] = 10_000
-    """Maximum number of waiting requests; further ones get 429. Each costs about 20 KiB plus its
+    """Maximum number of waiting requests; more than that get 429. Each costs about 20 KiB plus its
     body. With 10,000, a dispatch takes about 100 us."""
     max_held_bytes: Annotated[int, Ge(0), Le(64 << 30)] = 512 << 20
     """Memory for the bodies of waiting requests, each counted twice: as received and as parsed.
@@ -92,6 +92,6 @@ class Limits:
     enough for a long prefill."""
     max_hold_s: Annotated[float, Applies.AFTER_RESTART, Ge(0), Le(3580)] = 60.0
     """Longest wait in seconds. Then a waiting request expires, even while no endpoint is known (a
-    fleet scaled to zero), and a session's turn goes even without room for its context. 0 disables
-    waiting. Must not exceed `laar envoy --longest-hold`, which has the same default: otherwise
-    Envoy waits only 2 s and sends each held request elsewhere."""
+    fleet scaled to zero), and a session's turn is sent even if there is no room for its context.
+    0 disables waiting. Must not exceed `laar envoy --longest-hold`, which has the same default:
+    otherwise Envoy waits only 2 s and sends each held request elsewhere."""

@@ -1,9 +1,9 @@
 """Prefills in flight at each endpoint, in seconds of work, until done or estimated to be done.
 
-If the first token of an answer will be seen, its prefill counts until then. Most first tokens are
-not seen (the answers are not read or streamed), and counting until the answers end would fill every
-endpoint with requests that only decode. A clock is used instead: an endpoint prefills in order of
-arrival, so a prefill is done once its seconds and those of the prefills before it have passed.
+If the first token of an answer will be seen, its prefill is counted until then. Most first tokens
+are not seen (the answers are not read or streamed), and counting until the answers end would fill
+every endpoint with requests that only decode. A clock is used instead: an endpoint prefills in
+order of arrival, so a prefill is done once its own seconds and all earlier prefills' have passed.
 
 A clock alone would be as wrong as c(m) is: if too slow, idle endpoints would look full; if too
 fast, the queue would never fill. Two things correct it:
@@ -35,11 +35,11 @@ _UNDER_WAY_S = 0.25
 _MEMORY_S = 5.0
 """Prefill seconds after which a pace is mostly relearned: a few prompts in a loaded fleet."""
 _LEAST_S = 0.2
-"""Minimum seconds of work ahead to learn a pace from: below this, an iteration and the round trip
+"""Seconds of queued work below which no pace is learned, since one iteration and the round trip
 dominate."""
 _MIN_PACE, _MAX_PACE = 1 / 16, 4.0
 """Bounds on a pace: an unmeasured c(m) is rarely further off. A pace that is too low only makes the
-queue fill late; one that is too high leaves endpoints idle, so that bound is tighter."""
+queue fill late; too high a pace leaves endpoints idle, so that bound is tighter."""
 _MAX_MODELS = 1024
 
 
@@ -58,7 +58,7 @@ class _Prefill:
 
 @dataclass(slots=True)
 class _Line:
-    """An endpoint's open requests, and which of them count, both in the order sent."""
+    """An endpoint's open requests, and which of them are counted, both in the order sent."""
 
     requests: dict[Hashable, _Prefill] = field(default_factory=dict)
     counted: dict[Hashable, _Prefill] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Prefills:
             model: the model whose pace applies.
             seconds: c(m)'s estimate for it.
             now: time of the decision.
-            is_long: whether it counts in `longs`.
+            is_long: whether it is counted in `longs`.
             shown: whether the first token of its answer will be seen.
             fixed_s: the part of TTFT that is not prefill: the round trip.
         """
@@ -140,7 +140,7 @@ class Prefills:
             self._uncount(slot, line, prefill)
 
     def ended(self, key: Hashable) -> None:
-        """Handle the end of a request; unknown ones are ignored."""
+        """Handle the end of a request; ignore unknown requests."""
         slot = self._slots.pop(key, None)
         if slot is None:
             return
@@ -202,7 +202,7 @@ class Prefills:
         if math.isnan(waiting) or math.isnan(running):
             return
         there = [prefill for prefill in line.requests.values() if prefill.sent_s < read_s]
-        # Other pickers may send there too: assume that our share of the waiting is that of all.
+        # Other pickers may send there too: assume the same share of ours waits as of all requests.
         ours = min(1.0, len(there) / max(1.0, waiting + running))
         begun = len(there) - min(len(there), math.ceil(waiting * ours))
         for prefill in there[begun:]:

@@ -5,15 +5,15 @@ requests the one with the lowest relative slack. A long request with slack lets 
 Requests that compete for the same endpoints share a lane, so a full model does not block a free
 one: a refusal closes the lane for the rest of the call, or only to longs if the refused request is
 long. Lanes may share some endpoints, so they take turns, one request each. A tenant that waits in
-several such lanes is charged in each one that the chosen endpoint belongs to, and a tenant ahead of
+several of these is charged in each lane that the chosen endpoint belongs to, and a tenant ahead of
 it in one lane goes ahead of it in the others: more lanes do not mean more turns.
 
-The queue itself never blocks. `enqueue` returns at once, `dispatch` is called when a request leaves
-or readings change, and `next_wakeup_s` says when to call it regardless: a single timer. Every
+The queue itself never blocks. `enqueue` returns immediately, `dispatch` is called when a request
+ends or readings change, and `next_wakeup_s` says when to call it regardless: a single timer. Every
 verdict except the one `enqueue` returns comes out of `dispatch`, exactly once per request.
 
 A request waits at most `patience` times its objective, within [`min_hold_s`, `max_hold_s`]. When
-the queue is full, a request of a lower band is evicted, else one of the tenant with the most
+the queue is full, a request of a lower band is evicted, else a request of the tenant with the most
 waiting (the most bytes, if these are at their limit); otherwise the new request is refused. No
 client can claim more urgency than zero slack: an objective shorter than the work itself is raised
 to it.
@@ -55,8 +55,8 @@ MAX_WORK_S = 1e6
 """Cap on work, more than any prompt needs; keeps infinite estimates out of the arithmetic."""
 
 MAX_VERDICTS = 64
-"""Maximum verdicts per `dispatch`, so that a fleet coming up never blocks the event loop; while
-more are due, the next wake-up is immediate."""
+"""Maximum number of verdicts per `dispatch`, so that a fleet starting up never blocks the event
+loop; while more are due, the next wake-up is immediate."""
 
 MAX_REFUSALS = 32
 """Refusals in a band after which `dispatch` moves on to the next band. The next call starts with
@@ -95,7 +95,7 @@ class Queue(Generic[T]):
         self._waiting: dict[Hashable, Item] = {}
         self._bands: dict[int, _Band] = {}
         self._ranks: list[int] = []  # negated band numbers, so that the highest band is first
-        self._expiries: list[tuple[float, int, Hashable, str]] = []  # a heap; some ids have left
+        self._expiries: list[tuple[float, int, Hashable, str]] = []  # a heap; some ids are gone
         self._serial = 0
         self._shorts = 0
         self._verdicts: list[tuple[Item, T | Shed]] = []  # known, not yet handed out
@@ -151,7 +151,7 @@ class Queue(Generic[T]):
             now: seconds, monotonic.
             admit: (item, shorts_wait) -> the reservation made for the item, or None if no endpoint
                 has room. `shorts_wait` is true if short requests wait too: then an endpoint
-                must not take a second long one. Must not call the queue.
+                must not take a second long request. Must not call the queue.
             slot_of: returns the endpoint of a result, as its bit in `Item.reach`.
         """
         self._more = False

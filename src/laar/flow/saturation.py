@@ -4,13 +4,13 @@ Two sources, each used for its strength. The picker's own counters change with e
 never go stale, but count only this picker's requests. The endpoints' readings count all requests,
 but lag, and stop when an endpoint is too busy to be scraped.
 
-So a reading can close an endpoint only while it is fresh. Treating a stale one as full, as some
+So a reading can close an endpoint only while it is fresh. Treating stale readings as full, as some
 pickers do, locks out a fleet for good: nothing is sent, so no reading changes. Here a stale or
 missing reading leaves the decision to the picker's counters, which fall as its requests end.
 
-A long prefill in flight must not fill an endpoint by itself, or it would delay every short one for
-minutes, the convoy effect that this package prevents: for short prompts, the long ones in flight
-count as at most half of the cap.
+A long prefill in flight must not fill an endpoint by itself, or it would delay every short prompt
+for minutes, the convoy effect that this package prevents: for short prompts, long prefills in
+flight take up at most half of the cap.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Saturation:
     max_prefill_s: Annotated[float, Gt(0), Le(3600)] = 2.0
     """Seconds of prefill in flight at an endpoint, by c(m), above which it is full. The default
     keeps its batch full between two decisions, and is short enough for the queue's order to matter.
-    A request counts until its first token is seen. If its answer is not streamed or not read
-    (`bodies.sample_answers`), it counts for an estimated time, corrected by the answers that are
-    read and by metrics readings."""
+    A request is counted until its first token is seen. If its answer is not streamed or not read
+    (`bodies.sample_answers`), it is counted for an estimated time, corrected by the answers that
+    are read and by metrics readings."""
     max_requests: Annotated[int, Ge(1), Le(100_000)] = 256
     """Requests at an endpoint above which it is full, like vLLM's --max-num-seqs."""
 

@@ -2,7 +2,7 @@
 
 Between two turns, a session's context stays in its endpoint's cache until others need the room:
 engines evict the least recently used. Once the contexts of all sessions exceed the caches, each
-turn evicts one that is about to be needed again, and all of them are prefilled over and over. Then
+turn evicts one that will soon be needed again, and all of them are prefilled over and over. Then
 it is better to hold back turns whose contexts have no place.
 
 Room has a price. Keeping an idle session's place pays off if the session returns soon enough, but
@@ -34,17 +34,17 @@ from laar.latest import Latest
 from laar.prefix.blocks import Chain
 
 _AGES_S = tuple(2.0**power for power in range(9))
-"""Upper bounds of the pause classes, in seconds; after four minutes, a session counts as gone."""
+"""Upper bounds of the pause classes, in seconds; after four minutes, a session is assumed gone."""
 
 _FADED = 0.998
-"""Decay of earlier pauses with each new one, so that about the last 500 count."""
+"""Decay of earlier pauses with each new one, so about the last 500 count."""
 
 _PRIOR = 0.5
 """Prior count of pauses that ended in each class, and of those that outlasted it: whenever a pause
 doubles, half of the sessions return meanwhile."""
 
 _ACCEPTED = 0.995
-"""Decay of a refusal with each turn that ends at the endpoint, so that about the last 200 count. An
+"""Decay of a refusal with each turn that ends at the endpoint, so about the last 200 count. An
 engine without room soon refuses again; a single refusal may have had a different cause."""
 
 _DELAYED = 5.0
@@ -52,15 +52,15 @@ _DELAYED = 5.0
 engine that prefills one prompt after another."""
 
 _SURE_S = 32.0
-"""Seconds for which a session that has returned twice counts as sure to come back. People pause for
-longer. The second time, it must have continued its prompt, since a name may be an application's,
-shared by unrelated prompts of its users."""
+"""Seconds for which a session that has returned twice is considered sure to come back. People
+pause for longer. The second time, it must have continued its prompt, since a name may be an
+application's, shared by unrelated prompts of its users."""
 
 _MAX_GONE = 10_000
-"""Maximum sessions without a place that are remembered; those without one for longest go first."""
+"""Maximum number of sessions remembered without a place; the oldest are dropped first."""
 
 _LEAST_TOKENS = 16.0
-"""Minimum tokens of a place: one block. Bounds the number of places at an endpoint."""
+"""Minimum size of a place in tokens: one block. Bounds the number of places at an endpoint."""
 
 _MOMENT_S = 1e-6
 """Seconds added to the end of a pause class to reach the next one."""
@@ -85,7 +85,7 @@ class Place:
         middle: the number of blocks up to the middle of its own text, and the hash of the last one;
             0 blocks if unknown.
         is_session: whether it has a name or continued after an answer. A prompt sent once, or by
-            many at once, is not a session, and never worth the room it takes.
+            many clients at a time, is not a session, and never worth the room it takes.
         has_returned: whether the session ever returned to a kept place.
         is_sure: whether the last return was not the first, and continued its prompt.
     """
@@ -122,8 +122,8 @@ class Sessions:
     """The sessions whose contexts have a place.
 
     Args:
-        table: the endpoints. Those with a cache of unknown size count as having room for
-            everything, as do those with a slower tier behind it, from which contexts return.
+        table: the endpoints. Those with a cache of unknown size are assumed to have room for
+            everything, as are those with a slower tier behind it, from which contexts return.
     """
 
     def __init__(self, table: EndpointTable) -> None:
@@ -148,7 +148,7 @@ class Sessions:
         return next((place for place in known if place is not None), None)
 
     def prices(self, view: View, turns: Floats, now: float) -> Floats:
-        """Return the seconds that a second of waiting saves the session gaining most, by candidate.
+        """Return the seconds that a second's wait saves the session that gains most, by candidate.
 
         Above 1, the prompt should be held; infinite if turns in flight occupy the room. `turns` is
         the share of the prompts ahead that a prompt waits for, by candidate (`laar.core.engines`).
@@ -234,7 +234,7 @@ class Sessions:
     def refused(self, place: Place) -> None:
         """Handle the end of a turn that its endpoint refused: it took no room.
 
-        The sessions that it displaced still find their contexts there, and go there at once.
+        Displaced sessions still find their contexts there, and are sent there immediately.
         """
         place.busy -= 1
         if not place.busy and self._places.get(place.key) is place:
@@ -275,7 +275,7 @@ class Sessions:
         ][:most]
 
     def drop(self, slot: int) -> None:
-        """Forget an endpoint's places: it left, or its cache was emptied."""
+        """Forget an endpoint's places: it was removed, or its cache was emptied."""
         for place in self._caches.pop(slot, _Cache()).places.values():
             del self._places[place.key]
             self._remember(place)

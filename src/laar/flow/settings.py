@@ -32,7 +32,7 @@ class FlowSettings:
     slack to yield."""
     long_tokens: Annotated[int, Ge(1), Le(1 << 30)] = 8192
     """Uncached prompt tokens above which a request is long. While short requests wait, an endpoint
-    does not get a second long one. The Medha paper's short requests have at most 8K."""
+    does not get a second long one. The Medha paper's short requests have at most 8K tokens."""
     limits: Limits = field(default_factory=Limits)
     saturation: Saturation = field(default_factory=Saturation)
 

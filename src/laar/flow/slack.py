@@ -12,8 +12,8 @@ orders in the paper's table have this form; the lab has the other three.
 `pack` implements algorithms 1 and 2: decodes are already in the batch; prefills are added in slack
 order, each with the largest chunk that fits. It differs from the paper in two ways: the first
 prefill always gets at least a minimal chunk, since with a context so deep that not even this fits
-the target it would otherwise wait forever; and a long one yields only while a short one follows,
-since nothing else would use its share.
+the target it would otherwise wait forever; and a long prefill yields only while a short one
+follows, since nothing else would use its share.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Line(NamedTuple):
 
 
 Order = Callable[[float, float, float, float], Line]
-"""(arrival_s, objective_s, total_s, remaining_s) -> Line; work is that of a lone request."""
+"""(arrival_s, objective_s, total_s, remaining_s) -> Line; work is as for a lone request."""
 
 
 def _lars(arrival_s: float, objective_s: float, total_s: float, remaining_s: float) -> Line:
@@ -140,7 +140,7 @@ def pack(
         target_s: longest time that the iteration should take.
         budget_tokens: tokens that the engine allows per iteration, not counting decodes.
         rho_max: largest share of `target_s` that a long prefill leaves free.
-        late_share: the share that one leaves free once it can't meet its objective; 0 in the paper.
+        late_share: the same once it can't meet its objective; 0 in the paper.
     """
     chunks = [0] * len(prefills)
     last = len(prefills) - 1
@@ -157,7 +157,7 @@ def pack(
             share -= late_share if rho < 0.0 else min(rho_max, rho)
         cap = min(remaining, budget_tokens)
         chunk = largest_chunk(
-            lambda tokens: batch.seconds_with(tokens, context),  # noqa: B023 (used at once)
+            lambda tokens: batch.seconds_with(tokens, context),  # noqa: B023 (called immediately)
             target_s * share,
             cap,
             MIN_CHUNK_TOKENS,

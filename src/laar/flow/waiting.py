@@ -222,7 +222,7 @@ class Lane:
             self._rings[kind].put(tenant, Line(entry.served_tokens, 1.0))
 
     def last_turn(self, tenant: str) -> float:
-        """Return the number of a tenant's last turn, 0 for none; infinite if it does not wait."""
+        """Return the number of a tenant's last turn, 0 if none; infinite if it does not wait."""
         entry = self._tenants.get(tenant)
         return math.inf if entry is None else entry.last_turn
 
@@ -248,5 +248,5 @@ class Lane:
 
     def _first(self, tenant: str, now: float, *, is_long: bool) -> tuple[Hashable, float]:
         found = self._tenants[tenant].bags[is_long].first(now)
-        assert found is not None  # an empty bag is dropped at once
+        assert found is not None  # an empty bag is dropped immediately
         return found
