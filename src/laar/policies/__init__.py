@@ -1,4 +1,4 @@
-"""Policies by name: laar's own, those of papers and other pickers, and plug-ins."""
+"""Policies by name: laar's own, policies of papers and other pickers, and plug-ins."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _policy(found: Found, given: Parameters, weights: CostWeights) -> Policy:
     made = _made(found, given, weights)
     if not isinstance(made, Policy):
         raise SettingError(
-            f"{found.title}: makes a {type(made).__name__}; it must make a `laar.Policy`"
+            f"{found.title}: returns a {type(made).__name__}; it must return a `laar.Policy`"
         )
     return guarded(made, found.name) if found.origin else made
 

@@ -19,7 +19,7 @@ from laar.core.interfaces import BY_CANDIDATE, View
 from laar.core.policy import Policy
 
 MAX_REASONS = 16
-"""Maximum distinct reason codes of one scorer: they label metrics. Further ones are dropped."""
+"""Maximum number of reason codes per scorer: they label metrics. The rest are dropped."""
 
 _REASON = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
@@ -63,12 +63,12 @@ class Guarded:
         return np.clip(scores, 0.0, 1.0)
 
     def order(self, scores: Floats, view: View) -> Sequence[int]:
-        """Return the picker's order as integers; it must name each position once."""
+        """Return the picker's order as integers; it must contain each position once."""
         _protect(view)
         order = [int(position) for position in self.inner.order(scores.copy(), view)]
         if sorted(order) != list(range(len(scores))):
             raise BrokenPromiseError(
-                f"an order of {len(scores)} candidates must name each exactly once"
+                f"an order of {len(scores)} candidates must contain each exactly once"
             )
         return order
 
@@ -93,7 +93,7 @@ def guarded(policy: Policy, name: str) -> Policy:
 
 
 def _unlike(what: str, array: np.ndarray[Any, Any], view: View) -> str:
-    return f"{what} of the shape {array.shape} and type {array.dtype}, {len(view.slots)} candidates"
+    return f"{what} of shape {array.shape} and type {array.dtype} for {len(view.slots)} candidates"
 
 
 def _protect(view: View) -> None:

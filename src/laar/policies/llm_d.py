@@ -74,7 +74,7 @@ class ActiveRequests:
     1 up to `idle_threshold`; above it, `max_busy_score` times the relative gap to the busiest.
 
     Args:
-        idle_threshold: maximum requests in flight at an endpoint that counts as idle.
+        idle_threshold: maximum number of requests in flight at an idle endpoint.
         max_busy_score: highest score of a busy endpoint.
     """
 
@@ -124,7 +124,7 @@ def llm_d(
 
 
 def _stretched(requests: Floats) -> Floats:
-    """Scale the minimum to 1 and the maximum to 0; unknown values count as the maximum plus one."""
+    """Scale the minimum to 1 and the maximum to 0; unknown values become the maximum plus one."""
     most = 1.0 if np.isnan(requests).all() else float(np.nanmax(requests)) + 1.0
     known = np.where(np.isnan(requests), most, requests)
     span = float(known.max() - known.min())
@@ -146,12 +146,12 @@ class StickyUntilSaturated:
     Endpoints that hold `affinity_threshold` of the prompt or more are sticky. Only they are kept,
     unless the best of them is expected to answer `max_ttft_penalty_ms` later than the best of the
     others. A first token is expected after the uncached tokens waiting or in prefill there, at
-    `prefill_tokens_per_s`; a prompt's tokens leave the sum with the first byte of its answer.
+    `prefill_tokens_per_s`; a prompt's tokens are counted until the first byte of its answer.
 
     Args:
         affinity_threshold: share of the prompt that makes an endpoint sticky.
         max_ttft_penalty_ms: maximum delay that stickiness may cost; 0 for no limit.
-        prefill_tokens_per_s: `peakPrefillThroughput`. The default is that of a 32B model on two
+        prefill_tokens_per_s: `peakPrefillThroughput`. The default is for a 32B model on two
             H100s; the guide says to measure it for each fleet. 0 uses the endpoint's speed as
             estimated by laar.
         exploration_probability: share of requests that are not filtered.

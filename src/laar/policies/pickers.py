@@ -22,7 +22,7 @@ class MaxScore:
     """Best score first. Near-ties go to the least loaded, at random if equally loaded.
 
     Args:
-        near_tie: share of the best score within which scores count as equal.
+        near_tie: share of the best score within which scores are treated as equal.
     """
 
     def __init__(self, *, near_tie: float = NEAR_TIE) -> None:

@@ -18,7 +18,7 @@ _STRICT: dict[str, Any] = {"extra": "forbid", "json_schema_extra": describe}
 field becomes its description."""
 
 MAX_USES = 32
-"""Maximum filters, or scorers, of one policy. Each runs on every request."""
+"""Maximum number of filters, and of scorers, in one policy. Each runs on every request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class ScorerUse:
     name: str
     """Name of one of laar's scorers, or of an entry point of the group laar.scorers."""
     weight: Annotated[float, Gt(0), Le(1e6)] = 1.0
-    """Weight of the scorer, relative to those of the others."""
+    """Weight of the scorer, relative to the weights of the others."""
     parameters: Mapping[str, object] = field(default_factory=dict)
     """The scorer's parameters, by name."""
 

@@ -30,7 +30,7 @@ Parameters = Mapping[str, object]
 
 
 class Kind(StrEnum):
-    """The four kinds of extension, as messages name them."""
+    """The four kinds of extension, as messages call them."""
 
     FILTER = "filter"
     SCORER = "scorer"
@@ -94,7 +94,7 @@ class Found:
                 raise SettingError(f"{self.title}: `{name}` is {value!r}; {fault}")
         for name, parameter in known.items():
             if parameter.default is Parameter.empty and name not in given:
-                raise SettingError(f"{self.title}: give its parameter `{name}`")
+                raise SettingError(f"{self.title}: its parameter `{name}` is missing")
 
     def make(self, given: Parameters) -> Any:
         """Create a new object.
@@ -109,11 +109,11 @@ class Found:
             raise SettingError(f"{self.title}: {error}") from None
         except Exception as error:  # another author's code: report any failure as a setting error
             raise SettingError(
-                f"{self.title}: cannot be made: {_one_line(error)}; check its parameters"
+                f"{self.title}: cannot be created: {_one_line(error)}; check its parameters"
             ) from error
         if not callable(getattr(made, self.kind.method, None)):
             raise SettingError(
-                f"{self.title}: makes a {type(made).__name__} without a method "
+                f"{self.title}: returns a {type(made).__name__} without a method "
                 f"`{self.kind.method}`; ask its author"
             )
         return made
@@ -128,7 +128,7 @@ def find(own: Mapping[Kind, Mapping[str, Factory]], kind: Kind, name: str) -> Fo
         name: its name in the settings.
 
     Raises:
-        SettingError: it does not exist, two packages provide one, or it cannot be imported.
+        SettingError: it does not exist, two packages provide it, or it cannot be imported.
     """
     factories = own.get(kind, {})
     if name in factories:
@@ -142,7 +142,7 @@ def find(own: Mapping[Kind, Mapping[str, Factory]], kind: Kind, name: str) -> Fo
     if len(points) > 1:
         packages = " and ".join(sorted(_package(point) for point in points.values()))
         raise SettingError(
-            f"{kind} `{name}`: the packages {packages} both have one (group {kind.group}); "
+            f"{kind} `{name}`: the packages {packages} both provide it (group {kind.group}); "
             "uninstall one of them"
         )
     (point,) = points.values()
@@ -169,7 +169,7 @@ def _load(kind: Kind, point: EntryPoint) -> Found:
     if not callable(factory):
         raise SettingError(
             f"{kind} `{point.name}`: {origin} is a {type(factory).__name__}; "
-            "it must name a class or function"
+            "it must refer to a class or function"
         )
     return Found(kind, point.name, factory, origin)
 

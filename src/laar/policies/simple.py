@@ -24,7 +24,7 @@ class LoadAware:
     """llm-d's load-aware scorer: 0.5 for an idle queue, falling to 0 at the threshold.
 
     `0.5 * (1 - min(waiting, threshold) / threshold)`, from the engine's own queue as last scraped.
-    An endpoint whose queue was never read counts as full, not as idle.
+    An endpoint whose queue was never read is treated as full, not as idle.
 
     Args:
         threshold: number of waiting requests at which the score reaches 0.
@@ -45,7 +45,7 @@ class SessionAffinity:
 
     The key is ``x-laar-session``; without one, about the first 256 tokens of the prompt, as in
     GORGO's baseline. A retry of the same request goes to the same endpoint. Rendezvous hashing is
-    used rather than modulo, so that an endpoint that joins or leaves moves only its own share.
+    used rather than modulo, so that adding or removing an endpoint moves only its own share.
     """
 
     def score(self, view: View) -> Floats:

@@ -12,10 +12,10 @@
 of its context; `wait` the prompts ahead of it (and, in a full engine, the wait for a slot and for
 room in its cache), `answer` the time of its answer alone, `load` the share of time that the
 endpoint spends on prefill. The constants are learned (`laar.core.engines`). A second before the
-first token counts twice: for that token, and for the end.
+first token is counted twice: for that token, and for the end.
 
-* `n` others are in flight there. Each of them makes this answer `2 b` longer, but only half of that
-  counts: on average, an answer in flight is half done. Each of them is slowed as much in turn, and
+* `n` other requests are in flight there. Each makes this answer `2 b` longer, but only half of it
+  is counted: on average, an answer in flight is half done. Each is slowed as much in turn, and
   waits for this prompt if prefills are sequential (`w`), or slows down during it (`s`).
 * `later`: a request that reaches the endpoint while it is still busy with this prompt waits too.
   Until the work ahead is done, which takes `wait / (1 - load)` seconds, as in any busy period,
@@ -37,7 +37,7 @@ first token counts twice: for that token, and for the end.
   serve. The amount is at most the cost of the copy.
 
 The time to load an adapter, or to wait for a free adapter slot, is part of the base
-(`laar.core.adapters`). Leaving the model that holds a conversation adds a tenth to the sum
+(`laar.core.adapters`). Moving a conversation to a different model adds a tenth to the sum
 (`penalty`): the style would change, and estimates that vary from turn to turn must not decide.
 If the client has an objective for the first token, waiting up to it costs next to nothing, and
 beyond it several times as much: a patient job goes where its prefix is, however far.
@@ -62,7 +62,7 @@ from laar.policies.laar.pairs import read_elsewhere
 from laar.policies.laar.pricing import FIRST, Price, PricingInputs, inputs_of, price
 from laar.prefix.beliefs import Demand
 
-_SAME = 0.01  # shares of a prompt that differ by less count as equal
+_SAME = 0.01  # shares of a prompt that differ by less are treated as equal
 _MOVES = 0.1  # share of the cost added when a conversation leaves its model
 _HELD = 0.5  # a prompt with this share cached somewhere is taken to continue a conversation
 _ONCE = 1.5  # a prefix that is requested less often than this is not worth another copy
@@ -73,7 +73,7 @@ class Outlook:
 
     Args:
         weights: weights of the round trip (`k_rtt`), of waiting (`k_queue`) and of the cost to
-            others (`k_delay`). All default to 1: seconds count at face value.
+            others (`k_delay`). All default to 1: seconds are taken at face value.
     """
 
     def __init__(self, weights: CostWeights) -> None:
@@ -138,7 +138,7 @@ def _spared(
 ) -> Floats | None:
     """Return the seconds that a copy of the prefix at each candidate would save later requests.
 
-    None if it would save nothing, as is usual: most often, not even a free copy would make another
+    None if it would save nothing, as is usual: mostly, not even a free copy would make another
     candidate the cheapest.
     """
     best = int(total_s.argmin())
@@ -182,7 +182,7 @@ def _spared(
 def _moving(view: View) -> Floats | None:
     """Return the factor on the cost for leaving the conversation's model; None if all are 1.
 
-    The factor is 1 for retries, and for candidates that hold as much of the prompt.
+    The factor is 1 for retries, and for candidates that have as much of the prompt cached.
     """
     if np.count_nonzero(view.times_tried):
         return None

@@ -2,7 +2,7 @@
 
 A pair costs `own + others` of a one-token answer at the prefiller, plus the same sum for an answer
 without a prompt at the candidate, with the queue expected once the first prefiller of the KV group
-is ready. Assuming the first one makes the cost a plain sum, so that the cheapest prefiller is the
+is ready. Assuming the first prefiller makes the cost a plain sum, so the cheapest prefiller is the
 same for every candidate (`laar.core.apart.cheapest`).
 """
 

@@ -236,7 +236,7 @@ def price(of: PricingInputs) -> Price:
     others = work + beside if full is None else work + beside + FIRST * full
     others = weights.k_delay * others
 
-    # With an objective, it determines the weight of the round trip and the wait.
+    # If there is an objective, it determines the weight of the round trip and the wait.
     way = weights.k_rtt * rtt + weights.k_queue * wait
     if of.objective_s is not None:
         late = np.minimum(np.maximum(rtt + first - of.objective_s, 0.0), rtt + wait)
