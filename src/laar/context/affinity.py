@@ -25,13 +25,13 @@ PRIOR = 20.0
 """Weight of plain popularity, in requests; 10 to 30 performed equally well on all workloads."""
 
 PARTNERS = 64
-"""Maximum documents per request for which pairs are counted: the work is quadratic."""
+"""Maximum number of documents per request for which pairs are counted: the work is quadratic."""
 
 HALF_LIFE_S = 600.0
 """Half-life of a sighting, in seconds."""
 
 KNOWN = 0.05
-"""Decayed sightings below which a document counts as new: 4 half-lives after a single one."""
+"""Decayed sightings below which a document is considered new: 4 half-lives after a single one."""
 
 _BITS = 16
 _RESCALE = 60.0  # half-lives; 2^60 times k documents is well within float32's range

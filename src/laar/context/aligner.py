@@ -2,9 +2,10 @@
 
 The index stores the orders sent as a trie; a search finds the longest path of earlier requests
 through the same documents, in any order. The remaining documents are sorted by `affinity`; unseen
-ones keep their retrieval order, since moving them gains nothing. This replaces the paper's online
-search, a greedy descent by distance whose cost grows with the tree's fan-out. On the topic workload
-the paper's search has a hit rate of 0.20, this one 0.35 or more (`laar lab run context-hits`).
+documents keep their retrieval order, since moving them gains nothing. This replaces the paper's
+online search, a greedy descent by distance whose cost grows with the tree's fan-out. On the topic
+workload the paper's search has a hit rate of 0.20, this one 0.35 or more (`laar lab run
+context-hits`).
 
 A path starts at a `seed`: a hash of the scope (tenant, route, model) and of everything before the
 documents. Two prompts that differ there share no cache, so they share no path, and documents under
@@ -34,16 +35,16 @@ from laar.context.affinity import Affinity
 from laar.latest import Latest
 
 MAX_BRANCHES = 60
-"""Maximum branches per search, about 0.06 ms. A truncated search may find a shorter path. Compared
-with a limit of 100, the hit rate on measured loads is at most 0.0007 lower (0.002 with 40)."""
+"""Maximum number of branches per search (0.06 ms). A truncated search may find a shorter path. The
+hit rate on measured loads is at most 0.0007 lower than with a limit of 100 (0.002 with 40)."""
 
 _SHALLOW = 32
-"""Number of documents for which `MAX_BRANCHES` suffices. Each further one allows one more branch;
-otherwise the search could not reach the end of a long list."""
+"""Number of documents for which `MAX_BRANCHES` suffices. Each additional document allows one more
+branch; otherwise the search could not reach the end of a long list."""
 
 _MOST_SHARED = 32
-"""Maximum documents in all orders (8 bytes each), as a multiple of `capacity_docs`, which alone
-does not limit them: long orders that differ only in their last document take one position each."""
+"""Maximum number of documents in all orders (8 bytes each), as a multiple of `capacity_docs`. That
+alone does not limit them: long orders that differ only at the end take one position each."""
 
 _EXPIRE_AT_ONCE = 32  # per call: a burst of expiries must not cost a request a millisecond
 _FORGET_AT_ONCE = 256  # about 2 ms, when an endpoint's cache is gone; later calls drop the rest
@@ -89,7 +90,7 @@ TTL_S = 900.0
 caches."""
 
 MAX_SCOPES = 32
-"""Maximum pairs of tenant and model whose popularity is counted, 0.5 MB each; LRU eviction."""
+"""Maximum number of scopes whose popularity is counted (0.5 MB each); LRU eviction."""
 
 
 class OrderIndex:
@@ -98,8 +99,8 @@ class OrderIndex:
     A document position takes 80 to 190 bytes; 900 if many orders differ only in the last document.
 
     Args:
-        capacity_docs: maximum positions: as many documents as fit into all endpoints' caches. May
-            be changed; the next orders evict the excess.
+        capacity_docs: maximum number of positions: as many documents as fit into all endpoints'
+            caches. May be changed; the next orders evict the excess.
 
     Attributes:
         orders: the orders, by the hash of all their documents, oldest first.
@@ -177,7 +178,7 @@ class OrderIndex:
     def insert(
         self, scope: int, seed: int, docs: Sequence[int], now: float, *, endpoint: str = ""
     ) -> None:
-        """Record the order of a request in flight, or of one accepted by an endpoint."""
+        """Record the order of a request that is in flight or was accepted by an endpoint."""
         affinity = self.affinities[scope] = self.affinities.get(scope) or Affinity()
         affinity.observe(docs, now)
         self.place(seed, docs, now, endpoint=endpoint)
@@ -202,7 +203,7 @@ class OrderIndex:
     def forget(self, endpoint: str, *, before: float | None = None) -> int:
         """Drop the orders whose last endpoint is the given one.
 
-        Call it when an endpoint's cache is emptied, or when the endpoint has restarted or left.
+        Call it when an endpoint's cache is emptied, or when the endpoint restarted or was removed.
         With `before`, a time in seconds, orders sent after it are kept: an LRU cache still has
         them. If there are more than a few hundred, later requests drop the rest.
 

@@ -86,10 +86,10 @@ DOCUMENT_BLOCKS = ("document", "search_result")
 """Types of blocks that each hold one document."""
 
 MAX_DOCS = 256
-"""Maximum documents in a list to reorder; bounds the search for an order."""
+"""Maximum number of documents in a list to reorder; bounds the search for an order."""
 
 MAX_MARKS = 8
-"""Maximum delimiters examined per allowed document; bounds scans of texts full of delimiters."""
+"""Maximum number of delimiters examined per allowed document; bounds scans of hostile texts."""
 
 MAX_SEPARATOR = 16
 """Maximum length of the text between two documents, which must be the same for all pairs."""

@@ -177,7 +177,7 @@ def _content(
 
 
 def _has_documents(parts: Sequence[object], role: Role) -> bool:
-    """Return whether several blocks may each be a document."""
+    """Return whether the content has several blocks that may be documents."""
     if len(parts) > _MOST_PARTS:
         return False
     kinds = [part.get("type") for part in parts if isinstance(part, dict)]
@@ -194,7 +194,7 @@ _DEEPEST = 5
 
 
 def _role(message: object) -> Role | None:
-    """Return the role of a message; None for the model's own, which are never changed."""
+    """Return the role of a message; None for the model's messages, which are never changed."""
     if not isinstance(message, dict):
         return None
     role = message.get("role")

@@ -1,8 +1,8 @@
 """A model of an engine's prefix cache, with documents as units, to count expected hits.
 
-All documents count as equally long, and only leading ones are reused. The least recently used leaf
-is evicted first. The system prompt, the question, decoded tokens and rounding to KV blocks are
-ignored.
+All documents are assumed to be equally long, and only leading documents are reused. The least
+recently used leaf is evicted first. The system prompt, the question, decoded tokens and rounding to
+KV blocks are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class DocCache:
     least as recent as its children and the oldest entry is a leaf.
 
     Args:
-        capacity_docs: maximum nodes; may be changed, and the next `put` evicts the excess.
+        capacity_docs: maximum number of nodes; if it is lowered, the next `put` evicts the excess.
     """
 
     def __init__(self, capacity_docs: float) -> None:
@@ -27,7 +27,7 @@ class DocCache:
         self._nodes: OrderedDict[int, None] = OrderedDict()
 
     def put(self, docs: Sequence[int]) -> int:
-        """Cache a request's documents; return how many leading ones were cached before."""
+        """Cache a request's documents; return how many leading documents were cached."""
         path = self._path(docs)
         hit = len([*takewhile(self._nodes.__contains__, path)])
         for node in reversed(path):

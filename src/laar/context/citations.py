@@ -7,7 +7,7 @@ numbers to ids, and ids in the answer are replaced by the numbers.
     [1] a [2] b  ->  [4821] b [7340] a (note: 1 = [7340], 2 = [4821])  ->  "see [4821]"  ->  [2]
 
 An id has four digits: longer than list numbers, not a year, and not in the prompt. If the picker
-dies meanwhile and the answer bypasses it, the citations name no document rather than a wrong one.
+dies meanwhile and the answer bypasses it, the citations match no document rather than a wrong one.
 """
 
 from __future__ import annotations
@@ -137,17 +137,17 @@ def _numbers_in(text: str) -> set[int]:
 
 
 class _Text:
-    """One text of an answer, fed in pieces; the start of an id is held until the rest arrives."""
+    """One text of an answer, fed in chunks; the start of an id is held until the rest arrives."""
 
     def __init__(self, numbers: Mapping[str, str]) -> None:
         self._numbers = numbers
-        self._before = ""  # the character before the next piece
+        self._before = ""  # the character before the next chunk
         self.held = ""
 
-    def feed(self, piece: str, *, end: bool) -> str:
-        """Return the piece with ids replaced by numbers, without what is held back."""
+    def feed(self, chunk: str, *, end: bool) -> str:
+        """Return the chunk with ids replaced by numbers, without what is held back."""
         at = len(self._before)
-        text = self._before + self.held + piece
+        text = self._before + self.held + chunk
         begun = None if end else _OPEN.search(text, max(at, len(text) - _DIGITS - 1))
         is_id = begun is not None and any(own.startswith(begun[1]) for own in self._numbers)
         stop = begun.start() if begun is not None and is_id else len(text)
@@ -164,7 +164,7 @@ class _Text:
 
 
 class Citations:
-    """Restores numbers in an answer that arrives in pieces; implements `ports.Restorer`.
+    """Restores numbers in an answer that arrives in chunks; implements `ports.Restorer`.
 
     Args:
         numbers: the client's number for each id.
@@ -178,12 +178,12 @@ class Citations:
 
     @property
     def holds_back(self) -> bool:
-        """Return whether bytes are held back until the next piece."""
+        """Return whether bytes are held back until the next chunk."""
         return bool(self._held)
 
-    def feed(self, piece: bytes, *, end: bool) -> bytes:
-        """Return the piece with numbers restored, without the bytes held back."""
-        data = self._held + piece
+    def feed(self, chunk: bytes, *, end: bool) -> bytes:
+        """Return the chunk with numbers restored, without the bytes held back."""
+        data = self._held + chunk
         cut = len(data)
         if not end and cut <= MAX_HELD_BYTES:
             cut = data.rfind(b"\n") + 1 if self._events else 0

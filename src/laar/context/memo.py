@@ -35,10 +35,10 @@ class Remembered:
 
 
 MAX_ENTRIES = 20_000
-"""Maximum messages of running conversations whose changes are remembered, 0.7 KB each."""
+"""Maximum number of messages of running conversations whose changes are kept (0.7 KB each)."""
 
 MAX_MOVED = 400_000
-"""Maximum documents in these changes, 0.3 KB each: 20 in every message, where one may have 256."""
+"""Maximum number of documents in these changes (0.3 KB each): 20 per message, of at most 256."""
 
 MAX_SAVED = 2048
 """Number of latest messages in a snapshot: 0.4 KB each with 6 documents, 1.9 KB with 40."""

@@ -40,27 +40,27 @@ from laar.context.notes import head
 from laar.latest import Latest
 
 MAX_LINES = 4_000
-"""Maximum lines examined in a text, about 4 ms."""
+"""Maximum number of lines examined per text (about 4 ms)."""
 
 LONG_LINE = 24
-"""Minimum characters of a long line, not counting labels and rules."""
+"""Minimum number of characters in a long line, not counting labels and rules."""
 
 LEAST_CHARS = 40
-"""Minimum characters of a document; shorter pieces are labels and headings."""
+"""Minimum number of characters in a document; shorter pieces are labels and headings."""
 
 MOST_SHORT = 24
-"""Maximum consecutive short lines considered as tail or head of a document."""
+"""Maximum number of consecutive short lines considered as tail or head of a document."""
 
 MAX_DOCUMENTS = 30_000
 MAX_PIECES = 30_000
-"""Maximum documents and candidate pieces, 0.8 KB each; LRU eviction."""
+"""Maximum number of documents and candidate pieces (0.8 KB each); LRU eviction."""
 
 MAX_ALIKE = 12
-"""Maximum documents that share their first `_KEY_LINES`; LRU eviction."""
+"""Maximum number of documents that share their first `_KEY_LINES`; LRU eviction."""
 
 _COMPARED = 8
-"""Maximum characters compared with documents that begin alike, as a multiple of the text's: one for
-each document found, and few more unless the text is hostile."""
+"""Maximum number of characters compared with documents that begin alike, as a multiple of the
+text's length: one for each document found, and few more unless the text is hostile."""
 
 _KEY_LINES = 3
 """Number of long lines by which a document is looked up: chunks may share the first two, their
@@ -75,21 +75,21 @@ _OFTEN_TEXTS = 2
 times outnumber the others by `_OFTEN_TEXTS`."""
 
 _WELL_KNOWN, _LEARN_EVERY = 16, 8
-"""Once each document of a text has been learned from `_WELL_KNOWN` texts, only one such text in
-`_LEARN_EVERY` is learned from: it saves the documents from eviction, and may refute them."""
+"""Once each document of a text has been learned from `_WELL_KNOWN` texts, laar learns from only one
+such text in `_LEARN_EVERY`: it saves the documents from eviction, and may refute them."""
 
 NAME_CHARS = 24
-"""Characters by which a note about the order names documents, if it can't count them."""
+"""Number of characters by which an order note identifies documents that it can't count."""
 
 MAX_PARSED = 30_000
-"""Maximum parsed lines cached, 0.2 KB each; then the cache is cleared."""
+"""Maximum number of cached parsed lines (0.2 KB each); then the cache is cleared."""
 
 MAX_FRAME = 4_000
-"""Maximum lines counted to recognize the frame, and maximum scopes for which the usual lines after
-the last document are known."""
+"""Maximum number of lines counted to recognize the frame, and of scopes for which the usual lines
+after the last document are known."""
 
 _MOSTLY = 0.5
-"""Two lines count as one piece if either is seen next to the other in over this share of cases."""
+"""Two lines are one piece if either is seen next to the other in over this share of cases."""
 
 _SURE_TIMES = 8
 """Maximum count of a scope's usual closing: that many texts with other closings replace it."""
@@ -116,7 +116,7 @@ is long. The last end is 0 for a blank line."""
 
 
 class Lines(NamedTuple):
-    """The nonblank lines of a text; a known document counts as one line.
+    """The nonblank lines of a text; a known document is a single line.
 
     Args:
         starts: start of each line, after its indentation.
@@ -143,7 +143,7 @@ class _Piece:
         before, after: keys of the adjacent long lines; 0 once they have varied.
         tail, head: short lines that always followed it, or preceded it; None if unknown.
         labels: hashes of number and name at the start of its first long line, then of each line of
-            its head from the last one up; 0 for none, None if they have varied.
+            its head from the last one up; 0 if none, None if they have varied.
         previous, next: the adjacent documents; 0 once they have varied.
         times: number of texts learned from that contained it.
     """
@@ -601,7 +601,7 @@ class _Bounds:
         gaps_differ = len(bounds) == 1 or len({text[end:start] for end, start in bounds}) > 1
         numbers = gaps_differ and any("#" in line for line in self._separator)
         numbered = self._numbered or numbers
-        # If an item contains several documents, a note that counts them would name the wrong ones.
+        # If an item contains several documents, a note that counts items would mislead.
         is_counted = numbered or (None not in gaps and len(bounds) == len(pairs))
         items = tuple(
             [
@@ -638,7 +638,7 @@ class _Bounds:
     def _separate(self, gaps: Sequence[_Gap]) -> None:
         """Find the separator: in most gaps, the text that both documents claim, or neither."""
         for lines, count in Counter([gap.masked for gap in gaps]).most_common(1):
-            if 2 * count > len(gaps) and len(lines) <= MOST_SHORT:  # longer ones are slow to find
+            if 2 * count > len(gaps) and len(lines) <= MOST_SHORT:  # longer runs are slow to find
                 self._separator = lines
         for gap in gaps:
             is_shared = gap.tail + gap.head > gap.stop - gap.first
@@ -713,7 +713,7 @@ class _Bounds:
         at = place.line - len(own)
         if at and self._is_below_heading(place, at):
             return None
-        # The first line may be the end of a longer one that begins with words of the frame.
+        # The first line may be the end of a longer line that begins with words of the frame.
         if at < max(0, first - 1) or tuple(lines.keys[at + 1 : place.line]) != own[1:]:
             return None
         if not own or lines.keys[at] == own[0]:

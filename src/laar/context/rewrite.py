@@ -19,8 +19,8 @@ from laar.context.notes import duplicate_note, number_note, order_note
 from laar.context.settings import ContextSettings
 
 MAX_SEARCHED = 32 << 20
-"""Maximum characters searched for the earlier copies of a text's repeated documents, 7 ms: a longer
-text is sent as received. In periodic text, such a search takes ten times as long."""
+"""Maximum number of characters searched for earlier copies of a text's repeated documents (7 ms);
+beyond it, the text is sent as received. In periodic text, searching takes ten times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def as_received(block: Block) -> Change:
 
 
 def note_bytes(block: Block, settings: ContextSettings) -> int:
-    """Return the approximate length of the note that moving a block adds; 0 for no note."""
+    """Return the approximate length of the note that moving a block adds; 0 if none is added."""
     return 66 + 5 * len(block.items) if settings.annotate else 0
 
 
@@ -64,7 +64,7 @@ def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
     """Apply changes to a text; they must be in text order and not overlap.
 
     Returns:
-        The text without the notes about orders, and the text with them.
+        The text without and with order notes.
     """
     parts: list[str] = []
     notes: list[tuple[int, str]] = []  # each with the number of parts before it
@@ -97,13 +97,13 @@ def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
 def verified(text: str, changes: Sequence[Change], made: str, earlier: Sequence[str]) -> bool:
     """Return whether `made` contains each document of `text`, or a note and an earlier copy.
 
-    Every character is compared at its new position. If more than `MAX_SEARCHED` characters would be
-    searched for the earlier copies, none is.
+    Every character is compared at its new position. Return False if more than `MAX_SEARCHED`
+    characters would be searched for earlier copies.
 
     Args:
         text: the text as received.
         changes: the planned changes.
-        made: the result, without notes about orders.
+        made: the result, without order notes.
         earlier: texts of the outgoing body before this one.
     """
     done = at = searched = 0

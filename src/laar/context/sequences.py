@@ -14,12 +14,12 @@ from itertools import accumulate
 from laar.latest import Latest
 
 MAX_DOCUMENTS = 30_000
-"""Maximum documents whose last position is remembered, 0.2 KB each; LRU eviction."""
+"""Maximum number of documents whose last position is remembered (0.2 KB each); LRU eviction."""
 
 
 @dataclass(slots=True)
 class _Last:
-    """A document's last list and position; `free` if it was seen on both sides of another one."""
+    """A document's last list and position; `free` if it was seen on both sides of another."""
 
     whole: int
     place: int
@@ -64,7 +64,7 @@ class Sequences:
                 self._last[key] = _Last(whole, place, moves)
 
     def _compared(self, keys: Sequence[int]) -> tuple[list[bool], list[bool]]:
-        """Return for each document whether it is free, and whether it was seen with others."""
+        """Return for each document whether it may move, and whether it was seen with others."""
         known = list(map(self._last.get, keys))
         free = [last is not None and last.free for last in known]
         if all(free):
@@ -86,10 +86,10 @@ class Sequences:
 
 
 _LEAST_FREE = 2
-"""Minimum documents in a run that were seen in several orders."""
+"""Minimum number of documents in a run that were seen in several orders."""
 
 MAX_OPENINGS = 20_000
-"""Maximum beginnings of prompts remembered, 0.1 KB each; LRU eviction."""
+"""Maximum number of prompt beginnings remembered (0.1 KB each); LRU eviction."""
 
 _GAIN, _RARELY = 1 / 128, 1 / 16
 """Weight of a prompt in the average share of beginnings that recur, and the share below which

@@ -89,13 +89,13 @@ class ContextSettings:
 
     formats: Annotated[tuple[Format, ...], MinLen(1)] = get_args(Format)
     """Where to look for documents: tags named for documents, JSON lists, and texts that recur next
-    to different ones (`recurring`). All by default."""
+    to different texts (`recurring`). All by default."""
     delimiters: Annotated[tuple[Delimiters, ...], MaxLen(8)] = ()
     """Additional formats of this route's prompts, tried first."""
     roles: Annotated[tuple[Role, ...], MinLen(1)] = ("user", "system", "tool")
-    """Roles whose messages may be changed; an assistant's never are."""
+    """Roles whose messages may be changed; assistant messages never are."""
     min_docs: Annotated[int, FIXED, Ge(2)] = 3
-    """Minimum documents in a list that is changed; shorter lists gain little."""
+    """Minimum number of documents in a list to change it; shorter lists gain little."""
     min_saving_bytes: Annotated[int, FIXED, Ge(0)] = 256
     """Minimum possible saving in bytes (a list's text minus the note about its order) to change it.
     256 bytes is about 64 tokens: one to four blocks of an engine's cache."""
@@ -118,9 +118,9 @@ class ContextSettings:
     max_body_bytes: Annotated[int, FIXED, Ge(1024), Le(64 << 20)] = 2 << 20
     """Longest body examined; 2 MiB is about 500,000 tokens."""
     capacity_docs: Annotated[int, Ge(1), Le(10_000_000)] = 30_000
-    """Maximum documents whose order is remembered: 0.1 KB each, up to 0.9 KB if many orders differ
-    only in their last document. If engines report KV cache sizes, the limit is at most their total
-    capacity."""
+    """Maximum number of documents whose order is remembered: 0.1 KB each, up to 0.9 KB if many
+    orders differ only in their last document. If engines report KV cache sizes, the limit is at
+    most their total capacity."""
     holdout_share: Annotated[float, Ge(0), Lt(1)] = 0.05
     """Share of conversations left unchanged for comparison, in windows. 0 also switches the guard
     off."""

@@ -215,7 +215,7 @@ class Turn:
     def _planned(
         self, body: dict[str, object], text: Text, memo_key: int, known: Remembered | None
     ) -> str:
-        """Return the new form of a last-turn text, or of an older one to which notes may refer."""
+        """Return the new form of a last-turn text, or of an older text that notes may refer to."""
         before_changes = known.changes if known is not None else ()
         blocks = [change.block for change in before_changes] or self._blocks(text)
         self._check()
@@ -456,7 +456,7 @@ class Turn:
         return plan.held_out
 
     def _note(self, reason: Reason) -> None:
-        """Record a reason; one about usable documents overrides others, else the first is kept."""
+        """Record a reason; those about usable documents override others, else the first is kept."""
         fit = (Reason.UNCHANGED, Reason.SAME_ORDER, Reason.NOTHING_SHARED)
         if reason in fit or self._plan.reason is Reason.NO_DOCUMENTS:
             self._plan.reason = reason
@@ -497,7 +497,7 @@ requests may share the order, though none is known to do so yet."""
 def _whole(
     live: Sequence[int], permutation: Sequence[int], repeated: frozenset[int]
 ) -> tuple[int, ...]:
-    """Return the order of all items; repeated ones go last if anything moves."""
+    """Return the order of all items; repeated items go last if anything moves."""
     if tuple(permutation) == tuple(range(len(live))):
         return tuple(range(len(live) + len(repeated)))
     return (*(live[j] for j in permutation), *sorted(repeated))

@@ -17,7 +17,7 @@ from laar.context.blocks import Refused
 from laar.context.settings import Reason
 
 MAX_VALUES = 1 << 16
-"""Maximum commas and opening brackets in a text, about 4 ms; only hostile bodies have more."""
+"""Maximum number of commas and opening brackets in a text (4 ms); only hostile bodies have more."""
 
 Path: TypeAlias = "tuple[str | int, ...]"
 """Keys and indexes from the root."""

@@ -43,7 +43,7 @@ def scan(text: str, least: int) -> list[Block]:
 
     Args:
         text: the whole text.
-        least: minimum elements of a list of documents.
+        least: minimum number of elements of a list of documents.
 
     Raises:
         Refused: the list is too long, or its elements can't be separated.

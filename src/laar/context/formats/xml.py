@@ -31,7 +31,7 @@ _TAG = re.compile(
 _INNER_ITEM = re.compile(rf"\s*+<(?:{'|'.join(_ITEMS)})[\s>]")
 
 _QUOTED = 8
-"""Maximum quotes and brackets skipped before a tag to find a word."""
+"""Characters before a tag in which a word or comma may be, past quotes, brackets and blanks."""
 
 _COMMAS = frozenset(",;.")
 _BREAKS = frozenset("\n>")
@@ -112,7 +112,7 @@ class _Scan:
         self.wrapper = None
 
     def _close(self, opened: tuple[int, int], match: re.Match[str]) -> None:
-        """Handle the end tag of an item; an empty one followed by words is only a mention."""
+        """Handle the end tag of an item; an empty item followed by words is only a mention."""
         start, inside = opened
         if not self.spans and not self.text[inside : match.start()].strip():
             behind = self.text[match.end() : match.end() + 16].lstrip()
