@@ -104,7 +104,7 @@ def test_other_files_are_rejected(data: bytes) -> None:
 
 
 def test_a_huge_file_is_rejected_without_reading_it() -> None:
-    with pytest.raises(SettingError, match="at most"):
+    with pytest.raises(SettingError, match="the limit is"):
         parse_artifact(b" " * (MAX_ARTIFACT_BYTES + 1), source="cap.json")
 
 

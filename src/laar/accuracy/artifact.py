@@ -2,7 +2,7 @@
 
 It is data, not code: numbers in named fields, validated on load (finite, in range, not too
 many), so an artifact from any source is safe to load. Two versions are checked: the artifact's
-own, and that of the features it was fitted on; if either differs, it is rejected with both named.
+own, and that of its features; if either differs, an error gives both and the artifact is rejected.
 
 A model's log odds in a cell are its intercept plus its terms. A term is named by the classes it
 applies to: ``language=ja``, ``bucket=4096``, ``language=ja bucket=4096`` for an interaction.
@@ -26,10 +26,10 @@ MAX_ARTIFACT_BYTES = 16 * 2**20
 """Maximum size of an artifact file. A thousand models in a hundred cells need less."""
 
 MAX_MODELS = 1000
-"""Maximum models in one artifact."""
+"""Maximum number of models in one artifact."""
 
 MIN_CELL_OUTCOMES = 30
-"""A cell with fewer is marked `thin` and shrinks to its model's mean: even with 30 outcomes the
+"""A cell with fewer outcomes is marked `thin` and shrinks to its model's mean: even with 30 the
 standard error of a share is up to 0.09."""
 
 TEXT_COLUMNS = 8192
@@ -51,7 +51,7 @@ MAX_BEND = 64.0
 """Maximum bend; a toy model with two narrow layers reaches it."""
 
 MAX_SPREAD_SHARE = 0.5
-"""Relative error above which c(m) counts as unmeasured."""
+"""Relative error above which c(m) is treated as unmeasured."""
 
 FINGERPRINT_BYTES = 5
 """Bytes of a question's hash. With a million stored, one in a million new questions collides."""
@@ -92,7 +92,7 @@ class HeldOut(_Part):
     """Quality of a fit to one half of the queries, measured on the other half.
 
     Args:
-        auc: None if all outcomes were right or all wrong.
+        auc: None if all outcomes were correct or all wrong.
         calibration_error: expected calibration error over ten bins of equal width.
     """
 
@@ -133,7 +133,7 @@ class ModelCapability(_Part):
     Args:
         mean: share of correct outcomes over all cells, to which thin cells shrink.
         regularisation: C of the regression, chosen by cross-validation; None if it was not fitted
-            because all outcomes were right or all wrong.
+            because all outcomes were correct or all wrong.
     """
 
     intercept: _LogOdds
@@ -192,11 +192,11 @@ class TextColumn(_Part):
 
 
 class TextTerms(_Part):
-    """How to infer a request's task from its words if the request names none.
+    """How to infer a request's task from its words if the request gives none.
 
     Args:
         text_schema: version of the hashing.
-        gain_unseen: mean gain in the share of right answers over the best single model, on tasks
+        gain_unseen: mean gain in the share of correct answers over the best single model, on tasks
             left out of all fits, even of the trust terms; None with too few tasks.
         worst_unseen: the gain on the worst of these tasks.
     """
@@ -278,7 +278,7 @@ def parse_artifact(data: bytes, *, source: str) -> Capability:
         SettingError: the artifact is invalid; the message says why, and what to do.
     """
     if len(data) > MAX_ARTIFACT_BYTES:
-        raise SettingError(f"{source} has {len(data)} bytes; at most {MAX_ARTIFACT_BYTES} are read")
+        raise SettingError(f"{source} has {len(data)} bytes; the limit is {MAX_ARTIFACT_BYTES}")
     try:
         raw = orjson.loads(data)
     except orjson.JSONDecodeError as fault:
@@ -289,10 +289,10 @@ def parse_artifact(data: bytes, *, source: str) -> Capability:
         theirs = raw.get(name)
         if theirs != ours:
             raise SettingError(
-                f"{source} has {name} {theirs!r:.40}, this laar reads {ours}: run `laar fit` again"
+                f"{source} has {name} {theirs!r:.40}; this laar reads {ours}: run `laar fit` again"
             )
     try:
         return Capability.model_validate(raw)
     except ValidationError as fault:
-        faults = f"{first_fault(fault)} ({fault.error_count()} faults)"
+        faults = f"{first_fault(fault)} ({fault.error_count()} errors)"
         raise SettingError(f"{source}: {faults}: run `laar fit` again") from fault

@@ -89,7 +89,7 @@ class RequestText(Protocol):
 
 
 class PlainAssessor:
-    """Assumes that all models are right and equally fast, at four characters per token."""
+    """Assumes that all models are correct and equally fast, at four characters per token."""
 
     CHARS_PER_TOKEN = 4.0
     SECONDS_PER_TOKEN = 1e-4  # an 8B model on an A100 prefills about 10,000 tokens per second

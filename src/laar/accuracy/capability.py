@@ -5,8 +5,8 @@ row of models is cached. Retries shift that row by the artifact's retry terms, b
 not independent: a query that one model failed is harder than its features show (the paper assumes
 independence, LAAR section 5.1).
 
-Unmeasured classes have fixed substitutes: a bucket between two measured ones uses the one above, a
-longer one the longest; an unmeasured language or task uses the mean over the measured ones,
+Unmeasured classes have fixed substitutes: a length bucket uses the next longer measured bucket, or
+else the longest; an unmeasured language or task uses the mean over the measured ones,
 weighted by outcomes; an unmeasured model uses the mean of the fleet, and `evidence` says so.
 If the task is inferred from the request's words, the row is a mixture over the tasks that the
 request resembles.
@@ -48,7 +48,7 @@ _MAX_LISTS = 16  # cached model lists: the fleet's, and one per virtual name for
 _MOSTLY = 0.5  # share above which a request belongs to a task, or to any measured task
 
 UNMEASURED_PROBABILITY = 0.5
-"""Q without an artifact: equal for all models, so that it does not affect the choice."""
+"""Q without an artifact: equal for all models, so it does not affect the choice."""
 
 UNMEASURED_SECONDS_PER_TOKEN = 1e-4
 """c(m) without any measurement: the order of magnitude of an 8B model on one large GPU."""
@@ -86,7 +86,7 @@ class Guess(NamedTuple):
         features: the request's features, with the most likely task, if any, unless it named one.
         shares: share of each of the text model's tasks among all requests that look like this one;
             None if the words were not used.
-        unlike: the request names no measured task and probably belongs to none, so its
+        unlike: the request gives no measured task and probably belongs to none, so its
             probabilities are mostly base rates.
     """
 
@@ -139,7 +139,7 @@ class CapabilityModel:
             for cell in model.cells
         }
         self.base_rates = _base_rates(self.measured_models)
-        """Each model's mean, shrunk to that of all models if few outcomes were measured."""
+        """Each model's mean, shrunk to the mean of all models if few outcomes were measured."""
         self._sums = _summed(self.measured_models, measured_cells, self.base_rates)
         self._learned: Counter[tuple[str, Features]] = Counter()
         for (name, features), outcomes in measured_cells.items():
@@ -162,7 +162,7 @@ class CapabilityModel:
         self.measured_s_per_token = {name: s.seconds_per_token for name, s in speeds.items()}
         """c(m) of the models whose speed was measured."""
         self.seconds_per_token = _by_models(self.measured_s_per_token, UNMEASURED_SECONDS_PER_TOKEN)
-        """Returns c(m) of each model in a tuple; the fleet's mean for an unmeasured one."""
+        """Returns c(m) of each model in a tuple; the fleet's mean for an unmeasured model."""
         fixed_s = {name: speed.fixed_s for name, speed in speeds.items()}
         self.fixed_s = _by_models(fixed_s, 0.0)
         """Returns each model's time in seconds for a typical answer, excluding the prompt."""
@@ -177,7 +177,7 @@ class CapabilityModel:
         """Classifier of tasks by words; None if the artifact has no terms for it."""
 
     def guess(self, features: Features, said: Said) -> Guess:
-        """Infer a request's task from its words, unless it names a measured one."""
+        """Infer a request's task from its words, unless it gives a measured task."""
         if self.text is None or features.task in self.tasks:
             return Guess(features, None, self.text is not None and features.task not in self.tasks)
         shares = self.text.guess(said)
@@ -241,7 +241,7 @@ class CapabilityModel:
         return np.minimum(np.maximum(row, MIN_PROBABILITY), MAX_PROBABILITY)
 
     def speed(self, model: str) -> SpeedPrior:
-        """Return the speed of a model; the fleet's mean c(m) for an unmeasured one."""
+        """Return the speed of a model; the fleet's mean c(m) if it is unmeasured."""
         found = self._priors.get(model)
         return found or SpeedPrior(float(self.seconds_per_token((model,))[0]))
 
@@ -254,7 +254,7 @@ class CapabilityModel:
         return self._learned[model, learned(self._at_measured_length(features))]
 
     def _probabilities(self, models: tuple[str, ...], features: Features) -> _Row:
-        """Return P(correct) of each model; for an unmeasured one, the mean of the measured ones."""
+        """Return P(correct) of each model; for unmeasured models, the mean of the measured ones."""
         cell, mean = self._standing_for(features), UNMEASURED_PROBABILITY
         wanted = set(models)
         if self.measured_models and not self.measured_models.keys() >= wanted:
@@ -318,7 +318,7 @@ def _summed(
 def _by_models(
     measured: Mapping[str, float], unmeasured: float
 ) -> Callable[[tuple[str, ...]], _Row]:
-    """Return a function of models that gives unmeasured ones the mean of the measured ones."""
+    """Return a function that gives unmeasured models the mean of the measured ones."""
     mean = sum(measured.values()) / len(measured) if measured else unmeasured
     return lru_cache(_MAX_LISTS)(
         lambda models: np.array([measured.get(model, mean) for model in models])

@@ -95,7 +95,7 @@ def task_name(task: str) -> str:
 def bucket_of(tokens: float) -> int:
     """Return the smallest bucket (512 tokens and its doublings) that fits an estimated length."""
     tokens /= _ESTIMATE_SLACK
-    if not tokens > MIN_BUCKET_TOKENS:  # NaN gets the shortest
+    if not tokens > MIN_BUCKET_TOKENS:  # NaN gets the shortest bucket
         return MIN_BUCKET_TOKENS
     if tokens >= MAX_BUCKET_TOKENS:
         return MAX_BUCKET_TOKENS

@@ -9,7 +9,7 @@ if the model's other cells show that the artifact is wrong about it (`laar.accur
 
 Reports are not trusted. A cell accepts at most `cap_per_hour` of them in any hour, so false ones
 can move it by at most cap / (kappa + cap) of the way in an hour, while true reports pull it back.
-False reports in many cells of a model at once look like a wrong artifact, so they lower k too.
+False reports in many cells of a model together look like a wrong artifact, so they lower k too.
 Named reporters are compared with each other: one that disagrees with the others loses weight,
 including for its past reports (`laar.accuracy.reporters`), and can use at most half of a cell's
 cap. If most of them lie, for days, they win; the server restricts who may report.
@@ -40,13 +40,13 @@ from laar.accuracy.trust import PriorTrust
 STATE_SCHEMA = 1
 
 MAX_CELLS = 20_000
-"""Maximum cells, about 6 MB: 50 models in 400 each. A cap is needed: clients may name any task."""
+"""Maximum number of cells (6 MB): 400 each for 50 models. Capped: clients may name any task."""
 
 MAX_CELLS_OF_TENANT = 5_000
-"""Maximum cells created by one tenant's outcomes: 50 models in 100 each. Others need room too."""
+"""Maximum number of cells from one tenant's outcomes: 100 each for 50 models. Others need room."""
 
 MAX_SHARES = 40_000
-"""Maximum shares, one per cell and reporter (8 MB); further reporters count as unnamed."""
+"""Maximum number of shares, one per cell and reporter (8 MB); then new reporters are unnamed."""
 
 KAPPA = 50.0
 """Minimum weight of a fitted prior, in outcomes: even a thin cell uses the fit's other cells."""
@@ -77,7 +77,7 @@ class ModelOutcomes(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """An outcome accepted by `OnlineOutcomes.observe`; the bounds check those of other pickers."""
+    """An outcome accepted by `OnlineOutcomes.observe`; the bounds check other pickers' outcomes."""
 
     model: Name
     features: Features
@@ -322,7 +322,7 @@ class OnlineOutcomes:
         return float(self.capability.probabilities((model,), features)[0])
 
     def _share_of(self, cell: Cell, name: str) -> str:
-        """Return the name a report counts under in a cell, creating its share if needed."""
+        """Return the name that a report is counted under in a cell; create its share if needed."""
         if self._shares >= MAX_SHARES and name not in cell.shares:
             name = UNNAMED
         if name == UNNAMED and not cell.shares:

@@ -1,7 +1,7 @@
 """The weight of each reporter of outcomes, judged by the other reporters.
 
 Every outcome is about a different answer, so two reports never contradict each other directly. But
-reporters of the same kind of request (a model and a cell) should see about the same share of right
+reporters of the same kind of request (a model and a cell) should see similar shares of correct
 answers. A reporter is compared with the others of a cell by a beta-binomial likelihood under four
 hypotheses: its reports are true, a quarter of them are inverted, they are unrelated to the answers,
 all are inverted. The evidence of cells adds up, and Bayes gives the weight of its reports: 1, 1/4,
@@ -24,20 +24,20 @@ from operator import add, mul, sub
 from laar.accuracy.trust import log_beta_binomial
 
 MAX_REPORTERS = 16
-"""Maximum named reporters; a service that checks answers is one reporter. Further ones count as
-unnamed until the outcomes of an earlier reporter are forgotten."""
+"""Maximum number of named reporters; a service that checks answers is one reporter. Others are
+treated as unnamed until the outcomes of an earlier reporter are forgotten."""
 
 SIGNS = "(signs)"
 """The reporter of weak outcomes (`laar.accuracy.signs`)."""
 
 UNNAMED = ""
-"""The reporter that all reports without a name count for."""
+"""The reporter of all reports without a name."""
 
 _WEIGHTS = (1.0, 0.25, 0.0, 0.0)
 _PRIORS = (0.94, 0.02, 0.02, 0.02)
 _ALIKE = 20.0  # concentration of honest reporters' shares, in outcomes
 _OTHERS_NEEDED = 2
-_BELIEVED = 0.9  # higher weights count as 1
+_BELIEVED = 0.9  # higher weights become 1
 
 Likelihood = tuple[float, ...]
 """Log likelihood of a reporter's outcomes in a cell under each hypothesis; empty if not judged."""
@@ -94,7 +94,7 @@ class ReporterTrust:
             share = min(1.0, rest / n) if n == largest and n > 0 else 1.0
             right, total = right + share * c, total + share * n
         mean = min(max((right + 1.0) / (total + 2.0), 0.02), 0.98)
-        # Add the variance of the others' mean to that between honest reporters.
+        # Add the variance of the others' mean to the variance between honest reporters.
         alike = 1.0 / (1.0 / (_ALIKE + 1.0) + 1.0 / (total + 3.0)) - 1.0
         turned = mean + 0.25 * (1.0 - 2.0 * mean)
         s = min(max(correct, 0.0), outcomes)

@@ -1,17 +1,17 @@
-"""Outcomes reported for decisions: which ones count, and what a retry implies.
+"""Outcomes reported for decisions: which are used, and what a retry implies.
 
-A report names a decision. It counts once, for a decision that is remembered. Repeats change
+A report refers to a decision. It is used once, while the decision is remembered. Repeats change
 nothing, nor do contradictions (the first report stands), and both are counted separately so that a
-faulty client can be found. A report that counts is still subject to the hourly cap of
+faulty client can be found. A report that is used is still subject to the hourly cap of
 `OnlineOutcomes`.
 
 A retry shows that the previous answer was wrong. Used alone it would bias the estimate: no client
 retries a correct answer, so only failures would ever be seen, and the model that is used most would
-drop most. So a chain of retries counts once an outcome is reported for its end: then every earlier
-attempt failed. A client that checks its answers therefore reports once per question, about the last
-attempt; reporting each attempt changes nothing, because a decision counts once; a client that only
-retries contributes no outcome. An attempt that an endpoint refused or aborted says nothing about
-its model: there was no answer that could be wrong.
+drop most. So a chain of retries is used only when an outcome is reported for its end: then every
+earlier attempt failed. A client that checks its answers therefore reports once per question, about
+the last attempt; reporting each attempt changes nothing, since each is used once; a client that
+only retries contributes no outcome. An attempt that an endpoint refused or aborted says nothing
+about its model: there was no answer that could be wrong.
 
 Attempts are chained without a session: a retry is the same request (a fingerprint of bounded
 samples of it), sent with the list of tried models from the earlier attempt's answer. If two clients
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from laar.accuracy.signs import Sign, Signs
 
 MAX_PENDING = 50_000
-"""Maximum decisions remembered: minutes at 100 per second, 30 MB. The oldest are dropped first."""
+"""Maximum number of decisions remembered (30 MB): minutes at 100 a second. The oldest go first."""
 
 
 class Verdict(StrEnum):
@@ -107,7 +107,7 @@ class OutcomeReports:
         self.on_verdict: Callable[[str, bool], None] = lambda _decision_id, _correct: None
         """Called once with each verdict on a decision, reported or implied by a retry."""
         self.pass_on: Callable[[str, bool, str], bool] = lambda *_report: False
-        """Forwards a report on an unknown decision to other pickers; False if none made it."""
+        """Forwards a report on an unknown decision to other pickers; False if none decided it."""
         self._online = online
         self.signs: Signs | None = None
         """The reliability of signs in answers; None if signs are not used."""
@@ -146,7 +146,7 @@ class OutcomeReports:
             tenant: tenant of the request.
             policy: the policy that decided.
             now: seconds, monotonic.
-            adapter: the requested LoRA adapter of the model. Outcomes count for the adapter; its
+            adapter: the requested LoRA adapter of the model. Outcomes belong to the adapter; its
                 failures say nothing about the model.
             session: equal for the turns of one conversation; None if unknown.
         """
@@ -226,7 +226,7 @@ class OutcomeReports:
     def failed(self, decision_id: str, *, refused: bool) -> None:
         """Record that there was no complete answer, so that a retry does not imply a wrong one.
 
-        `refused` means that there was no answer at all, so that reports on it are rejected.
+        `refused` means that there was no answer at all, so reports on it are rejected.
         """
         decision = self._decisions.get(decision_id)
         if decision is not None:

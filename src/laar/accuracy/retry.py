@@ -1,6 +1,6 @@
 """Retry state without server state: the list of tried models travels with the request.
 
-The picker's answer names the models tried so far, and the client sends this list back (LAAR,
+The picker's answer lists the models tried so far, and the client sends this list back (LAAR,
 section 5.4).
 
 The list comes from the client and is not trusted. It is truncated, names that no endpoint serves
@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 MAX_TRIED = 64
-"""Maximum list entries read: several rounds over any fleet's models."""
+"""Maximum number of list entries read: several rounds over any fleet's models."""
 
 MAX_TRIED_CHARS = 8192
-"""Maximum characters of the header read: 64 names of 128."""
+"""Maximum number of characters read of the header: 64 names of 128."""
 
 
 def parse_tried(header: str | None, known: Collection[str]) -> tuple[tuple[str, ...], int]:

@@ -2,7 +2,7 @@
 
 One sign is in the answer: it ends at its limit, calls a tool with invalid JSON, repeats the
 previous answer's call, or has low token probabilities. Another is the conversation's next turn:
-a client that repeats its question at once was not satisfied. With
+a client that repeats its question immediately was not satisfied. With
 P(sign | right) = r and P(sign | wrong) = w, learned from reported answers, an answer expected to
 be right with probability p is right with p r / q, where q = p r + (1 - p) w, and is worth
 p (1 - p) * sum((r - w)^2 / q) of a reported outcome, summed over the signs that it might have
@@ -10,8 +10,8 @@ shown: 1 if they never err, 0 if they carry no information.
 
 Signs that all models show equally distinguish none: the recent mean of p r / q - p is subtracted.
 
-Clients choose requests, and thereby signs. All signs count as one reporter: a quarter of a cell's
-cap, and less if two named reporters disagree.
+Clients choose requests, and thereby signs. All signs together are one reporter: a quarter of a
+cell's cap, and less if two named reporters disagree.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ PLAIN, CUT, BROKEN_CALL = 0, 1, 2
 """Signs of an answer: none, cut at its limit, a tool call that is repeated or has invalid JSON."""
 
 FORM, SURE, TURN = 0, 1, 2
-"""Where a sign was seen: in an answer, in one with log-probabilities, in the next turn."""
+"""Where a sign was seen: in an answer, in an answer with log-probabilities, in the next turn."""
 
 _SHORT_TOKENS = 256  # client limits below this are meant to cut answers short
 _SURENESS = (0.75, 0.85, 0.93)  # class boundaries of mean token probability, where available
-_MAX_MODELS = 256  # models with separate counts; further ones count only in the total
+_MAX_MODELS = 256  # models with separate counts; the others are only in the total
 
 _GUESSES = (
     np.array([[0.86, 0.10, 0.04], [0.965, 0.03, 0.005]]),
@@ -101,7 +101,7 @@ class Signs:
         return Sign(int(again), TURN)
 
     def after(self, sign: Sign, before: Sign | None) -> Sign:
-        """Return an answer's sign, given the previous one's: a repeated call counts as broken."""
+        """Return an answer's sign, given the previous one; treat a repeated call as broken."""
         repeats = before is not None and sign.calls and sign.calls == before.calls
         return sign._replace(number=BROKEN_CALL) if repeats else sign
 

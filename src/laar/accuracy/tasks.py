@@ -1,6 +1,6 @@
 """Limit the tasks that clients may name.
 
-A client may name any task (`x-laar-task`), and each new one creates cells of outcomes, whose number
+A client may name any task (`x-laar-task`), and each new task creates cells, whose number
 is limited. So each tenant may name only so many tasks in addition to the operator's and the
 artifact's. Names beyond the limit are ignored.
 """
@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from laar.latest import Latest
 
 MAX_TASKS = 32
-"""Maximum tasks that one tenant may name besides the known ones: more than a product has."""
+"""Maximum number of tasks that a tenant may name besides known ones: more than a product has."""
 
 MAX_TENANTS = 1000
-"""Maximum tenants with remembered tasks, about 4 MB; the least recently seen is dropped first."""
+"""Maximum number of tenants with remembered tasks (4 MB); the least recently seen is dropped."""
 
 IDLE_S = 86_400.0
 """Seconds without use after which a name may be replaced: a day."""
@@ -25,7 +25,7 @@ class TaskNames:
     """Tracks the task names of each tenant.
 
     Args:
-        known: names that always count.
+        known: names that are always accepted.
     """
 
     def __init__(self, known: Iterable[str] = ()) -> None:

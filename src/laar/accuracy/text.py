@@ -6,8 +6,8 @@ words, word pairs, character n-grams and body features are hashed into a fixed n
 much the request resembles that task rather than the others. Each is evaluated separately, so "like
 none of them" is a possible result.
 
-Words are found and hashed for a whole sample at once, in numpy: a word's hash is a polynomial over
-its bytes, from one cumulative pass. In scripts without spaces each character counts as a word. The
+Words are found and hashed for a whole sample together, in numpy: a word's hash is a polynomial over
+its bytes, from one cumulative pass. In scripts without spaces each character is a word. The
 sample is bounded, so the cost is the same for any prompt.
 """
 
@@ -27,7 +27,7 @@ _HEAD_CHARS = 500
 _TAIL_CHARS = 500
 _SYSTEM_CHARS = 200
 _MAX_MARKS = 16
-_MAX_BYTES = 1536  # per sample; the middle of longer ones (multi-byte characters) is cut
+_MAX_BYTES = 1536  # per sample; the middle of longer samples (multi-byte characters) is cut
 
 # Question, system prompt, body features: the second describes the application, not the request.
 _WEIGHTS = (0.7, 0.5, 0.2)
@@ -60,7 +60,7 @@ _JOINS = bytes((0, 1, 0, 1)[kind] for kind in _KINDS)
 byte: signs and characters always do, letters do not after a letter or a character."""
 _DIGITS = bytes(0 if kind == _GAP else (byte + 1) & 255 for byte, kind in enumerate(_KINDS))
 """The value of a byte in a word's hash; byte 255 never occurs in UTF-8."""
-_BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
+_BASE = 0x9E3779B97F4A7C15  # odd, so it has an inverse modulo 2^64
 _POWER = np.cumprod(np.full(_MAX_BYTES, _BASE, np.uint64))
 _BACK = np.cumprod(np.full(_MAX_BYTES, pow(_BASE, -1, 1 << 64), np.uint64))
 _PAIR = np.uint64(0x94D049BB133111EB)
@@ -199,7 +199,7 @@ class TaskTable(NamedTuple):
         probabilities: by task, then model.
         base: P(correct) by model, for a request of no graded task.
         level: sum over the models of their means over the tasks.
-        leads: lower bounds of each model's lead over the best single one, by task.
+        leads: lower bounds of each model's lead over the best single model, by task.
         stranger: the same bounds on an ungraded task.
     """
 
@@ -212,7 +212,7 @@ class TaskTable(NamedTuple):
     def row(self, shares: _Floats) -> _Floats:
         """Return P(correct) by model for requests with these shares of tasks.
 
-        No model exceeds the best single one by more than its lower bound. Then all are multiplied
+        No model exceeds the best single model by more than its lower bound. Then all are multiplied
         by one factor, so that their mean has the reduced trust (`_DOUBT`); this changes no choice.
         """
         trust, likely = _total(shares), shares @ self.probabilities
@@ -258,7 +258,7 @@ def task_table(
         best: index of the best single model.
         margins: margins deducted from leads, on a graded and on an ungraded task.
     """
-    # A task counts fully once its sampling error is below the deviation between tasks, about 0.2.
+    # A task has full weight once its sampling error is below the spread between tasks, about 0.2.
     means = np.average(probabilities, axis=0, weights=np.maximum(counts, 1e-9) / (counts + 6))
     leads = probabilities - probabilities[:, best : best + 1]
     stranger = leads.mean(axis=0) - margins[1] * leads.std(axis=0, ddof=1)

@@ -24,7 +24,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 MAX_TOKEN_CELLS = 4096
-"""Maximum cells: 200 models in 20 languages, a few hundred KB."""
+"""Maximum number of cells (a few hundred KB): 200 models in 20 languages."""
 
 _FLEET = ""  # the cell of a language over all models: no model has an empty name
 
@@ -90,7 +90,7 @@ class TokenEstimator:
             self._set(key, value + rate * (seen - value), reports + 1)
 
     def ratios(self) -> dict[str, dict[str, float]]:
-        """Return characters per token by model, then language; an empty model means the fleet."""
+        """Return characters per token by model, then language; the key "" is the whole fleet."""
         found: dict[str, dict[str, float]] = {}
         for (model, language), (value, _) in list(self._cells.items()):
             found.setdefault(model, {})[language] = exp(value)

@@ -114,7 +114,7 @@ def test_the_gain_over_the_best_model_alone_is_reported(large: Fit) -> None:
     outcomes = world(400, seed=9)
     said = evaluate(large.artifact, outcomes).worth
     numbers = re.search(
-        r"On (\d+) .* (\d+)% after .* (\d+)% after .* with (\w+) alone \((\S+) p", said
+        r"On (\d+) .* (\d+)%, after .* (\d+)%, after .* with (\w+) alone \((\S+) p", said
     )
     assert numbers is not None, said
     asked, chosen, alone, best, points = numbers.groups()
@@ -157,7 +157,7 @@ def test_the_report_says_how_much_sooner_choosing_gives_correct_answers() -> Non
                 seconds[first.model] += 0.0 if first.correct else second.latency_s
     shown = {name: f"{total / solved:.3g}" for name, total in seconds.items()}
     assert (
-        f"With retries by other models, a correct answer takes {shown['fast']} s, and "
+        f"With retries on other models, a correct answer takes {shown['fast']} s, and "
         f"{shown['slow']} s if slow is asked first."
     ) in evaluation.worth
     assert evaluation.gain == pytest.approx(0.6 - 0.98)
@@ -174,8 +174,8 @@ def test_a_warning_comes_with_an_artifact_that_makes_first_answers_worse(
     (tmp_path / "outcomes.jsonl").write_bytes(b"\n".join(lines))
     run_fit([tmp_path / "outcomes.jsonl"], out=tmp_path / "a.json", json_file=None)
     said = "".join(capsys.readouterr().out.split())  # a line may break anywhere in a long path
-    assert ("Ifclientsretryafterawronganswer,nameit" in said) == worse
-    assert ("a.json:nameitinaccuracy.capability" in said) == (not worse)
+    assert ("Ifclientsretryafterawronganswer,setaccuracy.capability" in said) == worse
+    assert ("a.json:setaccuracy.capabilityto" in said) == (not worse)
 
 
 def test_the_correlation_of_failures_improves_estimates_of_later_attempts(
@@ -238,7 +238,7 @@ def test_too_few_outcomes_are_rejected() -> None:
 
 def test_too_many_models_are_rejected() -> None:
     outcomes = [outcome(f"q{q}", f"m{m}", True) for m in range(1001) for q in range(4)]
-    with pytest.raises(SettingError, match="1001 models; an artifact holds 1000"):
+    with pytest.raises(SettingError, match="1001 models; an artifact holds at most 1000"):
         fit(outcomes, created="", data_sha256="")
 
 
@@ -269,7 +269,7 @@ def test_an_artifact_too_large_to_read_is_not_written(
     outcomes.write_bytes(b"".join(dump_outcome(each) for each in world(2)))
     artifact.write_bytes(b"earlier")
     monkeypatch.setattr(command, "MAX_ARTIFACT_BYTES", 1000, raising=False)
-    with pytest.raises(SettingError, match=r"at most 1000 are read: fit fewer"):
+    with pytest.raises(SettingError, match=r"the limit is 1000: fit fewer"):
         run_fit([outcomes], out=artifact, json_file=None)
     assert artifact.read_bytes() == b"earlier"
 

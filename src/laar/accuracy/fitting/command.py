@@ -56,7 +56,7 @@ def run_fit(
     if find_spec("sklearn") is None:
         raise SettingError(f"`laar fit` needs scikit-learn; {install('fit')}")
     if out.is_dir():
-        raise SettingError(f"{out} is a directory: name the file to write the artifact to")
+        raise SettingError(f"{out} is a directory: give the file to write the artifact to")
     console = Console()
     read = read_records(outcomes)
     if hold_out is None:
@@ -67,8 +67,8 @@ def run_fit(
     data = fitted.artifact.dump()
     if len(data) > MAX_ARTIFACT_BYTES:
         raise SettingError(
-            f"the artifact has {len(data)} bytes; at most {MAX_ARTIFACT_BYTES} are read: fit fewer "
-            f"models, languages, tasks or questions at once. {out} was not written"
+            f"the artifact has {len(data)} bytes; the limit is {MAX_ARTIFACT_BYTES}: fit fewer "
+            f"models, languages, tasks or questions. {out} was not written"
         )
     notes = _notes(read)
     tasks = {cell.task for model in fitted.artifact.models.values() for cell in model.cells}
@@ -105,13 +105,13 @@ def run_fit(
             "them. Fit with --hold-out 0 to learn from all.",
             markup=False,
         )
-    advice = "name it in accuracy.capability; a running picker loads it"
+    advice = "set accuracy.capability to its path; a running picker loads it"
     if read.from_measure:
         console.print(fitted.evaluation.worth, markup=False)
         if fitted.evaluation.gain <= -0.005:
             advice = (
-                "first answers get worse with it. If clients retry after a wrong answer, name it "
-                "in accuracy.capability; otherwise see docs/guides/calibrate.md"
+                "first answers get worse with it. If clients retry after a wrong answer, set "
+                "accuracy.capability to its path; otherwise see docs/guides/calibrate.md"
             )
     console.print(f"Written to {out}: {advice}.", markup=False)
 
@@ -162,8 +162,8 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
     if (retries := fitted.evaluation.retries).attempts:
         console.print(
             f"{retries.attempts} attempts after the first: Brier score "
-            f"{retries.brier_unconditional:.4f} ignoring what failed before, {retries.brier:.4f} "
-            "given it."
+            f"{retries.brier_unconditional:.4f} ignoring earlier failures, {retries.brier:.4f} "
+            "given them."
         )
     if (text := fitted.artifact.text) is not None:
         console.print(_text_gain(text))
@@ -195,7 +195,7 @@ def _show_first_tokens(console: Console, fitted: Fit) -> None:
 
 
 def _text_gain(text: TextTerms) -> str:
-    known = f"{len(text.tasks)} tasks are recognised by their words."
+    known = f"{len(text.tasks)} tasks are recognized by their words."
     if text.gain_unseen is None or text.worst_unseen is None:
         return f"{known} With fewer than three, nothing shows how far to trust that."
     end = ", so leads have to be larger than usual." if text.gain_unseen < -MOST_LOSS else "."

@@ -84,7 +84,7 @@ def evaluate(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> Evalu
 
 
 def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> tuple[str, float]:
-    """Compare the chosen models with the best single one, by first answers and with retries."""
+    """Compare the chosen models with the best single model, by first answers and with retries."""
     models = capability.models
     asked = [a for a in by_query(held_out).values() if set(models) <= a.keys()]
     if not asked or len(models) < 2:
@@ -95,17 +95,17 @@ def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> 
         for first in ("", best)
     )
     return (
-        f"On {len(asked)} questions that the fit had not seen, the first answer is right in "
-        f"{right:.0%} after {took_s:.2f} s with this artifact, and in {alone:.0%} after "
-        f"{alone_s:.2f} s with {best} alone ({100 * (right - alone):+.0f} points). With retries by "
-        f"other models, a correct answer takes {correct_s:.3g} s, and {alone_correct_s:.3g} s if "
-        f"{best} is asked first. laar minimizes this time, which needs clients that retry after a "
-        "wrong answer."
+        f"On {len(asked)} questions that the fit had not seen, the first answer is correct for "
+        f"{right:.0%}, after {took_s:.2f} s, with this artifact, and for {alone:.0%}, after "
+        f"{alone_s:.2f} s, with {best} alone ({100 * (right - alone):+.0f} points). With retries "
+        f"on other models, a correct answer takes {correct_s:.3g} s, and {alone_correct_s:.3g} s "
+        f"if {best} is asked first. laar minimizes this time, which needs clients that retry after "
+        "a wrong answer."
     ), right - alone
 
 
 def _figures(tries: Sequence[Sequence[MeasuredOutcome]]) -> list[float]:
-    """Return the share right and mean seconds of first answers, and mean seconds to a correct one.
+    """Return share correct and mean seconds of first answers, and mean seconds to a correct one.
 
     The last excludes questions that no model answers correctly.
     """

@@ -109,13 +109,13 @@ def fit(
     ]
     models = len({outcome.model for outcome in judged})
     if models > MAX_MODELS:
-        raise SettingError(f"{models} models; an artifact holds {MAX_MODELS}: fit some of them")
+        raise SettingError(f"{models} models; an artifact holds at most {MAX_MODELS}: fit fewer")
     try:
         return _fit(judged, created, data_sha256, hold_out)
     except ValidationError as fault:
         raise SettingError(
             f"too large for an artifact: {fault.title}.{first_fault(fault)}; fit fewer languages, "
-            "tasks or queries at once"
+            "tasks or queries"
         ) from None
 
 
@@ -224,7 +224,7 @@ def _difficulty(capability: CapabilityModel, outcomes: Sequence[MeasuredOutcome]
         return float(-np.log(np.maximum(likely, 1e-300)).sum()) + 0.5 * spread**2
 
     found = minimize_scalar(loss, bounds=(0.0, MAX_SPREAD), method="bounded")
-    # The minimizer never tries the bounds. If 0 is hardly worse, attempts count as independent.
+    # The minimizer never tries the bounds. If 0 is hardly worse, attempts are independent.
     return 0.0 if loss(0.0) <= float(found.fun) + _WORTH_A_SPREAD else round(float(found.x), 4)
 
 
@@ -234,7 +234,7 @@ def _fit_model(outcomes: Sequence[MeasuredOutcome], speed: Speed | str) -> Model
     cells: defaultdict[Features, _Floats] = defaultdict(lambda: np.zeros(2))
     for count in counts:
         cells[count.features] += count.right + count.wrong, count.right
-    # If all are right or all wrong, regression is impossible: add half an outcome of each kind.
+    # If all are correct or all wrong, regression is impossible: add half an outcome of each kind.
     odds = (right + 0.5) / (len(outcomes) - right + 0.5)
     intercept, terms, strength = round(log(odds), 4), dict[str, float](), None
     if 0 < right < len(outcomes):

@@ -52,7 +52,7 @@ MAX_BYTES = 4 << 30
 """Maximum unpacked size of a file: a small compressed file must not exhaust the memory."""
 
 MAX_FAULTS_NAMED = 20
-"""Maximum unreadable entries that are listed; further ones are only counted."""
+"""Maximum number of unreadable entries that are listed; the others are only counted."""
 
 _MAX_LINE_BYTES = 64 << 20
 MAX_TASK_CHARS = 128
@@ -207,7 +207,7 @@ class _Decided(NamedTuple):
     outcomes: dict[str, bool]
 
     def takes(self, raw: object) -> bool:
-        """Add an entry if it is a decision or an outcome of one; return whether it is."""
+        """Add an entry if it is a decision or its outcome; return whether it is."""
         if not isinstance(raw, dict):
             return False
         named, correct = raw.get("decision_id"), raw.get("correct")
@@ -373,7 +373,7 @@ def _graded(raw: dict[str, Any]) -> MeasuredOutcome:
     if raw.keys().isdisjoint(_GRADES):
         raise ValueError("has neither scores nor correct, score or grade")
     end = raw.get("completion")
-    if isinstance(end, dict):  # it names Envoy's last choice
+    if isinstance(end, dict):  # it contains Envoy's last choice
         raw = raw | {name: end[name] for name in ("model", "latency_s") if name in end}
     entry = _Graded.model_validate(_present(raw))
     return entry.outcome(entry.adapter or entry.model, entry.grade, entry.seconds, entry.dollars)

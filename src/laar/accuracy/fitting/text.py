@@ -27,14 +27,14 @@ from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.text import Said, TaskTable, hashed, shares_of, task_table
 
 MIN_TASK_QUESTIONS = 20
-"""Minimum questions of a task for its words to be learned. A smaller task is only a
+"""Minimum number of questions of a task for its words to be learned. A smaller task is only a
 counterexample."""
 
 _STRENGTH = 10.0  # C of the regressions, chosen on questions of nine tasks in five folds
 _MAX_QUESTIONS = 30_000  # maximum to learn words from; larger sets are sampled
 _MAX_GROUPS = 10  # groups of left-out tasks; each costs a fit
 _MAX_LEFT_OUT = 200_000  # questions times tasks in a fit that leaves out tasks: takes minutes
-_PRIOR_OUTCOMES = 10.0  # weight of the mean in a task's share of right answers
+_PRIOR_OUTCOMES = 10.0  # weight of the mean in a task's share of correct answers
 _FOLDS = 5  # one fold is left out with each group
 _MIXED = 0.8  # mixed texts per question
 _TRUST_STRENGTH = 1.0  # C of a column's trust
@@ -71,7 +71,7 @@ class _LeftOut(NamedTuple):
         strangers: the tasks left out of it.
         asked: questions left out, of both kinds of task.
         log_odds: by question and column.
-        table: the models' shares of right answers in the fit's data.
+        table: the models' shares of correct answers in the fit's data.
         single: the best single model.
     """
 
@@ -266,7 +266,7 @@ def _gains(left_out: Sequence[_LeftOut]) -> list[float]:
 
 
 def _shares(questions: _Questions, tasks: Sequence[str]) -> tuple[TaskTable, int]:
-    """Return the shares of right answers by task and overall, and the best single model."""
+    """Return the shares of correct answers by task and overall, and the best single model."""
     chosen = np.stack([_unmixed(questions), *map(questions.are, tasks)]).astype(float)
     counts = chosen @ ~np.isnan(questions.scores)
     right = chosen @ np.nan_to_num(questions.scores)
