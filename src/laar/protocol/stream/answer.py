@@ -90,9 +90,9 @@ class Answer:
     def read(
         self, decision: Decision, data: bytes, now: float, *, end: bool
     ) -> list[Replied | Stored | Answering]:
-        """Read a piece, or just the end, looking for a refusal text, an error, usage and an id.
+        """Read a chunk, or just the end, looking for a refusal text, an error, usage and an id.
 
-        Progress is reported too, but not for every piece. A piece without an event, for example a
+        Progress is reported too, but not for every chunk. A chunk without an event, for example a
         comment, is not progress.
         """
         found: list[Replied | Stored | Answering] = []
@@ -119,7 +119,7 @@ class Answer:
         return found
 
     def put_by(self, data: bytes, now: float) -> bool:
-        """Keep a piece to read later if it can be passed on at once; return whether it can."""
+        """Keep a chunk to read later if it can be passed on immediately; return whether it can."""
         reader, is_due = self._reader, now - self._progress_at >= _PROGRESS_S
         if reader is None or is_due or self.complete or self.restorers:
             return False
@@ -148,7 +148,7 @@ class Answer:
     def _cause(self) -> str:
         """Return why the request ended.
 
-        Whether an unread answer was cut off is unknown, so it counts as complete. An answer that
+        Whether an unread answer was cut off is unknown, so it is assumed complete. An answer that
         was being read but did not end was cut off.
         """
         if self._unanswered:

@@ -42,9 +42,9 @@ class AnswerHalf(StreamState):
     _headers: ResponseHeaders | None = None
     """The response headers, held while the reservation moves."""
     held_pieces = 0
-    """Number of pieces that are held because a name may be split across them."""
+    """Number of chunks that are held because a name may be split across them."""
     _held = b""
-    """The bytes to pass on for the held pieces, with names restored."""
+    """The bytes to pass on for the held chunks, with names restored."""
 
     def _response_headers(
         self, event: ResponseHeaders, now: float, out: list[Action]
@@ -151,7 +151,7 @@ class AnswerHalf(StreamState):
         self._held += data
 
     def _pass_held(self, last: bytes, out: list[Action], *, end: bool) -> None:
-        """Pass on all held pieces; `last` is the last one as received."""
+        """Pass on all held chunks; `last` is the last one as received."""
         held, pieces, self._held, self.held_pieces = self._held, self.held_pieces, b"", 0
         same = pieces == 1 and held == last
         self.dialect.pass_answer(pieces, held, out, end=end, same=same)

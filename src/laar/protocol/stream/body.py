@@ -1,4 +1,4 @@
-"""Collect request bodies under a common byte limit, and send bodies in pieces."""
+"""Collect request bodies under a common byte limit, and send bodies in chunks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from laar.protocol.events import Action, AnswerBody, Direction
 
 PIECE_BYTES = 62_000
-"""Maximum body bytes per message in the gateway shape: some Envoys limit a piece, including the
+"""Maximum body bytes per message in the gateway shape: some Envoys limit a chunk, including the
 frame, to 64 KiB."""
 
 _SLOW_BYTES_PER_S = 16 << 10
@@ -89,7 +89,7 @@ class Collected:
     _speed: float = math.inf
 
     def add(self, data: bytes) -> None:
-        """Append a piece to a single buffer: objects for tiny pieces would take 40 bytes each."""
+        """Append a chunk to a single buffer: objects for tiny chunks would take 40 bytes each."""
         self.size_bytes += len(data)
         if self.data is None:
             self.data = data
@@ -145,7 +145,7 @@ class Collected:
 
 
 def send_pieces(direction: Direction, data: bytes, *, end: bool, out: list[Action]) -> None:
-    """Append actions that send a body in pieces; an empty body is one empty piece."""
+    """Append actions that send a body in chunks; an empty body is one empty chunk."""
     for at in range(0, max(len(data), 1), PIECE_BYTES):
         last = at + PIECE_BYTES >= len(data)
         out.append(AnswerBody(direction, data[at : at + PIECE_BYTES], end and last, []))

@@ -73,7 +73,7 @@ def change_headers(
 ) -> None:
     """Set the request's headers that carry the decision, and remove the client's control headers.
 
-    If none may be added, only metadata names the destination; a client's header is overwritten.
+    If none may be added, only metadata gives the destination; a client's header is overwritten.
     """
     changes = decided.set_headers
     if may_add or names.DESTINATION in head.control:

@@ -2,12 +2,12 @@
 
 * Native: Envoy sends the request's headers, then its body as one message, and the answer's body
   only if the picker asks for it.
-* Streamed: like native, but Envoy sends every answer's body, in pieces. It keeps each piece until
+* Streamed: like native, but Envoy sends every answer's body, in chunks. It keeps each chunk until
   the picker replies, so nothing is lost if the picker fails.
 * Kept headers: like native or streamed, but Envoy does not send the request's headers. The body is
-  the first message, and only metadata names the destination.
-* Gateway (full duplex): Envoy sends the headers, then the body in pieces, and the same for every
-  answer. It keeps nothing, so the picker sends all pieces back.
+  the first message, and only metadata gives the destination.
+* Gateway (full duplex): Envoy sends the headers, then the body in chunks, and the same for every
+  answer. It keeps nothing, so the picker sends all chunks back.
 
 A dialect has no state: it appends actions when the machine calls it.
 """
@@ -86,13 +86,13 @@ class Dialect:
         out.append(AnswerHeaders(_RESPONSE, headers, forged, read_answer=read))
 
     def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
-        """Pass on another piece of the request's body."""
+        """Pass on another chunk of the request's body."""
         out.append(AnswerBody(_REQUEST, None, end, []))
 
     def pass_answer(
         self, pieces: int, data: bytes, out: list[Action], *, end: bool, same: bool
     ) -> None:
-        """Pass pieces of the answer's body on as `data`; `same` if the bytes are unchanged."""
+        """Pass chunks of the answer's body on as `data`; `same` if the bytes are unchanged."""
         if same:
             out.append(AnswerBody(_RESPONSE, None, end, []))
             return

@@ -50,7 +50,7 @@ from laar.protocol.stream.state import StreamState
 _NO_HEAD = names.read_head({})
 _OPAQUE = Api.OPAQUE
 _MAX_DIGITS = 20
-"""Maximum digits of a content length; Python refuses to parse thousands."""
+"""Maximum number of digits of a content length; Python refuses to parse thousands."""
 
 _KEPT_CHARS = 500
 """Characters of a question's start, and of its end, kept after the decision: in a busy fleet, whole
@@ -120,7 +120,7 @@ class RequestHalf(StreamState):
         return RequestPhase.BODY
 
     def _list_models(self, out: list[Action]) -> RequestPhase | None:
-        """Answer a request for the fleet's or pool's models, or for one; None for any other."""
+        """Answer a request for the fleet's or pool's models, or for one model; else return None."""
         head, name = self._head, model_of(self._head.path)
         path, _, _ = head.path.partition("?")
         if (
@@ -182,7 +182,7 @@ class RequestHalf(StreamState):
         test = event.headers.get(names.TEST_SELECTION) if env.settings.conformance_headers else ""
         if test and (wanted := names.read_subset(test)) is not None:
             self._subset = wanted if self._subset is None else self._subset & wanted
-        if env.enforced is not None and not facts.denied:  # denied ones are refused in shadow too
+        if env.enforced is not None and not facts.denied:  # those are refused in shadow mode too
             self.shadow = not env.enforced(head.session or self._id)
         return facts
 
@@ -366,7 +366,7 @@ class RequestHalf(StreamState):
         if (target := decision.rewrite or request.model) != self.asked:
             self._fit(target)
         self.dialect.send(decided, body, out)
-        body.data = None  # kept until now: after a fault the body is forwarded unchanged
+        body.data = None  # kept until now: after an error the body is forwarded unchanged
         return RequestPhase.SENT if body.is_complete else RequestPhase.PASSING
 
     def _fit(self, target: str) -> None:

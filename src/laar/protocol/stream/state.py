@@ -77,7 +77,7 @@ class StreamState:
     rework: Rework | None = None
     """The hook's result for the body; None if there is none or it is no longer needed."""
     shadow = False
-    """Whether the decision is not enforced, so that the request passes unchanged."""
+    """Whether the decision is not enforced, so the request passes unchanged."""
     decision: Decision | None = None
     """The decision; None until there is one."""
     overhead_us = 0
