@@ -83,7 +83,7 @@ class Guess(NamedTuple):
     """A request's task, as inferred from its words.
 
     Args:
-        features: the request's features, with the most likely task, if any, unless it named one.
+        features: the request's features, with the most likely task, if any, unless it gave one.
         shares: share of each of the text model's tasks among all requests that look like this one;
             None if the words were not used.
         unlike: the request gives no measured task and probably belongs to none, so its

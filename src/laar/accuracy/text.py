@@ -1,6 +1,6 @@
 """The words of a request: hashed n-grams, and the task they indicate.
 
-A request that names no task still has a question, usually a system prompt, and body features. Their
+A request that gives no task still has a question, usually a system prompt, and body features. Their
 words, word pairs, character n-grams and body features are hashed into a fixed number of columns
 (feature hashing, Weinberger et al. 2009); one logistic regression per measured task estimates how
 much the request resembles that task rather than the others. Each is evaluated separately, so "like

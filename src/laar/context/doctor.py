@@ -76,7 +76,7 @@ def diagnose(
 
     Args:
         body: JSON of a body, or a line of a batch file with a ``body``.
-        settings: settings of the route; None for the defaults.
+        settings: settings of the route; None means the defaults.
         earlier: previous bodies, to learn documents from.
     """
     hook = ContextHook(replace(settings or ContextSettings(), holdout_share=0.0))

@@ -1,6 +1,6 @@
 """Disaggregated prefill: one endpoint prefills, another fetches the KV and decodes.
 
-A label names the roles an endpoint may take, as in llm-d. The cost of a pair is the cost of the
+A label lists the roles an endpoint may take, as in llm-d. The cost of a pair is the cost of the
 prefill at one endpoint plus the cost of the decode at the other. So the cheapest prefiller is the
 same for every decoding endpoint: the best in each model and region, or the second best if the best
 is the decoding endpoint itself.

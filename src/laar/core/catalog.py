@@ -15,7 +15,7 @@ def catalog(table: EndpointTable, aliases: Iterable[str], pool: str = "") -> dic
     Args:
         table: the endpoints.
         aliases: virtual names, which are listed last.
-        pool: the pool whose endpoints are listed; empty for all.
+        pool: the pool whose endpoints are listed; empty means all.
 
     Returns:
         OpenAI's list object. Adapters have a ``parent``; ``max_model_len`` is the longest of any

@@ -215,7 +215,7 @@ class Chooser:
         """Filter, score and pick.
 
         Return the positions of the candidates, the chosen one first; the scores of all; which may
-        be chosen, None for all; the reason; and whether this request is the chosen one's trial.
+        be chosen, None means all; the reason; and whether this request is the chosen one's trial.
         """
         kept = policy.keep(view) if policy.filters else None
         try:
@@ -306,7 +306,7 @@ class Chooser:
         )
 
     def _tuned(self, policy: Policy, request: Request, now: float) -> Weights | None:
-        """Return the tuner's weights for this decision; None for the policy's own.
+        """Return the tuner's weights for this decision; None means the policy's own.
 
         Weights stay the same until a decision has used them: previews and queued requests leave no
         gap in a window.

@@ -53,7 +53,7 @@ class Director(Chooser):
         new_id: makes the ids of decisions. Outcomes are reported by id, so clients must not be able
             to guess other clients' ids. None uses `rng`, which is good enough for a lab.
         assessor: estimates models.
-        prefixes: estimates caches; None for no estimates.
+        prefixes: estimates caches; None means no estimates.
         tuner: sets the weights of the settings' policy for each decision, and receives the
             outcomes; None to use the policy's own weights.
         health: tracks which endpoints answer; None to assume that all do.

@@ -32,7 +32,7 @@ def to_explore(view: View, may: Mask | None, scores: Floats) -> int | None:
 
     Args:
         view: the view, with costs set.
-        may: the eligible candidates; None for all.
+        may: the eligible candidates; None means all.
         scores: scores of the candidates.
     """
     request, reported = view.request, view.reported

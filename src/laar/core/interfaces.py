@@ -63,7 +63,7 @@ class View:
         terms: the terms of the cost, set by a scorer that computes one, for the explanation.
         reason: a scorer's code for why its best candidate is the best. A scorer may use only a few
             different codes, since they label metrics.
-        weights: the tuner's weights for this decision, by name; None for the scorer's own.
+        weights: the tuner's weights for this decision, by name; None means the scorer's own.
         engines: learned speeds of the engines; None if nothing is learned.
         demand: recent requests that share this prompt's prefixes; None if nothing is known.
         again: share of the text evicted for this prompt that will be requested again; None if

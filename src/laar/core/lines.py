@@ -105,7 +105,7 @@ class Line:
         self._products = [product / factor for product in self._products]
 
     def fade(self, share: float) -> None:
-        """Reduce the weight of the samples so far to this share of it."""
+        """Multiply the weight of all samples so far by a share."""
         self._squares = self._squares * share
         self._products = [product * share for product in self._products]
 

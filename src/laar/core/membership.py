@@ -94,13 +94,13 @@ class EndpointSpec:
 
     Args:
         address: ``ip:port``, IPv6 in brackets, as sent to Envoy.
-        models: model names it serves. The first names the model for accuracy and latency, and is
-            written into a body whose name is not among them. Empty only until
+        models: model names it serves. The first identifies the model for accuracy and latency,
+            and is written into a body whose name is not among them. Empty only until
             `laar.server.own_names` has filled it in.
         region: free text, for the dashboard and metrics.
         engine: engine that runs there, which determines its metric names: a key of
             `laar.datalayer.metrics_page.ENGINES`.
-        metrics_url: page to scrape; None for the engine's default at the address, empty if none.
+        metrics_url: page to scrape; None means the engine's default at the address, empty if none.
         labels: free labels from the source.
         host: the name in the source when it was a DNS name; several endpoints may share it.
         priority_field: send the priority in a header, ``X-Vllm-Priority`` (the engine runs with

@@ -22,7 +22,7 @@ class Parts(NamedTuple):
         table: the endpoints.
         rng: breaks ties and makes the choices of random policies.
         assessor: estimates models.
-        prefixes: estimates caches; None for no estimates.
+        prefixes: estimates caches; None means no estimates.
         engines: the learned speed of engines.
         health: tracks which endpoints answer; None to assume that all do.
         stored: the endpoints that store objects of the APIs.

@@ -32,7 +32,7 @@ class Policy:
     knows_retries: bool = False
 
     def keep(self, view: View) -> Mask | None:
-        """Return the candidates that the filters keep; None for all of them."""
+        """Return the candidates that the filters keep; None means all of them."""
         kept: Mask | None = None
         for filter_ in self.filters:
             try:

@@ -68,7 +68,7 @@ class Request:
         stream: the client requested a streamed answer.
         max_tokens: limit on the answer; None when the client set none.
         body_bytes: size of the body.
-        body: the body, for readers outside the core; empty without one.
+        body: the body, for readers outside the core; empty if there is none.
         salt: ``cache_salt`` of the body, and the tenant; prefixes are shared only within a salt.
         tenant: fairness key of flow control.
         priority: priority of the objective that the client named; 0 if none. Requests below 0
@@ -76,7 +76,7 @@ class Request:
         objective: name of that objective; empty if none.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
         task: ``x-laar-task``; empty to detect it.
-        policy: ``x-laar-policy``; empty for the settings' policy.
+        policy: ``x-laar-policy``; empty means the settings' policy.
         session: session it belongs to, from ``x-laar-session`` or the names that agents and APIs
             use; empty if none.
         response_id: id of the stored answer that it continues or fetches; empty if none. Only the
@@ -85,14 +85,14 @@ class Request:
             endpoint is known to store are ignored.
         by_tenant: whether it stores or lists files or batches; a tenant has one endpoint for them.
         ttft_objective_s: objective for the first token, from ``x-slo-ttft-ms``; None if not set.
-        pool: pool that the gateway's route selects; empty for all endpoints.
-        subset: addresses (with or without port) the gateway restricts the choice to; None for all.
+        pool: pool that the gateway's route selects; empty means all endpoints.
+        subset: addresses (with or without port) that the gateway allows; None means all.
         context: hashes of the prompt's leading documents: of the first, of the first two, and so
             on; empty if none are known.
         shadow: the decision is only recorded, and Envoy chooses the endpoint.
         first_token_seen: whether the picker will see the first token of the answer, which is then
             streamed and read as it passes.
-        prefill_in_place: the answering endpoint must prefill: no header that names a prefiller may
+        prefill_in_place: the answering endpoint must prefill: no header that gives a prefiller may
             be added.
         trace: the client's trace, for the decision's span; None for nearly all requests.
     """

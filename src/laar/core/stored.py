@@ -1,7 +1,7 @@
 """What endpoints store from earlier requests: answers, files, and session contexts.
 
 The Responses API continues and fetches answers by id, and other APIs store conversations, files and
-batches. Engines do not share them, so a request that names one can be served only by the engine
+batches. Engines do not share them, so a request that uses one can be served only by the engine
 that stores it. If the picker does not know an answer's id, it cannot guess: it forwards the
 request only if a single endpoint could have stored it. Other unknown ids are ignored, since engines
 may share files.

@@ -349,7 +349,7 @@ class Admission:
         """Describe a request by the candidate with the least prefill work for it, if any is known.
 
         Requests that may go to the same endpoints share a lane, whichever model name they use:
-        `fits` are the candidates of a request that has to wait, None for a mere description.
+        `fits` are the candidates of a request that has to wait, None if it is only described.
         """
         tokens = uncached = request.chars / PlainAssessor.CHARS_PER_TOKEN
         work_s, reach = tokens * PlainAssessor.SECONDS_PER_TOKEN, 0

@@ -195,7 +195,7 @@ class Label:
 
     Args:
         label: key of the label.
-        value: required value; empty for any.
+        value: required value; empty means any.
     """
 
     def __init__(self, *, label: str, value: str = "") -> None:

@@ -1,11 +1,11 @@
 """Filters, scorers, pickers and policies by name: laar's own, and those of installed packages.
 
 A package provides them as entry points of four groups, ``laar.filters``, ``laar.scorers``,
-``laar.pickers`` and ``laar.policies``. An entry point names a factory: a class or function whose
-keyword parameters, with their defaults, are the ones that settings may set.
+``laar.pickers`` and ``laar.policies``. An entry point refers to a factory: a class or function
+whose keyword parameters, with their defaults, are those that settings may set.
 
 laar's own names come first: no package can replace one. A package's code runs only once the
-settings name one of its entry points. So installing a package costs nothing and breaks nothing
+settings use one of its entry points. So installing a package costs nothing and breaks nothing
 until it is used, and no request header can load it.
 """
 
@@ -56,7 +56,7 @@ class Found:
         kind: kind of the objects that it creates.
         name: its name in the settings.
         factory: takes the parameters by keyword.
-        origin: entry point and package, for messages; empty for laar's own.
+        origin: entry point and package, for messages; empty means laar's own.
     """
 
     kind: Kind

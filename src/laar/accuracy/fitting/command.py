@@ -47,7 +47,7 @@ def run_fit(
         outcomes: files from `laar measure`, or files of graded answers in other forms.
         out: the artifact; an existing one is replaced.
         json_file: file for the held-out figures.
-        hold_out: share of the questions reserved for `laar evaluate`; None for the default.
+        hold_out: share of the questions reserved for `laar evaluate`; None means the default.
 
     Raises:
         SettingError: a file can't be read or written, there are too few outcomes or too many for an

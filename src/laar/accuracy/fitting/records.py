@@ -57,7 +57,7 @@ MAX_FAULTS_NAMED = 20
 _MAX_LINE_BYTES = 64 << 20
 MAX_TASK_CHARS = 128
 _MAX_LANGUAGE_CHARS = 64
-"""Short, since a term in an artifact, of at most 256 characters, names a task and a language."""
+"""Short, since a term in an artifact, of at most 256 characters, contains a task and a language."""
 _MANY_QUESTIONS = 30
 """Minimum number of questions with several answers for holding out questions rather than single
 answers."""

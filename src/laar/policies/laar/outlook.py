@@ -33,7 +33,7 @@ first token is counted twice: for that token, and for the end.
   gives the cache's size; `laar.core.batches` estimates how much of it a token in flight takes.
 * `invested`: a prefix that many requests share is worth a copy. It saves them the time by which the
   endpoints that hold the prefix were recently busier, on average, than this one. As many requests
-  are expected as came recently (`laar.prefix.demand`), less those that the existing copies would
+  are expected as arrived recently (`laar.prefix.demand`), less those that the existing copies would
   serve. The amount is at most the cost of the copy.
 
 The time to load an adapter, or to wait for a free adapter slot, is part of the base

@@ -64,7 +64,7 @@ class Collected:
     """A request's body while it is received.
 
     Args:
-        held: counts the bytes of all streams; None for no limit.
+        held: counts the bytes of all streams; None means no limit.
         data: the bytes collected, possibly empty; None if there is no body.
         size_bytes: bytes received, including dropped ones; after a change, the new body's size.
         is_complete: the whole body was received.

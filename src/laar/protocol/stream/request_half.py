@@ -269,7 +269,7 @@ class RequestHalf(StreamState):
         if self.api is Api.RESPONSES:
             self.stores_answer = True
         elif self._facts.stores and self.api is _OPAQUE:
-            # Besides answers to POSTs: a finished batch names its result files in any answer.
+            # Besides answers to POSTs: a finished batch lists its result files in any answer.
             self.stores_answer = head.method == "POST" or self._facts.stores == "batches"
             self.read_answer = self.stores_answer
         if self.api is not _OPAQUE and not self.dialect.shows_answers:

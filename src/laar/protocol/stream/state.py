@@ -33,7 +33,7 @@ class Environment:
             request passes as if there were no picker.
         rules: priorities and model rewrites.
         hook: may change request bodies; None changes none.
-        held: counts the bytes that all streams collect in the gateway shape; None for no limit.
+        held: counts the bytes that all streams collect in the gateway shape; None means no limit.
         catalog: returns the models of the fleet or a pool, or the entry of one name, as JSON; None
             if there is no list. Raises `RequestError` for an unknown name.
     """
