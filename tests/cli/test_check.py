@@ -353,7 +353,7 @@ def test_with_envoy_its_file_and_its_endpoints_are_checked(tmp_path: Path) -> No
     status, said = check()
     assert status == 2
     assert f"no cluster has the picker's address 127.0.0.1:{ports[0]}" in said
-    assert "or delete it and one is rendered from the settings" in said
+    assert "or delete it to have it rendered from the settings" in said
     (tmp_path / "envoy.yaml").unlink()
     assert check() == (0, ""), "the advice removes the fault"
     (tmp_path / "envoy.yaml").write_text(done.stdout.replace("static_resources", "statics"))

@@ -94,7 +94,7 @@ async def test_a_healthy_endpoint_is_ok_and_a_faulty_one_gets_a_fix(tmp_path):
     assert by_address[other].level is Level.ERROR
     assert "does not list a, but b" in by_address[other].what
     assert by_address[mute].level is Level.WARNING
-    assert "has no numbers of vllm" in by_address[mute].what
+    assert "has no metrics of vllm" in by_address[mute].what
     assert "/metrics answers 404" in by_address[bare].what
     assert by_address[gone].level is Level.ERROR
     assert "no answer at" in by_address[gone].what
@@ -249,7 +249,7 @@ async def test_another_fleets_picker_is_a_warning(tmp_path):
         _, found = await examine(given, picker=f"http://{address}")
     [about_it] = [finding for finding in found if finding.where.startswith("picker")]
     assert about_it.level is Level.ERROR
-    assert "serves other endpoints (10.9.9.9:80) than these settings name" in about_it.what
+    assert "serves other endpoints (10.9.9.9:80) than these settings list" in about_it.what
     assert "--picker" in about_it.remedy
 
 
@@ -490,7 +490,7 @@ def test_explain_mentions_places_only_if_a_session_has_or_needs_one(tmp_path):
     assert "with a place" not in printed(shown)
     shown["sessions"]["inside"] = [{"session": "one"}]
     assert (
-        "there is room for its context; sessions with a place: 1, turns that wait for one: 0"
+        "there is room for its context; sessions with a place: 1, turns waiting for one: 0"
         in printed(shown)
     )
     shown["sessions"] |= {"inside": [], "price_s": 0.5}

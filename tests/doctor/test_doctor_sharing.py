@@ -13,7 +13,7 @@ WELL = {"connected": True, "pickers": 2, "age_s": 0.004, "waiting_bytes": 0, "re
     [
         (None, {}),
         (WELL | {"connected": False}, {}),  # already among the picker's problems
-        (WELL, {Level.OK: "knows 2 more; their records are 4 ms old"}),
+        (WELL, {Level.OK: "other pickers: 2; their records are 4 ms old"}),
         (WELL | {"pickers": 0}, {Level.WARNING: "it is alone"}),
         (WELL | {"age_s": 3.0}, {Level.WARNING: "3.0 s old", Level.OK: "3000 ms old"}),
         (WELL | {"refused": {"key": 7}}, {Level.ERROR: "7 batches", Level.OK: "4 ms"}),

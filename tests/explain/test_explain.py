@@ -446,7 +446,7 @@ def test_each_excluded_candidate_names_the_cause(kept, tried, room, picked, reas
 @pytest.mark.parametrize(
     ("picker", "scores", "words"),
     [
-        (None, (0.5, 0.2), "won by the score of p: 0.5 against 0.2 of mb"),
+        (None, (0.5, 0.2), "won by the score of p: 0.5 against 0.2 for mb"),
         (None, (0.5, 0.5), "won a draw: "),
         ("last", (0.5, 0.2), "mb at b:80 was drawn by the picker of p, with a score of 0.2 agai"),
     ],

@@ -20,11 +20,11 @@ from laar.errors import SettingError
 from laar.settings import Loaded, Settings
 from laar.settings.ignored import endpoint_cas
 
-_REMEDY = "correct it, or delete it and one is rendered from the settings"
+_REMEDY = "correct it, or delete it to have it rendered from the settings"
 
 
 def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
-    """Return the bootstrap: envoy.yaml next to the settings, else a rendered one.
+    """Return the bootstrap: envoy.yaml next to the settings, else rendered from them.
 
     Raises:
         SettingError: Envoy would not learn the endpoints, could not reach the picker, is not
@@ -33,7 +33,7 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
     settings = loaded.settings
     if settings.envoy.eds_file is None:
         raise SettingError(
-            f"{loaded.at('envoy.eds_file')}--with-envoy needs it, such as `eds_file: "
+            f"{loaded.at('envoy.eds_file')}--with-envoy needs it, for example `eds_file: "
             "run/endpoints.json`"
         )
     written = config.with_name("envoy.yaml")
@@ -52,9 +52,9 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
 
 
 def envoy_faults(loaded: Loaded, config: Path) -> list[str]:
-    """Return the reasons that would keep Envoy from starting, each with its remedy.
+    """Return the errors that would keep Envoy from starting, each with its fix.
 
-    Ports are not checked: Envoy names any that it can't listen on, and `laar serve` prints that.
+    Ports are not checked: Envoy reports any it can't listen on, and `laar serve` prints that.
     """
     try:
         bootstrap = bootstrap_beside(loaded, config)
@@ -80,7 +80,7 @@ def _must_fit(bootstrap: Mapping[str, Any], settings: Settings, path: Path) -> N
 
     Raises:
         SettingError: laar could not monitor this Envoy, or Envoy would use a different picker or
-            that picker's endpoints.
+            different endpoints, or could not verify https endpoints.
     """
     eds = settings.envoy.eds_file
     if not bootstrap.get("admin"):
@@ -92,7 +92,7 @@ def _must_fit(bootstrap: Mapping[str, Any], settings: Settings, path: Path) -> N
     files = [str(source["path"]) for source in sources if "path" in source]
     if eds is not None and files and eds.resolve() not in [Path(file).resolve() for file in files]:
         raise SettingError(
-            f"{path}: Envoy would read its endpoints from {', '.join(files)}, and the picker "
+            f"{path}: Envoy would read its endpoints from {', '.join(files)}, but the picker "
             f"writes them to {eds} (envoy.eds_file); {_REMEDY}"
         )
     trusted = {match.get("ca") for match in _all(bootstrap, "match")}
@@ -112,7 +112,7 @@ def _must_fit(bootstrap: Mapping[str, Any], settings: Settings, path: Path) -> N
 
 
 def _may_reach(address: Mapping[str, Any], listening: str) -> bool:
-    """Return whether an address used by Envoy may be that of a listener; any host name may."""
+    """Return whether Envoy may reach a listener at this address; a host name always may."""
     host, port = split_address(listening)
     if address.get("port_value") != port:
         return False

@@ -20,9 +20,9 @@ from laar.measuring.asking import Asking
 
 _DEFAULTS = Asking()
 _TIMEOUT_S = 60.0
-"""Timeout for one request; a longer one would outlast the measurement."""
+"""Timeout of a request; with a longer timeout, a request could outlast the measurement."""
 _MAX_QUESTIONS = 3000
-"""Maximum questions per model: more than fit in a minute."""
+"""Maximum number of questions per model, more than fit in a minute."""
 
 
 def calibrate(

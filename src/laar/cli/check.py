@@ -41,12 +41,12 @@ def check(
         bool, typer.Option("--with-envoy", help="Also check what `laar serve --with-envoy` needs.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print faults and warnings as JSON, on stdout.")
+        bool, typer.Option("--json", help="Print errors and warnings as JSON on stdout.")
     ] = False,
 ) -> None:
     """Find what `laar serve` would reject: settings, the files they name, packages and ports.
 
-    Prints every fault and exits 2, or prints the effective settings, each with file and line.
+    Prints every error and exits with status 2, or the effective settings, each with file and line.
     Settings that `laar serve` would ignore are printed as warnings.
     """
     from laar.errors import LaarError

@@ -1,6 +1,6 @@
 """`laar context`: diagnose what the hook finds in a body, and what breaks shared prefixes.
 
-Exit status: 0 for success, 2 for a fault that the user can correct.
+Exit status: 0 for success, 2 for an error that the user can correct.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def doctor(
         typer.Option(
             "--config",
             "-c",
-            help="Settings file, to use the rules of one of its context routes. Default: no "
-            "file, default rules.",
+            help="Settings file, to use the rules of one of its context routes. Default: the "
+            "default rules.",
         ),
     ] = None,
     route: Annotated[
@@ -98,7 +98,7 @@ def advise(
 ) -> None:
     """Report what keeps prompts from sharing a prefix: a date, a path, tools in varying order.
 
-    Prints where each agent's prompts differ, and how much prefill it would save to move that text.
+    Prints where each agent's prompts differ, and how much prefill moving that text would save.
     An agent is a model with its tools. No prompt text is stored.
     """
     import asyncio

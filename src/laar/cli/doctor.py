@@ -1,4 +1,4 @@
-"""`laar doctor`: find the faults in a deployment."""
+"""`laar doctor`: find what is wrong with a deployment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def doctor(
     key_env: KeyVariable = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Check endpoints, picker and Envoy; print each fault with its remedy. Exits 1 on errors."""
+    """Check endpoints, picker and Envoy; print each problem and its fix.
+
+    Exits with status 1 on errors.
+    """
     import asyncio
     import dataclasses
 

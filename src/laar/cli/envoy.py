@@ -66,7 +66,7 @@ def _parameters() -> Iterator[Parameter]:
             kind = Path | None
         elif field.name == "endpoint_cas":
             kind, default = list[str] | None, None
-        usual = f"--{field.name.replace('_', '-')}"  # Typer adds --no-... to such a name
+        usual = f"--{field.name.replace('_', '-')}"  # Typer adds --no-... to a name like this
         own = [_option(field.name)] if _option(field.name) != usual else []
         option = typer.Option(*own, help=texts.get(field.name))
         mark = Annotated[kind, option]  # type: ignore[valid-type]

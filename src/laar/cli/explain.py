@@ -135,7 +135,7 @@ async def explain_live(
     """Return the record of the decision that a running picker would make now.
 
     Raises:
-        LaarError: the picker can't be reached, or refuses; with its message.
+        LaarError: the picker can't be reached, or refuses the request (with its message).
     """
     sent = {**headers, "content-type": "application/json"}
     params = {name[1:]: sent.pop(name) for name in headers if name.startswith(":")}
@@ -146,7 +146,7 @@ async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> d
     """Send a request to a running picker's admin port and return its JSON answer.
 
     Raises:
-        LaarError: it can't be reached, or refuses; with its message.
+        LaarError: it can't be reached, or refuses the request (with its message).
     """
     import aiohttp
     import orjson
@@ -178,10 +178,10 @@ async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> d
 
 @contextmanager
 def same_version(url: str) -> Iterator[None]:
-    """Report an answer without the expected fields, which may be that of another version.
+    """Report an answer without the expected fields, which another version may have sent.
 
     Raises:
-        LaarError: while the answer was read, an error occurred.
+        LaarError: the answer could not be read.
     """
     try:
         yield
@@ -233,12 +233,12 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
 
 
 def _room(sessions: Mapping[str, Any]) -> str:
-    """Describe the cost of room for a session's context, and the other sessions; "" if none."""
+    """Describe what room for a session's context costs; "" if it is free and no other waits."""
     inside, waiting, price_s = sessions["inside"], sessions["waiting"], sessions["price_s"]
     if sessions["has_place"]:
         said = "its session's context has a place"
     elif price_s is None:
-        said = "room for its context is taken by turns in flight; it would wait for one to end"
+        said = "turns in flight take the room for its context; it would wait for one of them to end"
     elif price_s > 0.0:
         wait = f"waiting for it {sessions['wait_s']:.1f} s"
         said = f"room for its context costs others {price_s:.1f} s; {wait}"
@@ -246,10 +246,10 @@ def _room(sessions: Mapping[str, Any]) -> str:
         said = "there is room for its context"
     else:
         return ""
-    said += f"; sessions with a place: {len(inside)}, turns that wait for one: {len(waiting)}"
+    said += f"; sessions with a place: {len(inside)}, turns waiting for one: {len(waiting)}"
     if waiting:
         longest_s = max(session["waited_s"] for session in waiting)
-        said += f", the first for {longest_s:.1f} s of at most {sessions['longest_hold_s']:.0f} s"
+        said += f" (longest {longest_s:.1f} s, limit {sessions['longest_hold_s']:.0f} s)"
     return said
 
 

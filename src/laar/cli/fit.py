@@ -14,7 +14,7 @@ def fit(
     outcomes: Annotated[
         list[Path],
         typer.Argument(
-            help="Outcomes files of `laar measure`, or files of graded answers; .gz too."
+            help="Outcomes files of `laar measure`, or files of graded answers; may be .gz."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path(
@@ -24,7 +24,7 @@ def fit(
         float | None,
         typer.Option(
             help="Share of the questions to hold out for `laar evaluate`. Default: 0.2 of "
-            "graded answers, 0 of an outcomes file of `laar measure`.",
+            "graded answers, 0 for outcomes files of `laar measure`.",
             min=0.0,
             max=0.9,
         ),

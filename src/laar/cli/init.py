@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from laar.datalayer.endpoints_file import Endpoint
 
 _SETTINGS = """\
-# Made by `laar init`. `laar check` prints every setting, and where each comes from.
+# Created by `laar init`. `laar check` prints every setting, and where each comes from.
 endpoints_file: endpoints.yaml
 envoy:
   eds_file: run/endpoints.json
@@ -43,7 +43,7 @@ def init(
 ) -> None:
     """Examine running engines and write laar.yaml, endpoints.yaml and envoy.yaml for them.
 
-    Exits 1 if an engine reported no model; endpoints.yaml lists such engines as comments.
+    Exits with status 1 if an engine listed no model; endpoints.yaml has these engines as comments.
     """
     import asyncio
 
@@ -66,7 +66,7 @@ def init(
     left_out = sum(not engine.models for engine in engines)
     if left_out == len(engines):
         raise SettingError(
-            "no engine named a model, so nothing was written; start the engines, or write "
+            "no engine listed a model, so nothing was written; start the engines, or write "
             "endpoints.yaml by hand (docs: In front of vLLM)"
         )
     directory.mkdir(parents=True, exist_ok=True)
@@ -148,6 +148,6 @@ def _endpoints(engines: Sequence[Engine], declared: Sequence[Endpoint], *, has_k
         if engine.max_model_len is not None:
             entry["max_model_len"] = engine.max_model_len
         listed.append(entry)
-    heading = "# Made by `laar init`. laar reads this file again whenever it changes.\n"
+    heading = "# Created by `laar init`. laar reads this file again whenever it changes.\n"
     text = yaml.safe_dump({"endpoints": listed}, sort_keys=False, allow_unicode=True)
     return "".join([heading, text, *commented])

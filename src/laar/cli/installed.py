@@ -46,7 +46,7 @@ class InstalledGroup(TyperGroup):
     """A group with laar's own commands, then those of installed packages."""
 
     own: Mapping[str, str] = {}
-    """laar's own commands that are imported when needed, in addition to the registered ones."""
+    """laar's own commands that are imported when needed, besides the registered commands."""
     path = ""
     """Prefix of the packages' entry point names."""
 

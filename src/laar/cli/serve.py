@@ -35,7 +35,7 @@ def serve(
             "-w",
             min=1,
             max=64,
-            help="Number of processes, at most one per core. They serve the same ports and "
+            help="Number of processes; use at most one per core. They serve the same ports and "
             "share their state through the store in share.url.",
         ),
     ] = 1,
@@ -93,7 +93,7 @@ def _serve_together(
     listen = loaded.settings.listen
     if count > 1 and loaded.settings.share.url is None:
         raise SettingError(
-            f"{loaded.at('share.url')}--workers {count} needs it, such as `url: "
+            f"{loaded.at('share.url')}--workers {count} needs it, for example `url: "
             "redis://127.0.0.1:6379/0` for a local Valkey or Redis: workers share state through it"
         )
     _, admin = split_address(listen.admin)

@@ -32,7 +32,7 @@ TokenFile = Annotated[
 OutcomesFile = Annotated[Path, typer.Option(help="Outcomes file (JSONL); resumed if it exists.")]
 Models = Annotated[
     list[str] | None,
-    typer.Option("--model", help="Model to ask; repeatable. Default: every served model."),
+    typer.Option("--model", help="Model to query; repeatable. Default: every served model."),
 ]
 Concurrency = Annotated[
     int,
@@ -122,7 +122,7 @@ def check_places(*files: Path | None) -> None:
     """
     for path in files:
         if path and path.is_dir():
-            raise SettingError(f"{path} is a directory; name a file")
+            raise SettingError(f"{path} is a directory; give a file")
         if path and not path.parent.is_dir():
             raise SettingError(f"{path}: there is no directory {path.parent}")
 

@@ -1,4 +1,4 @@
-"""Check a deployment: each finding names a place, its state and the remedy."""
+"""Check a deployment: each finding gives a place, its state and the fix."""
 
 from laar.doctor.doctor import Doctor
 from laar.doctor.findings import Finding, Level, show_findings

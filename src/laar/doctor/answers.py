@@ -1,7 +1,7 @@
 """Check that endpoints answer: send each a tiny request, and compare a model's endpoints.
 
 An endpoint with a different key or a broken engine may have a healthy /health and metrics page.
-Only a request reveals the fault.
+Only a request reveals the problem.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from laar.health import GOOD, USELESS, Kind
 
 _SHOWN_CHARS = 200
 _REMEDIES: Mapping[Kind | str | None, str] = {
-    None: "compare its options with those of others, and see the engine's log",
+    None: "compare its options with the other endpoints', and see the engine's log",
     Kind.STATUS: "see the engine's log; the picker sends it only trials until it recovers",
     Kind.ERROR: "see the engine's log; the picker sends it only trials until it recovers",
     Kind.EVENT: "see the engine's log: it sends 200 before it fails",
@@ -32,8 +32,8 @@ _REMEDIES: Mapping[Kind | str | None, str] = {
 _WANTS_KEY = (401, 403)
 _NO_CHAT = (404, 405)
 _DOES_NOT_CHAT = (
-    "if it generates, write a name that it accepts first under `models`; if not, as engines for "
-    f"embeddings, label it so that no alias includes it: labels: {{{TASK_LABEL}: embed}}"
+    "if it generates text, put a name that it accepts first under `models`; if not, like engines "
+    f"for embeddings, label it so that no alias includes it: labels: {{{TASK_LABEL}: embed}}"
 )
 
 

@@ -1,4 +1,4 @@
-"""`laar doctor`: check the endpoints, the picker and Envoy, and suggest remedies.
+"""`laar doctor`: check the endpoints, the picker and Envoy, and suggest fixes.
 
 Everything is read over HTTP with short timeouts. Nothing is changed, and each endpoint generates at
 most a few tokens. Unreachable parts are findings too. The picker's admin port shows how fresh its
@@ -117,7 +117,7 @@ class Doctor:
                     f"`{alias}` ({', '.join(at[:_MAX_SHOWN])}): while no picker answers, "
                     "requests for it get 404 there",
                     f"start vLLM with --served-model-name NAME {alias}; for engines that accept no "
-                    "further names, let requests fail with `laar envoy --no-fail-open`",
+                    "other names, let requests fail with `laar envoy --no-fail-open`",
                 )
 
     # -- endpoints -----------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Doctor:
         async with new_session() as session:
             session.headers.update(self.key)
             parts = await asyncio.gather(*(one(spec) for spec in declared[:_MAX_ENDPOINTS]))
-        answers.sort(key=lambda answer: answer[0].address)  # not in the order of their arrival
+        answers.sort(key=lambda answer: answer[0].address)  # not in order of arrival
         parts = [[*_not_asked(self.settings, len(declared))], answer_findings(answers), *parts]
         return [finding for part in parts for finding in part]
 
@@ -253,7 +253,7 @@ async def _endpoint(
         remedy = "see the engine's log; it may still be loading its model"
         found.append(error(where, f"answers {models.status} at {url}", remedy))
     served = None
-    with contextlib.suppress(ValueError):  # it lists none
+    with contextlib.suppress(ValueError):  # it lists no models
         listed = read_served(models.body, most=None)
         served = [*listed.weights, *listed.adapters]
     names[spec.address] = served
@@ -280,14 +280,12 @@ async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) 
     url = PASSWORD.sub("", page_url(spec))
     if page is None or page.status != 200:
         says = "does not answer" if page is None else f"answers {page.status}"
-        return [
-            error(where, f"{url} {says}: its queue is unknown", "set metrics_url, or '' for none")
-        ]
+        return [error(where, f"{url} {says}: its queue is unknown", "set metrics_url ('' if none)")]
     reading, _ = read_page(page.body, spec.engine, None)
     if reading.asleep:
         return [fine(where, _ASLEEP)]
     if isnan(reading.waiting) and isnan(reading.running):  # some have no kv_usage
-        what = f"{url} has no numbers of {spec.engine}"
+        what = f"{url} has no metrics of {spec.engine}"
         return [warning(where, what, f"set `engine` to what runs there: {', '.join(ENGINES)}")]
     return []
 
@@ -295,7 +293,7 @@ async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) 
 def _other_fleet(
     url: str, shown: Mapping[str, Any], declared: Sequence[EndpointSpec]
 ) -> Finding | None:
-    """Return a fault if the picker has none of the declared endpoints; else None.
+    """Return an error if the picker has none of the declared endpoints, else None.
 
     If any of them has a DNS name, nothing is checked, since the picker shows IP addresses.
     """
@@ -306,7 +304,7 @@ def _other_fleet(
         return None
     return error(
         f"picker {url}",
-        f"serves other endpoints ({rows[0]}) than these settings name ({own[0]}): it has "
+        f"serves other endpoints ({rows[0]}) than these settings list ({own[0]}): it has "
         "different settings, so it is not checked further",
         "give the address of the right picker with --picker, or start it on other ports (listen)",
     )
@@ -341,7 +339,7 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
 
 
 def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Finding]:
-    """Return findings on a picker's view of the others; its problems include those with the store.
+    """Return findings on a picker's view of the others; `_fleet_findings` has the store's problems.
 
     Args:
         where: the picker.
@@ -356,13 +354,13 @@ def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Findin
     found = []
     for reason, (finding, remedy) in _REFUSED.items():
         if count := shown["refused"].get(reason):
-            what = f"could not use {count} batches from other pickers, which have another {reason}"
+            what = f"could not use {count} batches from pickers that use a different {reason}"
             found.append(finding(where, what, remedy))
     age_s = float(shown["age_s"])
     if age_s > _LATE_S:
         what = f"records from other pickers are {age_s:.1f} s old, by both machines' clocks"
         found.append(warning(where, what, "check how fast the store answers, and run NTP"))
-    what = f"knows {shown['pickers']} more; their records are {1e3 * age_s:.0f} ms old"
+    what = f"other pickers: {shown['pickers']}; their records are {1e3 * age_s:.0f} ms old"
     return [*found, fine(where, what)]
 
 

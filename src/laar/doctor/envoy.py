@@ -1,9 +1,9 @@
-"""Check whether an Envoy is configured for a picker; each fault names the value to write.
+"""Check whether an Envoy is configured for a picker; each finding gives the value to set.
 
 The input is Envoy's configuration as JSON, from its admin port or a bootstrap; `laar envoy` need
-not have rendered it. For each kind of object, a function yields faults: findings without a place.
+not have rendered it. For each kind of object, a function yields findings without a place.
 The function also gets laar's `own` object of that kind, from a bootstrap rendered for the picker's
-settings, and names its values; ``laar/envoy/bootstrap.yaml`` gives the reasons for them.
+settings, and shows its values; ``laar/envoy/bootstrap.yaml`` gives the reasons for them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NOT_REQUIRED = ("xds.", ANSWERED_BY)
 """Attributes that only refine decisions: metadata of laar's own routes, and who answered."""
 
 Check = Callable[[Json, Json], Iterator[Finding]]
-"""Yields the faults of an object, compared with laar's own of this kind."""
+"""Yields what is wrong with an object, compared with laar's own of this kind."""
 
 
 def configuration(document: Json) -> Json:
@@ -82,9 +82,9 @@ def _received(parts: Iterable[Json], kind: str, *path: str) -> list[Json]:
 
 
 def envoy_findings(config: Json, options: BootstrapOptions) -> list[Finding]:
-    """Return the faults in a `configuration`, or a single finding of level OK.
+    """Return the problems of a `configuration`, or a single finding of level OK.
 
-    The `options` are those of an Envoy that laar renders for the picker.
+    The `options` describe the Envoy that laar renders for the picker.
     """
     if not any(True for _ in _processors(config)):
         return [
@@ -99,7 +99,7 @@ def envoy_findings(config: Json, options: BootstrapOptions) -> list[Finding]:
         replace(fault, where=f"Envoy {where}"): None
         for where, subject, check in _subjects(config)
         for fault in check(subject, own[check])
-    }  # without duplicates: a listener has many routes, often with the same faults
+    }  # without duplicates: a listener has many routes, often with the same problems
     return [*found] or [fine("Envoy", "modes, limits, timeouts and breakers fit")]
 
 
@@ -125,7 +125,7 @@ def host_findings(config: Json, statuses: Iterable[Json]) -> Iterator[Finding]:
             shown = ", ".join(map(_address, known)) or "no address"
             yield error(
                 f"Envoy {where}",
-                f"no picker answers at {shown}: requests go on without one",
+                f"no picker answers at {shown}: requests go on without it",
                 "write the address of listen.ext_proc there, use TLS only if listen.tls is set, "
                 "and make sure that Envoy reaches it",
             )
@@ -189,7 +189,7 @@ def _routes(manager: Json, config: Json) -> Iterator[Json]:
             yield from (route for route in host.get("routes", ()) if "route" in route)
 
 
-# -- faults --------------------------------------------------------------------------------------
+# -- findings ------------------------------------------------------------------------------------
 
 
 def _set(level: Level, field: str, effect: str, wanted: object) -> Finding:
@@ -232,7 +232,7 @@ def override_of(cluster: Json) -> Json | None:
 
 
 def processor_faults(processor: Json, own: Json) -> Iterator[Finding]:
-    """Yield the faults of an ext_proc filter."""
+    """Yield what is wrong with an ext_proc filter."""
     yield from _modes(processor)
     yield from _timeouts(processor, own)
     yield from _lists(processor, own)
@@ -267,7 +267,7 @@ def _modes(processor: Json) -> Iterator[Finding]:
 
 
 def _timeouts(processor: Json, own: Json) -> Iterator[Finding]:
-    """Require Envoy to wait for an overloaded picker and held requests, but not for a hung one.
+    """Require Envoy to wait for an overloaded picker and held requests, but not for a hung picker.
 
     In full duplex there is no timeout.
     """
@@ -320,7 +320,7 @@ def _switches(processor: Json, own: Json) -> Iterator[Finding]:
 
 
 def listener_faults(listener: Json, own: Json) -> Iterator[Finding]:
-    """Yield the faults of a listener that sends complete bodies to the picker."""
+    """Yield what is wrong with a listener that sends complete bodies to the picker."""
     limit = int(listener.get("per_connection_buffer_limit_bytes", _DEFAULT_BUFFER_BYTES))
     wanted = own["per_connection_buffer_limit_bytes"]
     if limit < wanted:
@@ -332,8 +332,8 @@ def listener_faults(listener: Json, own: Json) -> Iterator[Finding]:
 
 
 def picker_faults(cluster: Json, own: Json) -> Iterator[Finding]:
-    """Yield the faults of the cluster that the ext_proc filter calls."""
-    effect = "each request in flight holds a stream to the picker, and further ones fail"
+    """Yield what is wrong with the cluster that the ext_proc filter calls."""
+    effect = "each request in flight holds a stream to the picker, and requests beyond that fail"
     yield from _breakers(cluster, own, effect)
     yield from _without_http2(cluster, own)
     if not any("grpc_health_check" in check for check in cluster.get("health_checks", [])):
@@ -375,7 +375,7 @@ def _without_http2(cluster: Json, own: Json) -> Iterator[Finding]:
 
 
 def route_faults(action: Json, own: Json) -> Iterator[Finding]:
-    """Yield the faults of a route's action."""
+    """Yield what is wrong with a route's action."""
     wanted = own["timeout"]
     limit_s = _seconds(action.get("timeout"), _DEFAULT_ROUTE_TIMEOUT_S)
     if limit_s < _MIN_ROUTE_S:
@@ -392,8 +392,8 @@ def route_faults(action: Json, own: Json) -> Iterator[Finding]:
 
 
 def endpoints_faults(cluster: Json, own: Json) -> Iterator[Finding]:
-    """Yield the faults of a cluster of endpoints."""
-    yield from _breakers(cluster, own, "further requests get 503")
+    """Yield what is wrong with a cluster of endpoints."""
+    yield from _breakers(cluster, own, "requests beyond that get 503")
     override, wanted = override_of(cluster), override_of(own) or {}
     if override is not None:
         if "least_request" in str(override.get("fallback_policy"))[:200]:
@@ -413,6 +413,6 @@ def endpoints_faults(cluster: Json, own: Json) -> Iterator[Finding]:
 
 
 def _trusted(cluster: Json) -> dict[str, None]:
-    """Return the CAs by which a cluster's endpoints select their TLS."""
+    """Return the CAs that a cluster's TLS matches accept."""
     matches = [each.get("match", {}) for each in cluster.get("transport_socket_matches", ())]
     return dict.fromkeys(match["ca"] for match in matches if "ca" in match)

@@ -1,4 +1,4 @@
-"""The report of `laar doctor`: findings, each with an exact remedy."""
+"""The report of `laar doctor`: findings, each with an exact fix."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.OK: "green"}
 
 
 def show_findings(console: Console, findings: Sequence[Finding]) -> None:
-    """Print findings, worst first, each with its remedy below."""
+    """Print findings, worst first, each with its fix below."""
     order = list(Level)
     for finding in sorted(findings, key=lambda finding: order.index(finding.level)):
         # An engine's answer may contain control characters, which a terminal would obey.

@@ -10,7 +10,7 @@ Prometheus: the admin port can stop Envoy, so it is on loopback only.
 shape      listens on              its clients                           bodies
 ========== ======================= ===================================== ====================
 sidecar    127.0.0.1               one trusted application next to it:   native
-                                   x-forwarded-for passes as it is
+                                   x-forwarded-for passes unchanged
 standalone all addresses           anyone: x-forwarded-for gets their    native
                                    address, paths are normalized, slow
                                    headers refused, and those with
@@ -19,14 +19,14 @@ gateway    all addresses           as standalone                         streame
 ========== ======================= ===================================== ====================
 
 *Native* sends the picker the request body in one message and only the headers of the answer: three
-messages each way, however long the answer is. *Streamed* also sends the answer's body piece by
-piece; Envoy keeps each until the picker replies, so nothing is lost if the picker fails. Gateway
+messages each way, however long the answer is. *Streamed* also sends the answer's body chunk by
+chunk; Envoy keeps each until the picker replies, so nothing is lost if the picker fails. Gateway
 API gateways send every chunk of both bodies and receive it back, in *full duplex*; laar renders no
-such bootstrap.
+bootstrap for this.
 
 Failing open, the default, keeps requests flowing while the picker is down: Envoy's least-request
 balancing takes over. It ignores models, so it suits endpoints that all accept the requested model
-names; with ``fail_open=False`` such requests get 503 instead.
+names; with ``fail_open=False`` requests get 503 instead.
 
 Out of scope: TLS towards clients, authentication and rate limits. Put a gateway in front for them.
 """
@@ -130,7 +130,7 @@ def _part(name: str, /, **values: Any) -> Any:
 
 
 def _filled(part: Any, values: Mapping[str, Any]) -> Any:
-    """Replace `$name` in a part of the template with its value, which is not filled in itself."""
+    """Replace `$name` in a part of the template with its value; do not replace within values."""
     if isinstance(part, list):
         return [_filled(each, values) for each in part]
     if isinstance(part, dict):
@@ -184,7 +184,7 @@ def _denied_route() -> Any:
 
 
 def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[Any]:
-    """Yield the routes to the endpoints for all patiences; until a decision the last apply."""
+    """Yield the routes to the endpoints for each patience; the last apply until a decision."""
     allowed = (
         ONCE,
         *(Patience(silence_s, begin_s) for begin_s, silence_s in names.BEGINS_S.items()),

@@ -1,7 +1,7 @@
 """Write the file from which Envoy reads the endpoints (EDS).
 
 Envoy watches the file's directory and reads the file when another file is renamed to it, so the
-list is written under a temporary name first, and Envoy never sees a partial one. The bytes depend
+list is written under a temporary name first, and Envoy never sees a partial list. The bytes depend
 only on the set of endpoints, and nothing is written if they are unchanged: a collector may call
 `write_eds` on every event.
 
@@ -42,7 +42,7 @@ def write_eds(path: Path, specs: Sequence[EndpointSpec]) -> bool:
     The directory must exist. Several processes, such as workers, may write one file; the last wins.
 
     Raises:
-        SettingError: an address is a name.
+        SettingError: an address is a hostname, not an IP address.
         OSError: the file can't be written; the old content stays.
     """
     if path.is_char_device() or path.is_fifo():  # such as /dev/null

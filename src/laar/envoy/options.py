@@ -35,7 +35,7 @@ class BootstrapOptions:
     """The options of a bootstrap; the text below each is also the help of its `laar envoy` option.
 
     Raises:
-        SettingError: a value is out of range; names the option of `laar envoy`.
+        SettingError: a value is out of range; the text gives the option of `laar envoy`.
     """
 
     picker: str = "127.0.0.1:9002"
@@ -62,8 +62,8 @@ class BootstrapOptions:
     fail_open: bool = True
     """Let Envoy choose if no picker answers, instead of answering 503."""
     max_body_bytes: int = 32 * 1024 * 1024
-    """Longest request body, in bytes; use the picker's bodies.max_body_bytes. Longer ones get
-    413."""
+    """Maximum size of a request body, in bytes; use the picker's bodies.max_body_bytes. Larger
+    bodies get 413."""
     retries: int = 2
     """Envoy's retries, 0 to 10, of a request that failed before its answer began."""
     longest_hold_s: float = 60.0
@@ -71,10 +71,10 @@ class BootstrapOptions:
     request_timeout_s: float = 3600.0
     """Timeout of a request including its whole answer, in seconds."""
     idle_timeout_s: float = 1800.0
-    """Seconds without any data after which Envoy ends a request, unless the picker sets a time. An
+    """Seconds without any data after which Envoy ends a request, unless the picker sets a limit. An
     unstreamed answer is silent until its last token: 36,000 tokens at 20 per second."""
     tenant_header: str = FAIRNESS
-    """Header that names the tenant; use the picker's flow.tenant_header."""
+    """Header with the tenant's name; use the picker's flow.tenant_header."""
     trust_gateway_headers: bool | None = None
     """Accept tenant, objective and model headers in requests, for instance from a gateway in front.
     Default: only in the sidecar shape."""

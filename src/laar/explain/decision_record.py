@@ -1,6 +1,6 @@
 """The record that explains a decision.
 
-It refers to the decision and to the arrays that the scorers saw. Creating one takes a few
+It refers to the decision and to the arrays that the scorers saw. A record takes a few
 microseconds (`laar.telemetry.decisions`), so every decision can have one; rows and text are built
 from it on demand. They never show any part of the prompt, which is dropped at the request's end.
 """
@@ -34,8 +34,8 @@ class DecisionRecord:
         decision: the decision.
         time_s: wall-clock time of the decision.
         specs: the endpoints known at the time, by slot.
-        readings: what explains the endpoints that filters removed; None if they removed none.
-        end: how the request ended; None before that.
+        readings: readings that explain why filters removed endpoints; None if none were removed.
+        end: how the request ended; None until then.
         served: address of the endpoint that served it; empty before its end, or if unknown.
         answered: model of that endpoint; empty before the end, or if unknown.
     """

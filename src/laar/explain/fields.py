@@ -3,7 +3,7 @@
 The page, the decision log, `laar explain` and spans are all built from these tables and columns. A
 field of a table has a name in the record, a source, and an OpenTelemetry attribute, which follows
 the semantic conventions where they exist (``gen_ai.*``, ``http.*``). Units are in the names; a
-field without one is a count, a share in 0..1, or text.
+field without a unit is a count, a share in 0..1, or text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Field(Generic[T]):
     Args:
         name: its name in the record.
         read: returns its value: for one candidate, or an array for all.
-        attribute: its attribute in spans; empty for none.
+        attribute: its attribute in spans; empty if it has none.
     """
 
     name: str
@@ -87,12 +87,12 @@ APART: tuple[Field[Decision], ...] = (
     ),
     Field("encoders", lambda of: [it.address for it in of.encoders], "laar.decision.encoders"),
 )
-"""Further fields if endpoints other than the picked one prefill the prompt or encode images."""
+"""Additional fields if endpoints other than the picked one prefill the prompt or encode images."""
 
 ADAPTED: tuple[Field[Decision], ...] = (
     Field("adapter", lambda of: of.flight.adapter, "laar.decision.adapter"),
 )
-"""Further fields if a LoRA adapter answers, since its outcomes do not count for the model."""
+"""Additional fields if a LoRA adapter answers, since its outcomes do not count for the model."""
 
 COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
     Field("status", lambda of: of[1].status or 0, "http.response.status_code"),
@@ -110,7 +110,7 @@ COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
     ),
     Field("failed", lambda of: of[0].decision.flight.failed),
 )
-"""Fields about how the request ended; status 0 means that there was none."""
+"""Fields about how the request ended; a status of 0 means that there was no answer."""
 
 ENDPOINT: tuple[Field[EndpointSpec], ...] = (
     Field("endpoint", lambda of: of.address),

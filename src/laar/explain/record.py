@@ -21,7 +21,7 @@ from laar.explain.fields import (
 from laar.explain.sentence import ranking, sentence, why_not
 
 MAX_ROWS = 32
-"""Maximum candidates, and maximum filtered endpoints, in a record; the rest are dropped."""
+"""Maximum number of candidates, and of filtered endpoints, in a record; the rest are dropped."""
 
 
 def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, object]:
@@ -30,12 +30,12 @@ def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, objec
     `picked` is a position in `candidates`, which holds the best `MAX_ROWS`; cost terms are missing
     if the policy has no cost. `unlike` is present for a request unlike anything measured, whose
     probabilities are mostly base rates. `tuner` is present while a tuner sets the weights; its
-    `window` is the window in which the outcome counts, 0 for none.
+    `window` is the window in which the outcome counts, or 0 if it counts in none.
 
     Args:
         record: the record.
-        explained: also return the sentence, and sort the candidates by rank, the picked one first;
-            this takes longer.
+        explained: also return the sentence, and sort the candidates by rank, the picked candidate
+            first; this takes longer.
     """
     decision = record.decision
     view = decision.view

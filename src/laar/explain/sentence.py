@@ -81,8 +81,8 @@ def _who_won(record: DecisionRecord) -> str:
     if decision.reason == EXPLORE and view.reported is not None:
         known = view.evidence[at] + view.reported[at]
         return (
-            f"{winner} was explored: only {known:.0f} outcomes of its model are known on such "
-            "requests, and it is not much slower."
+            f"{winner} was explored: only {known:.0f} outcomes of its model are known for requests "
+            "like this, and it is not much slower."
         )
     if view.unlike and decision.policy.startswith("laar"):
         degraded += " The request is unlike anything measured: models' base rates were mostly used."
@@ -99,13 +99,13 @@ def _who_won(record: DecisionRecord) -> str:
     if mine < (1.0 - NEAR_TIE) * other:
         return (
             f"{winner} was drawn by the picker of {decision.policy}, with a score of {mine:.3g} "
-            f"against {other:.3g} of {name}.{degraded}"
+            f"against {other:.3g} for {name}.{degraded}"
         )
     if view.terms is None and mine == other:
         return f"{winner} won a draw: {name} has the same score by {decision.policy}.{degraded}"
     if view.terms is None:
         return (
-            f"{winner} won by the score of {decision.policy}: {mine:.3g} against {other:.3g} of "
+            f"{winner} won by the score of {decision.policy}: {mine:.3g} against {other:.3g} for "
             f"{name}.{degraded}"
         )
     if other >= (1.0 - NEAR_TIE) * mine:
@@ -126,7 +126,7 @@ def _blind(record: DecisionRecord, view: View) -> str:
 
 
 _DEGRADED = {
-    "degraded-assessor": " The estimates of the models could not be used: all counted as equal.",
+    "degraded-assessor": " The estimates of the models could not be used: all were seen as equal.",
     "degraded-prefixes": " The cache estimates could not be used.",
     "degraded-scorer": " A scorer of the policy failed: its other scorers decided, or else the "
     "fewest requests in flight.",
@@ -137,7 +137,7 @@ _DEGRADED = {
 
 
 def _name(record: DecisionRecord, view: View, rival: int) -> str:
-    """Return the rival's model, or its address if the winner serves the same one."""
+    """Return the rival's model, or its address if the winner serves the same model."""
     spec = record.specs[int(view.slots[rival])]
     return spec.address if spec.models[0] == record.decision.model else spec.models[0]
 
@@ -176,8 +176,8 @@ def _other_reason(terms: Terms, winner: int, rival: int) -> str:
 def _switch(record: DecisionRecord, view: View, terms: Terms) -> str:
     """Return the cost and gain of switching from the model with the cached prompt, if any.
 
-    The model to stay with is that of the endpoint whose cache saves most; the other is the picked
-    model or, if that is the same, the most accurate one.
+    The model to stay with is served by the endpoint whose cache saves most; the other is the picked
+    model or, if that is the same, the most accurate model.
     """
     warm = int(np.argmax(view.cached_tokens * view.seconds_per_token))
     if view.cached_tokens[warm] <= 0:
@@ -262,7 +262,7 @@ def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
 
 
 def ranking(decision: Decision) -> list[int]:
-    """Return the positions of the candidates by rank, the picked one first."""
+    """Return the positions of the candidates by rank, the picked candidate first."""
     first, scores = decision.position, decision.scores
     assert scores is not None
     masks = () if decision.eligible is None else decision.eligible.masks

@@ -1,1 +1,1 @@
-"""Measure models by asking each one questions with checkable answers."""
+"""Measure models by asking each of them questions with checkable answers."""

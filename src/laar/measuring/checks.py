@@ -18,7 +18,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 _NUMBER = re.compile(r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
-_NUMBER_CHARS = 10_000  # maximum searched, from the answer's end, for the last number
+_NUMBER_CHARS = 10_000  # maximum length searched, from the answer's end, for the last number
 _FENCE = re.compile(r"```(?:json)?[^\S\n]*\n(.*?)```", re.DOTALL)
 
 
@@ -38,7 +38,7 @@ class CheckSpec(BaseModel):
         kinds = self.model_fields_set - {"tolerance"}
         named = [kind for kind in kinds if kind == "json_value" or getattr(self, kind) is not None]
         if len(kinds) != 1 or not named:
-            raise ValueError("name exactly one of contains, exact, json, number")
+            raise ValueError("give exactly one of contains, exact, json, number")
         return self
 
 

@@ -1,7 +1,7 @@
 """`laar measure`: ask every model every question, and record the outcomes.
 
 Outcomes are appended to a JSONL file as they arrive, one line at a time, and a new run resumes
-where the last one stopped, so an interruption loses only the requests in flight. An incomplete last
+where the last run stopped, so an interruption loses only the requests in flight. An incomplete last
 line (full disk, power cut) is removed before anything is appended. Requests without an answer are
 recorded too, and repeated by the next run.
 
@@ -128,7 +128,7 @@ def ask(
         task = bar.add_task("asking", total=None, note="")
 
         def show() -> None:
-            note = f"{counts.correct} right, {counts.failed} without an answer"
+            note = f"{counts.correct} correct, {counts.failed} without an answer"
             total = counts.total if seconds is None else None
             bar.update(task, completed=counts.resumed + counts.asked, total=total, note=note)
 
@@ -164,7 +164,7 @@ async def discover(
                 raise SettingError(f"{url} lists no models ({why}): is it running?") from None
             if not listed:
                 raise SettingError(f"{url} lists no models with valid names: is one loaded?")
-            # Several names with one root come from vLLM's --served-model-name; answers name the
+            # Several names with one root come from vLLM's --served-model-name; answers have the
             # first. An adapter has a different root, and its base's window.
             windows = {model.name: model.max_model_len for model in listed}
             roots: dict[str, Target] = {}
@@ -196,7 +196,7 @@ async def measure(
         questions: iterated once; ids must be unique.
         out: JSONL file of `MeasuredOutcome`; created if missing.
         asking: how to ask; None for the defaults.
-        counts: the counts to update; None for new ones.
+        counts: the counts to update; None to start new counts.
         progress: called after each outcome.
 
     Raises:

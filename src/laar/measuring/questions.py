@@ -17,7 +17,7 @@ from laar.client.until import Message
 from laar.errors import SettingError, first_fault
 from laar.measuring.checks import CheckSpec
 
-_MAX_LINE_BYTES = 64 * 2**20  # maximum line of an evaluation set: a few million tokens
+_MAX_LINE_BYTES = 64 * 2**20  # maximum length of a line: a few million tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@
 * `arithmetic`: sums and products, at three levels.
 * `formats`: answers that must be exactly the given JSON.
 
-They compare models only on such questions: a model that is right here may be wrong on a fleet's
-real questions. `laar measure` reads those from a file.
+They compare models only on questions of these kinds: a model that is right here may be wrong on a
+fleet's real questions, which `laar measure` reads from a file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The settings file: one YAML document; every setting has a unit, a default and a reason.
 
-Unknown keys are errors. Errors name the file, line and key, and all are reported at once. The
+Unknown keys are errors. Errors give the file, line and key, and all are reported together. The
 reference documentation and the JSON schema for editors are generated from the field descriptions.
 Each section declares whether changes apply at once or after a restart.
 """

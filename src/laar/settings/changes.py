@@ -22,8 +22,8 @@ class Change:
     """The difference between running and wanted settings.
 
     Args:
-        settings: the new effective settings: the running ones plus the changes that may apply at
-            once.
+        settings: the new effective settings: the running settings plus the changes that may apply
+            at once.
         applied: paths of the settings that change now.
         pending: paths of the settings whose change needs a restart.
         obstacle: the reason why no setting changes although some could; else empty.
@@ -39,7 +39,7 @@ def change(running: Settings, wanted: Settings) -> Change:
     """Return the settings in effect after a change, and the changes that wait for a restart.
 
     Both inputs are valid, but a mixture may not be: endpoints moved to a file would vanish until
-    the file is read after a restart. In such a case all changes wait.
+    the file is read after a restart. In that case all changes wait.
     """
     differing = [
         (path, applies)

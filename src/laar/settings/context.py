@@ -51,7 +51,7 @@ class Context(Section):
 
     routes: Annotated[tuple[ContextRoute, ...], MaxLen(16)] = ()
     """Rules for requests whose documents may be reordered; the first match applies. Without a rule,
-    every body is forwarded unread and unchanged. A changed route keeps its memory if only `path`,
+    every body is forwarded unchanged. A changed route keeps its memory if only `path`,
     `models`, `mode`, `opt_in` or `sample_answers` changed. Otherwise, or if it was removed in
     between, it starts with an empty memory."""
 

@@ -91,9 +91,9 @@ class PickerConfig(BaseModel):
             if config not in found.values():  # kubectl adds a copy of the applied document
                 found[place] = config
         if len(found) > 1:
-            raise ValueError(f"has several configurations: {', '.join(found)}; give one as a file")
+            raise ValueError(f"has several configurations: {', '.join(found)}; pass one as a file")
         if not found and isinstance(document, dict) and "kind" not in document:
-            raise ValueError(f"has no {_KIND}; Helm values without one mean llm-d's defaults")
+            raise ValueError(f"has no {_KIND}; Helm values without it mean llm-d's defaults")
         return next(iter(found.values()), document)
 
 

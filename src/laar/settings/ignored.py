@@ -1,4 +1,4 @@
-"""Find settings that are valid but have no effect, or an unintended one.
+"""Find settings that are valid but have no effect, or an unintended effect.
 
 `laar check` prints the remarks and `laar serve` logs them. No network or clock is needed.
 """
@@ -37,7 +37,7 @@ _ALWAYS = {"flow.tenant_header", "flow.max_hold_s", "flow.max_waiting", "flow.ma
 
 
 def remarks(loaded: Loaded) -> Iterator[str]:
-    """Yield a line for each setting that is ignored: file, line, key and remedy."""
+    """Yield a message for each setting that is ignored: file, line, key and fix."""
     settings = loaded.settings
     for name, origin in loaded.origins.items():
         if origin == "default":

@@ -43,7 +43,7 @@ class Tls(Section):
     """Whether laar creates a self-signed certificate at startup instead, for gateways that follow
     the endpoint-picker contract: they encrypt but do not verify."""
     client_ca: Path | None = None
-    """PEM file of CAs. Clients without a certificate from one of them are rejected."""
+    """PEM file with CAs. Clients without a certificate from one of them are rejected."""
 
     @model_validator(mode="after")
     def _one_certificate(self) -> Tls:
@@ -96,8 +96,8 @@ class Shutdown(Section):
 
     drain_s: Annotated[float, Ge(0), Le(600)] = 5.0
     """Seconds after SIGTERM during which laar keeps serving but reports not ready, so that no Envoy
-    sends new streams to a stopping picker. laar's own Envoys check its health and notice at once:
-    with them, this phase ends once no stream has arrived for 0.3 s."""
+    sends new streams to a stopping picker. laar's own Envoys check its health and notice
+    immediately: with them, this phase ends once no stream has arrived for 0.3 s."""
     grace_s: Annotated[float, Ge(0), Le(3600)] = 30.0
     """Seconds that open streams have to finish after `drain_s` before they are cut off. With laar's
     own Envoys, answers continue without the picker, so it does not wait for them. In full duplex,

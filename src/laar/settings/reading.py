@@ -39,9 +39,9 @@ class Bodies(Section):
     applies: ClassVar = Applies.AT_ONCE
 
     max_held_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = 512 << 20
-    """Maximum bytes of all request bodies that are incomplete (gateway shape) or wait to be read
-    (over 1 MB); 503 beyond. Without a limit, many slow uploads could exhaust memory. At the limit,
-    uploads slower than 16 KiB/s are dropped in favour of others."""
+    """Maximum total size, in bytes, of request bodies that are incomplete (gateway shape) or wait
+    to be read (over 1 MB); requests beyond that get 503. Without a limit, many slow uploads could
+    exhaust memory. At the limit, uploads slower than 16 KiB/s are dropped in favour of others."""
     sample_answers: Annotated[float, Ge(0), Le(1)] = 0.01
     """Share of answers read as they pass (native shape), for the time to first token, usage and
     prefill speed (`flow`). Reading costs about 50 us per chunk, hence 1 in 100. 0 reads none."""
@@ -62,8 +62,8 @@ class Decisions(Section):
     applies: ClassVar = Applies.AFTER_RESTART
 
     remember: Annotated[int, Ge(1), Le(1_000_000)] = MAX_DECISIONS
-    """Maximum decisions kept in memory for the page and /decisions, about 3 KB each and 64 MiB in
-    total."""
+    """Maximum number of decisions kept in memory for the page and /decisions: about 3 KB each, and
+    64 MiB in total."""
     log: Path | None = None
     """File with one JSON line per decision, written once its request has ended, and one per outcome
     reported later. Its directory must exist. None: no log."""

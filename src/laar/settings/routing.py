@@ -25,7 +25,7 @@ from laar.settings.section import Section, declared, part
 from laar.tuning.settings import TunerSettings
 
 MAX_POLICIES = 64
-"""Maximum composed policies; metrics are labelled by policy."""
+"""Maximum number of composed policies, since metrics are labelled by policy."""
 
 _NAME = "[a-z0-9][a-z0-9._-]{0,63}"
 
@@ -44,7 +44,7 @@ class Routing(Section):
     scorers."""
     baselines: Mapping[str, Mapping[str, object]] = Field(default={})
     """Parameters of other projects' policies, by policy and name, such as
-    `llm-d: {prefix_weight: 5}`. The defaults are those published by their authors; the concepts
+    `llm-d: {prefix_weight: 5}`. The defaults are the authors' published values; the concepts
     page lists them. x-laar-policy may select a policy from an installed package only if it is named
     here or in `policy`."""
 
@@ -110,7 +110,7 @@ class Accuracy(Section):
     applies: ClassVar = Applies.AFTER_RESTART
 
     capability: Annotated[Path | None, Applies.AT_ONCE] = None
-    """Artifact from `laar fit`, reloaded whenever it changes. Without one, every model is assumed
+    """Artifact from `laar fit`, reloaded whenever it changes. Without it, every model is assumed
     equally good and fast until outcomes are reported, and laar routes by cache, queue and round
     trip."""
     online: bool = True
@@ -122,7 +122,7 @@ class Accuracy(Section):
     whether a conversation continues or asks the same again."""
     tasks: Annotated[tuple[str, ...], MaxLen(1000)] = ()
     """Tasks that clients may name in x-laar-task, besides the artifact's. Each tenant may use 32
-    further names, since all tenants share the table; more are ignored."""
+    more names, since all tenants share the table; names beyond that are ignored."""
     outcomes_token_file: Path | None = None
     """File with the bearer token required to report outcomes, or with a line per reporter: name and
     token. It is a file because /config shows the settings. Without it, outcomes are accepted only
@@ -146,7 +146,7 @@ class Prefix(Section):
     applies: ClassVar = Applies.AFTER_RESTART
 
     enabled: bool = True
-    """Whether cached prefixes count in the cost."""
+    """Whether the cost takes cached prefixes into account."""
     max_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = MAX_BYTES
     """Memory limit for the index in bytes. 128 MiB covers the caches of about 100 endpoints with
     500,000 tokens each. When full, the oldest entries of the fullest endpoint are evicted."""
@@ -161,8 +161,8 @@ class Tuning(Section):
     enabled: bool = False
     """Whether the picker tunes its weights by hill climbing, which starts over after a restart. Off
     by default, since a climb is an experiment on users. Afterwards set routing.k_rtt, k_queue and
-    k_delay to what `laar tune --live` prints, and switch it off. While it is on, changes to these
-    three settings wait for a restart, since the climb started from them."""
+    k_delay to what `laar tune --live` prints, and switch the tuner off. While it is on, changes to
+    these three settings wait for a restart, since the climb started from them."""
     bounds: Mapping[str, tuple[float, float]] = TUNABLE
     """Floor and cap of each tuned weight."""
 
@@ -201,9 +201,9 @@ class Flow(Section):
     applies: ClassVar = Applies.AT_ONCE
 
     enabled: Annotated[bool, Applies.AFTER_RESTART] = False
-    """Whether requests wait in the picker while every endpoint is full. Otherwise each is sent at
-    once and waits in an engine, in order of arrival, except turns of sessions whose contexts do not
-    fit in any cache."""
+    """Whether requests wait in the picker while every endpoint is full. Otherwise each is sent
+    immediately and waits in an engine, in order of arrival, except turns of sessions whose contexts
+    do not fit in any cache."""
 
     @property
     def admission(self) -> FlowSettings:

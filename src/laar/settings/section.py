@@ -98,7 +98,7 @@ def part(feature: type[Declared], *sections: Section) -> Declared:
 def leaves(section: type[Section], path: str = "") -> Iterator[tuple[str, Applies | None]]:
     """Yield the path of every setting, such as ``routing.policy``, and when a change applies.
 
-    A list, a map or an optional section counts as one setting.
+    A list, a map or an optional section is one setting.
     """
     for name, field in section.model_fields.items():
         below = field.annotation

@@ -57,7 +57,7 @@ class Settings(Section):
         """Return the endpoints listed in the settings.
 
         Raises:
-            SettingError: a file named by an endpoint can't be read.
+            SettingError: a file that an endpoint refers to can't be read.
         """
         found = []
         for index, endpoint in enumerate(self.endpoints):
@@ -126,13 +126,13 @@ def load(path: Path) -> Loaded:
     """Read the settings.
 
     Raises:
-        SettingError: one line for each fault.
+        SettingError: one line per error.
     """
     stamps = {path: stamp_of(path)}
     if not path.exists():
         raise SettingError(
             f"{path}: can't be read: no such file; `laar init --endpoint "
-            "http://HOST:PORT` writes one from running engines, and --config names another"
+            "http://HOST:PORT` creates one from running engines, and --config selects another"
         )
     settings, lines = read_with_lines(path, Settings)
     artifact = settings.accuracy.capability

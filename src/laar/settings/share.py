@@ -27,8 +27,8 @@ def _store(value: str) -> str:
         or not re.fullmatch(r"(db=[0-9]+)?", parts.query)  # the client accepts passwords there too
     ):
         raise ValueError(
-            "give redis://HOST:PORT/DATABASE, rediss:// for TLS, or unix:///PATH?db=DATABASE of a "
-            "socket, with a number for DATABASE or none"
+            "give redis://HOST:PORT/DATABASE, rediss:// for TLS, or unix:///PATH?db=DATABASE for a "
+            "socket; DATABASE is a number and may be omitted"
         )
     _ = parts.port  # raises for an invalid port
     if parts.password or parts.username:
@@ -52,7 +52,7 @@ class Share(Section):
     password_file: Path | None = None
     """File with the store's password."""
     ca_file: Path | None = None
-    """PEM file with the CAs that verify a rediss:// store. None: the system's."""
+    """PEM file with the CAs that verify a rediss:// store. None: the system's CAs."""
     cert_file: Path | None = None
     """PEM file with this picker's certificate, for a rediss:// store that requires one."""
     key_file: Path | None = None
