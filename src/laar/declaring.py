@@ -12,8 +12,8 @@
 Everything else is derived from this: `laar.settings` takes the keys of the file, their types,
 bounds, defaults and descriptions from it, and so do `laar check`, the JSON schema and the reference
 page. The lab and the tests create the same dataclass. A rule about several fields raises
-`SettingError` in `__post_init__`, after `check` for instances that were not read from a file. Such
-a class also names its `section`, for the message.
+`SettingError` in `__post_init__`, after `check` for instances that were not read from a file. A
+class with a rule also declares its `section`, for the message.
 
 No pydantic here: the algorithm packages declare settings without depending on it.
 '''
@@ -119,7 +119,7 @@ def check(settings: Any) -> None:
     """Check every field against its numeric bounds and choices.
 
     Raises:
-        SettingError: a field is invalid; the text names the first one and the valid values.
+        SettingError: a field is invalid; the text gives the first invalid field and what is valid.
     """
     for name, hint in hints_of(type(settings)).items():
         value = getattr(settings, name)

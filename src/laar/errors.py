@@ -1,10 +1,10 @@
 """The errors that laar raises deliberately.
 
-LaarError            a fault that the reader can act on; the text names the fault and the remedy
+LaarError            an error that the reader can act on; the text says what is wrong and what to do
 ├── SettingError     in the settings, an endpoints file, an artifact or a command's arguments
 ├── RequestError     in a client's request; carries the HTTP status and a stable reason code
-├── ApiError         of a Kubernetes API server (`laar.datalayer.kubernetes.api`)
-└── Unreadable       a batch of another picker (`laar.sharing.batches`)
+├── ApiError         from a Kubernetes API server (`laar.datalayer.kubernetes.api`)
+└── Unreadable       in a batch from another picker (`laar.sharing.batches`)
 
 Exceptions outside this tree, such as `NoRoomError`, are internal to laar and never shown. Anything
 else raised is a bug, caught only by the guards that degrade a decision.
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class LaarError(Exception):
-    """A fault that the reader of the message can act on."""
+    """An error that the reader of the message can act on."""
 
 
 class SettingError(LaarError):
     """An unusable setting, file or argument; the text says where it is and what to do.
 
     Args:
-        text: the fault, and the remedy.
-        setting: path of the setting at fault, such as ``listen.tls.key``; prefixed to the text.
+        text: what is wrong and what to do.
+        setting: path of the invalid setting, such as ``listen.tls.key``; prefixed to the text.
             `laar.settings.Loaded` prefixes the file and the line.
     """
 
@@ -75,7 +75,7 @@ def unusable_environment(fault: ValueError) -> SettingError:
 
 
 def first_fault(error: ValidationError, whole: str = "the entry") -> str:
-    """Return the first fault in a value, with its location but without the value's content."""
+    """Return the first error in a value, with its location but without the value's content."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"])) or whole
     return f"{where}: {first['msg']}"

@@ -164,7 +164,7 @@ def _mixed(n: int, seed: int, **changed: Any) -> View:
 _THOUSAND = "a thousand endpoints"
 _SITUATIONS: Mapping[str, Callable[[int], View]] = {
     "a fleet in use": lambda seed: _mixed(5, seed),
-    # Slots that are neither the first ones nor adjacent.
+    # Slots that are neither the first nor adjacent.
     "part of a fleet": lambda seed: _mixed(9, seed).at(np.array([1, 4, 5, 8])),
     "a single candidate": lambda seed: _mixed(1, seed),
     "an idle fleet": lambda seed: make_view(4, seed=seed),
@@ -330,7 +330,7 @@ def _check_masks(make: Callable[[], Extension]) -> None:
         room = draw.random(6) < 0.4
         room[draw.integers(6)] = True
         request = Request(id=str(i), api=Api.CHAT, model="model", spans=(f"{i % 3}",), chars=400)
-        # The director calls it at once, while `room` is this round's.
+        # The director calls it immediately, while `room` is this round's.
         decision = director.decide(request, 100.0 + i, lambda v: room[v.slots])  # noqa: B023
         assert room[decision.slot], f"slot {decision.slot} was chosen; only {room} may be"
         assert not director.degraded, f"it fails in the director: {dict(director.degraded)}"

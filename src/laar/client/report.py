@@ -1,8 +1,8 @@
 """Report the outcome of a question to the picker, which learns the accuracy of models from it.
 
 One report per question is enough. It covers the last attempt, and the picker infers from the
-retries that earlier ones were wrong. Reporting only helps later questions, so a failure to report
-is returned, never raised.
+retries that earlier attempts were wrong. Reporting only helps later questions, so a failure to
+report is returned, never raised.
 """
 
 from __future__ import annotations

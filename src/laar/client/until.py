@@ -4,7 +4,7 @@ The time to correct answer is the user's wait: the sum of the attempts' latencie
 pauses up to the first correct answer, right-censored if the loop gives up (LAAR, section 4). The
 picker keeps no session: its answer lists the models tried so far, and the loop sends that list back
 (LAAR, section 5.4). The loop stops once every model has been tried, because at temperature 0 a
-further attempt repeats an earlier answer.
+repeated attempt gives the same answer.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Outcome:
     """The result of the loop.
 
     Args:
-        answer: the correct answer, else the last one; None if there was none.
+        answer: the correct answer, else the last answer; None if there was none.
         ttca_s: time to correct answer; a lower bound if `censored`.
         censored: the loop gave up before a correct answer.
         exhausted: it gave up because every model had been tried.
@@ -113,12 +113,12 @@ async def until_correct(
             fast.
         base_url: URL of Envoy, with or without ``/v1``.
         session: an aiohttp session to share connections with.
-        model: model name; a virtual one lets the picker choose, a concrete one restricts it.
+        model: model name; a virtual name lets the picker choose, a concrete name restricts it.
         max_attempts: attempts after which the outcome is censored; the paper's cap R.
         stop_when_exhausted: stop once every model has been tried.
         stream: ask for a stream; attempts then include their time to first token.
         headers: headers of each attempt, such as ``authorization`` or ``x-laar-task``.
-        params: further fields of the body, such as ``max_tokens``; temperature is 0 unless given.
+        params: more fields of the body, such as ``max_tokens``; temperature is 0 unless given.
         timeout_s: timeout of one attempt.
 
     Raises:

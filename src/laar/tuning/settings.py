@@ -14,7 +14,7 @@ from laar.errors import SettingError, unknown
 from laar.tuning.windows import OBJECTIVES
 
 SIGMA_MAX = 1.0
-"""Maximum sigma, typically a factor of e: wider steps exceed the usual bounds at once."""
+"""Maximum sigma, typically a factor of e: a wider step exceeds the usual bounds immediately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class TunerSettings:
     bounds: Mapping[str, tuple[float, float]]
     """Floor and cap of each tuned weight."""
     objective: str = "e2e-p95"
-    """Objective to minimise: ttft-p95, e2e-p95 or ttft-and-e2e-p95. End-to-end time by default,
+    """Objective to minimize: ttft-p95, e2e-p95 or ttft-and-e2e-p95. End-to-end time by default,
     since it is known for every request; first tokens are seen only in answers that are read
     (bodies.sample_answers)."""
     window: Annotated[int, Ge(20), Le(100_000)] = 128
@@ -46,7 +46,7 @@ class TunerSettings:
     sigma_min: Annotated[float, FIXED, Ge(1e-4), Le(SIGMA_MAX)] = 0.05
     """Step below which the tuner freezes."""
     window_s: Annotated[float, FIXED, Ge(1)] = 900.0
-    """Seconds after which a window closes to further decisions."""
+    """Seconds after which a window closes to new decisions."""
     drain_s: Annotated[float, FIXED, Ge(1)] = 120.0
     """Seconds after the last decision after which missing outcomes count as failures."""
     seed: Annotated[int, FIXED] = 0

@@ -11,7 +11,7 @@ differences, each made because the published form was observed to fail:
   if it repeats against an incumbent measured just before; the second window's cost is kept.
   Interleaving the two would be cheaper but wrong, since they share queues.
 * Safety. A candidate whose slow requests or failures exceed the limits from the incumbent's window
-  is stopped at once and the incumbent serves again; any other candidate serves one window.
+  is stopped immediately and the incumbent serves again; any other candidate serves one window.
 * The incumbent's weights are exported, never the proposal that happens to be live.
 * The default objective is end-to-end time, and every weight has a floor and a cap.
 
@@ -36,7 +36,7 @@ UNMEASURED = 0
 """Version of decisions that belong to no window."""
 
 REMEASURE_EVERY = 4
-"""Consecutive lost trials before the incumbent is remeasured, since load drifts."""
+"""Number of consecutive lost trials before the incumbent is remeasured, since load drifts."""
 
 GROWTH = 1.5
 """Step factor on success; on failure its inverse fourth root, which balances at one in five."""
@@ -47,18 +47,19 @@ SETTLING_SHARE = 8
 SLOW_RATIO = 1.5
 LEAST_STRIKES = 3
 STRIKES_SHARE = 0.03
-"""A candidate is stopped if over 3 requests, or 3 % of the window, took 1.5 times the incumbent's
-p99, or failed beyond the incumbent's share of failures."""
+"""A candidate is stopped once more than max(3, 3 % of the window) requests took over 1.5 times the
+incumbent's p99, or once it has that many more failures than the incumbent's failure share predicts.
+"""
 
 CORNER_DRAWS = 16
-"""Maximum samples until a candidate differs from the incumbent: with n weights in a corner of the
-bounds, one sample in 2**n is clipped back to the incumbent."""
+"""Maximum number of samples drawn for a candidate that differs from the incumbent: with n weights
+in a corner of the bounds, one sample in 2**n is clipped back to the incumbent."""
 
 LONGEST_GAP_S = 60.0
 """Maximum seconds counted between two calls (the minimum is 0), since clocks jump."""
 
 HISTORY = 64
-"""Windows kept for the export."""
+"""Number of windows kept for the export."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class Tuner:
         return Weights(window.version if counted else UNMEASURED, window.weights)
 
     def observe(self, sample: Observed, now: float) -> None:
-        """Record the outcome of a request; ignore those of other windows."""
+        """Record the outcome of a request; ignore it if it belongs to another window."""
         self._tick(now)
         window = self._window
         if window is None or sample.version != window.version:
@@ -205,7 +206,7 @@ class Tuner:
             self._open_next()
 
     def _judge(self, score: WindowScore) -> str:
-        """Compare a candidate's window with the incumbent's latest one."""
+        """Compare a candidate's window with the incumbent's latest window."""
         baseline = self._baseline
         if baseline is None or not better(score.cost_s, baseline.cost_s, self.settings.tolerance):
             return self._lose("rejected", remeasure=self._lost_in_a_row + 1 >= REMEASURE_EVERY)

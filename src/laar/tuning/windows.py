@@ -7,7 +7,7 @@ window belong to other weights. And a window that closes after a number of *comp
 slowest requests, which rewards weights that make some requests very slow. While a cohort drains,
 the incumbent's weights serve, so a candidate is exposed no longer than its window.
 
-Costs are in seconds, lower is better. GORGO maximises a negative latency, where ``best * (1 +
+Costs are in seconds, lower is better. GORGO maximizes a negative latency, where ``best * (1 +
 tol)`` accepts candidates that are *worse* by the tolerance; `better` avoids that.
 """
 
@@ -36,8 +36,8 @@ OBJECTIVES: dict[str, Callable[[_Latencies, _Latencies], float]] = {
     "ttft-p95": lambda ttft_s, _: _p95(ttft_s),
 }
 """Cost in seconds from times to first token and end-to-end times. The last entry is the published
-one, which can be gamed: unlike the others, it ignores the decode cost of hoarding requests on one
-endpoint."""
+objective, which can be gamed: unlike the others, it ignores the decode cost of hoarding requests on
+one endpoint."""
 
 
 def better(cost: float, than: float, tolerance: float) -> bool:

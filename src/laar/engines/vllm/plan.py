@@ -27,16 +27,16 @@ private methods."""
 
 LEADER_MARGIN = 1.05
 """Relative slack by which another long prefill must be more urgent than the one that ran last.
-While a prefill runs from start to end, an equal waiting one gains 1 on it, whatever the time per
-token: with a smaller margin, equal prefills would swap halfway and all end late.
+While a prefill runs from start to end, an equal waiting prefill gains 1 on it, whatever the time
+per token: with a smaller margin, equal prefills would swap halfway and all end late.
 """
 
 _MOST = 1e12
 """Maximum value of a setting, which keeps sums finite."""
 
 LEAST_STEP_TOKENS = 256
-"""Minimum tokens in a step, whatever its target. Below about this number GPUs are bound by loading
-the model's weights, so a smaller step takes as long and does less."""
+"""Minimum number of tokens in a step, whatever its target. Below about this number, loading the
+model's weights dominates on GPUs, so a smaller step takes as long and does less."""
 
 
 def require_known_version(version: str) -> None:
@@ -119,7 +119,7 @@ class StepSettings:
         except (TypeError, ValueError, OverflowError):
             sent_s = 0.0
         if 0 < sent_s < math.inf:
-            objective_s = max(work_s, sent_s)  # an impossible deadline counts as zero slack
+            objective_s = max(work_s, sent_s)  # an impossible deadline means zero slack
         return ORDERS["lars"](arrival_s, objective_s, work_s, work_s)
 
 

@@ -76,7 +76,7 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no rel
         )
         self._chunks, self._leader = step.chunks, step.leader
         rank = {key: place for place, key in enumerate(step.chunks)}
-        # If blocks run out vLLM preempts the last running request: sort the one with the most
+        # If blocks run out vLLM preempts the last running request: sort the request with the most
         # slack last.
         self.running.sort(key=lambda request: rank.get(request.request_id, -1))
         if len(waiting) > 1:
