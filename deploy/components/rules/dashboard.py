@@ -101,11 +101,11 @@ ROWS: dict[str, list[Panel]] = {
         (
             "Time to first token",
             "s",
-            "Of streamed answers that were read.",
+            "For streamed answers that were read.",
             quantiles("laar_ttft_seconds"),
         ),
         (
-            "Whole answers",
+            "Complete answers",
             "s",
             "From decision to the last byte.",
             quantiles("laar_latency_seconds"),
@@ -113,8 +113,8 @@ ROWS: dict[str, list[Panel]] = {
         (
             "The picker's own time",
             "s",
-            "From a request's headers to its decision, without the wait of flow control. "
-            "The alert LaarSlow is at 20 ms.",
+            "From the complete body to the decision, without the wait in flow control. "
+            "The alert LaarSlow fires at 20 ms.",
             [
                 (quantile(0.5, "laar_overhead_seconds"), "p50"),
                 (quantile(0.99, "laar_overhead_seconds"), "p99"),
@@ -125,7 +125,7 @@ ROWS: dict[str, list[Panel]] = {
         (
             "Endpoints by health",
             "short",
-            "Ejected, failing and unreachable ones get no requests, or few.",
+            "Ejected, failing and unreachable endpoints get no requests, or few.",
             [(gauge("laar_endpoints_by_health", "health"), "{{health}}")],
         ),
         (
@@ -181,7 +181,7 @@ ROWS: dict[str, list[Panel]] = {
         (
             "What goes wrong",
             "ops",
-            "Collectors, parts that degraded, faults of streams. All should be 0.",
+            "Errors of collectors, degraded parts and streams. All should be 0.",
             [
                 (rate("laar_collector_errors_total", "collector"), "collector {{collector}}"),
                 (rate("laar_degraded_total", "what"), "degraded {{what}}"),
@@ -193,7 +193,7 @@ ROWS: dict[str, list[Panel]] = {
         (
             "Predicted against measured",
             "short",
-            "Predicted time to first token, as a multiple of the measured one. 1 is right.",
+            "Predicted time to first token, divided by the measured time. 1 is right.",
             [
                 (quantile(0.1, "laar_predicted_ttft_ratio"), "p10"),
                 (quantile(0.5, "laar_predicted_ttft_ratio"), "p50"),
@@ -240,7 +240,7 @@ ROWS: dict[str, list[Panel]] = {
             "0 with flow control off.",
             [(gauge("laar_flow_waiting", "job", "sum"), "{{job}}")],
         ),
-        ("Time waited", "s", "Of requests that waited.", quantiles("laar_flow_queue_seconds")),
+        ("Time waited", "s", "For requests that waited.", quantiles("laar_flow_queue_seconds")),
         (
             "Shed",
             "reqps",
