@@ -6,7 +6,7 @@ from laar import Floats, View
 
 
 class CheapFirst:
-    """Scores 1 for the cheapest candidate; one that costs twice as much gets 0.5.
+    """Scores 1 for the cheapest candidate, and 0.5 for a candidate that costs twice as much.
 
     Args:
         label: label of the endpoints with their price, in any unit.
@@ -16,7 +16,7 @@ class CheapFirst:
         self._label = label
 
     def score(self, view: View) -> Floats:
-        """Return a score for each candidate. Those without a price count as the most expensive."""
+        """Return a score for each candidate; a missing price is taken as the highest."""
         prices = np.array([self._price(view, slot) for slot in view.slots])
         if np.isnan(prices).all():
             return np.ones(len(prices))
