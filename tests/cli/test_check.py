@@ -92,12 +92,12 @@ WRONG = [
     Wrong(
         "same address",
         "endpoints: [{address: 'a:1', model: m}, {address: 'a:1', model: n}]",
-        "[1] has the address a:1 of [0]; keep one",
+        "[1] has the same address as [0] (a:1); keep one",
     ),
     Wrong(
         "same address with other paths",
         "endpoints: [{address: 'https://a/v1', model: m}, {address: 'https://a/v2', model: n}]",
-        "[1] has the address a:443 of [0]; keep one",
+        "[1] has the same address as [0] (a:443); keep one",
     ),
     Wrong("engine", "endpoints: [{address: 'a:1', model: m, engine: exl}]", "'exl'", "'vllm'"),
     Wrong(
