@@ -301,7 +301,7 @@ def test_sharing_without_its_package_is_reported_as_an_error_in_that_setting(
     )
     done = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(tmp_path / "laar.yaml")])
     assert done.exit_code == 2
-    assert "laar.yaml:3: share.url: needs the client of Redis; " in done.stderr
+    assert "laar.yaml:3: share.url: needs the Redis client; " in done.stderr
     assert "in a clone of laar: pip install '.[share]'" in done.stderr
 
 
