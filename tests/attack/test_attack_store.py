@@ -28,7 +28,7 @@ RECORDS = "laar:{laar}:records"
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def shared(envoy_binary: Path) -> AsyncIterator[Attacked]:
     """Yield a stand with two pickers that share through a store."""
-    pytest.importorskip("redis", reason="needs the client of Redis: pip install 'laar[share]'")
+    pytest.importorskip("redis", reason="needs the Redis client: pip install 'laar[share]'")
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     if found is None:
         pytest.skip("redis-server is not installed: apt-get install redis-server")

@@ -92,12 +92,12 @@ WRONG = [
     Wrong(
         "same address",
         "endpoints: [{address: 'a:1', model: m}, {address: 'a:1', model: n}]",
-        "[1] has the address a:1 of [0]; keep one",
+        "[1] has the same address as [0] (a:1); keep one",
     ),
     Wrong(
         "same address with other paths",
         "endpoints: [{address: 'https://a/v1', model: m}, {address: 'https://a/v2', model: n}]",
-        "[1] has the address a:443 of [0]; keep one",
+        "[1] has the same address as [0] (a:443); keep one",
     ),
     Wrong("engine", "endpoints: [{address: 'a:1', model: m, engine: exl}]", "'exl'", "'vllm'"),
     Wrong(
@@ -301,7 +301,7 @@ def test_sharing_without_its_package_is_reported_as_an_error_in_that_setting(
     )
     done = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(tmp_path / "laar.yaml")])
     assert done.exit_code == 2
-    assert "laar.yaml:3: share.url: needs the client of Redis; " in done.stderr
+    assert "laar.yaml:3: share.url: needs the Redis client; " in done.stderr
     assert "in a clone of laar: pip install '.[share]'" in done.stderr
 
 

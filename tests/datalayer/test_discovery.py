@@ -93,7 +93,7 @@ async def test_an_engine_that_serves_only_its_own_name_gets_the_flag_as_a_remark
 
     [found] = await look_at([Endpoint(address=await serve(engine), model="m")])
     [remark] = found.remarks
-    assert "while no picker answers, requests for that get 404" in remark
+    assert "while no picker answers, requests for `auto` get 404" in remark
     assert remark.endswith("--served-model-name m auto")
 
 

@@ -72,13 +72,13 @@ def test_an_empty_list_is_a_fleet_scaled_to_zero(tmp_path: Path) -> None:
         (ONE + "    models: [b]\n", "and not both"),
         (
             ONE + "    engine: triton\n",
-            "e.yaml:4: endpoints[0].engine: 'triton' is not known here",
+            "e.yaml:4: endpoints[0].engine: 'triton' is not allowed here",
         ),
         (ONE + "    metrics_url: /metrics\n", "is not an http or https URL"),
-        (TWO.replace("0.8", "0.7"), "endpoints: [1] has the address 10.0.0.7:8000 of [0]"),
+        (TWO.replace("0.8", "0.7"), "endpoints: [1] has the same address as [0] (10.0.0.7:8000)"),
         (
             TWO.replace("10.0.0.7", "https://a").replace("10.0.0.8", "https://a"),
-            "endpoints: [1] has the address a:8000 of [0]",
+            "endpoints: [1] has the same address as [0] (a:8000)",
         ),
         (ONE + "    model: other\n", "e.yaml:4: not valid YAML: the key 'model' occurs twice"),
         (ONE + "   - {\n", "not valid YAML"),
@@ -102,7 +102,7 @@ def test_all_errors_are_reported_together_up_to_a_screenful(tmp_path: Path) -> N
         load_endpoints(write(tmp_path / "e.yaml", text))
     lines = str(error.value).splitlines()
     assert len(lines) == 21
-    assert lines[-1].endswith("and 80 more faults")
+    assert lines[-1].endswith("and 80 more errors")
 
 
 def test_files_that_cannot_be_read_are_reported_clearly(tmp_path: Path) -> None:

@@ -340,4 +340,4 @@ def test_a_model_name_that_no_header_can_carry_is_an_error_of_its_pod() -> None:
     found = pod_endpoints(item, (8000,), RULES)
     assert found is not None
     assert found.specs == ()
-    assert "model names travel in headers" in found.fault
+    assert "model names are sent in headers" in found.fault

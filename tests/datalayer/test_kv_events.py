@@ -584,7 +584,7 @@ async def test_a_repeated_unreadable_batch_is_a_problem_until_one_can_be_read(
     engine.publish_bytes(removal(2))
     await until(lambda: removals() == 2)
     assert (
-        "does not send missed events again: DecodeError"
+        "does not replay missed events: DecodeError"
         in recorder.problems["kv-events-replay 127.0.0.1:8000"]
     )
     replay.kept = [(3, removal(3))]
@@ -619,7 +619,7 @@ async def test_batches_after_an_unreadable_one_are_taken_from_a_replay(
     expected = ["lost", "cleared", "removed", "lost", "removed", "removed"]
     await until(lambda: heard(replay, recorder) == expected)
     assert (
-        "does not send missed events again: DecodeError"
+        "does not replay missed events: DecodeError"
         in recorder.problems["kv-events-replay 127.0.0.1:8000"]
     )
 

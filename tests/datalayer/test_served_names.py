@@ -142,7 +142,7 @@ async def test_a_list_of_too_many_adapters_is_a_problem(
 
     start(names(recorder, await serve(engine)).run())
     await until(lambda: recorder.past_problems)
-    assert f"only the first {MAX_NAMES} names count" in recorder.past_problems[0]
+    assert f"only the first {MAX_NAMES} names are used" in recorder.past_problems[0]
     assert len(recorder.names[0][1].adapters) == MAX_NAMES - 1
 
 

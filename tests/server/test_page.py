@@ -284,7 +284,7 @@ async def test_sessions_are_shown_once_there_are_any(page):
         "waiting": [{"session": "second", "tokens": 70_000, "waited_s": 5.0}],
     }
     await page.open(page.url)
-    await shows(page, "#sessions-of", "1 with a place in a cache, 1 waiting for one")
+    await shows(page, "#sessions-of", "1 with a place in a cache, 1 waiting for a place")
     text = await page.text("#sessions tbody")
     assert text.split() == [
         *("second", "waits", "-", "70k", "5.00", "s", "-"),

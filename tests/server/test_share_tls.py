@@ -121,7 +121,7 @@ async def test_renewed_certificates_are_used_from_the_next_connection_on(
 
 @pytest.mark.parametrize("name", ["ca_file", "cert_file"])
 def test_an_invalid_certificate_file_is_an_error_at_startup(tmp_path, name):
-    pytest.importorskip("redis", reason="needs the client of Redis: pip install '.[share]'")
+    pytest.importorskip("redis", reason="needs the Redis client: pip install '.[share]'")
     path = tmp_path / "wrong.pem"
     for content in (None, "no certificate"):
         if content is not None:

@@ -203,7 +203,7 @@ async def test_a_pair_that_openssl_rejects_leaves_the_certificate_in_use(gateway
     runner = await picker(gateway, **put(tmp_path, good))
     put(tmp_path, weak)
     await eventually(
-        lambda: "OpenSSL refuses" in runner.picker.problems.get("tls", ""), what="the problem"
+        lambda: "OpenSSL rejects" in runner.picker.problems.get("tls", ""), what="the problem"
     )
     assert await shown(gateway) == good[0].read_bytes()
     put(tmp_path, renewed)
@@ -349,7 +349,7 @@ def test_laar_check_finds_certificate_errors(tmp_path):
     assert "matching pair" in check((valid[0], expired[1])).output
     weak = check(make_pair(tmp_path, "weak", weak=True))
     assert weak.exit_code == 2
-    assert "laar.yaml:3: listen.tls: OpenSSL refuses" in weak.output
+    assert "laar.yaml:3: listen.tls: OpenSSL rejects" in weak.output
 
 
 async def test_errors_at_startup_give_the_file_and_a_fix(gateway, tmp_path):

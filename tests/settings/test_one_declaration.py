@@ -122,7 +122,7 @@ def test_words_for_true_and_false_are_not_accepted_as_numbers(tmp_path, word):
         "flow.max_hold_s:",
         "flow.objectives_s.gold:",
     ]
-    assert all("does not fit; it must be a number" in fault for fault in faults)
+    assert all("is not valid; it must be a number" in fault for fault in faults)
 
 
 CHECKED = (

@@ -61,7 +61,7 @@ def _begin(command):
 
 def binary_of(name):
     """Return the server's path; skip the test if it is not installed."""
-    pytest.importorskip("redis", reason="needs the client of Redis: pip install '.[share]'")
+    pytest.importorskip("redis", reason="needs the Redis client: pip install '.[share]'")
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"{name} is not installed: apt-get install {name}")

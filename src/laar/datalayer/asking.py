@@ -1,11 +1,11 @@
 """Send an endpoint one tiny request to see whether it answers, or wake its engine.
 
-`laar doctor` shows the result of `ask`, and an endpoint that is out is tried with it first: laar's
+`laar doctor` shows the result of `ask`, and an excluded endpoint is tried with it first: laar's
 request costs a few tokens, whereas a client's request used as a trial may fail. The response is
 streamed and read until it contains output, since a status of 200 proves little: engines send it
 before they fail, and proxies in front of engines send it with error pages.
 
-The request need not work for every engine. One that requires a key, or does not chat, answers 4xx;
+The request need not work for every engine. If it requires a key or does not chat, it answers 4xx;
 this proves nothing, so a client's request has to be the trial.
 """
 
@@ -34,7 +34,7 @@ from laar.protocol.usefulness import REDIRECTS, flaw_of_type
 TIMEOUT_S = 10.0
 """Timeout of a whole response. Engines that need longer for a token should not get traffic yet."""
 MAX_UNDER_WAY = 16
-"""Maximum requests in flight: a pool that fails all at once must not be probed all at once."""
+"""Maximum number of requests in flight: if a whole pool fails, its probes must not all coincide."""
 _MAX_BYTES = 4096
 _TOKENS = 8
 """Token limit of the response. It is read only up to its first output, but the first tokens may be
@@ -81,7 +81,7 @@ def new_session(timeout_s: float = TIMEOUT_S) -> aiohttp.ClientSession:
 
 
 async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) -> Asked:
-    """Send one tiny chat request; never raise because of an endpoint's fault."""
+    """Send one tiny chat request; never raise because the endpoint fails."""
     body = {
         "model": spec.models[0],
         "messages": [{"role": "user", "content": "1"}],
@@ -112,7 +112,7 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
     except aiohttp.ServerDisconnectedError:
         return Asked(failed=Kind.STATUS, problem="accepts the connection and closes it")
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        return Asked(problem=f"breaks off: {type(error).__name__}")
+        return Asked(problem=f"fails: {type(error).__name__}")
 
 
 async def wake(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) -> Asked:
@@ -145,10 +145,10 @@ async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
         max_tokens=_TOKENS,
     )
     while found is None and len(text) < _MAX_BYTES:
-        piece = await answer.content.readany()
-        text += piece
-        found = reader.feed(piece) if piece else reader.end()
-        if not piece:
+        chunk = await answer.content.readany()
+        text += chunk
+        found = reader.feed(chunk) if chunk else reader.end()
+        if not chunk:
             break
     if answer.status < 400 and found is not None:
         if goes_by(found.model, spec.models):
@@ -171,7 +171,7 @@ async def keep_asking(
     Args:
         due: returns up to the given number of requests that are due and not in progress.
         timeout_s: timeout of each request.
-        most: maximum requests in flight.
+        most: maximum number of requests in flight.
     """
     async with new_session(timeout_s) as session, asyncio.TaskGroup() as tasks:
         under_way: set[asyncio.Task[None]] = set()

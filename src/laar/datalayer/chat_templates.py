@@ -1,4 +1,4 @@
-"""Learn where each model's chat template puts the parts of a prompt, by asking an engine once.
+"""Learn where each model's chat template puts the parts of a prompt, by querying an engine once.
 
 The engine returns the token ids of a few chats (`laar.prefix.probing`) through ``POST /tokenize``,
 which vLLM and SGLang provide.
@@ -24,7 +24,8 @@ from laar.prefix.templates import Template
 from laar.prefix.tokens import TokenIds
 
 MAX_ANSWER_BYTES = 1 << 20
-"""Maximum ``/tokenize`` response; a probe has about 2,000 ids. Reading it blocks the event loop."""
+"""Maximum size of a ``/tokenize`` response; a probe has about 2,000 ids. Decoding it blocks the
+event loop."""
 ASK_TIMEOUT_S = 10.0
 PROBE_EVERY_S = 10.0
 """Seconds between searches for new models, and for models whose engines did not answer."""
@@ -46,7 +47,7 @@ class TemplateProbes:
         self._refused: set[str] = set()
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Probe until cancelled."""
         headers = {"content-type": "application/json", "user-agent": "laar-templates"}
         timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
         async with visiting_session(headers, timeout) as session:
@@ -71,7 +72,7 @@ class TemplateProbes:
             self._refused.add(spec.address)
             return
         template = template_of(ids)
-        self._known |= {  # a name shared by models with different templates gets the usual one
+        self._known |= {  # a name shared by models with different templates gets the default
             name: template if self._known.get(name, template)[:-1] == template[:-1] else Template()
             for name in spec.models
         }

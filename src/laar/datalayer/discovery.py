@@ -33,7 +33,7 @@ class Engine:
         models: names under which it serves its model: the main one first, then aliases.
         adapters: loaded LoRA adapters, which are also model names.
         kind: the kind of engine, as `engine` in an endpoints file; empty if not recognized.
-        max_model_len: maximum tokens of prompt plus answer; None if not reported.
+        max_model_len: maximum number of tokens of prompt plus answer; None if not reported.
         remarks: findings for the user, one sentence each.
     """
 
@@ -48,7 +48,7 @@ class Engine:
 async def look_at(
     endpoints: Sequence[Endpoint], headers: Mapping[str, str] | None = None
 ) -> list[Engine]:
-    """Return an `Engine` for each endpoint, in order; an unreachable one has a remark.
+    """Return an `Engine` for each endpoint, in order; if it is unreachable, a remark says so.
 
     Args:
         endpoints: as in an endpoints file; their models are ignored.
@@ -78,7 +78,7 @@ async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
     if status in (401, 403):
         remarks.append(
             f"/v1/models answers {status}: it requires a key. Give it with --key-file, or, if "
-            "clients send theirs and laar forwards it, with --key-env"
+            "clients send their own and laar forwards it, with --key-env"
         )
     elif status != 200:
         why = "; it may still be loading its model" if status == 503 else body.decode()
@@ -91,18 +91,18 @@ async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
     if not kind:
         remarks.append(
             "no metrics page that laar can read: queues and caches stay estimates. llama.cpp has "
-            "one with --metrics, SGLang and LMDeploy with --enable-metrics; for one at another "
+            "one with --metrics, SGLang and LMDeploy with --enable-metrics; for a page at another "
             "address set `engine` and `metrics_url`"
         )
     roots = set(served.weights.values())
     if len(served.weights) > 1 and (len(roots) > 1 or roots == {""}):
         remarks.append(
-            "these may be several models, but an endpoint serves one: keep only the names of that "
-            "model in the endpoints file"
+            "these may be names of several models, but an endpoint serves one: keep only that "
+            "model's names in the endpoints file"
         )
     elif served.weights and "auto" not in served.weights:
         remarks.append(
-            "it does not serve `auto`: while no picker answers, requests for that get 404"
+            "it does not serve `auto`: while no picker answers, requests for `auto` get 404"
             + (
                 f". Start vLLM with --served-model-name {next(iter(served.weights))} auto"
                 if kind == "vllm"

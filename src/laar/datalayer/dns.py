@@ -1,9 +1,9 @@
 """Resolve the DNS names in endpoint addresses, repeatedly and in the background.
 
 `Resolver` sits between a source of endpoints and the table: it receives specs whose addresses may
-be names and passes on one spec per IP address. IP literals pass at once. The system resolver does
-not report a TTL, so names are looked up every ten seconds. A name that stops resolving keeps its
-last addresses: a DNS outage must not remove working endpoints.
+be names and passes on one spec per IP address. IP literals pass immediately. The system resolver
+does not report a TTL, so names are looked up every ten seconds. A name that stops resolving keeps
+its last addresses: a DNS outage must not remove working endpoints.
 
 If a name has addresses of both families, only IPv4 is used: both lead to the same server, and
 counting it as two would halve its load in every estimate.
@@ -32,12 +32,13 @@ TIMEOUT_S = 5.0
 """Timeout of a lookup: the system resolver's initial timeout for one query. The lookup's thread
 continues."""
 MAX_AT_ONCE = 4
-"""Maximum concurrent lookups. Each occupies a thread, for a long time if the DNS server is down."""
+"""Maximum number of concurrent lookups. Each occupies a thread, for a long time if the DNS server
+is down."""
 GATHER_S = 0.05
 """Seconds for which changes are gathered before they are passed on. Each time, the whole source is
-passed on: with a thousand names, once for each of them would take seconds of CPU."""
+passed on: with a thousand names, doing so once per name would take seconds of CPU."""
 MAX_ADDRESSES = 256
-"""Maximum addresses per name; the lowest are used, so that the selection is stable."""
+"""Maximum number of addresses per name; the lowest are used, so that the selection is stable."""
 
 
 async def system_lookup(name: str) -> Sequence[str]:

@@ -4,7 +4,7 @@ PyYAML's values do not record their lines, so the node tree is kept as well, and
 error is looked up in it. Duplicate keys are an error: PyYAML silently picks one.
 
 Depth, number of values and length of numbers are capped, since files are reloaded while serving.
-An alias counts as all the values it refers to: a few lines of aliases can exhaust any memory.
+An alias is counted as all the values it refers to: a few lines of aliases can exhaust any memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from laar.declaring import LIMITS
 from laar.errors import SettingError
 
 MAX_NODES = 500_000
-"""Maximum keys and values in a file: ten thousand endpoints with every field."""
+"""Maximum number of keys and values in a file: ten thousand endpoints with every field."""
 MAX_DEPTH = 50
 MAX_TEXT_CHARS = 4 << 20
 MAX_NUMBER_CHARS = 400
@@ -36,7 +36,7 @@ Place = tuple[str | int, ...]
 """Path, as keys and indices, from the top of the document."""
 
 MAX_FAULTS_SHOWN = 20
-"""Maximum faults shown. Wrong indentation can cause thousands; nobody reads more than a screen."""
+"""Maximum number of errors shown. Wrong indentation can cause thousands; nobody reads them all."""
 
 
 def read_document(path: Path, model: type[Model]) -> Model:
@@ -56,7 +56,7 @@ def read_with_lines(path: Path, model: type[Model]) -> tuple[Model, Mapping[Plac
 
     Raises:
         SettingError: the file can't be read, is not YAML, or does not match `model`; one line per
-            fault, as ``path:line: key: fault``.
+            error, as ``path:line: key: error``.
     """
     text = _read(path)
     try:
@@ -221,7 +221,7 @@ def _faults(
         )
     shown = faults[:MAX_FAULTS_SHOWN]
     if len(faults) > len(shown):
-        shown.append(f"{path}: and {len(faults) - len(shown)} more faults")
+        shown.append(f"{path}: and {len(faults) - len(shown)} more errors")
     return "\n".join(shown)
 
 
@@ -265,7 +265,7 @@ MAX_VALUE_CHARS = 60
 
 
 def _message(kind: str, context: Mapping[str, Any], value: object, message: str) -> str:
-    """Return a fault's message, with the value; messages from laar's validators are kept."""
+    """Return an error's message, with the value; messages from laar's validators are kept."""
     shown = repr(value)
     if len(shown) > MAX_VALUE_CHARS:
         shown = f"{shown[:MAX_VALUE_CHARS]}..."
@@ -277,9 +277,9 @@ def _message(kind: str, context: Mapping[str, Any], value: object, message: str)
         if name in context:
             return f"{shown} is outside the limit; it must be {words} {context[name]:g}"
     if kind == "literal_error":
-        return f"{shown} is not known here; it must be {context['expected']}"
+        return f"{shown} is not allowed here; it must be {context['expected']}"
     must_be = _MUST_BE.get(kind.partition("_")[0])
     if must_be is not None and kind.endswith(("_type", "_parsing", "_from_float")):
-        return f"{shown} does not fit; it must be {must_be}"
+        return f"{shown} is not valid; it must be {must_be}"
     text = message.removeprefix("Value error, ")
     return text if kind == "value_error" else f"{text}; it is {shown}"

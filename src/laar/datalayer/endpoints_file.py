@@ -26,7 +26,7 @@ from laar.declaring import describe
 from laar.errors import SettingError
 
 MAX_ENDPOINTS = 10_000
-"""Maximum endpoints: twice the size of the largest fleet that laar is tested with."""
+"""Maximum number of endpoints: twice the size of the largest fleet that laar is tested with."""
 MAX_MODEL_NAME_CHARS = 256
 MAX_KEY_BYTES = 4096
 POLL_S = 0.5
@@ -41,7 +41,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Split ``ip:port``, ``[v6]:port`` or ``name:port``; return the host without brackets.
 
     Raises:
-        ValueError: the address has a different form; the message names the fault.
+        ValueError: the address has a different form; the message says what is wrong.
     """
     scheme, marked, rest = address.partition("://")
     if marked and scheme:
@@ -92,7 +92,7 @@ def endpoint_address(address: str) -> str:
     """Normalize an endpoint's address, or its base URL as clients write it.
 
     Raises:
-        ValueError: it is neither; the message names the fault.
+        ValueError: it is neither; the message says what is wrong.
     """
     scheme, marked, rest = address.strip().partition("://")
     if not marked:
@@ -126,7 +126,7 @@ def check_model_name(name: str) -> str:
     """
     if not name.isprintable() or "," in name or name != name.strip():
         raise ValueError(
-            f"{name[:40]!r}: model names travel in headers; no commas, no surrounding spaces,"
+            f"{name[:40]!r}: model names are sent in headers; no commas, no surrounding spaces,"
             " no control characters"
         )
     if not 0 < len(name) <= MAX_MODEL_NAME_CHARS:
@@ -146,8 +146,8 @@ class Endpoint(BaseModel):
     """Address as ``ip:port``, ``[v6]:port`` or ``name:port``, or the base URL that an OpenAI client
     would use, such as ``https://name/openai/v1``. Each address of a name is an endpoint."""
     ca_file: Path | None = None
-    """PEM file of the authorities that verify the certificate of an https address. Envoy needs
-    it, too (`laar envoy --endpoint-ca`). None: the system's."""
+    """PEM file with the CAs that verify the certificate of an https address. Envoy needs it too
+    (`laar envoy --endpoint-ca`). None: the system's CAs."""
     sni: Annotated[str, Field(max_length=253)] = ""
     """Name in the certificate, also sent as SNI and as the host of requests. Default: the name in
     the address."""
@@ -169,9 +169,10 @@ class Endpoint(BaseModel):
     """Labels of the endpoint: arbitrary names and values."""
     priority_field: bool = False
     """Whether laar sends the header ``X-Vllm-Priority`` with requests that name an objective, or
-    with all if flow control is on. The engine must run with ``--scheduling-policy priority``."""
+    with all requests if flow control is on. Start the engine with ``--scheduling-policy
+    priority``."""
     max_model_len: Annotated[int, Field(ge=1)] | None = None
-    """Limit of prompt plus answer in tokens, as the engine was started with. None: the engine's
+    """Limit on prompt plus answer in tokens that the engine was started with. None: the engine's
     own value from `/v1/models`; no limit if it lists none."""
 
     @model_validator(mode="after")
@@ -232,8 +233,8 @@ def _addresses_differ(endpoints: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
     for index, endpoint in enumerate(endpoints):
         if first.setdefault(endpoint.host_port, index) != index:
             raise ValueError(
-                f"[{index}] has the address {endpoint.host_port} of "
-                f"[{first[endpoint.host_port]}]; keep one, with all its `models`"
+                f"[{index}] has the same address as [{first[endpoint.host_port]}] "
+                f"({endpoint.host_port}); keep one entry that lists all `models`"
             )
     return endpoints
 
@@ -255,7 +256,7 @@ def load_endpoints(path: Path) -> tuple[EndpointSpec, ...]:
     """Read an endpoints file; addresses may still be DNS names.
 
     Raises:
-        SettingError: one line per fault, with the file, the line, the key and the remedy.
+        SettingError: one line per error, with the file, the line, the key and the fix.
     """
     return _specs(path, read_document(path, EndpointsDocument))
 
@@ -294,11 +295,11 @@ class EndpointsFile:
         self.source = f"file {path}"
         self._path = path
         self._sink = sink
-        self._files: Sequence[Path] = ()  # that it names
+        self._files: Sequence[Path] = ()  # the files that it names
         self._loaded: Sequence[Stamp] | None = None  # None: not loaded yet
 
     def load(self) -> None:
-        """Read the file now, so that a start with an invalid file fails at once.
+        """Read the file now, so that a start with an invalid file fails immediately.
 
         Raises:
             SettingError: as in `load_endpoints`.

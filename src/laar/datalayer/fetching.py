@@ -49,10 +49,10 @@ def options_for(spec: EndpointSpec, url: str = "", *, key: bool = True) -> dict[
 
 @lru_cache(64)
 def verified(ca_file: str, _stamp: Stamp, *, named: bool) -> ssl.SSLContext:
-    """Return a TLS context that trusts the authorities in a file; the system's if it is empty.
+    """Return a TLS context that trusts the CAs in a file; the system's CAs if `ca_file` is empty.
 
-    It verifies as Envoy does: only the authority unless `named`. Python 3.13 would require
-    extensions that cluster and private authorities often lack.
+    It verifies as Envoy does: only the CA unless `named`. Python 3.13 would require extensions
+    that cluster and private CAs often lack.
     """
     context = ssl.create_default_context(cafile=ca_file or None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT

@@ -16,7 +16,7 @@ MAX_FILE_BYTES = 4 << 20
 """Maximum size of settings and endpoint lists (400 bytes for each of ten thousand endpoints), and
 of certificates, keys and tokens; a browser's CAs take 230 KB."""
 _PIPE_MS = 10_000
-"""Milliseconds to wait for each piece read from a pipe."""
+"""Milliseconds to wait for each chunk read from a pipe."""
 
 Stamp = tuple[int, ...]
 
@@ -44,9 +44,9 @@ def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     with file:
         poll.register(file)
         while poll.poll(_PIPE_MS):
-            piece = file.read(max_bytes + 1 - len(content))
-            content += piece
-            if not piece:
+            chunk = file.read(max_bytes + 1 - len(content))
+            content += chunk
+            if not chunk:
                 return content
             if len(content) > max_bytes:
                 raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", str(path))

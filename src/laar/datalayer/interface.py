@@ -2,7 +2,7 @@
 
 A collector is an object with ``async def run(self) -> None`` that ends only when cancelled. It
 depends only on its sink's protocol, so the runner, the lab and the tests can pass their own. All
-calls are made on the event loop and must return at once.
+calls are made on the event loop and must return immediately.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EndpointSink(ProblemSink, Protocol):
 class EngineSink(ProblemSink, Protocol):
     """Receives what engines report: readings, names, and cache events.
 
-    Readings age by their timestamp if no new ones arrive. Block hashes are those of the engine.
+    Readings age by their timestamp if no new readings arrive. Block hashes are the engine's own.
     """
 
     def ranked(self, address: str, ranks: int) -> None:
@@ -67,7 +67,7 @@ class EngineSink(ProblemSink, Protocol):
         """Record blocks that entered the cache of `address`; `past` if the event was replayed."""
 
     def removed(self, address: str, block_hashes: Sequence[int | bytes], tier: int = 0) -> None:
-        """Record blocks that left a memory tier of `address`; tier 0 is the cache."""
+        """Record blocks removed from a memory tier of `address`; tier 0 is the cache."""
 
     def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:
         """Record that the cache of `address` is empty; later additions are reported.

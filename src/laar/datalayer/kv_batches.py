@@ -36,7 +36,7 @@ MAX_HASH_BYTES = 64
 
 
 class Removed(NamedTuple):
-    """Blocks, by the engine's hashes, that left a tier of memory (`laar.prefix.tiers`)."""
+    """Blocks, by the engine's hashes, removed from a tier of memory (`laar.prefix.tiers`)."""
 
     hashes: Sequence[int | bytes]
     tier: int = 0
@@ -179,7 +179,7 @@ def _event(raw: Any, groups: Groups) -> Event | None:
     if not isinstance(adapter, str):
         adapter = None if raw.get("lora_id") is None else str(raw["lora_id"])
     extra = _extra(raw.get("extra_keys"), adapter, len(hashes))
-    if parent is None and raw.get("cache_salt"):  # further blocks differ by their parents
+    if parent is None and raw.get("cache_salt"):  # later blocks differ by their parents
         extra = (str(raw["cache_salt"]), *[""] * (len(hashes) - 1))
     return Stored(
         hashes=hashes,
@@ -197,7 +197,7 @@ def _extra(given: Any, adapter: str | None, blocks: int) -> tuple[str, ...]:
     if not isinstance(given, list) or not any(given):
         return ()
     if len(given) != blocks:
-        raise ValueError(f"extra keys of {len(given)} blocks for {blocks}")
+        raise ValueError(f"extra keys for {len(given)} blocks instead of {blocks}")
     return tuple(
         "\0".join(str(key) for key in keys if key is not None and key != adapter)
         if isinstance(keys, list)

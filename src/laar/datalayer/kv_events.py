@@ -39,12 +39,13 @@ PING_S = 10.0
 """Seconds without an answer to a ping after which to reconnect: a host that is down, or a
 connection dropped on the way, gives no other sign."""
 MAX_ENDPOINTS = 1000
-"""Maximum endpoints tracked, each with up to four sockets."""
+"""Maximum number of endpoints tracked, each with up to four sockets."""
 MAX_BATCH_BYTES = 4 << 20
-"""Maximum batch: the blocks of 800,000 tokens in one step, or of 100,000 in pages of one token.
-Decoding blocks the event loop for up to two seconds. A longer batch closes the connection."""
+"""Maximum size of a batch: the blocks of 800,000 tokens in one step, or of 100,000 in pages of one
+token. Decoding blocks the event loop for up to two seconds. If it is larger, the connection is
+closed."""
 MAX_BATCHES_WAITING = 1000
-"""Maximum batches queued per endpoint. Further ones are dropped, which shows as a gap."""
+"""Maximum number of batches queued per endpoint. More are dropped, which shows as a gap."""
 
 _NUMBER_BYTES = 8
 _END = b"\xff" * _NUMBER_BYTES
@@ -77,7 +78,7 @@ class KvEvents:
                     listeners.pop(gone).cancel()
                     for kind in ("kv-events", "kv-events-replay"):
                         self._sink.problem(f"{kind} {gone[0]}", GONE)
-                over = f"more than {MAX_ENDPOINTS} endpoints; the others count as without events"
+                over = f"more than {MAX_ENDPOINTS} endpoints publish events; the rest are ignored"
                 self._sink.problem("kv-events", over if len(wanted) > MAX_ENDPOINTS else None)
                 for address, url, replay in wanted.keys() - listeners.keys():
                     if len(listeners) >= MAX_ENDPOINTS:
@@ -157,7 +158,7 @@ class KvEvents:
                     await self._catch_up(address, replay, start, number, groups)
                 expected = number + 1
                 events = decode_batch(payload, groups)
-            except ValueError as error:  # a batch without a number leaves a gap before the next one
+            except ValueError as error:  # a batch without a number leaves a gap before the next
                 problem = f"a batch of events can't be read: {error}"
                 self._sink.lost(address)
             else:
@@ -198,7 +199,7 @@ class KvEvents:
             if following == start:  # otherwise missing batches are noticed below
                 fault = error
         problem = (
-            f"{replay}, from the label {REPLAY_LABEL}, does not send missed events again: "
+            f"{replay}, from the label {REPLAY_LABEL}, does not replay missed events: "
             f"{str(fault) or 'timeout'}"
         )
         self._sink.problem(f"kv-events-replay {address}", None if fault is None else problem)
@@ -220,7 +221,7 @@ class KvEvents:
 async def _again(
     context: zmq.asyncio.Context, url: str, start: int
 ) -> AsyncGenerator[tuple[int, bytes], None]:
-    """Yield the batches that an engine kept, from number `start`; none without a URL."""
+    """Yield the batches that an engine kept, from number `start`; none if `url` is empty."""
     if not url:
         return
     with context.socket(zmq.DEALER) as socket:
@@ -259,5 +260,5 @@ def _read(frames: Sequence[bytes]) -> tuple[int, bytes]:
     """
     _, number, payload = frames
     if len(number) != _NUMBER_BYTES:
-        raise ValueError(f"a number of {len(number)} bytes")
+        raise ValueError(f"its number has {len(number)} bytes, not {_NUMBER_BYTES}")
     return int.from_bytes(number, "big"), payload

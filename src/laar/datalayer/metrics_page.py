@@ -6,8 +6,8 @@ hundred endpoints every second costs almost nothing. Engines differ only in metr
 metrics are NaN. Data-parallel ranks report on one page, each under its label: counts, tokens and
 counters are summed, the share of the cache in use is averaged.
 
-While an engine is idle only the lines about its process change, not those with its prefix. So a
-page is searched again only if the hash of the latter has changed (`PageReader`).
+While an engine is idle, only lines about its process change, not the lines with its prefix. So a
+page is searched again only if the hash of the prefixed lines has changed (`PageReader`).
 
 The page is untrusted: a value that is not a plausible finite number becomes NaN, never an error.
 """
@@ -39,7 +39,7 @@ class EngineNames:
         capacity_info: a series with value 1, and sets of its labels whose product is the size; the
             sets are tried in order.
         queries_tokens, hits_tokens: prefix cache counters.
-        tiers_tokens: counters of hits in slower memory tiers; above 0 if there are such tiers.
+        tiers_tokens: counters of hits in slower memory tiers; above 0 if there are any.
         host_tokens: size of the host memory behind the KV cache, with a copy of the cache.
         adapters_info: a series whose labels list the adapters of running requests and how many may
             run, and whose value is the time of the sample.
@@ -78,7 +78,7 @@ class EngineNames:
 
 
 ENGINES: Mapping[str, EngineNames] = {
-    # Names as in vLLM 0.32; the second ones are from releases before the V1 engine.
+    # Names as in vLLM 0.32; the second names are from releases before the V1 engine.
     "vllm": EngineNames(
         prefix=b"vllm:",
         waiting=(b"vllm:num_requests_waiting",),
@@ -161,9 +161,9 @@ else:
     Engine = Literal[tuple(ENGINES)]
 
 _MAX_SAMPLES = 1024
-"""Maximum series read per name: a page has one for each data-parallel rank."""
+"""Maximum number of series read per name: a page has one for each data-parallel rank."""
 MAX_RANKS = 64
-"""Maximum data-parallel ranks per address. Generous: a node has eight GPUs."""
+"""Maximum number of data-parallel ranks per address. Generous: a node has eight GPUs."""
 _MAX_CAPACITY_TOKENS = 1e12
 """Maximum plausible cache size; the product of two numbers from a page can be infinite."""
 _MAX_ADAPTERS = 256
@@ -195,7 +195,7 @@ class Counters(NamedTuple):
         )
 
     def refused_since(self, before: Counters) -> float:
-        """Return the refusals since `before`; the series may not exist until the first one."""
+        """Return the refusals since `before`; the series may not exist until the first refusal."""
         refused = self.refused - (0.0 if math.isnan(before.refused) else before.refused)
         return refused if 0.0 < refused < math.inf else 0.0
 
@@ -245,7 +245,7 @@ def pages_by_rank(page: bytes, engine: str) -> list[bytes]:
     for line in page.splitlines(keepends=True):
         if line.startswith(names.prefix):  # not a comment, and read by laar
             _, label, rest = line.partition(names.rank + b'="')
-            for rank in [rest.partition(b'"')[0]] if label else parts:  # without it: for all
+            for rank in [rest.partition(b'"')[0]] if label else parts:  # no label: for all ranks
                 if rank in parts:
                     parts[rank].append(line)
     return list(map(b"".join, parts.values()))
@@ -267,7 +267,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
     Args:
         page: the body in Prometheus text format, possibly truncated.
         engine: a key of `ENGINES`.
-        before: the counters of the endpoint's earlier pages; None for its first.
+        before: the counters of the endpoint's earlier pages; None for its first page.
     """
     names = ENGINES[engine]
     counters = Counters(

@@ -5,8 +5,8 @@ corrects these counts; an engine updates its gauges only once per step; and serv
 vLLM's API process 4 to 5 ms: half a percent of its time at this rate, a tenth at 20 Hz.
 
 A failed scrape yields no reading, so the endpoint's last reading ages, as its timestamp shows. A
-refused connection also counts as a failed probe, since nothing listens there. The cap on a page's
-size can't be evaded by compression, since compressed pages are not accepted.
+refused connection is also recorded as a failed probe, since nothing listens there. The cap on a
+page's size can't be evaded by compression, since compressed pages are not accepted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INTERVAL_S = 1.0
 TIMEOUT_S = 2.0
 """Timeout of a scrape: enough for another continent, short enough to notice a hanging engine."""
 MAX_PAGE_BYTES = 4 << 20
-"""Maximum page: 64 data-parallel ranks need about 3 MB. Longer ones are cut off and reported."""
+"""Maximum size of a page: 64 data-parallel ranks need about 3 MB. More is cut off, and reported."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Scraper(Visits):
             of = ENGINES[spec.engine]
             problem = (
                 f"{url} has no {of.waiting[0].decode()} and no {of.running[0].decode()}; "
-                "is the endpoint's `engine` right?"
+                "is the endpoint's `engine` correct?"
             )
         self._sink.problem(source, problem)
 

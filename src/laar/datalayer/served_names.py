@@ -8,10 +8,10 @@ other. But their routes do: an engine that has ``/v1/embeddings`` and neither of
 generate text does not generate. A GET finds out without side effects, since these routes accept
 only POST: the response is 405 if the route exists, and 404 if not.
 
-An endpoint need not answer. One that requires a key lists nothing, and is used as configured.
+An endpoint need not answer. If it requires a key, it lists nothing, and is used as configured.
 Responses are untrusted; the table decides which names an endpoint may have. An endpoint with no
 configured model is polled every second until it lists one. When a name proves wrong or is unknown,
-the lists are checked at once (`ServedNames.doubt`).
+the lists are checked immediately (`ServedNames.doubt`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DOUBT_ALL_S = 5.0
 """Minimum seconds between checks after clients name unknown models, which they may repeat."""
 MAX_LIST_BYTES = 1 << 20
 MAX_NAMES = 256
-"""Maximum names read, about 100 KB; engines load at most a few dozen adapters."""
+"""Maximum number of names read, about 100 KB; engines load at most a few dozen adapters."""
 
 _NO_ROUTE, _NO_GET = 404, 405
 _WRITES_TEXTS = ("/v1/chat/completions", "/v1/completions")
@@ -61,7 +61,7 @@ class ServedNames(Visits):
         return usual_s if spec.models else min(usual_s, NAMELESS_INTERVAL_S)
 
     def doubt(self, address: str = "") -> None:
-        """Schedule a check of an endpoint that rejected a name; of all if `address` is empty."""
+        """Schedule a check of an endpoint that rejected a name; of all if no `address` is given."""
         if address:
             self.soon(address, DOUBT_S)
         else:
@@ -97,7 +97,7 @@ class ServedNames(Visits):
         self._sink.served(address, dataclasses.replace(served, generates=known[1]))
         # Other models of a service are not this endpoint's: only adapters can be missing.
         full = served.adapters and len(served.weights) + len(served.adapters) >= MAX_NAMES
-        remark = f"{spec.url('/v1/models')}: only the first {MAX_NAMES} names count"
+        remark = f"{spec.url('/v1/models')}: only the first {MAX_NAMES} names are used"
         self._sink.problem(source, remark if full else None)
 
     def _names_none(self, spec: EndpointSpec, reason: str) -> None:

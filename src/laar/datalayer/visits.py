@@ -1,13 +1,13 @@
 """Visit each endpoint at a jittered interval, for scrapes, probes and other polls.
 
 Intervals are jittered by a tenth so that visits to many endpoints spread out and several pickers
-don't synchronize. Visits due at nearly the same time start together: a lone one finds its code
+don't synchronize. Visits due at nearly the same time start together: a lone visit finds its code
 evicted from the CPU caches and costs twice as much.
 
 Two caps keep a large fleet cheap: visits in flight, and visits started per second. Above the second
 cap all intervals stretch: readings of 5,000 endpoints get older, as their timestamps show, instead
 of using the CPU time that decisions need. If a visit is still in flight when the next one is due,
-the next one is skipped.
+the next is skipped.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from laar.datalayer.interface import GONE, Clock, EngineSink, Targets
 _LOG = logging.getLogger(__name__)
 
 MAX_UNDER_WAY = 64
-"""Maximum visits in flight: enough for the rate below if endpoints take 300 ms to answer."""
+"""Maximum number of visits in flight: enough for the rate below if each takes 300 ms."""
 MAX_STARTS_PER_S = 200.0
-"""Maximum rate, twice what 100 endpoints need: 7 % of a core (``python -m bench datalayer``)."""
+"""Maximum rate: twice what 100 endpoints need, 7 % of a core (``python -m bench datalayer``)."""
 LOOK_S = 0.25
 """Maximum seconds until the first visit to a new endpoint."""
 LEAST_WAIT_S = 0.01
@@ -41,7 +41,7 @@ LEAST_WAIT_S = 0.01
 _TOGETHER_SHARE = 0.05
 """Visits start at multiples of this share of their interval, so that several coincide."""
 _TOGETHER = 8
-"""Maximum visits that start together: requests wait meanwhile, for about a millisecond."""
+"""Maximum number of visits that start together: requests wait for them, about a millisecond."""
 _CANCEL_AGAIN_S = 3.0
 """Seconds until a task is cancelled again; longer than any task's clean-up."""
 _TIMER_S = 1e-3
@@ -88,7 +88,7 @@ class Visits:
         clock: monotonic seconds.
         rng: jitters the visits.
         interval_s: seconds between visits to an endpoint, fixed or a function called before each
-            visit; None for the subclass's interval.
+            visit; None means the subclass's interval.
     """
 
     kind: ClassVar[str]
@@ -98,7 +98,7 @@ class Visits:
     headers: ClassVar[Mapping[str, str]]
     """Headers of the requests for pages."""
     most_per_s: ClassVar[float] = MAX_STARTS_PER_S
-    """Visits per second over all endpoints, not counting the first of each."""
+    """Maximum number of visits per second over all endpoints, not counting first visits."""
     phase: ClassVar[float] = 0.0
     """Offset of the start times, as a share of the time between them."""
     session: aiohttp.ClientSession

@@ -36,7 +36,7 @@ class Attempt:
         read: the body of its answer is read.
         stage: how far it has progressed.
         progress_at: when its answer was last seen to continue.
-        good: it counts as good, at least for now.
+        good: it is considered good, at least for now.
         judged: its outcome has been counted.
         useless: its answer was useless.
         overdue: it was silent for too long.
@@ -61,5 +61,5 @@ class Attempt:
 
     @property
     def is_followed(self) -> bool:
-        """Whether its answer has begun and is seen to continue or stall."""
+        """Whether its answer has begun, and its progress can be seen."""
         return self.read and self.stage is Stage.ANSWERING

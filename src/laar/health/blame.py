@@ -1,9 +1,9 @@
 """Decide who is at fault: the endpoint, or a request that every endpoint fails.
 
-A prompt that breaks every engine, or a tenant who sends only those, must not take down the fleet.
+A prompt that breaks every engine, or a tenant who sends nothing else, must not take down the fleet.
 A failure is blamed on the request if sibling endpoints fail that request too, or have repeatedly
-failed similar ones: of the same tenant or session, or with the same prompt or beginning. Each of
-these properties is a trait, recorded from its first failure on.
+failed similar requests: of the same tenant or session, or with the same prompt or beginning. Each
+of these properties is a trait, recorded from its first failure on.
 
 Nothing is excused unless the endpoint has recently proved that it answers others: if a whole fleet
 fails, the failures are its own.
@@ -17,8 +17,8 @@ from laar.health.recent import Recent
 from laar.latest import Latest
 
 _MOST = 1024
-"""Maximum traits remembered; the least recently seen are dropped. A tenant who varies the prompt
-creates a trait with each request, but the tenant's own trait stays."""
+"""Maximum number of traits remembered; the least recently seen is dropped first. A tenant who
+varies the prompt creates a trait with each request, but the tenant's own trait stays."""
 _LEAST = 2.5
 """Failures that make a trait a culprit: three, slightly faded."""
 _CULPRIT = 1 / 3
@@ -27,7 +27,7 @@ tenant below that sends mostly good requests, which must keep their fallbacks.""
 
 
 class _Record(Recent):
-    """The outcomes of the requests with a trait, and the first endpoint that failed one."""
+    """The outcomes of the requests with a trait, and the endpoint where the first failed."""
 
     def __init__(self, slot: int) -> None:
         super().__init__()

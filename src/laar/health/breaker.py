@@ -11,9 +11,9 @@ it answers the probe. Waiting for a second and third failure would cost clients 
 and these might never come: the price after the first may drive all traffic away.
 
 P(answers) is the share of good outcomes among the last dozen, which decay with a half-life, and
-a small prior of good ones. The breaker opens on consecutive failures, or on a share of them. Each
-opening soon after the previous one doubles the time to the next trial: an endpoint that fails every
-second request passes every second trial, but must not return each time.
+a small prior of good outcomes. The breaker opens on consecutive failures, or on a high share of
+failures. Each opening soon after the previous one doubles the time to the next trial: an endpoint
+that fails every second request passes every second trial, but must not return each time.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from laar.health.kinds import Kind
 from laar.health.recent import WINDOW, Recent
 
 FAILING_SHARE = 0.35
-"""Share of failures among its last dozen outcomes that excludes an endpoint. At about a third, one
-that fails every second request is detected after about seven failures; one that fails one request
-in ten stays, at a higher price."""
+"""Share of failures among its last dozen outcomes that excludes an endpoint. At about a third, an
+endpoint that fails every second request is detected after about seven failures; an endpoint that
+fails one request in ten stays, at a higher price."""
 
 FIRST_TRIAL_S = 1.0
-"""Seconds from excluding an endpoint to the first request on trial. Doubled each time it fails
+"""Seconds from excluding an endpoint to its first trial request. Doubled each time it fails
 again, and five times as long after a hang. A short failure should cost only a second."""
 
 SLOW_START_S = 10.0
@@ -45,11 +45,11 @@ SLOW_START_S = 10.0
 level to normal: its caches are cold, and another failure should cost little."""
 
 OVERDUE_S = 2.0
-"""Seconds of silence that never count as a hang. A longer silence does if it exceeds the model's
-typical time by three deviations while endpoints with the same model answer."""
+"""Seconds of silence that are never treated as a hang. A longer silence is if it exceeds the
+model's typical time by three deviations while endpoints with the same model answer."""
 
 FULL_S = 1.0
-"""Seconds of pause for an endpoint that reports that it is full (429, a full queue) without
+"""Pause in seconds for an endpoint that reports that it is full (429, a full queue) without
 retry-after; doubled while it stays full."""
 
 LONGEST_FULL_S = 30.0
@@ -62,11 +62,11 @@ _CONVALESCENT = 4
 _FAITH = 2.0  # weight of the prior, in good outcomes
 _JITTER = 0.2  # maximum share by which a wait is lengthened
 _HANG_FACTOR = 5.0
-"""Factor on the delay of the first trial after a hang: such a trial may cost a client its full
-timeout, while a refused one costs only a round trip."""
+"""Factor on the delay of the first trial after a hang: that trial may cost a client its full
+timeout, while a refused request costs only a round trip."""
 _FIRST_SHARE = 0.2  # factor on P(answers) when a slow start begins
 _AGAIN_S = 0.5
-"""Seconds until a trial without a verdict (its client left, or was at fault) is repeated."""
+"""Seconds until a trial without a verdict (the client is gone or at fault) is repeated."""
 _PROBES_BELIEVED = 6
 """Failed probes after which a request is tried anyway: the probe itself may be the problem."""
 _SUSPECT_S = 1.0
@@ -76,7 +76,7 @@ _LIMIT_DOUBLES_S = 5.0
 _LIMITED_S = 20.0
 """Seconds after which a limit is dropped; by then it has grown by a factor of sixteen."""
 _OTHERS_TRIAL_S = 5.0
-"""Maximum seconds to wait for another picker's trial: that picker may be gone."""
+"""Longest wait in seconds for another picker's trial: that picker may be gone."""
 _NEGLIGIBLE = 0.02
 """Weight below which failures have no visible effect on the price."""
 
@@ -111,8 +111,8 @@ class HealthSettings:
     applies: ClassVar = Applies.AT_ONCE
 
     enabled: bool = True
-    """Whether failures count. If they don't, an endpoint that fails fast looks idle and attracts
-    traffic."""
+    """Whether failures are taken into account. If not, an endpoint that fails fast looks idle and
+    attracts traffic."""
     consecutive_failures: Annotated[int, Ge(1), Le(1000)] = 3
     """Consecutive failures that exclude an endpoint. One may be chance, but not three in a row."""
     probe: bool = True
@@ -166,7 +166,7 @@ class Breaker:
     probing: bool = False
     """A probe is in flight."""
     refused: bool = False
-    """The probe was denied access, which counts once a sibling has accepted the same probe."""
+    """The probe was denied access: a failure once a sibling has accepted the same probe."""
     failed_again: bool = False
     """The endpoint was already excluded when its breaker last opened."""
     is_hopeless: bool = False
@@ -218,7 +218,7 @@ class Breaker:
             self._acquit(now)
         if now - self.limited_at > _LIMITED_S:
             self.limited_at = -math.inf
-        if self.refused and now - self.suspected_at > 2.0 * _SUSPECT_S:  # its sibling has left
+        if self.refused and now - self.suspected_at > 2.0 * _SUSPECT_S:  # its sibling was removed
             self.is_suspected = self.refused = False
 
     def stands_out(self, now: float) -> bool:
@@ -233,7 +233,7 @@ class Breaker:
         )
 
     def limit(self, now: float) -> float:
-        """Return how many requests it takes at once; infinite without recent refusals.
+        """Return the maximum number of requests in flight; infinite if it refused none recently.
 
         The limit keeps doubling, since refusals are cheap: Envoy retries at another endpoint.
         """
@@ -300,7 +300,7 @@ class Breaker:
     ) -> bool:
         """Record a failure with a `weight`; return whether it opened the breaker.
 
-        `row` is the number of consecutive failures that open it; None for the settings' number.
+        `row` is the number of consecutive failures that open it; None means `consecutive_failures`.
         """
         recent, usual_row = self._recent, self.rules.settings.consecutive_failures - 1e-9
         recent.add(now, bad=weight)
@@ -339,7 +339,7 @@ class Breaker:
             self.is_suspected = self.is_hopeless = False
 
     def record_full(self, attempt: Attempt | None, retry_after_s: float | None, now: float) -> None:
-        """Record that the endpoint is full. It answered, so a trial counts as passed."""
+        """Record that the endpoint is full. It answered, so a trial is passed."""
         pause_s = FULL_S if retry_after_s is None else retry_after_s
         if now - self.full_until < self._full_s:  # it is full again, right after the pause
             pause_s = max(pause_s, 2.0 * self._full_s)
@@ -351,7 +351,7 @@ class Breaker:
     def record_overload(self, attempt: Attempt, now: float) -> None:
         """Record that the endpoint refused a request because of the requests ahead of it.
 
-        That is neither a failure nor a reason to pause: it works, up to as many as it accepted.
+        That is neither a failure nor a reason to pause: it works with as many as it accepted.
         """
         if attempt.ahead < self.limit(now):
             self._limit, self.limited_at = float(attempt.ahead), now
@@ -359,13 +359,13 @@ class Breaker:
             self._close(now)
 
     def pause(self, until: float) -> None:
-        """Send the endpoint no requests before `until`, unless all others are paused as well."""
+        """Send the endpoint no requests before `until`, unless no other gets any either."""
         self.full_until = max(self.full_until, until)
 
     # -- states --------------------------------------------------------------------------------
 
     def start_slowly(self, now: float) -> None:
-        """Begin a slow start: the endpoint is new among older ones."""
+        """Begin the slow start of an endpoint that joined others."""
         self.state = State.STARTING
         self._answered = _CONVALESCENT
         self._closed_at = now
@@ -449,7 +449,7 @@ class Breaker:
         self._trusted_until = now + self._trust_s
 
     def record_probe(self, kind: Kind | None, weight: float, now: float) -> None:
-        """Record the result of a probe: None, or the kind of its failure.
+        """Record the result of a probe: the kind of its failure; None if it succeeded.
 
         Once the weights of failed probes reach `_PROBES_BELIEVED`, a client's request is tried.
         """
@@ -491,6 +491,6 @@ class Breaker:
                     self._close(now)
             case "full":
                 self.pause(now + min(LONGEST_FULL_S, word.amount))
-            case "trial":  # it has just begun one
+            case "trial":  # that picker has just begun a trial
                 if self.state is State.OPEN:
                     self.trial_at = max(self.trial_at, now + min(_OTHERS_TRIAL_S, word.amount))

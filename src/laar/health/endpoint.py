@@ -17,9 +17,10 @@ PROVED_S = 5.0
 fault triggers a probe, at most once a second, so a healthy endpoint soon has proof."""
 
 _FIRST_READS = 3
-"""How many answers of a new endpoint are read: wrong settings show in the first ones."""
+"""Number of answers of a new endpoint that are read: wrong settings show in the first few."""
 _TRUST_AFTER = 4
-"""After an error in an answer, how many must be read and found good before unread ones count."""
+"""After an error in an answer, the number of answers that must be read and found good before unread
+answers are considered good again."""
 _CONTESTED_S = 5.0
 _FAULTS = {
     Kind.STATUS: "answers 502, 503 or 504",
@@ -39,7 +40,7 @@ _MAX_NAMES = 64  # models remembered per endpoint: adapters come and go while an
 _OVERTAKING = 3
 _RETRIED = 64
 _ADMITS_S = 60.0
-"""Seconds for which an endpoint that accepted a request without a key is assumed to do so."""
+"""Seconds for which an endpoint that accepted a request without a key is assumed to need none."""
 _ADMITS_STILL_S = 5.0
 
 
@@ -48,7 +49,7 @@ class Family:
 
     Attributes:
         members: the endpoints, by slot.
-        progressed: those that have answered, in the order of their attempts' latest progress.
+        progressed: endpoints that have answered, in the order of their attempts' latest progress.
         times: the typical times, for streamed and for other answers.
         contested_until: time until which all answers are read, for comparison, after an endpoint
             gave a useless one.
@@ -84,14 +85,14 @@ class Endpoint:
         self.pace = 1.0
         self.denied = Habit()
         self.in_a_row: Latest[str, int] = Latest(_MAX_NAMES)
-        """Consecutive failures by model; for the main one only 4xx, which mean little alone."""
+        """Consecutive failures by model; for the main model only 4xx, which mean little alone."""
         self.cut = Habit()
         self.useless = Habit()
         """Useless answers among those read, or recognized by their headers."""
         self.flaw = ""
         """What was wrong with the last useless answer: its content type, or the model it named."""
         self.named: str | None = None
-        """Model name in its answers: empty for the requested one, None while unknown."""
+        """Model name in its answers: empty if it is the requested name, None while unknown."""
         self.to_read = _FIRST_READS
         """Number of its next answers to read."""
         self.doubted = False
@@ -104,12 +105,12 @@ class Endpoint:
         self.admitted_at = float("-inf")
         """Time at which it last accepted a probe, which has no key."""
         self.disputed = 0.0
-        """Weight of the failures that count only until it proves that it answers others."""
+        """Weight of the failures that are retracted once it proves that it answers others."""
         self.refusals = 0.0
         """Load refusals counted by its metrics page that no attempt explains yet."""
         self.refused_at = float("-inf")
         self.retried: deque[Attempt | None] = deque(maxlen=_RETRIED)
-        """The latest attempts that Envoy retried elsewhere and that count as failures."""
+        """The latest attempts that Envoy retried elsewhere and that were recorded as failures."""
         self.failures: Counter[Kind] = Counter()
         # By stage: when an attempt last reached it; when the last few that did were sent, and how
         # long they took.
@@ -151,7 +152,7 @@ class Endpoint:
             self.disputed = 0.0
 
     def is_proved(self, now: float, but: str = "") -> bool:
-        """Return whether it has just answered a client or a probe, for any model `but` one."""
+        """Return whether it has just answered a client or a probe, for any model except `but`."""
         return any(now - at <= PROVED_S and name != but for name, at in self.proved_at.items())
 
     def admits(self, now: float) -> bool:
@@ -173,7 +174,7 @@ class Endpoint:
         self.sent_at[stage].append((attempt.at, now - attempt.at))
 
     def overtook(self, since: float, waiting_for: Stage, most_s: float) -> int:
-        """Count the last few requests sent after `since` that got this far within `most_s`."""
+        """Count the last few requests sent after `since` that reached the stage within `most_s`."""
         return max(
             sum(at > since and took_s <= most_s for at, took_s in self.sent_at[stage])
             for stage in range(waiting_for, len(Stage))

@@ -10,8 +10,8 @@ higher price; if all would be excluded, none are, so that clients see the engine
 excluded endpoints are tried again, one request at a time.
 
 That share does not apply to endpoints that have only failed. Whatever their price, they would have
-no requests in flight, so they would win as the healthy ones fill up: with four out of five refusing
-at once and one of the four kept, 98 % of the requests failed.
+no requests in flight, so they would win as the healthy endpoints fill up: with four out of five
+refusing immediately and one of the four kept, 98 % of the requests failed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from laar.health.standing import Standing
 
 _LOOK_S = 0.25
 _READ_EVERY_S = 2.0
-"""Maximum seconds between two answers that are read from a healthy endpoint."""
+"""Seconds after which another answer of a healthy endpoint is read."""
 _PROBE_FIRST_S = 1.0
 """How long a trial that is due waits for a probe, in seconds."""
 _BLAMED = (Kind.STATUS, Kind.ERROR, Kind.EVENT)
 """Failures that may be the request's fault."""
 _TRIAL_S = 5.0
-"""Seconds for which a trial is announced to other pickers: then it is over, or its picker gone."""
+"""Seconds for which other pickers are told of a trial: by then it is over, or its picker gone."""
 
 
 class Health:
@@ -74,7 +74,7 @@ class Health:
         self.records.version += 1
 
     def drop(self, slot: int) -> None:
-        """Forget a slot whose endpoint left."""
+        """Forget a slot whose endpoint was removed."""
         self.records.drop(slot)
         self.questions.drop(slot)
 
@@ -214,7 +214,7 @@ class Health:
         Args:
             traits: properties that other failing requests may share: see `laar.health.blame`.
             failed: slots of all attempts, including the last one.
-            reply: reply to the last one; None if there was none.
+            reply: reply to the last attempt; None if there was none.
             now: the current time.
         """
         verdict = None if reply is None else judge(reply)
@@ -317,7 +317,7 @@ class Health:
         return "slow" if known.pace > 1.0 else ""
 
     def fault(self, slot: int) -> str:
-        """Return why an endpoint is excluded, in words; empty if it is not."""
+        """Return in words why an endpoint is excluded; empty if it is not."""
         known = self._endpoints.get(slot)
         return known.fault if known is not None and known.breaker.is_out else ""
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """Ways to fail; also labels of the metric."""
+    """Ways to fail; also label values of the metric."""
 
     STATUS = "status"
     """502, 503, 504 and the like: any other request would have got the same answer."""
@@ -28,18 +28,17 @@ class Kind(StrEnum):
     DENIED = "denied"
     """401, 402, 403 or 404 while siblings accept."""
     REJECTED = "rejected"
-    """Any other 4xx, or 501, to the picker's probe, which a sibling answers."""
+    """Any other 4xx, or 501, to the picker's probe, while a sibling accepts the same probe."""
     CUT = "cut"
-    """An answer that was cut off, while siblings' are not."""
+    """An answer that was cut off, unlike siblings' answers."""
     EMPTY = "empty"
-    """An empty answer, while siblings' are not."""
+    """An empty answer, unlike siblings' answers."""
     TYPE = "content-type"
-    """An answer with a content type other than requested (an HTML page), while siblings' have the
-    right one."""
+    """An answer of a type other than requested (an HTML page), unlike siblings' answers."""
     UNREADABLE = "unreadable"
-    """An answer that is neither JSON nor events, while siblings' are."""
+    """An answer that is neither JSON nor events, unlike siblings' answers."""
     MODEL = "other-model"
-    """An answer that names neither the requested model nor the one that siblings name."""
+    """An answer that names neither the requested model nor the model that siblings name."""
     HANG = "hang"
     """Silence for far longer than siblings need."""
     RETRIED = "retried"
@@ -47,14 +46,14 @@ class Kind(StrEnum):
     FULL = "full"
     """429, or a full queue: never opens the breaker."""
     REQUEST = "request"
-    """Any of the above if the request or its adapter is at fault: others are answered."""
+    """Any of the above if the request or its adapter is at fault: other requests are answered."""
 
 
 GOOD = "good"
 
 USELESS = frozenset((Kind.EMPTY, Kind.TYPE, Kind.UNREADABLE, Kind.MODEL))
 """Kinds of answers that begin with 200 but are useless to any client. A request may be the cause
-(one that asks for an empty answer), so siblings decide."""
+(by asking for an empty answer), so siblings decide."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,12 +62,12 @@ class Reply:
 
     Args:
         status: HTTP status.
-        retry_after_s: value of the header; None without one.
+        retry_after_s: value of the header; None if it is missing.
         text: first bytes of the body, if they were read.
         event: the text is an error inside an answer that began with 200.
         found: what the headers or body of an answer that began with 200 show: `GOOD`, or a kind of
             failure; None while unknown.
-        detail: the content type found instead of the right one.
+        detail: the content type found instead of the expected one.
         model: model name in the answer, if it differs from the requested one.
     """
 

@@ -18,12 +18,13 @@ from laar.health.records import Records
 _LIGHTEST = 0.1
 _EVENTS_IN_ROW = 2
 """Consecutive errors within a 200 that open the breaker if siblings send none. Envoy doesn't retry
-these, so a third one would reach another client."""
+these, so a third would reach another client."""
 _TIMES_EVERY_S = 0.01
 """Minimum seconds between timed answers of an endpoint; timing is the main cost here."""
 _UNHEARD_S = 0.5
 _REFUSALS_S = 30.0
-"""Seconds for which counted refusals wait for their attempts, which are only reported later."""
+"""Seconds for which a refusal seen on the metrics page is kept, to match it with the attempt that
+Envoy reports later."""
 _MOST_REFUSALS = 1000.0
 _FOR_ONE_MODEL = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.DENIED))
 _IN_BODY = USELESS | {Kind.HANG, Kind.EVENT, Kind.CUT}
@@ -42,7 +43,7 @@ class Outcomes:
         self._records = records
         self._questions = questions
 
-    # -- good ones -----------------------------------------------------------------------------
+    # -- good answers --------------------------------------------------------------------------
 
     def accepted(self, attempt: Attempt, now: float) -> None:
         """Record that the endpoint accepted the request."""
@@ -126,7 +127,7 @@ class Outcomes:
             self._useless(attempt, Kind(verdict), reply.detail or reply.model, now)
 
     def cut(self, attempt: Attempt, now: float) -> None:
-        """Record an answer that was cut off: the client left, or the engine stopped."""
+        """Record an answer that was cut off: the client disconnected, or the engine stopped."""
         endpoint = attempt.endpoint
         attempt.judged = True
         endpoint.cut.note(now, happened=True)
@@ -293,8 +294,8 @@ class Outcomes:
     def refused(self, endpoint: Endpoint, count: float, now: float) -> None:
         """Record the load refusals that an endpoint's metrics page counts.
 
-        Envoy does not report why an attempt failed. So this many of the attempts that count as
-        failures, or are yet to be reported, were in fact refusals.
+        Envoy does not report why an attempt failed. So this many of the attempts recorded as
+        failures, or not reported yet, were in fact refusals.
         """
         if now - endpoint.refused_at > _REFUSALS_S:
             endpoint.refusals = 0.0

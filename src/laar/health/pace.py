@@ -30,7 +30,7 @@ otherwise keep its price long after it has become fast again."""
 _SURE_DEVIATIONS = 2.5
 _MAX_PACE = 30.0
 MIN_PACE = 1.5
-"""Below this, an endpoint counts as fast as its siblings: load makes as much difference."""
+"""Below this, an endpoint is considered as fast as its siblings: load makes as much difference."""
 
 
 def ratio(seconds: float, predicted_s: float) -> float:
@@ -79,7 +79,7 @@ class GroupTimes:
         """Prompt tokens of the latest successful requests."""
 
     def saw(self, stage: int, seconds: float, predicted_s: float) -> None:
-        """Record the time taken to reach a stage; stages count from 1."""
+        """Record the time taken to reach a stage; stages are numbered from 1."""
         self._stages[stage - 1].add(ratio(seconds, predicted_s))
 
     def ended(self, seconds: float, value: float) -> None:

@@ -1,8 +1,8 @@
 """Probes: the picker's own requests to endpoints that are excluded or suspected.
 
 A client's request to a failing endpoint may cost the client its answer; a probe costs a few tokens.
-So after the first failure in a while the picker probes the endpoint at once, and sends no requests
-there until it has answered. The probe settles what one outcome leaves open: whether an error was
+So after the first failure in a while the picker immediately probes the endpoint, and sends it no
+requests until it has answered. The probe settles what one outcome leaves open: whether an error was
 the prompt's or the engine's fault, whether an attempt that Envoy retried elsewhere met a full
 queue, and, with the same probe to a sibling, whether a 401 or a 400 is about a client's request or
 about this endpoint alone.
@@ -17,12 +17,12 @@ from laar.health.records import Records
 RETRIED = 0.5
 """Weight of a failure known only because Envoy retried elsewhere: it may have been a 429."""
 _LIGHT = 0.5
-"""Minimum weight of an error that triggers a probe: a lighter one may be due to its prompt alone,
+"""Minimum weight of an error that triggers a probe: a lighter error may be due to its prompt alone,
 about which a tiny probe says nothing."""
 _DENIED_ROW = 2
-_REJECTED_ROW = 4  # the probe alone decides: clients cause such streaks too
+_REJECTED_ROW = 4  # the probe alone decides: clients cause these streaks too
 _COMPARED = USELESS | {Kind.DENIED, Kind.REJECTED}
-"""Kinds that count once a sibling has done better with the same probe."""
+"""Kinds that are failures only once a sibling has done better with the same probe."""
 _ASKED_FOR = _COMPARED | {Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.HANG}
 _NO_ANSWER = frozenset((Kind.STATUS, Kind.RETRIED))
 _FAILURES = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT))
@@ -82,7 +82,7 @@ class Questions:
     def failed_for(self, endpoint: Endpoint, name: str) -> bool:
         """Record a model's failure; return whether it, not the endpoint, may be at fault.
 
-        The first in a row counts against both, so occasional failures keep an endpoint's price up.
+        The first in a row is held against both, so occasional failures keep an endpoint's price up.
         """
         endpoint.in_a_row[name] = row = endpoint.in_a_row.get(name, 0) + 1
         if name == endpoint.model or not self._may_ask:
@@ -92,7 +92,7 @@ class Questions:
         return row > 1
 
     def drop(self, slot: int) -> None:
-        """Forget a slot whose endpoint left."""
+        """Forget a slot whose endpoint was removed."""
         self._controls.pop(slot, None)
 
     def due(self, now: float, most: int) -> list[int]:
@@ -121,7 +121,7 @@ class Questions:
         *,
         refused: bool = False,
     ) -> None:
-        """Record a probe's result: a reply, a failure without one, or neither: unreachable.
+        """Record a probe's result: a reply, a failure without a reply, or neither if unreachable.
 
         `refused` means that no process listens. Perhaps only the picker cannot reach the endpoint,
         so this counts only if a client's attempt has just failed too.
@@ -167,7 +167,7 @@ class Questions:
         breaker.record_probe(failed, weight, now)
 
     def _denied_again(self, endpoint: Endpoint, now: float) -> None:
-        """Record that an endpoint which denies clients also denies the probe.
+        """Record that an endpoint that denies clients also denies the probe.
 
         It is at fault if no sibling does.
         """

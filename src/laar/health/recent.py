@@ -1,8 +1,8 @@
 """An endpoint's recent outcomes as fading counts, and their comparison with its siblings'.
 
 A 401 may be due to a client's wrong key or to the one endpoint that was started with a key; an
-answer cut off in the middle may mean that a client left or that an engine died. The behavior of
-siblings tells them apart.
+answer cut off in the middle may mean that a client disconnected or that an engine died. The
+behavior of siblings tells them apart.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ WINDOW = 12.0
 
 HALF_LIFE_S = 30.0
 """Seconds after which an outcome counts for half. About as long as a restart takes: older outcomes
-may be those of a previous process."""
+may come from a previous process."""
 
 _HABIT_HALF_LIFE_S = 60.0
 _LEAST = 2.7
@@ -29,7 +29,7 @@ _QUIET_S = 30.0
 _RARE = 0.2
 """Share below which a sibling does not have the habit."""
 _EVIDENCE = 3.5
-"""Outcomes of a sibling that count as evidence: four, slightly faded."""
+"""Outcomes of a sibling that are enough evidence: four, slightly faded."""
 
 
 class Recent:
@@ -46,11 +46,11 @@ class Recent:
 
     @property
     def total(self) -> float:
-        """All outcomes in the counts."""
+        """Sum of both counts."""
         return self.good + self.bad
 
     def add(self, now: float, *, good: float = 0.0, bad: float = 0.0) -> None:
-        """Count outcomes, which displace older ones; negative counts retract some."""
+        """Count outcomes, which displace older outcomes; negative counts retract some."""
         self.fade(now)
         self.good = max(0.0, self.good + good)
         self.bad = max(0.0, self.bad + bad)
@@ -117,7 +117,7 @@ def alone(own: Habit, siblings: Iterable[Habit], now: float) -> bool | None:
 
     One such sibling is enough: siblings have the same clients.
 
-    None if the endpoint does it, but nothing is known about its siblings yet.
+    Return None if the endpoint does it, but nothing is known about its siblings yet.
     """
     own.fade(now)
     usual = own.bad >= _HABIT * own.total

@@ -17,11 +17,11 @@ class Records:
         rules: thresholds, and the randomness of trials.
         version: changes when an endpoint's standing changes for a reason other than time.
         endpoints: records by slot.
-        families: the endpoints with each model.
+        families: the endpoints of each model, by model.
         outliers: slots that may stand out; all others are healthy.
         paced: families whose endpoints have new times.
         blame: the requests that fail at every endpoint.
-        on_word: called with each message about a slot for the other pickers.
+        on_word: called with a slot and each message about it, to be sent to the other pickers.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -36,7 +36,7 @@ class Records:
         self._began_at: float | None = None
 
     def know(self, slot: int, model: str, now: float) -> Endpoint:
-        """Return the record of a slot; a new endpoint among old ones starts slowly."""
+        """Return the record of a slot; start a new endpoint slowly if it joins others."""
         known = self.endpoints.get(slot)
         if known is not None and known.model == model:
             return known
@@ -52,7 +52,7 @@ class Records:
         return made
 
     def drop(self, slot: int) -> None:
-        """Forget a slot whose endpoint left."""
+        """Forget a slot whose endpoint was removed."""
         known = self.endpoints.pop(slot, None)
         if known is None:
             return
@@ -65,9 +65,9 @@ class Records:
         self.version += 1
 
     def judge(self, endpoint: Endpoint, reply: Reply, now: float) -> Kind | str | None:
-        """Return the verdict on a reply, comparing the model that it names with siblings' answers.
+        """Return the verdict on a reply, comparing the model name in it with siblings' answers.
 
-        None for an answer that says nothing about its endpoint.
+        Return None if the reply says nothing about the endpoint.
         """
         verdict = judge(reply)
         if reply.found is not GOOD:

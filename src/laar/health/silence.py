@@ -1,8 +1,8 @@
 """Silence and slowness: detected by regular checks, relative to siblings.
 
 A long prompt, a long answer, or a fleet that is slow as a whole must not look like a hanging
-engine. So an endpoint counts as silent only if it sends nothing, or no more of an answer, for far
-longer than is typical for its model while siblings progress with requests that were sent later.
+engine. So an endpoint is considered silent only if it sends nothing, or no more of an answer, for
+far longer than is typical for its model while siblings progress with later requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ would be lost as well."""
 
 
 def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: float) -> None:
-    """Exclude an endpoint that has become silent, and schedule a probe of one that may have."""
+    """Exclude an endpoint that has become silent; schedule a probe if it may have."""
     breaker = endpoint.breaker
     has_ended = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S  # then most need no check
     for attempt in endpoint.attempts:
@@ -76,7 +76,7 @@ def silence_s(attempt: Attempt, now: float, beyond_s: float = OVERDUE_S) -> floa
     overtaken = 0
     for other in reversed(endpoint.family.progressed):
         if max(other.progress_at) <= since:
-            break  # nor have the others: in a large fleet, asking each takes too long
+            break  # nor have the others: in a large fleet, checking each takes too long
         if other is not endpoint:
             overtaken += other.overtook(since, waiting_for, _SLACK * silent_s)
         if overtaken >= _OVERTAKEN:
@@ -100,6 +100,6 @@ def compare(records: Records, family: Family, now: float) -> None:
 
 
 def _median_but(means: Sequence[float], place: int) -> float:
-    """Return the median of sorted means without the one at `place`."""
+    """Return the median of sorted means, excluding the mean at `place`."""
     low, high = len(means) // 2 - 1, (len(means) - 1) // 2  # of the others
     return 0.5 * (means[low + (low >= place)] + means[high + (high >= place)])

@@ -24,7 +24,7 @@ _LOOK_S = 1.0
 _FULL_LOOK_S = 0.25
 
 MAX_OUT_SHARE = 0.7
-"""Maximum share of a request's candidates that may be excluded at once although they sometimes
+"""Maximum share of a request's candidates that may be excluded together although they sometimes
 answer; the least bad stay, at a higher price. A fleet that seems to lose more than two thirds is
 more likely overloaded or misjudged than broken. Endpoints that have only failed are excluded
 beyond this share. If all are excluded, all are tried."""
@@ -35,10 +35,10 @@ class Standing:
     """The health of some candidates.
 
     Args:
-        kept: which of the candidates get traffic; None for all of them.
+        kept: which of the candidates get traffic; None means all of them.
         answers: P(answers) of the kept candidates; None if all are healthy.
-        pace: factor by which each kept one is slower than its siblings; None if none is.
-        typical_s: duration in seconds of a complete answer of each one's model, if `pace` is known.
+        pace: factor by which each kept candidate is slower than its siblings; None if none is.
+        typical_s: duration in seconds of a complete answer of each model, if `pace` is known.
         trials: excluded slots, with the time of their next trial, in order.
         left_out: why the others get no traffic, by slot.
         down: excluded slots that have failed again since they were excluded.
@@ -98,7 +98,7 @@ def standing_of(
 def _out(endpoints: Sequence[Endpoint], answers: Floats) -> tuple[Flags, bool]:
     """Return which endpoints to exclude, and whether all fail, in which case none is excluded.
 
-    Exclude hopeless ones first, then those least likely to answer, up to the maximum share.
+    Exclude hopeless endpoints first, then the least likely to answer, up to the maximum share.
     """
     breakers = [endpoint.breaker for endpoint in endpoints]
     out = np.array([breaker.is_out for breaker in breakers])
@@ -145,4 +145,4 @@ def _why_out(endpoint: Endpoint, now: float) -> str:
 def _why_full(wait_s: float) -> str:
     if wait_s <= 0.0:
         return "full: it has as many requests in flight as it can take, judging by its refusals"
-    return f"full: it refused a request; the next one is sent in {wait_s:.1f} s"
+    return f"full: it refused a request; the next is sent in {wait_s:.1f} s"

@@ -1,9 +1,9 @@
 """Advice on what keeps prompts from sharing a prefix, and how much prefill fixing it would save.
 
 One prompt per second is split into lines, in the order of its model's chat template; all tools
-count as one line. A line that most prompts of an agent contain belongs to the agent's frame. Text
+are one line. A line that most prompts of an agent contain belongs to the agent's frame. Text
 that differs between prompts (a date, a working directory) breaks the prefix if more frame follows.
-Every prompt passes through a simulated cache twice: as it is, and with such text moved to the end
+Every prompt passes through a simulated cache twice: as it is, and with this text moved to the end
 and the tools sorted. The difference is the potential saving.
 No text is kept, only hashes, except the names of models and tools.
 """
@@ -30,10 +30,10 @@ ENOUGH = 5
 
 MAX_AGENTS = 32
 MAX_LINES = 1_000
-"""Maximum lines and sentences of a prompt; beyond that, each text counts as one."""
+"""Maximum number of lines and sentences of a prompt; beyond that, each text is a single line."""
 
 MAX_HOMES, MAX_COUNTED, MAX_CACHED = 20_000, 6_000, 40_000
-"""Maximum lines that identify agents, lines counted per agent, and cached prompt offsets."""
+"""Limits on lines that identify agents, lines counted per agent, and cached prompt offsets."""
 
 _MEMORY = 64  # prompts after which an agent's counts are halved
 _STEP = 256  # characters between two offsets in the simulated cache
@@ -81,7 +81,7 @@ class Advice(NamedTuple):
 
     Args:
         agent: its model and tools.
-        prompts: number of sampled prompts; older ones count less.
+        prompts: number of sampled prompts; older prompts count less.
         found: share of their text that an unlimited cache would hold.
         could: the same, had the advice been followed.
         sentences: what breaks its prefixes, or where they diverge.
@@ -114,7 +114,7 @@ class _Line(NamedTuple):
 
 @dataclass(slots=True)
 class _Break:
-    """What differs after a line of the frame, or at the beginning; its least offset there."""
+    """What differs after a line of the frame, or at the beginning; its lowest offset there."""
 
     at: int = 1 << 30
     causes: Counter[str] = field(default_factory=Counter)
@@ -358,7 +358,7 @@ def _advice(agent: _Agent) -> Advice:
     if said and could - now >= _WORTH:
         saved = (could - now) / max(1.0 - now, _WORTH)
         said.append(
-            f"Moving such lines to the last message and sorting tools would save {saved:.0%} "
+            f"Moving these lines to the last message and sorting tools would save {saved:.0%} "
             "of the prefill."
         )
     if counts["parts", "tools"] >= usual:
@@ -380,12 +380,12 @@ def _advice(agent: _Agent) -> Advice:
         )
     if counts["billing"] >= usual:
         said.append(
-            "The line x-anthropic-billing-header changes with each request: laar and vLLM leave "
-            "it out, other engines share nothing after it."
+            "The line x-anthropic-billing-header changes with each request: laar and vLLM ignore "
+            "it; other engines cannot reuse anything cached after it."
         )
     if thoughts >= _WORTH:
         said.append(
-            "The chat template leaves reasoning out of earlier answers, so that each answer is "
+            "The chat template leaves reasoning out of earlier answers, so each answer is "
             f"prefilled again: {thoughts:.0%} of the prompt."
         )
     if not said:

@@ -30,11 +30,11 @@ ADVISE_EVERY_S = 1.0
 """Seconds between prompts sampled for advice; a prompt of 40 KB takes a millisecond."""
 
 MAX_ROOTS = 10_000
-"""Maximum first blocks with a known engine name, per endpoint; about a megabyte."""
+"""Maximum number of first blocks per endpoint with a known engine name; about a megabyte."""
 
 _ROOT_MARGIN = 1.25
 """Factor on the mean length, since some first blocks hold more text. An overestimate is harmless:
-prompts that share the engine's block then count separately, and only one of them is forgotten."""
+prompts that share the engine's block are then counted separately, and only one is forgotten."""
 
 BYTES_PER_TOKEN = 4
 """Bytes per token of English prose; assumed until engines report prompt lengths."""
@@ -151,7 +151,7 @@ class PrefixBeliefs:
 
         Args:
             prompt: the request.
-            weights: the adapter that serves it; empty for the endpoints' own models.
+            weights: the adapter that serves it; empty means the endpoints' own models.
             models: the models for which to estimate tokens.
             guess: tokens by a different estimate; shape ``(len(models),)``.
             capacity: number of slots.
@@ -209,7 +209,7 @@ class PrefixBeliefs:
             self.index.resize(capacity)
 
     def rekey(self, key: bytes) -> None:
-        """Switch to a different secret, and forget all entries hashed with the old one."""
+        """Switch to a different secret, and forget all entries hashed with the old secret."""
         self._hasher = PromptHasher(key)
         for slot in range(self._slots):
             self.index.drop(slot)
@@ -264,8 +264,8 @@ class PrefixBeliefs:
 
         Args:
             receipt: the receipt from `insert`.
-            share: share of the prompt that the engine reported as cached; None without a report.
-            prompt_tokens: the reported length; 0 without a report.
+            share: share of the prompt that the engine reported as cached; None if not reported.
+            prompt_tokens: the reported length; 0 if not reported.
             model: the model that reported it; empty to learn no length.
         """
         if receipt.chain.others:
@@ -306,8 +306,8 @@ class PrefixBeliefs:
     def stored(self, slot: int, model: str, event: Stored, *, past: bool = False) -> None:
         """Record blocks that entered a slot's cache.
 
-        If they begin a prompt and their first block is new to the slot, the text index learns the
-        engine's name for it, if only one request in flight could have stored it. Replayed events
+        If they begin a prompt, their first block is new to the slot, and only one request in flight
+        could have stored it, the text index learns the engine's name for it. Replayed events
         (`past`) may belong to requests that have ended, so no names are learned from them.
         """
         self.blocks_held.stored(slot, model, event)
@@ -321,7 +321,7 @@ class PrefixBeliefs:
                 known[event.hashes[0]] = begun.pop()
 
     def removed(self, slot: int, hashes: Sequence[int | bytes], tier: int = 0) -> None:
-        """Record blocks that left a slot's tier of memory.
+        """Record blocks removed from a tier of a slot's memory.
 
         A prompt is gone once its first block is, unless another tier has a copy.
         """

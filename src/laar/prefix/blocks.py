@@ -34,14 +34,14 @@ from xxhash import xxh3_64_intdigest
 from laar.prefix.lengths import Weighed
 
 MAX_HASHED_BYTES = 4 << 20
-"""Text beyond this counts as uncached. The longest contexts served today, 1M tokens, fit."""
+"""Text beyond this is treated as uncached. The longest contexts served today, 1M tokens, fit."""
 
 RUN = 32
 """Blocks hashed and remembered together: 2 KiB at a prompt's start, 32 KiB beyond its first 32 KiB.
 Fewer would need more look-ups, and more would leave more blocks at the end to hash one by one."""
 
 MAX_KNOWN = 16_384
-"""Runs remembered, 8 MB; beyond that the table is cleared."""
+"""Maximum number of runs remembered (8 MB); beyond that the table is cleared."""
 
 ENDS: list[int] = [
     *range(0, 4 << 10, 64),
@@ -64,7 +64,7 @@ class Chain:
     Args:
         hashes: one unsigned 64-bit integer per block; entry ``i`` covers blocks ``0..i``.
         total_bytes: length of the prompt in UTF-8, including the partial last block.
-        weighed: how its length was estimated; None without a text to estimate it from.
+        weighed: how its length was estimated; None if there was no text to estimate it from.
         others: hashes of the same prompt in the arrangements of other chat templates, to learn
             the model's template.
         tokens: its length if it is one prompt of token ids; 0 if it must be estimated.
@@ -108,7 +108,7 @@ class PromptHasher:
         """Hash a prompt.
 
         Args:
-            text: all of it, including role markers, in UTF-8.
+            text: the whole prompt, including role markers, in UTF-8.
             salt: everything else that decides whether an engine may share a block:
                 ``cache_salt``, the adapter's name. Prompts with different salts share nothing.
             tokens: its length, if known.

@@ -19,13 +19,13 @@ import numpy.typing as npt
 from laar.prefix.blocks import ENDS, Chain, blocks_in
 
 HORIZON_S = 60.0
-"""Seconds for which past requests count and future ones are expected: about as long as a popular
-prefix stays in the cache of a busy endpoint."""
+"""Seconds for which past requests count and future requests are expected: about as long as a
+popular prefix stays in the cache of a busy endpoint."""
 
 _FORGOTTEN_S = 3.0 * HORIZON_S  # by then a single request has faded to a twentieth
 
 MAX_PREFIXES = 65_536
-"""Prefixes remembered, about 12 MB; beyond that the least recently requested one is forgotten."""
+"""Maximum number of prefixes remembered (about 12 MB); the least recently requested is dropped."""
 
 _PLACES_BYTES = (256, 512, *(scale << power for power in range(9, 20) for scale in (2, 3)))
 PLACES = list(map(blocks_in, _PLACES_BYTES))
@@ -58,7 +58,7 @@ class PrefixDemand:
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
         """Return depths in the prompt, as shares of it, and how many requests share each.
 
-        No known request shares more than the last depth. None if no request shares any of it.
+        No known request shares more than the last depth. Return None if none shares any of it.
         """
         seen, hashes, end = self._seen, chain.hashes, len(chain.hashes)
         counts = []

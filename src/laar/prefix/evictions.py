@@ -3,7 +3,7 @@
 A prefilled prompt takes up room in its endpoint's cache. If the cache is full, the least
 recently used text is evicted. That costs nothing if it is never requested again, and a full prefill
 if its conversation continues. The age of the evicted text tells the two apart: an endpoint whose
-oldest prompts are from yesterday loses nothing; one whose oldest were used half a minute ago loses
+oldest prompts are from yesterday loses nothing; if they were used half a minute ago, it loses
 prompts that are about to return.
 
 So returns are counted by age, over the whole fleet: of the text that was not requested during the
@@ -25,8 +25,8 @@ from laar.prefix.blocks import Chain
 from laar.prefix.demand import PLACES
 
 _AGES_S = tuple(2.0 ** (half / 2.0) for half in range(1, 27))
-"""Upper limits of the age classes, up to over two hours. Older text counts as never requested
-again."""
+"""Upper limits of the age classes, up to over two hours. Older text is assumed never to be
+requested again."""
 
 _MARKS = np.arange(len(_AGES_S) + 1)  # class boundaries by index, including the start
 
@@ -34,7 +34,7 @@ MEMORY_S = 120.0
 """Minimum time constant of the counts; for long ages it is eight times the age."""
 
 MAX_PROMPTS = 65_536
-"""Prompts remembered, about 15 MB; beyond that the oldest are dropped."""
+"""Maximum number of prompts remembered (about 15 MB); the oldest are dropped first."""
 
 MAX_SHARE = 0.75
 """Cap on the share: text that returns evicts other text in turn, which multiplies evictions by
@@ -84,7 +84,7 @@ class Evictions:
         """Return the share, 0 to `MAX_SHARE`, of text of these ages that is requested again."""
         if self._survival is None:
             self._survival = np.cumsum([0.0, *self._stay])
-        # fmin and fmax ignore NaN: an unknown age counts as 1 s.
+        # fmin and fmax ignore NaN: an unknown age is treated as 1 s.
         places = 2.0 * np.log2(np.fmin(np.fmax(ages_s, 1.0), _AGES_S[-1]))
         now = np.interp(places, _MARKS, self._survival)
         at_twice = np.interp(places + 2.0, _MARKS, self._survival)

@@ -59,7 +59,7 @@ a prompt (English 4 bytes, Japanese or code under 3); a smaller gap may be a con
 
 
 _MOST_SPARED = 8
-"""Open requests whose blocks are protected during one eviction."""
+"""Maximum number of open requests whose blocks are protected during one eviction."""
 
 _UNKNOWN_ROOT = -1
 """Root of branches from a snapshot, or entered before the first block's size was known."""
@@ -136,8 +136,8 @@ class PrefixIndex:
     Args:
         slots: number of slots; `resize` increases it.
         max_bytes: memory limit. The default, 128 MiB, holds at least 2 million blocks of chats,
-            about the caches of 100 endpoints with 500k tokens each. Under 1 MiB could not hold one
-            long prompt.
+            about the caches of 100 endpoints with 500k tokens each. Less than 1 MiB could not hold
+            one long prompt.
     """
 
     def __init__(self, slots: int, max_bytes: int = MAX_BYTES) -> None:
@@ -165,7 +165,7 @@ class PrefixIndex:
     def insert(self, slot: int, chain: Chain, now: float = 0.0) -> Receipt:
         """Enter a prompt that is about to be sent to a slot.
 
-        Every receipt must be passed once to `settle` or `retract`: open ones are remembered.
+        Every receipt must be passed once to `settle` or `retract`: open receipts are remembered.
         """
         cache, self._now = self._caches[slot], now
         proven, witness = self._use(cache, chain.hashes, settled=False)
@@ -195,7 +195,7 @@ class PrefixIndex:
         Args:
             receipt: the receipt from `insert`.
             cached_fraction: ``cached_tokens / prompt_tokens`` as reported by the engine; None (or
-                NaN) without a report.
+                NaN) if not reported.
         """
         cache = receipt._cache
         if cache.claims.pop(receipt._stamp, None) is None:
@@ -286,7 +286,7 @@ class PrefixIndex:
         self._fit(cache)
 
     def set_capacity(self, slot: int, capacity_bytes: int) -> None:
-        """Set how much prompt text the slot's engine can cache; 0 without prefix caching.
+        """Set how much prompt text the slot's engine can cache; 0 if it caches no prefixes.
 
         From vLLM's ``cache_config_info``: ``kv_cache_size_tokens`` (or ``num_gpu_blocks *
         block_size``) times the bytes per token seen on that model.
@@ -297,7 +297,7 @@ class PrefixIndex:
     def dump(self, max_blocks: int) -> list[Kept]:
         """Return the latest uses over all slots, the oldest first, up to `max_blocks` in total.
 
-        Claims count as unproven uses. The arrays are the index's own: do not modify them.
+        Claims are included as unproven uses. The arrays are the index's own: do not modify them.
         """
         uses = sorted(
             ((use, cache) for cache in self._caches for use in cache.by_age.values()),

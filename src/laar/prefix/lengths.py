@@ -5,7 +5,7 @@ But tokenizers have habits in common: most words are one token, a number is a to
 to three digits, a symbol is about half a token, a line starts a new token. So a text's length is
 computed as a weighted count of its characters and of the points where one character class follows
 another. On prose, code, markup, tables and texts in twenty languages, the weights below are within
-15 % of four tokenizers for four out of five texts; a flat four bytes per token is, for two.
+15 % of four tokenizers for four out of five texts; a flat four bytes per token, for only two.
 
 The weights of each model are learned from the lengths that its engines report (recursive least
 squares); after thirty reports they are within 15 % for nine out of ten texts. Images and the tokens
@@ -38,17 +38,17 @@ MESSAGE = "\x1e"
 DIGEST = "\x1d"
 """Prefix of the digest of a non-text part, such as an image."""
 FILLER = "\x1f"
-"""Pads a digest to the length of a text with as many tokens; counts as no tokens itself."""
+"""Pads a digest to the length of a text with as many tokens; adds no tokens itself."""
 _MESSAGE, _DIGEST = ord(MESSAGE), ord(DIGEST)
 
 MAX_KNOWN = 20_000
-"""Prompts with known tokens; about 6 MB. The oldest are dropped."""
+"""Maximum number of prompts with known tokens (about 6 MB); the oldest are dropped first."""
 
 MAX_MODELS = 256
-"""Models with learned weights, 6 kB each; beyond that the table is cleared."""
+"""Maximum number of models with learned weights (6 kB each); beyond that the table is cleared."""
 
 MAX_LOOK = 256
-"""Blocks looked up from a prompt's end: a turn of 64 KiB or more."""
+"""Maximum number of blocks looked up from a prompt's end: a turn of 64 KiB or more."""
 
 _WINDOWS, _WINDOW_BYTES = 12, 128
 """Number and length of samples from a long text: 2 % error, and 20 us at any length."""
@@ -105,7 +105,7 @@ _FIRST = np.array(
     + [begun for _, _, begun in _WEIGHTS]
     + [_TOKENS_OF_PROMPT, _TOKENS_OF_MESSAGE, _TOKENS_OF_IMAGE]
 )
-# The weights may all be off by a third in common, and each by a half on its own.
+# The weights may be off by a third together, and each by a half on its own.
 _UNSURE = np.outer(0.3 * _FIRST, 0.3 * _FIRST) + np.diag((0.5 * _FIRST + 0.02) ** 2)
 _SCATTER = 0.1  # relative scatter of reports for the same text
 

@@ -1,7 +1,7 @@
 """Probes that reveal an engine's chat template: chats that differ in one word each.
 
-The token ids of two such chats first differ where that word was rendered; if they do not differ, it
-was left out. That works with any engine and tokenizer.
+The token ids of two of these chats first differ where that word was rendered; if they do not
+differ, it was left out. That works with any engine and tokenizer.
 """
 
 from __future__ import annotations

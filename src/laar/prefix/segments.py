@@ -104,7 +104,7 @@ class Segments:
         return tuple(sizes)
 
     def put(self, bit: int, hashes: array[int], sizes: Sequence[int]) -> bool:
-        """Give a slot runs that are new to it; return False if they do not match existing ones."""
+        """Give a slot runs that are new to it; return False if they do not match existing runs."""
         pieces = [
             hashes[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)
         ]
@@ -155,7 +155,7 @@ def shared_blocks(one: array[int], other: array[int]) -> int:
 def shared_from(part: array[int], hashes: array[int], depth: int) -> int:
     """Return the number of blocks that ``part`` and ``hashes[depth:]`` share, at least 1.
 
-    If chained hashes are equal at one depth, they are at all earlier ones, so bisection works.
+    If chained hashes are equal at one depth, they are at all earlier depths, so bisection works.
     """
     most = min(len(part), len(hashes) - depth)
     if part[most - 1] == hashes[depth + most - 1]:

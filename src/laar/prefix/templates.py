@@ -27,9 +27,9 @@ _SYSTEM = (f"{MESSAGE}system\x1f", f"{MESSAGE}developer\x1f")
 _THOUGHT = "</think>"
 
 MAX_SEEN = 20_000
-"""Block hashes remembered to compare arrangements, 3 MB; the oldest are dropped."""
+"""Maximum number of hashes remembered to compare arrangements (3 MB); the oldest are dropped."""
 
-_EVERY = 8  # blocks between two remembered ones
+_EVERY = 8  # distance in blocks between remembered hashes
 _ENOUGH = 32  # answers needed on which the arrangements disagreed
 _DISAGREE = 0.1  # difference of expected cached shares beyond which arrangements disagree
 
@@ -116,7 +116,7 @@ class Templates:
         self._seen: Latest[int, None] = Latest(MAX_SEEN)
 
     def of(self, name: str, models: Sequence[str]) -> Template:
-        """Return the template of a model; for an alias, one that all share, weights aside."""
+        """Return a model's template; for an alias, that shared by all `models`, or a default."""
         named = [self.known.get(m) or self._learned.get(m) for m in self._named(name, models)]
         shared = {template and template[:-1] for template in named}
         return (named[0] if len(shared) == 1 else None) or _POSSIBLE[0]
@@ -137,7 +137,7 @@ class Templates:
             model: the model that answered.
             slot: its endpoint.
             chain: the prompt, with its hashes in each arrangement that `to_learn` returned.
-            share: cached share, in 0..1; None without a report.
+            share: cached share, in 0..1; None if not reported.
         """
         seen = self._seen
         keys = [[hash((slot, block)) for block in other[::_EVERY]] for other in chain.others]

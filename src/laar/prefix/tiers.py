@@ -46,7 +46,7 @@ class Tiers:
                 del self._behind[slot]
 
     def drop(self, slot: int) -> None:
-        """Forget a slot whose endpoint left."""
+        """Forget a slot whose endpoint was removed."""
         self._behind.pop(slot, None)
         self._paces.pop(slot, None)
 

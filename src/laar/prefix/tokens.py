@@ -10,10 +10,10 @@ texts whose blocks have been learned (`TokenBlocks.learn`) map each offset to a 
 endpoint's events give the number of these that it holds. Blocks are learned once a request has
 ended, so a prompt is known by its earlier turns: all that a cache can hold, except the last answer.
 
-The token at which a prompt leaves all known ones is interpolated; the second prompt that leaves
-there makes it exact, since the token ids of both are known then.
+The token at which a prompt diverges from all known prompts is interpolated; a second prompt that
+diverges there makes it exact, since the token ids of both are known then.
 
-What counts as cached, by endpoint:
+What is considered cached, by endpoint:
 
 * If no event was missed since the cache was empty: exactly the blocks in the events.
 * Otherwise: at least the blocks in the events.
@@ -21,7 +21,7 @@ What counts as cached, by endpoint:
 
 A prompt's blocks are learned from the events themselves if they name the session of a request.
 A session that only the engine gets is sent with each request (`TokenBlocks.expect`), and the blocks
-reported under it are those of the prompt, even if it is not text, and of its answer.
+reported under it belong to the prompt, even if it is not text, and to its answer.
 
 Does no I/O and reads no clock. Memory is bounded by `MAX_BLOCKS` and `MAX_TEXTS`.
 """
@@ -46,22 +46,23 @@ from laar.prefix.tiers import Tiers
 TokenIds = npt.NDArray[np.uint32]
 
 MAX_BLOCKS = 1_000_000
-"""Maximum blocks of all endpoints, about 290 MB: 32 caches of 500k tokens in blocks of 16. Beyond
-that, the endpoint with the most uses the text index until its cache is empty."""
+"""Maximum number of blocks over all endpoints, about 290 MB: 32 caches of 500k tokens in blocks of
+16. Beyond that, the endpoint that holds the most falls back to the text index until its cache is
+empty."""
 
 MAX_TEXTS = 400_000
-"""Maximum blocks of text with known engine blocks, about 60 MB: 750 conversations of 400 kB. A text
-with more than `_BLOCKS_EACH` engine blocks for each counts as a longer one: 200 MB at most."""
+"""Maximum number of text blocks with known engine blocks, about 60 MB: 750 conversations of 400 kB.
+A text with over `_BLOCKS_EACH` engine blocks for each is counted as longer: 200 MB at most."""
 
 MAX_EXPECTED = 8192
-"""Maximum requests whose blocks are expected by session; 3 kB each for 6,000 tokens."""
+"""Maximum number of requests whose blocks are expected by session; 3 kB each at 6,000 tokens."""
 
 MAX_EXPECTED_BLOCKS = 4_000_000
-"""Maximum blocks of these requests together, 32 MB; beyond that the oldest are forgotten."""
+"""Maximum number of blocks of all these requests (32 MB); the oldest are forgotten first."""
 
 _MORE_TOKENS = 65_536  # of images, which have more than two tokens per byte of the prompt
 _BLOCKS_EACH = 64
-_MAX_LATE = 8  # answered requests of an endpoint whose events have not come yet
+_MAX_LATE = 8  # answered requests of an endpoint whose events have not arrived yet
 _MAX_ANCHORS = 64  # offsets per text with a known token; a conversation has one per turn
 
 
@@ -74,8 +75,8 @@ class Stored:
         parent: parent of the first block; None at the beginning of a prompt.
         ids: token ids of all blocks together; empty if the engine does not publish them.
         block_size: tokens per block; 0 if unknown.
-        adapter: name of the LoRA adapter; empty for none.
-        extra: for each block, further inputs to its hash, as text; empty for none.
+        adapter: name of the LoRA adapter; empty if there is none.
+        extra: for each block, other inputs to its hash, as text; empty if there are none.
         tier: memory of these copies (`laar.prefix.tiers`); slower tiers have only `hashes`.
         session: session of the request that stored them; empty if the engine does not report it.
     """
@@ -96,7 +97,7 @@ def root(adapter: str, extra: str) -> int:
 
 
 def hash_blocks(ids: TokenIds, size: int, seed: int, extra: Sequence[str] = ()) -> array[int]:
-    """Return the chained hashes of the full blocks; `extra` is for each block but the first."""
+    """Return the chained hashes of the full blocks; `extra` holds other inputs to each hash."""
     raw = memoryview(ids.astype("<u4").tobytes())
     stride, hashes = 4 * size, array("Q")
     for start in range(0, len(raw) - stride + 1, stride):
@@ -140,7 +141,7 @@ class _Held:
     own: dict[int | bytes, int] = field(default_factory=dict)  # blocks by the engine's name
     copies: dict[int | bytes, int] = field(default_factory=dict)  # extra copies of the same block
     slower: dict[int | bytes, int] = field(default_factory=dict)  # tiers by engine name, a bit each
-    namesakes: dict[int, int] = field(default_factory=dict)  # count of further engine names
+    namesakes: dict[int, int] = field(default_factory=dict)  # count of other engine names
     late: deque[tuple[str, Chain]] = field(default_factory=lambda: deque(maxlen=_MAX_LATE))
 
 
@@ -156,7 +157,7 @@ class _Expected:
 
 
 class TokenBlocks:
-    """Blocks by endpoint, and by text."""
+    """Index of the engines' KV blocks, by endpoint and by text."""
 
     def __init__(self) -> None:
         self._slots: dict[int, _Held] = {}
@@ -218,7 +219,7 @@ class TokenBlocks:
             self._slots[fullest].left_out = True
 
     def removed(self, slot: int, hashes: Sequence[int | bytes], tier: int = 0) -> list[int | bytes]:
-        """Remove blocks that left a cache or slower memory; return those with no copy left."""
+        """Remove blocks evicted from a cache or slower memory; return those with no copy left."""
         held = self._slots.get(slot)
         gone: list[int | bytes] = []
         if held is None:
@@ -272,13 +273,13 @@ class TokenBlocks:
         self._slots[slot] = _Held(held.model, held.size)
 
     def drop(self, slot: int) -> None:
-        """Forget a slot whose endpoint left."""
+        """Forget a slot whose endpoint was removed."""
         self.lost(slot)
         self._slots.pop(slot, None)
         self.tiers.drop(slot)
 
     def size(self, model: str) -> int:
-        """Return the smallest block size at the model's endpoints; 0 without events."""
+        """Return the smallest block size at the model's endpoints; 0 if they sent no events."""
         sizes = [held.size for held in self._slots.values() if held.model == model and held.size]
         return min(sizes, default=0)
 
@@ -330,7 +331,7 @@ class TokenBlocks:
         Args:
             session: as in `expect`.
             model: the model that answered.
-            tokens: the prompt's length as the engine reported it; 0 without a report.
+            tokens: the prompt's length as the engine reported it; 0 if not reported.
         """
         expected = self._expected.get(session)
         if expected is None:
@@ -346,7 +347,7 @@ class TokenBlocks:
     def _take_expected(
         self, session: str, model: str, parent: int, own: array[int], size: int
     ) -> None:
-        """Append blocks to those of a session's request; the first may continue a cached part."""
+        """Append blocks to a session request's blocks; the first may continue a cached part."""
         expected = self._expected[session]
         blocks, before, is_first = expected.blocks, len(expected.blocks), not expected.blocks
         if not is_first and blocks[-1] != parent:
@@ -370,7 +371,7 @@ class TokenBlocks:
         self._expected_blocks -= len(oldest.blocks)
 
     def _up_to(self, hash_: int, most: int) -> list[int] | None:
-        """Return a prompt's blocks up to this one; None for over `most`, or if one is not held."""
+        """Return a prompt's blocks up to this one; None if over `most`, or if any is not held."""
         found = []
         while hash_:
             found.append(hash_)
@@ -408,7 +409,7 @@ class TokenBlocks:
                     del others[hash_]
 
     def _anchor(self, text: _Text, depth: int, other: _Text | None) -> None:
-        """Record the token at which a text leaves the deepest known one."""
+        """Record the token at which a text diverges from the deepest known text."""
         size = text.size
         if other is None or size != other.size:
             return
@@ -441,7 +442,7 @@ class TokenBlocks:
         shares: npt.NDArray[np.float64],
         claimed: Callable[[int], float],
     ) -> npt.NDArray[np.float64] | None:
-        """Replace the text index's shares of a prompt by those from events.
+        """Replace the text index's shares of a prompt with the shares from events.
 
         Return by slot the share whose computation takes as long as fetching the slower copies; None
         if there are none.
@@ -495,7 +496,7 @@ class TokenBlocks:
         return text.chain.total_bytes if continued else chain.bytes_of(depth), text
 
     def _held(self, slot: int, blocks: array[int], wanted: int) -> int:
-        """Return the leading blocks that a slot holds; caches evict the end of a prompt first."""
+        """Count the leading blocks that a slot holds; caches evict the end of a prompt first."""
         holders, bit = self._holders, 1 << slot
         wanted = min(wanted, len(blocks))
         if not wanted or not holders.get(blocks[0], 0) & bit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ATTEMPTS = "xds.route_metadata.filter_metadata.laar.attempts"
-"""Envoy attribute: maximum attempts per request. Only laar's bootstraps set it."""
+"""Envoy attribute: maximum number of attempts per request. Only laar's bootstraps set it."""
 
 ATTEMPTED = "upstream.request_attempt_count"
 """Envoy attribute of an answer: number of attempts made."""
@@ -21,7 +21,7 @@ NOT_UPGRADED = "websocket_handshake_unsuccessful"
 """`DETAILS` of an endpoint's 200 to a client that asked for a WebSocket."""
 
 LB_NAMESPACE = "envoy.lb"
-"""Envoy metadata in which the picker names endpoints and Envoy reports the one that served."""
+"""Envoy metadata in which the picker lists endpoints and Envoy reports which of them served."""
 
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 """Envoy metadata that lists the endpoints the picker may choose from."""

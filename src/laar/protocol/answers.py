@@ -1,8 +1,8 @@
 """Read endpoints' answers, and build error answers.
 
-A streamed answer consists of server-sent events, which may be split over any number of pieces. Its
-usage is that of the last event with usage. Reading never changes a byte and never fails: values
-that can't be read stay unknown.
+A streamed answer consists of server-sent events, which may be split over any number of chunks. Its
+usage is merged from all its events; later values win. Reading never changes a byte and never fails:
+values that can't be read stay unknown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ERROR_TYPES = {
 }
 
 MAX_ERROR_BYTES = 4096
-"""Maximum bytes of an error text that are examined to find out whose fault it is."""
+"""Maximum number of bytes of an error text that are examined to find out whose fault it is."""
 
 _LONGEST_BEGINNING = 64
 _ERROR_EVENT = re.compile(
@@ -62,8 +62,8 @@ _DONE = (b"[DONE]",)
 _REASON = re.compile(rb"\"finish_reason\"[ ]?:[ ]?\"")  # ends a stream without a final event
 _TAIL_BYTES = 1024
 _BATCH_BYTES = 4096
-"""Bytes of events that may wait to be searched together, in the time that one would take. Ten
-thousand open answers hold at most 40 MB."""
+"""Bytes of events that may wait to be searched together, in the time that a single event would
+take. Ten thousand open answers hold at most 40 MB."""
 _LIMITED = re.compile(rb'"(?:finish_reason|stop_reason)"[ ]?:[ ]?"(?:length|max_tokens)"')
 
 
@@ -94,7 +94,7 @@ class Usage:
 NO_USAGE = Usage()
 
 MAX_ID_CHARS = 256
-"""Maximum length of a stored object's id; longer ones are ignored."""
+"""Maximum length of a stored object's id; longer ids are ignored."""
 _STORED_OBJECTS = ("response", "conversation", "file", "upload", "batch", "message_batch")
 """Objects that engines store, by `object` in OpenAI's format and `type` in Anthropic's."""
 _ID_MEMBERS = ("id", "output_file_id", "error_file_id")
@@ -105,7 +105,7 @@ _ID_BYTES = 4096
 
 
 class AnswerReader:
-    """Reads usage, id and usefulness of an answer that arrives in pieces.
+    """Reads usage, id and usefulness of an answer that arrives in chunks.
 
     An error may replace an answer, since engines send 200 before they fail. In a stream it is an
     event, at the beginning or later; otherwise it is the whole body. Quotes inside a string are
@@ -141,7 +141,7 @@ class AnswerReader:
         self._ends = _ENDS.get(api, _DONE)
         self._tail = b""
         self.progressed = False
-        """Whether the last piece advanced the answer, which comments and pings do not."""
+        """Whether the last chunk advanced the answer, which comments and pings do not."""
         self.usage = NO_USAGE
         self.stored_ids: tuple[str, ...] = ()
         """The ids of the objects that the engine stores; empty until they are read."""
@@ -149,46 +149,46 @@ class AnswerReader:
         """The sign (`laar.accuracy.signs`) of the complete answer; None before its end, or if
         it has none."""
 
-    def put_by(self, piece: bytes) -> bool:
-        """Keep a piece for the next `feed` or `end` if it can wait; return whether it was kept.
+    def put_by(self, chunk: bytes) -> bool:
+        """Keep a chunk for the next `feed` or `end` if it can wait; return whether it was kept.
 
         Once a stream is judged, only an error and the last events are of interest. Only whole lines
-        wait, so the word "error" is never split between two pieces.
+        wait, so the word "error" is never split between two chunks.
         """
         kept, judged = self._kept, self._events and self._is_judged and not self._wants_id
-        whole = piece[-1:] == b"\n" and (not kept or kept[-1:] == b"\n")
-        fits = len(kept) + len(piece) <= _BATCH_BYTES
-        if not (judged and whole and fits) or b"error" in piece:
+        whole = chunk[-1:] == b"\n" and (not kept or kept[-1:] == b"\n")
+        fits = len(kept) + len(chunk) <= _BATCH_BYTES
+        if not (judged and whole and fits) or b"error" in chunk:
             return False
-        kept += piece
+        kept += chunk
         return True
 
-    def feed(self, piece: bytes) -> Reply | None:
-        """Read the next piece of the body, in time linear in its length.
+    def feed(self, chunk: bytes) -> Reply | None:
+        """Read the next chunk of the body, in time linear in its length.
 
         Return what it shows about the endpoint: an error or a judgement of the answer, once each.
         """
-        self._is_begun = self._is_begun or bool(piece)
-        if self._events is None and (letter := piece.lstrip()[:1]):
+        self._is_begun = self._is_begun or bool(chunk)
+        if self._events is None and (letter := chunk.lstrip()[:1]):
             self._events = letter in _FIELDS
-        cut = piece.rfind(b"\n") if self._events else -1
+        cut = chunk.rfind(b"\n") if self._events else -1
         error = None
         self.progressed = not self._events
         if cut >= 0:
-            lines = bytes(self._kept) + piece[:cut]
-            self._kept = bytearray(piece[cut + 1 :])
+            lines = bytes(self._kept) + chunk[:cut]
+            self._kept = bytearray(chunk[cut + 1 :])
             self.progressed = _PROGRESS.search(lines) is not None
             error = self._lines(lines)
         elif self._events or not self._too_long:
             begins_at = len(self._kept)
-            self._kept += piece
+            self._kept += chunk
             if not self._events and begins_at <= _LONGEST_BEGINNING:
                 error = self._error(_ERROR_DOCUMENT, bytes(self._kept[:MAX_ERROR_BYTES]))
         if len(self._kept) > MAX_ANSWER_BYTES:
             first = None if self._too_long else _FIRST_ID.search(self._kept, 0, _ID_BYTES)
             if first and self._wants_id:
                 self.stored_ids, self._wants_id = (first[1].decode(),), False
-            if self._use.found is None:  # such a long JSON answer has content
+            if self._use.found is None:  # a JSON answer this long has content
                 is_json = self._events or self._kept.lstrip().startswith(b"{")
                 self._use.found = GOOD if is_json else Kind.UNREADABLE
             self._has_ended = self._too_long = True
@@ -230,7 +230,7 @@ class AnswerReader:
 
     def _lines(self, lines: bytes) -> Reply | None:
         error = self._error(_ERROR_EVENT, lines) if b"error" in lines else None
-        # Most pieces are deltas without usage; searching for the word is cheaper than parsing.
+        # Most chunks are deltas without usage; searching for the word is cheaper than parsing.
         if self._use.found is None or self._wants_id or b'"usage"' in lines:
             for line in lines.split(b"\n"):
                 is_read = self._use.found is None or b'"usage"' in line or self._wants_id
@@ -283,7 +283,7 @@ class AnswerReader:
 
 
 def _merged(old: Usage, found: dict[str, Any]) -> Usage:
-    """Merge a later event's usage into that of earlier ones, field by field."""
+    """Merge a later event's usage into the usage so far, field by field."""
 
     def first(*names: str) -> int | None:
         return next((n for n in map(found.get, names) if _is_count(n)), None)
@@ -312,13 +312,13 @@ def _is_count(value: object) -> bool:
 class NameRestorer:
     """Restores the client's model name in answers that contain the endpoint's name.
 
-    Only the member ``"model": "<name>"`` is changed, even if split across pieces: the end of a
-    piece that may begin such a member is held back until the next piece.
+    Only the member ``"model": "<name>"`` is changed, even if split across chunks: the end of a
+    chunk that may begin that member is held back until the next chunk.
 
     Args:
         served: name that the endpoint writes.
         asked: name that replaces it.
-        whole: the answer is one object, and nested objects may have such a member too. It is
+        whole: the answer is one object, and nested objects may have that member too. It is
             buffered, up to `MAX_ANSWER_BYTES`, and only its top-level member is changed.
     """
 
@@ -332,12 +332,12 @@ class NameRestorer:
 
     @property
     def holds_back(self) -> bool:
-        """Whether bytes are held back until the next piece."""
+        """Whether bytes are held back until the next chunk."""
         return bool(self._held)
 
-    def feed(self, piece: bytes, *, end: bool) -> bytes:
-        """Return the piece with names restored, without the bytes held back."""
-        data = self._held + piece
+    def feed(self, chunk: bytes, *, end: bool) -> bytes:
+        """Return the chunk with names restored, without the bytes held back."""
+        data = self._held + chunk
         if self._is_whole and len(data) <= MAX_ANSWER_BYTES:
             self._held = b"" if end else data
             return self._of_object(data) if end else b""

@@ -15,10 +15,10 @@ from laar.errors import RequestError
 from laar.protocol.jsonscan import Span
 
 MAX_PARTS = 100
-"""Maximum parts in a form; APIs use about ten."""
+"""Maximum number of parts in a form; APIs use about ten."""
 
 MAX_HEADING_BYTES = 4096
-"""Maximum bytes in a part's headers, and in the boundary."""
+"""Maximum size of a part's headers, and of the boundary."""
 
 _LINE = b"\r\n"
 _OPENING = re.compile(rb"[\r\n]*(--[^\r\n]{0,%d})\r\n[!-9;-~]+:" % MAX_HEADING_BYTES)

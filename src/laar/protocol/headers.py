@@ -49,8 +49,8 @@ ONCE = "x-laar-once"
 """Metadata key: send the request once, on a route that retries only failed connections."""
 
 BEGINS_S = {5: 60, 10: 120, 30: 300}
-"""Maximum seconds to the response headers, with the maximum silence for each. Routes exist only for
-these pairs, and the picker names both values."""
+"""Maximum time in seconds to the response headers, with the maximum silence for each. Routes exist
+only for these pairs, and the picker sends both values."""
 
 TRIED = "x-laar-tried-models"
 TASK = "x-laar-task"
@@ -101,7 +101,7 @@ ENGINE_HEADERS = frozenset(
         ENCODERS,
     }
 )
-"""Headers that control engines: locations of parts of a prompt, rank, priority. Clients may not set
+"""Headers that control engines: addresses of other endpoints, rank, priority. Clients may not set
 them."""
 
 CREDENTIALS = ("authorization", "x-api-key", "api-key")
@@ -120,7 +120,7 @@ LLM_D = {
     TTFT_OBJECTIVE: "x-llm-d-slo-ttft-ms",
     TPOT_OBJECTIVE: "x-llm-d-slo-tpot-ms",
 }
-"""Names used by llm-d since release 0.9; they take precedence over the older ones."""
+"""Names used by llm-d since release 0.9; they take precedence over the older names."""
 
 UNREAD_HEADERS = frozenset({TPOT_OBJECTIVE, LLM_D[TPOT_OBJECTIVE]})
 """Headers for other pickers, which are removed without being read."""
@@ -285,10 +285,9 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
 
 
 def read_subset(value: object) -> frozenset[str] | None:
-    """Parse a subset hint: a list or a comma-separated string of addresses; None for no hint.
+    """Parse a subset hint: a list or a comma-separated string of addresses; None if neither.
 
-    Items of a list may contain commas too, as the endpoint-picker protocol allows. A value of any
-    other type is ignored.
+    Items of a list may contain commas too, as the endpoint-picker protocol allows.
     """
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, list | tuple):
@@ -330,7 +329,7 @@ def text_of(raw: bytes) -> str:
 def _tenant(value: str) -> str:
     """Return a tenant's name, or a digest if it is not a valid name (a long token, accents).
 
-    If such names were ignored, their tenants would share prefixes and a turn in the queue.
+    If these names were ignored, their tenants would share prefixes and a turn in the queue.
     """
     value = value.strip()
     return name_of(value) or (blake2b(value.encode(), digest_size=16).hexdigest() if value else "")

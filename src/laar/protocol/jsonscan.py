@@ -21,7 +21,7 @@ PIECE_BYTES = 256 << 10
 """Bytes scanned at a time, which takes about 2 ms."""
 
 MAX_MEMBERS = 10_000
-"""Maximum members in the object; the largest API has about 60."""
+"""Maximum number of members in the object; the largest API has about 60."""
 
 _BLANKS = b" \t\r\n"
 _MAX_KEY_BYTES = 1024

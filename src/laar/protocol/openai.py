@@ -2,7 +2,7 @@
 
 This supports OpenAI's chat completions, completions, responses and embeddings, and Anthropic's
 messages. It reads the model, the prompt's texts in the order seen by the engine, the stream flag,
-the token limit, tools and the cache salt. It ignores other parameters, so new ones pass unchanged.
+the token limit, tools and the cache salt. It ignores all others, so new parameters pass unchanged.
 
 The engine validates the body, not the picker. The reader accepts whatever Python's JSON parser does
 in UTF-8 (RFC 8259): lone surrogates, NaN, any depth. A prompt in an unknown form, or with too many
@@ -37,17 +37,17 @@ from laar.protocol.splice import model_span, utf8_of
 
 ASIDE_BYTES = 1 << 20
 """Maximum size of a body that is read on the event loop; reading takes a millisecond or two. Longer
-ones are read in a thread; for shorter ones the switch costs more than it saves other streams."""
+bodies are read in a thread; for others the switch costs more than it saves other streams."""
 
 MAX_PARTS = 200_000
-"""Maximum JSON values in a body that is parsed, as `_has_many_parts` estimates them. Parsing takes
-30 ms, during which no other request is served, even if a thread parses. Ten million characters of
-prose contain fewer."""
+"""Maximum number of JSON values in a body to be parsed, as `_has_many_parts` estimates it. Parsing
+takes 30 ms, during which no other request is served, even if a thread parses. Ten million
+characters of prose contain fewer."""
 
 MAX_LIMIT_TOKENS = 1 << 31
 
 MAX_FILES = 64
-"""Maximum files in a request for which the endpoint that stores them is looked up."""
+"""Maximum number of files per request for which the endpoint that stores them is looked up."""
 _FILE = re.compile(rb'"(?:input_)?file_id"\s*:\s*"([!#-\[\]-~]{1,256})"')
 """Matches a file's id. Quotes inside a string are escaped, so text in a prompt can't match."""
 
@@ -163,7 +163,7 @@ def read_body(api: Api, body: bytes) -> Body:
 
 
 def _files(body: bytes) -> tuple[str, ...]:
-    """Return the ids of the files that a body names."""
+    """Return the ids of the files that a body refers to."""
     return tuple(found[1].decode() for found in islice(_FILE.finditer(body), MAX_FILES))
 
 

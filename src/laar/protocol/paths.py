@@ -129,7 +129,7 @@ class DeniedPaths:
     def _is_denied(self, path: str) -> bool:
         segments: list[str] = []
         for segment in _SEPARATORS.split(path):
-            name = segment.partition(";")[0].strip()  # some servers strip such parameters
+            name = segment.partition(";")[0].strip()  # some servers strip path parameters
             if name == "..":
                 del segments[-1:]
             elif name not in ("", "."):
@@ -147,7 +147,7 @@ class PathFacts(NamedTuple):
         denied: they are refused.
         stores: the collection of objects that engines store: conversations, files, uploads or
             batches; empty for other paths.
-        stored_ids: the id of the object that the path names, if it names one.
+        stored_ids: the id of the object that the path names, if any.
     """
 
     api: Api
@@ -159,7 +159,7 @@ class PathFacts(NamedTuple):
 
 
 MAX_PATHS, MAX_PATH_CHARS = 256, 128
-"""Maximum number and length of cached paths; clients send a handful of short ones."""
+"""Maximum number and length of cached paths; clients send a handful, all short."""
 
 
 class Paths(dict[str, PathFacts]):

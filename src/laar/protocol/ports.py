@@ -14,15 +14,15 @@ from laar.protocol.headers import Head
 
 
 class Restorer(Protocol):
-    """Reverts changes made for the engine in its answer, even if they are split across pieces."""
+    """Reverts changes made for the engine in its answer, even if they are split across chunks."""
 
     @property
     def holds_back(self) -> bool:
-        """Whether bytes are held back until the next piece."""
+        """Whether bytes are held back until the next chunk."""
         ...
 
-    def feed(self, piece: bytes, *, end: bool) -> bytes:
-        """Return the piece restored, without the bytes held back."""
+    def feed(self, chunk: bytes, *, end: bool) -> bytes:
+        """Return the chunk restored, without the bytes held back."""
         ...
 
 

@@ -19,7 +19,7 @@ from laar.prefix.lengths import DIGEST, FILLER, MESSAGE
 from laar.prefix.templates import TOOLS
 
 MAX_SPANS = 20_000
-"""Maximum texts in a prompt, which take 10 ms. A long conversation has a thousand."""
+"""Maximum number of texts in a prompt (10 ms). A long conversation has a thousand."""
 
 MAX_NESTED = 4
 """Maximum nesting of content parts; the APIs use two levels."""
@@ -28,7 +28,7 @@ _EMBEDDING_CHARS = 8192 * 4 // 3
 """Base64 characters in a token's embedding: 4,096 16-bit numbers, as in an 8B model."""
 
 _IMAGE_CHARS = 2400
-"""Number of characters for which an image counts: about 600 tokens."""
+"""Length in characters to which an image's digest is padded: about 600 tokens."""
 
 _SYSTEM = ("system", "developer")
 
@@ -200,7 +200,7 @@ def _prompt(document: dict[str, Any], key: str, spans: Spans) -> None:
         raise UnknownPromptError
     if isinstance(prompt, list) and not isinstance(prompt[0], str):
         spans.json(prompt)  # token ids: their digits serve as a prefix, like text
-        spans.texts[-1] = spans.texts[-1].removesuffix("]")  # absent here in a longer prompt
+        spans.texts[-1] = spans.texts[-1].removesuffix("]")  # a longer prompt has none here
         rows = prompt if isinstance(prompt[0], list) else [prompt]
         if all(
             isinstance(row, list) and all(isinstance(token, int) for token in row) for row in rows

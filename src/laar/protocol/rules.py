@@ -70,8 +70,8 @@ class GatewayRules:
 def rewrite_target(rewrites: Sequence[Rewrite], model: str, rng: random.Random) -> str | None:
     """Choose the name that `model` is rewritten to; None to leave it unchanged.
 
-    A rule for the exact name takes precedence over one for any name; if there are several, the
-    first applies. Targets without weights are equally likely.
+    A rule for the exact name takes precedence over a rule for any name; if there are several,
+    the first applies. Targets without weights are equally likely.
     """
     rule = next((rewrite for rewrite in rewrites if model in rewrite.models), None)
     rule = rule or next((rewrite for rewrite in rewrites if not rewrite.models), None)

@@ -18,12 +18,12 @@ class Sampler:
     """Chooses the answers to read: a share of them, and usually one at least every `every_s`.
 
     Reading costs a message per chunk. With little traffic a share alone would give the learners too
-    few, so an answer is also read after `every_s` without one, unless recent answers had so many
+    few answers, so one is also read after `every_s` without any, unless recent answers had so many
     chunks that it would cost too much.
 
     Args:
         share: share of answers to read, 0 to 1; 0 reads none. May be changed.
-        every_s: seconds after which another answer is read in any case. May be changed.
+        every_s: seconds after which another answer is read, whatever the share. May be changed.
         rng: random source.
     """
 

@@ -1,7 +1,7 @@
 """Identify a request's session by fields that clients send anyway.
 
 laar's header takes precedence. Coding agents name the session in one header, and a sub-agent in
-another. A sub-agent's prompts share little with those of the session, so it counts as a separate
+another. A sub-agent's prompts share little with the session's, so it is treated as a separate
 session. Bodies have fields with the same meaning: ``session_id`` (vLLM, SGLang, OpenRouter),
 ``conversation`` and ``prompt_cache_key`` (OpenAI) and, from Claude Code, a ``metadata.user_id``
 that ends with the session's id. Agents behind vLLM's router name their session in
@@ -32,9 +32,9 @@ SESSION_HEADERS = (
     "x-switchyard-session-id",
     "x-smg-routing-key",
 )
-"""Headers of Claude Code, Codex (both spellings) and OpenCode, a common one, and headers of clients
-of Dynamo, Switchyard and SMG. The first one present is used, so Codex's threads come before its
-sessions, which sub-agents share. All are forwarded, since engines may read them too."""
+"""Headers of Claude Code, Codex (both spellings) and OpenCode, the common x-session-id, and headers
+of clients of Dynamo, Switchyard and SMG. The first one present is used, so Codex's threads come
+before its sessions, which sub-agents share. All are forwarded, since engines may read them too."""
 
 NAMING = frozenset({SESSION, *SESSION_HEADERS})
 """All headers that name a session; most requests have none."""
@@ -43,7 +43,7 @@ AGENT_HEADERS = ("x-claude-code-agent-id", "x-claude-code-parent-agent-id")
 """Headers that name a sub-agent of the session. If only the parent's id is present, it is used."""
 
 MAX_NAME_CHARS = 256
-"""Maximum length of session and other names; longer ones are ignored."""
+"""Maximum length of session and other names; longer names are ignored."""
 
 _NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 """Matches values usable as a name: printable, without surrounding spaces."""

@@ -23,7 +23,7 @@ class StreamSettings:
     applies: ClassVar = Applies.AT_ONCE
 
     max_body_bytes: Annotated[int, Applies.AFTER_RESTART, Ge(1024), Le(1 << 30)] = 32 << 20
-    """Maximum size of a request body; larger ones get 413. In the native shape, Envoy's buffer
+    """Maximum size of a request body; larger bodies get 413. In the native shape, Envoy's buffer
     limit does the same, so keep the two equal."""
     opaque_paths: tuple[str, ...] = ("/v1/files",)
     """Prefixes of paths whose bodies are never read; their requests go to any endpoint. On other
@@ -56,7 +56,7 @@ class StreamSettings:
     mode or with a subset hint, a single endpoint answers, and may require a key."""
     conformance_headers: bool = False
     """Whether the header test-epp-endpoint-selection restricts a request to the endpoints it names,
-    and answers name the endpoints selected and the one that served. Only for the conformance tests
+    and answers name the selected and the serving endpoints. Only for the conformance tests
     of the Gateway API Inference Extension: it lets any client choose an endpoint."""
     paths: Paths = field(init=False, repr=False, compare=False)
 

@@ -42,7 +42,7 @@ def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
         span: span of the value, if known.
 
     Raises:
-        ValueError: the body is neither an object nor such a form.
+        ValueError: the body is neither an object nor a form with that field.
     """
     field = field_span(body, "model")
     if field is not None:

@@ -38,7 +38,7 @@ _OWN_ENDS = frozenset((None, "", "stop", "end_turn", "eos", "eos_token", "comple
 _LIMITS = frozenset(("length", "max_tokens", "incomplete"))
 _NAME_CHARS = 256
 REDIRECTS = range(300, 400)
-"""Statuses that no engine sends, but login pages in front may: they count as `Kind.TYPE`."""
+"""Statuses that no engine sends, but login pages in front may: treated as `Kind.TYPE`."""
 
 
 def flaw_of_type(media_type: str, api: Api, *, stream: bool) -> bool:

@@ -29,7 +29,7 @@ LOGIN = "/login"
 """Path of the only form that a browser submits; its cookie is not sent from other sites' pages."""
 
 BODY_S = 30.0
-"""Timeout for sending a body; unfinished ones could otherwise hold all connections."""
+"""Timeout for sending a body; unfinished bodies could otherwise hold all connections."""
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]*)(?::[0-9]{1,5})?")
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -72,7 +72,7 @@ class BrowserGuard:
         if method in _READS or path == LOGIN:
             return None
         if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
-            return None  # all browsers send the origin with such requests
+            return None  # all browsers send the origin with these requests
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             return RequestError(
@@ -90,8 +90,8 @@ async def body_of(request: Request, max_bytes: int) -> bytes:
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
-            async for piece in request.stream():
-                body += piece
+            async for chunk in request.stream():
+                body += chunk
                 if len(body) > max_bytes:
                     raise RequestError(
                         413, "body-too-large", f"the body is longer than {max_bytes} bytes"

@@ -1,4 +1,4 @@
-"""Find the faults that would keep `laar serve` from starting, without serving.
+"""Find the errors that would keep `laar serve` from starting, without serving.
 
 The picker is assembled as at startup, but its ports are bound only briefly.
 """
@@ -22,7 +22,7 @@ from laar.settings.section import value_at
 
 
 def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:
-    """Return the reasons why startup with these settings would fail, each with its remedy.
+    """Return the reasons why startup with these settings would fail, each with a fix.
 
     Args:
         loaded: the settings.
@@ -44,7 +44,7 @@ def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:
 
 
 def _parts(settings: Settings) -> Iterator[Callable[[], object]]:
-    """Yield a check for each file, since assembling stops at the first fault."""
+    """Yield a check for each file, since assembling stops at the first error."""
     members = settings.endpoints_file
     if members is not None:
         yield partial(must_exist, members)
@@ -65,7 +65,7 @@ def _assemble(loaded: Loaded) -> None:
         runner = Runner(loaded)
         runner.prepare()
         if (spans := runner.picker.observability.spans) is not None:
-            try:  # finds faults that would prevent startup, such as invalid OTEL_* numbers
+            try:  # finds errors that would prevent startup, such as invalid OTEL_* numbers
                 spans.begin()
             finally:
                 spans.end()
@@ -74,7 +74,7 @@ def _assemble(loaded: Loaded) -> None:
 
 
 def _unwritable(settings: Settings) -> Iterator[SettingError]:
-    """Yield a fault for each file that serving would write but can't."""
+    """Yield an error for each file that serving would write but can't."""
     replaced = "share.snapshot_file"
     for name in ("decisions.log", replaced):
         path = value_at(settings, name)

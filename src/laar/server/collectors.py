@@ -115,8 +115,8 @@ class Collectors:
             if reported is not bool(labelled):
                 reported = bool(labelled)
                 problem = (
-                    f"{len(labelled)} endpoints have the label {EVENTS_LABEL} ({labelled[0]} is "
-                    f"one), and the packages that read KV events are not installed; "
+                    f"{len(labelled)} endpoints have the label {EVENTS_LABEL} (such as "
+                    f"{labelled[0]}), and the packages that read KV events are not installed; "
                     f"{install('kv-events')}"
                     if labelled
                     else None
@@ -187,8 +187,9 @@ class Collectors:
     async def _compare(self, slot: int, name: str, session: ClientSession) -> None:
         """Withhold a model from an endpoint that fails requests for it while another answers them.
 
-        The endpoint must answer for its main model: otherwise it is down, or requires a client's
-        key. It is compared with the endpoint that last answered for the model: others may fail too.
+        Unless it refuses with 400, 404 or 422, the endpoint must answer for its main model:
+        otherwise it is down, or requires a client's key. It is compared with the endpoint that last
+        answered for the model: others may fail too.
         """
         table, own, lacks = self._picker.table, self._picker.table.by_slot.get(slot), False
         known = self._picker.health.records.endpoints
@@ -208,7 +209,7 @@ class Collectors:
             fails = refuses or (main == GOOD and found not in (GOOD, Kind.FULL))
             answers = lacks or control == GOOD
             lacks = table.withhold(own.address, name, lacks=fails and answers and bool(others))
-            problem = "gets no requests for this model: it fails them, and another answers"
+            problem = "gets no requests for this model: it fails them while another answers"
             self._fleet.problem(f"endpoint {own.address} {name}", problem if lacks else None)
             if not lacks:
                 break
@@ -264,7 +265,7 @@ def must_exist(endpoints_file: Path) -> None:
     """Reject an endpoints file that does not exist.
 
     Raises:
-        SettingError: names the setting and the remedy.
+        SettingError: names the setting and a fix.
     """
     if not endpoints_file.is_file():
         raise SettingError(

@@ -2,8 +2,8 @@
 
 Connects `laar.context.hook.ContextHook`, one per route in the settings, to the streams.
 
-`x-laar-context: off` takes precedence; `on` counts only if the route sets `opt_in`. A body signed
-by a header is left unchanged. An error here costs only the gain: it is counted as
+`x-laar-context: off` takes precedence; `on` has an effect only if the route sets `opt_in`. A body
+signed by a header is left unchanged. An error here costs only the gain: it is counted as
 `laar_degraded{what="context"}`, and the body is forwarded unchanged.
 
 Tenants are identified by the header in `flow.tenant_header`, and never share orders.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from laar.server.picker import Picker
 
 MAX_ANSWERED = 20_000
-"""Maximum decisions awaiting an outcome, about 500 bytes each; the oldest is dropped first."""
+"""Maximum number of decisions awaiting an outcome, 500 bytes each; the oldest is dropped first."""
 
 _WHAT = "context"
 _ADDED_BOUNDS_S = (2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3)
@@ -58,7 +58,7 @@ class Ordering:
         self.expected_bytes = 0
         """Document bytes expected in the caches in the hook's order."""
         self.received_bytes = 0
-        """The same for the order received."""
+        """The same in the order received."""
 
     @property
     def is_off(self) -> bool:
@@ -280,12 +280,12 @@ class ContextHooks:
     def guarded(
         self, call: Callable[..., _Reworked | None], *args: object, first: bool = True
     ) -> _Reworked | None:
-        """Run deferred calls, then call a function; count a fault instead of raising it."""
+        """Run deferred calls, then call a function; count an error instead of raising it."""
         if first:
             self._catch_up()
         try:
             return call(*args)
-        except Exception:  # noqa: BLE001 - a hook's fault must not fail the request
+        except Exception:  # noqa: BLE001 - a hook's error must not fail the request
             self._picker.director.degraded[_WHAT] += 1
             return None
 
@@ -295,7 +295,7 @@ class ContextHooks:
         if not guard.off or source in self._picker.problems or ordering not in self.orderings:
             return
         gain, _ = guard.gain()
-        why = f"reordering does not pay here: {gain:+.3f} of the prompt cached due to the hook"
+        why = f"reordering does not pay off here: {gain:+.3f} of the prompt cached due to the hook"
         if guard.harm:
             why = (
                 "answers are worse where documents were moved. Correct "
@@ -317,7 +317,7 @@ class ContextHooks:
         )
 
     def reported(self, decision: str, correct: bool) -> None:
-        """Record the outcome of a decision; only the first one counts."""
+        """Record the outcome of a decision; only the first counts."""
         known = self._answered.pop(decision, None)
         if known is not None:
             ordering, record = known

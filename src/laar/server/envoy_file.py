@@ -24,8 +24,8 @@ class EnvoyFile:
         self.known: frozenset[str] = frozenset()
         """Addresses that Envoy knows."""
         self.again_s: float | None = None
-        """Seconds until the file must be rewritten, because endpoints left or writing failed (full
-        disk, directory mounted late); None if not needed."""
+        """Seconds until the file must be rewritten, since endpoints were removed or writing failed
+        (full disk, directory mounted late); None if not needed."""
 
     async def write(self, wanted: Mapping[str, EndpointSpec]) -> bool:
         """Write the endpoints, by address; return whether Envoy knows them.
@@ -35,7 +35,7 @@ class EnvoyFile:
         """
         known = self.known
         listed = wanted if wanted.keys() == known else {**self._listed, **wanted}
-        self.known &= wanted.keys()  # an endpoint that leaves and returns meanwhile counts as new
+        self.known &= wanted.keys()  # an endpoint that is removed and returns meanwhile is new
         # Writing thousands of endpoints takes tens of milliseconds.
         fault = await asyncio.to_thread(
             _write, self._path, list(listed.values()), known=bool(self._listed)
@@ -49,7 +49,7 @@ class EnvoyFile:
         if not self._is_first and not known.issuperset(wanted):
             # Requests may be waiting for a new endpoint, even if the fleet was empty.
             await asyncio.sleep(ENVOY_LEARNS_S)
-            listed = wanted  # the next write drops those that left before this one
+            listed = wanted  # the next write drops what was removed before this one
         self._is_first, self._listed, self.known = False, listed, frozenset(wanted)
         return True
 
@@ -69,6 +69,6 @@ def _write(path: Path, specs: Sequence[EndpointSpec], *, known: bool) -> str | N
     except OSError as error:
         return (
             f"envoy.eds_file {path} cannot be written ({error.strerror}); Envoy keeps the endpoints"
-            f" it has. Remedy: mkdir -p {path.parent}; check its free space and permissions"
+            f" it has. Run mkdir -p {path.parent}, and check its free space and permissions"
         )
     return None

@@ -106,7 +106,7 @@ class FleetState:
         return changed
 
     def _stand_ins(self, source: str, known: Sequence[EndpointSpec]) -> list[EndpointSpec]:
-        """Return the endpoints that left, but whose successors Envoy does not know yet.
+        """Return the removed endpoints whose successors Envoy does not know yet.
 
         Without them, requests would be refused while the only endpoints of a model are replaced.
         """
@@ -143,7 +143,7 @@ class FleetState:
             self._beliefs.stored(slot, self._table.spec(slot).models[0], event, past=past)
 
     def removed(self, address: str, block_hashes: Sequence[int | bytes], tier: int = 0) -> None:
-        """Record blocks that left the endpoint's cache or slower memory."""
+        """Record blocks removed from the endpoint's cache or slower memory."""
         slot = self._table.slot(address)
         if slot >= 0 and self._beliefs is not None:
             self._beliefs.removed(slot, block_hashes, tier)
@@ -183,7 +183,7 @@ class FleetState:
                 for source in self._wanted:
                     self._use(source)
                 if not used.keys() <= wanted.keys():
-                    self._changed.set()  # stand-ins leave the file with the next write
+                    self._changed.set()  # the next write removes stand-ins from the file
         self._on_change()
 
     def reading(self, key: str, reading: Reading, now: float) -> None:
@@ -196,14 +196,14 @@ class FleetState:
             if self._beliefs is not None:
                 if is_empty:
                     self._beliefs.restarted(slot, reading.started_s)
-                # The host's memory also keeps what left the cache; its size may be NaN.
+                # The host's memory also keeps what the cache evicts; its size may be NaN.
                 self._beliefs.set_capacity(slot, max(reading.capacity_tokens, reading.host_tokens))
             if is_empty:
                 self._picker.emptied(self._table.spec(slot).address)
             self._picker.reading(key, reading)
 
     def served(self, address: str, served: Served) -> None:
-        """Record the model names that an endpoint lists, at once or with the next update."""
+        """Record the model names that an endpoint lists, immediately or with the next update."""
         if not self._table.named(address) and all(s.address != address for s in self.nameless()):
             return
         if self._own.is_held(address):  # the fleet changes once all of these have reported

@@ -1,6 +1,6 @@
 """Flow control: waiting requests as futures, on top of the synchronous admission.
 
-A request that may go at once is never suspended. A waiting request costs a future; all share one
+A request that need not wait is never suspended. A waiting request costs a future; all share one
 timer, which also notices new and stale readings, and prefills that should be done by now: no event
 announces these.
 
@@ -53,7 +53,7 @@ class Waiting:
 
 
 class FlowControl:
-    """Decides on requests, at once or after a wait.
+    """Decides on requests, immediately or after a wait.
 
     Args:
         picker: settles decisions whose clients are gone, and records the outcome of every wait.
@@ -100,7 +100,7 @@ class FlowControl:
         self._call()
 
     def moved(self, decision: Decision) -> None:
-        """Handle a request that Envoy serves at an endpoint other than the one picked."""
+        """Handle a request that Envoy serves at an endpoint other than the picked endpoint."""
         self._admission.moved(decision, self._clock())
 
     def endpoints_changed(self, *, known: bool) -> None:

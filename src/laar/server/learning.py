@@ -106,15 +106,15 @@ class Learning:
         if not measured or not served or not set(measured).isdisjoint(served):
             return None
         return (
-            f"{artifact} knows no model of the fleet, so all count as equally "
-            f"good: it has {_named(measured)}, and endpoints serve {_named(served)}; give both the "
-            "same names, the endpoints' first ones"
+            f"{artifact} knows no model of the fleet, so all are considered equally "
+            f"good: it has {_named(measured)}, and endpoints serve {_named(served)}; use the "
+            "endpoints' first names in the artifact"
         )
 
     # -- showing -------------------------------------------------------------------------------
 
     def speeds(self) -> dict[str, tuple[float | None, Seen | None]]:
-        """Return c(m) by model: the artifact's and the learned one. Thread-safe."""
+        """Return c(m) by model: the artifact's and the learned value. Thread-safe."""
         measured = self.assessor.capability.measured_s_per_token
         seen = self._picker.director.engines.seen()
         names = dict.fromkeys([*measured, *seen])
@@ -159,7 +159,7 @@ class Learning:
 
 
 def artifact_of(settings: Accuracy) -> CapabilityModel:
-    """Return the artifact in the settings, or an empty one if they name none.
+    """Return the artifact in the settings, or an empty artifact if there is none.
 
     Raises:
         SettingError: it cannot be used.

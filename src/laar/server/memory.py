@@ -6,7 +6,7 @@ a contiguous megabyte is free, and the next request must fault it in again, page
 A garbage collection stops the event loop. Requests leave no reference cycles behind, so reference
 counting frees nearly all memory, and the young generations find the remaining cycles (``python -m
 bench picker --parts pauses``). A full collection takes tens of milliseconds in a picker that
-remembers ten thousand sessions. So one runs while the picker is idle; under load, every ten
+remembers ten thousand sessions. So it runs while the picker is idle; under load, every ten
 minutes, or sooner if memory has grown.
 """
 
@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 _KEPT_BYTES = 32 << 20
-"""Maximum freed memory that is kept at the end of the heap: 16 copies of the longest body that the
-context hook reads by default."""
+"""Maximum amount of freed memory kept at the end of the heap: 16 copies of the longest body that
+the context hook reads by default."""
 
 _OWN_BYTES = 32 << 20
 """Size from which a block is mapped separately, and returned once freed; the maximum of glibc's
@@ -31,8 +31,8 @@ dynamic threshold."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as in glibc's malloc.h
 
 _YOUNG, _MIDDLE, _NEVER = 700, 5, 1 << 30
-"""Thresholds of `gc`: new objects per young collection, young collections per middle one, middle
-ones per full one."""
+"""Thresholds of `gc`: new objects per young collection, young collections per middle collection,
+middle collections per full collection."""
 _LOOK_S = 10.0
 _AT_REST_S = 60.0
 _LONGEST_S = 600.0

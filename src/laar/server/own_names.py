@@ -1,11 +1,11 @@
 """Models reported by pods whose models neither annotations nor settings name.
 
-Such a pod is not an endpoint until it has reported a model. The first pods of a source are used
+A pod like this is no endpoint until it has reported a model. The first pods of a source are used
 together, once all have answered: otherwise requests for models of slower pods would be refused. A
 pod that does not answer delays the others by at most `WAIT_S`, and may report its models later.
 
-Names are kept while a pod is away, so that it serves at once when it returns, even before it is
-queried again.
+Names are kept while a pod is away, so that it serves immediately when it returns, even before it
+is queried again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from laar.latest import Latest
 WAIT_S = 10.0
 """Seconds to wait for a source's first pods: twice the timeout of a request for names."""
 MAX_KEPT = 20_000
-"""Maximum pods whose names are kept: as many as one selector may match."""
+"""Maximum number of pods whose names are kept: as many as one selector may match."""
 
 _Pod = tuple[str, str]
 
@@ -47,7 +47,7 @@ class OwnNames:
     def __init__(self) -> None:
         self._sources: dict[str, _Source] = {}
         self._served: Latest[_Pod, Served] = Latest(MAX_KEPT)
-        self._silent: set[_Pod] = set()  # pods that were asked but reported no name
+        self._silent: set[_Pod] = set()  # pods that were queried but reported no name
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         """Replace the endpoints of a source."""

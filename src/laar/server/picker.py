@@ -56,10 +56,10 @@ class Picker:
     """Everything that makes decisions, learns from them or reports them.
 
     Args:
-        seed: seed of all random draws; None for a random seed.
+        seed: seed of all random draws; None means a random seed.
         clock: monotonic seconds.
         snapshot: file for snapshots of learned state if the settings name neither a store nor a
-            file; None for no snapshots.
+            file; None disables snapshots.
 
     Raises:
         SettingError: an artifact or an export in the settings cannot be used.
@@ -208,7 +208,7 @@ class Picker:
         )
 
     def _sharer(self, snapshot: Path | None) -> Sharer | None:
-        """Return a sharer for the store, or else for a snapshot file; None without either."""
+        """Return a sharer for the store, or else for a snapshot file; None if neither is set."""
         share = self.settings.share
         snapshot = share.snapshot_file or snapshot
         if share.url is None and snapshot is None:
@@ -249,7 +249,7 @@ class Picker:
         )
 
     def _kept(self, fresh: Mapping[str, Policy], old: Routing) -> dict[str, Policy]:
-        """Return the new policies, but keep old ones whose settings are unchanged."""
+        """Return the new policies, but keep old policies whose settings are unchanged."""
         known, new = self.director.policies, self.settings.routing
         return {
             name: known[name] if name in known and _is_same(name, old, new) else policy
@@ -287,7 +287,7 @@ class Picker:
                 self.doubt_names("")
 
     def _part_failed(self, fault: Fault) -> None:
-        """Report the part and line of a fault, but not its text, which may contain a prompt."""
+        """Report the part and line of an error, but not its text, which may contain a prompt."""
         error = fault.error
         what = type(error).__name__
         if isinstance(error, BrokenPromiseError):

@@ -25,8 +25,8 @@ _METADATA_BYTES = 1 << 20
 _INT32_MAX = 2**31 - 1
 
 _STREAMS = 64
-"""Maximum streams per connection that a worker advertises. The kernel assigns each connection to
-one worker, so a client with many concurrent streams should open several connections."""
+"""Maximum number of streams per connection that a worker advertises. The kernel assigns each
+connection to one worker, so a client with many concurrent streams should open several."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ def bind(server: H2Server, name: str, address: str) -> int:
     """Bind a server to the address ``host:port`` of the setting `listen.<name>`; return the port.
 
     Raises:
-        SettingError: the address cannot be listened on.
+        SettingError: the address cannot be bound.
     """
     try:
         return server.bind(address)
@@ -74,9 +74,9 @@ def cannot_listen(name: str, address: str) -> SettingError:
 
 
 def ports_in_use(listen: Listen) -> list[SettingError]:
-    """Return an error for each address that can't be listened on now; leave no port open."""
+    """Return an error for each address that can't be bound now; leave no port open."""
     faults = []
-    with contextlib.ExitStack() as held:  # hold all at once, to detect equal addresses
+    with contextlib.ExitStack() as held:  # hold all of them, to detect equal addresses
         for name in ("ext_proc", "health", "admin"):
             address = getattr(listen, name)
             host, port = split_address(address)

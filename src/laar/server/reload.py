@@ -6,7 +6,7 @@ leaves everything unchanged and is reported with file, line and key. From usable
 that may change at runtime are applied together, in one call between two stream messages. Other
 changes are listed as pending until a restart, or until the file has the old values again.
 
-A change counts once two consecutive polls see the same files, so that none is read half-written.
+A change is applied once two consecutive polls see the same files, so that none is half-written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POLL_S = 0.5
 """Seconds between polls; as with the endpoints file, a change takes effect within two polls."""
 
 AGAIN_S = 15.0
-"""Seconds until unusable files are reread even if unchanged: the fault may be in a file whose name
+"""Seconds until unusable files are reread even if unchanged: the error may be in a file whose name
 is unknown until the settings can be read."""
 
 _SOURCE = "settings"
@@ -44,7 +44,7 @@ RESTART = "settings restart"
 """Source of the problem that lists changes waiting for a restart."""
 
 _NAMED = 10
-"""Maximum settings named in a problem; a file with more changes is probably a different one."""
+"""Maximum number of settings named in a problem; with more changes, it is probably another file."""
 
 Policies = Mapping[str, Policy]
 
@@ -186,7 +186,7 @@ class SettingsReloader:
 
 
 def _artifact(loaded: Loaded) -> Stamp | None:
-    """Return the artifact's stamp, to detect changes; None without an artifact."""
+    """Return the artifact's stamp, to detect changes; None if there is no artifact."""
     path = loaded.settings.accuracy.capability
     return loaded.stamps[path] if path is not None else None
 

@@ -44,7 +44,7 @@ _QUIET_S = 0.1
 """Seconds without new streams after which Envoys are assumed to send no more."""
 _LET_GO_EVERY_S = 0.05
 _PROBES = 100
-"""Maximum concurrent probes per connection; the health port may be open to the network."""
+"""Maximum number of concurrent probes per connection: the health port may be open to anyone."""
 _PROBE_BYTES = 4096
 """Maximum length of a probe's message, which is a service name."""
 
@@ -54,8 +54,8 @@ class Runner:
 
     Args:
         settings: the settings; the files they were loaded from are watched.
-        seed: seed of all random draws; None for a random seed.
-        worker: this process among several on the same ports; None for a single process.
+        seed: seed of all random draws; None means a random seed.
+        worker: this process among several on the same ports; None means a single process.
 
     Raises:
         SettingError: an artifact, a token or an export in the settings cannot be used.
@@ -108,7 +108,7 @@ class Runner:
         """Serve until `stop` is called, then drain.
 
         Raises:
-            SettingError: an address cannot be listened on, or a file cannot be used.
+            SettingError: an address cannot be bound, or a file cannot be used.
         """
         picker, settings = self.picker, self.picker.settings
         loop = asyncio.get_running_loop()
@@ -242,7 +242,7 @@ class Runner:
             self.health.set_ready(len(self.picker.table) > 0 or holds)
 
     async def _follow_tls(self, server: H2Server) -> None:
-        """Serve with the certificate and, once it is renewed, with the new one."""
+        """Serve with the certificate, and with the new certificate once it is renewed."""
         tls = self._tls
         if tls is not None:
             self.picker.metrics.certificate_expires_at_s = lambda: tls.shown.expires_at.timestamp()

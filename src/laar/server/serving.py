@@ -22,7 +22,7 @@ def serve(settings: Loaded, *, worker: Worker | None = None) -> None:
 
     Args:
         settings: the loaded settings.
-        worker: this process among several; None for a single process.
+        worker: this process among several; None means a single process.
 
     Raises:
         LaarError: the picker cannot start.

@@ -42,6 +42,6 @@ class Tasks:
                 return
             except Exception:  # noqa: BLE001 - any task is restarted
                 _LOG.exception("%s failed; restarting it in %g s", name, RESTART_S)
-                self._problems.report(name, "stopped by a fault; see the log")
+                self._problems.report(name, "failed; see the log")
             await asyncio.sleep(RESTART_S)
             self._problems.report(name, None)

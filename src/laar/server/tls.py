@@ -1,13 +1,13 @@
 """TLS on the ext_proc port: self-signed, or certificate files that may be replaced while serving.
 
 Gateways that follow the endpoint-picker contract use TLS and accept any certificate by default, so
-one generated at startup suffices. Files are reread once a second in a thread, so a renewed Secret
+it can be generated at startup. Files are reread once a second in a thread, so a renewed Secret
 needs no restart; it applies to new handshakes, and open connections are kept. Unusable files are
 ignored, as is a certificate that has expired or is not valid yet while a valid one is in use.
-Without a valid one, an invalid one is served and reported: gateways that don't verify continue as
-before, and those that do continue without the picker in either case.
+If there is no valid certificate, an invalid one is served and reported: gateways that don't verify
+it continue as before, and gateways that do continue without the picker in either case.
 
-With `client_ca`, callers must present a certificate of that authority (mTLS).
+With `client_ca`, callers must present a certificate issued by that CA (mTLS).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ServerTls:
             try:
                 found = await asyncio.to_thread(_load, self._settings, self.shown)
             except SettingError as error:
-                self._problems.report("tls", f"{error}; the certificate read before stays in use")
+                self._problems.report("tls", f"{error}; the previous certificate stays in use")
             else:
                 await self._take(found, datetime.now(UTC))
             await asyncio.sleep(RELOAD_S)
@@ -125,7 +125,7 @@ def _invalid(tls: Tls, found: Identity, now: datetime) -> str | None:
     why = f"expired on {found.expires_at:%Y-%m-%d %H:%M} UTC; renew it"
     if now < found.begins_at:  # clocks may differ
         why = f"is not valid before {found.begins_at:%Y-%m-%d %H:%M} UTC"
-    return f"listen.tls.certificate: {tls.certificate} {why}: callers that verify it refuse it"
+    return f"listen.tls.certificate: {tls.certificate} {why}: callers that verify it reject it"
 
 
 def _load(tls: Tls, known: Identity | None) -> Identity:
@@ -188,7 +188,7 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
     except (OSError, ValueError) as error:
         files = [str(path) for path in (tls.certificate, tls.key, tls.client_ca) if path]
         raise SettingError(
-            f"OpenSSL refuses {', '.join(files)} ({error}); replace them", setting="listen.tls"
+            f"OpenSSL rejects {', '.join(files)} ({error}); replace them", setting="listen.tls"
         ) from None
     return found
 

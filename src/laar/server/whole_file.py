@@ -39,7 +39,7 @@ class WholeFile:
                     os.fsync(file.fileno())  # otherwise a power failure may leave an empty file
                 temporary.replace(self.path)
             finally:
-                temporary.unlink(missing_ok=True)  # left by a fault, it would fill the disk
+                temporary.unlink(missing_ok=True)  # left after an error, it would fill the disk
 
     async def save(
         self, content: Callable[[], bytes], problems: Problems, source: str, lost: str

@@ -40,8 +40,8 @@ _AGAIN_S = (0.2, 5.0)  # first and longest wait before a worker is restarted
 _SOUND_S = 2.0  # a worker that lived longer is restarted after the first wait
 _BEAT_S = 1.0
 _GO = b"go\n"
-_HUNG_BEATS = 10  # missed beats after which a worker counts as hung
-_STUCK_S = 10.0  # seconds beyond drain and grace after which a stopping worker counts as hung
+_HUNG_BEATS = 10  # missed beats after which a worker is considered hung
+_STUCK_S = 10.0  # seconds beyond drain and grace after which a stopping worker has hung
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ def run_workers(
         loaded: the settings; each worker reads them again.
         count: number of workers.
         command: a worker's command; its index and the parent's directory are appended.
-        envoy: Envoy to run with the workers; None for no Envoy.
+        envoy: Envoy to run with the workers; None to run none.
 
     Raises:
         LaarError: a worker or Envoy could not start, or Envoy exited unexpectedly.
@@ -123,7 +123,7 @@ class _Parent:
         except ExceptionGroup as faults:
             raise faults.exceptions[0] from None
         finally:
-            self._pass_on(signal.SIGKILL)  # some are left only after a fault
+            self._pass_on(signal.SIGKILL)  # some are left only after an error
             if self._next is not None and self._next.returncode is None:
                 self._next.kill()
                 await self._next.wait()

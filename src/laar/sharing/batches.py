@@ -18,7 +18,7 @@ from laar.sharing.records import Count, Load, Record, Text, valid
 SCHEMA = 3
 
 MAX_BATCH_BYTES = 4 << 20
-"""Longest batch accepted. All loads of 10,000 endpoints take 1 MB, the longest chain 50 kB."""
+"""Maximum size of a batch. All loads of 10,000 endpoints take 1 MB, the longest chain 50 kB."""
 
 _FEW = Meta(max_length=20_000)
 
@@ -37,11 +37,11 @@ class Batch(Struct, frozen=True):
     Args:
         schema: version of the format.
         namespace: pickers read only batches of their own namespace.
-        origin: name of the sending process; a restarted picker has a new one.
+        origin: name of the sending process; a restarted picker has a new name.
         seq: number of the batch: 1, 2, 3 ...
         key_id: identifies the key of its hashes; only hashes with the same key are comparable.
         sent_at_s: wall clock of the sender; used only to display the age of records.
-        oldest_open: the oldest open entry; earlier ones have ended, even if no end was received.
+        oldest_open: the oldest open entry; earlier entries have ended, even if no end was received.
         full: loads missing from this batch are zero.
         loads: loads by endpoint address.
         records: the records.

@@ -12,9 +12,9 @@ from array import array
 from laar.latest import Latest
 
 MAX_ANCHORS = 131_072
-"""Positions remembered by hash: about 20 MB for chats, 120 MB for agents with 400 KB prompts.
-The least recently used is evicted. A sender refers only to the newer half of the positions that it
-remembers."""
+"""Maximum number of positions remembered, by hash: about 20 MB for chats, 120 MB for agents with
+400 KB prompts. The least recently used is evicted. A sender refers only to the newer half of the
+positions that it remembers."""
 
 _EVERY = 16
 """Blocks between two anchors of a chain: a prompt that branches off resends at most 15."""
@@ -30,7 +30,7 @@ class Chains:
     def pack(self, hashes: array[int]) -> tuple[int, int, array[int]]:
         """Return the number of blocks the others know, the hash of the last, and the new blocks.
 
-        If they know none, return (0, 0, hashes). The chain counts as known from now on.
+        If they know none, return (0, 0, hashes). The chain is considered known from now on.
         """
         places = range(len(hashes), 0, -1)
         known = next((place for place in places if hashes[place - 1] in self._named), 0)

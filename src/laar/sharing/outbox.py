@@ -25,10 +25,10 @@ does not block the event loop."""
 
 MAX_WAITING_BYTES = 16 << 20
 """Bytes of records that may wait while the store is unreachable: half a minute at 1,000 decisions
-per second. Beyond it the oldest are dropped, which costs cache hits; loads are never dropped."""
+per second. Beyond that the oldest are dropped, which costs cache hits; loads are never dropped."""
 
 _BEATS = 3.0
-"""Heartbeats in a lease: if all of them are missed, the connection counts as lost."""
+"""Heartbeats in a lease: if all of them are missed, the connection is considered lost."""
 
 FULL_S = 5.0
 """Seconds between batches with all loads: a lost batch has no effect for longer than this."""
@@ -63,7 +63,7 @@ class Outbox:
         self._table.on_count = self._count
 
     def add(self, record: Record) -> None:
-        """Queue a record; drop the oldest ones above `MAX_WAITING_BYTES`."""
+        """Queue a record; drop the oldest records above `MAX_WAITING_BYTES`."""
         if self.closed:
             return
         self._waiting.append(record)

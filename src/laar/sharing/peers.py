@@ -2,7 +2,7 @@
 
 A picker's load at an endpoint is a state that only it writes, so the sum over pickers needs no
 agreement: records may be lost, duplicated or late, and the next one corrects them. Loads are
-leased: those of a picker that sends nothing for `lease_s` no longer count.
+leased: they no longer count once their picker has sent nothing for `lease_s`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from laar.sharing.sharing import Sharing
 
 MAX_PEERS = 256
-"""Maximum pickers remembered, including those that left; the one silent for longest is dropped."""
+"""Maximum number of pickers remembered, present or gone; the longest silent is dropped first."""
 
 MAX_LOADS = 20_000
-"""Maximum endpoints at which one other picker has a load: as many as a batch may have."""
+"""Maximum number of endpoints at which another picker has a load: as many as a batch may list."""
 
 FORGET_S = 600.0
 """Seconds of silence after which a picker and its batch numbers are forgotten."""
@@ -47,8 +47,8 @@ class Peer:
         heard_at: when that batch was received.
         entries: its open entries; None if no prefixes are kept.
         loads: its load at each endpoint where it has any.
-        synced: it has sent all its loads, so a missing one is zero.
-        gone: its lease has expired, or it has left.
+        synced: it has sent all its loads, so a missing load is zero.
+        gone: its lease has expired, or it has shut down.
     """
 
     origin: str

@@ -1,4 +1,4 @@
-"""The prefix index shared between pickers: each one also records the others' prompts."""
+"""The prefix index shared between pickers: each also records the others' prompts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 Ends = Callable[[float], None]
 
 CLEAR_ONCE_S = 5.0
-"""Pickers notice an endpoint's restart at different times. Only one clearing in this period counts:
-a second one would drop prompts entered after the first."""
+"""Pickers notice an endpoint's restart at different times. In this period, only the first clearing
+is applied: a second one would drop prompts entered after the first."""
 
 MAX_OPEN = 65_536
-"""Maximum open entries kept for one other picker; beyond it, the oldest counts as ended."""
+"""Maximum number of open entries per other picker; beyond that, the oldest is treated as ended."""
 
 
 def key_id(key: bytes) -> str:
@@ -127,14 +127,14 @@ class Entries:
         return True
 
     def turn(self, entry: int, slot: int, context: Context) -> None:
-        """Begin a session's turn, which ends with its entry; ignore one of an unknown entry."""
+        """Begin a session's turn, which ends with its entry; ignore a turn of an unknown entry."""
         on_turn = self._prefixes.on_turn
         receipt, ends = self._open.get(entry, (None, None))
         if on_turn is not None and receipt is not None and ends is None:
             self._open[entry] = receipt, on_turn(slot, context, self._prefixes.sharing.now)
 
     def end(self, record: Ended) -> None:
-        """End an entry whose request ended; ignore an unknown one."""
+        """End an entry whose request ended; ignore an unknown entry."""
         if record.entry not in self._open:
             return
         receipt = self._close(record.entry)

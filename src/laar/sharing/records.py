@@ -58,7 +58,7 @@ def valid(entries: object, kind: Any) -> Iterator[Any]:
 class Load(NamedTuple):
     """All that one picker has in flight at an endpoint, and its traffic there since it started.
 
-    A state, not a change: the latest load is correct even if earlier ones were lost.
+    A state, not a change: the latest load is correct even if earlier loads were lost.
     """
 
     in_flight: Amount
@@ -80,7 +80,7 @@ class _Record(Struct, array_like=True, forbid_unknown_fields=True):
     kind: ClassVar[str]
     """Name in metrics."""
     soon: ClassVar[bool] = True
-    """Whether the other pickers need it as soon as they need decisions."""
+    """Whether the other pickers need it as urgently as they need decisions."""
 
     def __init_subclass__(cls) -> None:
         cls.kind = cls.__name__.lower()
@@ -176,7 +176,7 @@ class Learned(_Record, tag="e"):
     sample: Sample
 
     def makes_sense(self) -> bool:
-        """Return whether such a sample could have been taken."""
+        """Return whether the sample is plausible."""
         first, features, *positive = self.sample
         return (
             len(features) == (5 if first else 1)
@@ -193,7 +193,7 @@ class Reported(_Record, tag="o"):
 
 
 class Judged(_Record, tag="j"):
-    """An outcome reported to the wrong picker, for the one that made the decision."""
+    """An outcome reported to the wrong picker, for the picker that made the decision."""
 
     decision_id: Text
     correct: bool

@@ -1,6 +1,6 @@
 """One picker among several: send what it learns to the others, and apply what they send.
 
-No I/O: `batches` returns the bytes to send, `take` reads those of others, and `poll` is called
+No I/O: `batches` returns the bytes to send, `take` reads the others' bytes, and `poll` is called
 regularly. The caller transports the bytes, which may be lost, duplicated, late or corrupt.
 `docs/decisions/0016-many-pickers.md` states the guarantees of each kind of record.
 """
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from laar.context.memo import Memo
 
 SAMPLES_A_S = 50.0
-"""Maximum engine samples sent per second: an engine's fit remembers about 500, so more would only
-add cost."""
+"""Maximum number of engine samples sent per second: an engine's fit remembers about 500, so more
+would only add cost."""
 
 HELLO_EVERY_S = 1.0
 
@@ -52,7 +52,7 @@ _ID_CHARS = 64  # longest decision id
 
 
 class Sharing:
-    """Connects a director to those of other pickers.
+    """Connects a director to other pickers' directors.
 
     The director's prefixes and learners report to this object from now on.
 
@@ -104,7 +104,7 @@ class Sharing:
         causes = ("missed", "doubled", "dropped", "unknown-prefix", "lease", "interruption")
         self.lost = Counter(dict.fromkeys(causes, 0))
         """Losses: batches that never arrived (missed), or arrived twice or too late (doubled),
-        records dropped unsent, prompts that continue one not seen here (unknown-prefix),
+        records dropped unsent, prompts that continue a prompt unknown here (unknown-prefix),
         expired leases (lease), and lost connections (interruption)."""
         self.outbox = Outbox(self)
         self.peers = Peers(self)
@@ -118,7 +118,7 @@ class Sharing:
         self.age_s = 0.0
         """Age of the last batch when it was received, by the two wall clocks."""
         self.now = 0.0
-        """The time given in the last call, for `SharedPrefixes`, which is called without one."""
+        """The time given in the last call, for `SharedPrefixes`, which is called without a time."""
         self._hello_at = float("-inf")
         self._samples, self._samples_at = SAMPLES_A_S, 0.0
         self._listen()
@@ -199,13 +199,13 @@ class Sharing:
             peer.entries.end_before(batch.oldest_open)
 
     def poll(self, now: float) -> None:
-        """End leases; call it a few times a second, whether connected or not."""
+        """Expire leases. Call this a few times a second, even while disconnected."""
         self.now = now
         self.lost["lease"] += self.peers.end_leases(now)
         self._unseen.expect(sorted(peer.origin for peer in self.peers.known()), now)
 
     def use_key(self, key: bytes) -> None:
-        """Switch to the others' hash key; drop entries made with the old one."""
+        """Switch to the others' hash key; drop entries made with the old key."""
         if key == self.key:
             return
         self.key, self.key_id = key, key_id(key)
@@ -255,7 +255,7 @@ class Sharing:
                 self.peers.leave(peer, now)
 
     def _begin_anew(self) -> None:
-        """Send all loads, and complete chains: some picker does not know the earlier ones."""
+        """Send all loads, and complete chains: some picker does not know the earlier chains."""
         self.outbox.send_all_loads()
         if self.prefixes is not None:
             self.prefixes.chains.forget_sent()

@@ -1,8 +1,8 @@
-"""Snapshots of a picker's knowledge, for pickers that start.
+"""Snapshots of a picker's state, for pickers that start.
 
 Data only: JSON after a checksum. It may come from a store or a file that anyone can write, so
-every part is validated and invalid parts are skipped. Loads are not included: those of other
-pickers arrive within a second, and a starting picker's own are zero.
+every part is validated and invalid parts are skipped. Loads are not included: other
+pickers' loads arrive within a second, and a starting picker's own are zero.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from laar.sharing.sharing import Sharing
 SCHEMA = 1
 
 MAX_BLOCKS = 1 << 20
-"""Maximum blocks of prompts in a snapshot, the latest ones: 11 MB, about 100 busy endpoints'
-caches. Collecting them blocks the event loop for about 10 ms."""
+"""Maximum number of prompt blocks in a snapshot; the latest are kept. 11 MB, about 100 busy
+endpoints' caches. Collecting them blocks the event loop for about 10 ms."""
 
 MAX_STORED = 8192
-"""Maximum stored responses in a snapshot, the latest ones."""
+"""Maximum number of stored responses in a snapshot; the latest are kept."""
 
 MAX_SNAPSHOT_BYTES = 64 << 20
 
@@ -56,13 +56,13 @@ class SnapshotFault(ValueError):  # noqa: N818 - names the condition
 def snapshot(
     sharing: Sharing, now: float, *, with_key: bool, place: str = ""
 ) -> Callable[[], bytes]:
-    """Collect the current knowledge; return a function that serializes it on any thread.
+    """Collect the current state; return a function that serializes it on any thread.
 
     Args:
         sharing: the picker's sharing.
         now: seconds, monotonic.
         with_key: include the hash secret; only for the picker's own file.
-        place: position in the stream up to which the snapshot includes its records.
+        place: position of the last stream record that the snapshot includes.
     """
     director = sharing.director
     table = director.table
@@ -120,7 +120,7 @@ def read_snapshot(data: bytes, namespace: str) -> dict[str, Any]:
     """
     digest, _, body = data.partition(b"\n")
     if len(data) > MAX_SNAPSHOT_BYTES or digest != _digest(body):
-        raise SnapshotFault("is damaged: wrong checksum")
+        raise SnapshotFault("is too large, or has a wrong checksum")
     try:
         document = msgspec.json.decode(body)
     except (ValueError, RecursionError):
@@ -166,8 +166,8 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
     if sharing.tokens is not None:
         sharing.tokens.restore(document.get("tokens"))
     away_s = _age_s(document, sharing.wall_clock())
-    # A picker that learned alone while the store was away keeps that instead; one that just started
-    # may have heard a few outcomes before its own file was read.
+    # A picker that learned alone while the store was away keeps that instead; a picker that just
+    # started may have heard a few outcomes before its own file was read.
     if (
         (online := sharing.online) is not None
         and (sharing.outbox.closed or not online.cells)

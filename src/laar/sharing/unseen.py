@@ -3,8 +3,8 @@
 All pickers see the same endpoint as the cheapest, and would all send their next request there until
 they hear of each other's. So each endpoint is owned by one picker, by rendezvous hashing. At
 others' endpoints a picker expects one request, with the probability that any of them sends one
-within `RECORD_S`. Endpoints of nearly equal cost are thus divided between the pickers; one that is
-cheaper by more than a request costs is still chosen by all.
+within `RECORD_S`. Endpoints of nearly equal cost are thus divided between the pickers; an endpoint
+that is cheaper by more than a request costs is still chosen by all.
 """
 
 from __future__ import annotations

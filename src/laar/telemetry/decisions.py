@@ -19,10 +19,10 @@ from laar.explain.decision_record import DecisionRecord, Readings
 from laar.explain.record import shown
 
 MAX_DECISIONS = 2000
-"""Decisions kept: enough for meaningful percentiles; 20 s at 100 requests per second."""
+"""Maximum number of decisions kept: 20 s at 100 per second, enough for meaningful percentiles."""
 
 MAX_BYTES = 64 << 20
-"""Maximum bytes kept: six hundred decisions among a thousand endpoints."""
+"""Maximum size of the decisions kept: six hundred decisions among a thousand endpoints."""
 
 _BYTES = 3000
 _BYTES_PER_CANDIDATE = 13 * 8
@@ -37,7 +37,7 @@ class DecisionMemory:
         on_settled: functions called, in order, with each record once its request has ended.
         outcome_of: returns whether an answer was reported correct, by the decision's id; None if
             unknown.
-        max_decisions: maximum decisions remembered.
+        max_decisions: maximum number of decisions remembered.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class DecisionMemory:
         """Time of the last decision."""
 
     def decided(self, decision: Decision) -> None:
-        """Remember a decision; evict the oldest ones above the limits."""
+        """Remember a decision; evict the oldest decisions above the limits."""
         record = self.record(decision)
         self.decided_total += 1
         self.decided_at = decision.now

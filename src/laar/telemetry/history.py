@@ -19,8 +19,8 @@ BIN_S = 60.0
 BINS = 61
 """Bins: an hour, which operators look back on after an alarm, and the current minute."""
 MAX_SAMPLES = 200
-"""Times kept per bin, sampled uniformly; the p50 is accurate to a few percent. With two kinds of
-times the ring takes at most 250 KB."""
+"""Maximum number of times kept per bin, sampled uniformly; the p50 is accurate to a few percent.
+With two kinds of times the ring takes at most 250 KB."""
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """The decision log: a JSON line per settled decision and outcome; bounded, off the request path.
 
 The request path only appends to a bounded queue. A task renders lines in small slices, so that the
-event loop is never blocked for long, and a thread writes them in one piece. A full disk or missing
-directory costs the lines of that piece and a counted problem, never a request.
+event loop is never blocked for long, and a thread writes them in one batch. A full disk or missing
+directory costs the lines of that batch and a counted problem, never a request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEEP = 5
 """Old files kept, as ``<log>.1`` (the newest) and so on: at most 600 MiB of disk in total."""
 
 MAX_QUEUED = 20_000
-"""Maximum decisions waiting to be written: several seconds of a busy picker while a disk stalls."""
+"""Maximum number of waiting lines: several seconds of a busy picker while a disk stalls."""
 
 _SLICE = 20  # lines per slice: about 0.3 ms of the event loop
 _INTERVAL_S = 0.25
@@ -40,14 +40,14 @@ class DecisionLog:
 
     Args:
         path: path of the file; old files are ``<path>.1`` (the newest) and so on.
-        on_problem: called with a fault, or None once writing works again.
+        on_problem: called with an error message, or None once writing works again.
     """
 
     def __init__(self, path: Path, *, on_problem: Callable[[str | None], None]) -> None:
         self._path = path
         self._on_problem = on_problem
         self._queue: deque[DecisionRecord | bytes] = deque()
-        self._lines: list[bytes] = []  # lines of the next piece
+        self._lines: list[bytes] = []  # lines of the next batch
         self._torn = b""  # newline that ends a line cut off by a full disk
         self.lines = Counter(written=0, dropped=0)
         """Lines since the start, written or dropped."""
@@ -96,7 +96,7 @@ class DecisionLog:
         self._on_problem(fault)
 
     def _write(self, data: bytes) -> str | None:
-        """Append, after rotating if due; return the fault, if any."""
+        """Append, after rotating if due; return the error message, if any."""
         try:
             self._rotate()
             handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, _MODE)
@@ -110,7 +110,7 @@ class DecisionLog:
         except OSError as error:
             return (
                 f"decisions.log {self._path} can't be written ({error.strerror}); these lines are "
-                "lost; retrying with the next"
+                "lost; the next will be tried again"
             )
         return None
 

@@ -17,7 +17,7 @@ from laar.core.decision import Decision
 from laar.explain.decision_record import DecisionRecord
 
 MAX_LABELS = 64
-"""Maximum tasks with their own series; the rest share ``other``."""
+"""Maximum number of tasks with their own series; the rest share ``other``."""
 
 _OVERHEAD_BOUNDS_S = (5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.25)
 _LATENCY_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
@@ -25,7 +25,7 @@ _QUEUE_BOUNDS_S = (0.001, 0.01, 0.05, *_LATENCY_BOUNDS_S[3:])
 _ANSWER_BOUNDS_S = (0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 _ATTEMPTS = (1, 2, 3, 4, 5, 6, 8, 10)
 _RATIOS = (0.5, 0.7, 0.9, 1.1, 1.3, 2.0)
-"""Bounds of predicted / measured; between the third and the fourth, the prediction was right."""
+"""Bounds of predicted / measured; between the third and the fourth, the prediction was accurate."""
 
 
 class Histogram:

@@ -21,7 +21,7 @@ from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.problems import Events, Problems
 
 MAX_FLEET = 200
-"""Maximum endpoints shown; of a larger fleet, only those with problems and the busiest."""
+"""Maximum number of endpoints shown; in a larger fleet, those with problems and the busiest."""
 
 SHOWN_DECISIONS = 12
 _WINDOW = 1000
@@ -165,7 +165,7 @@ class PageModel:
         return rows
 
     def _probability(self, records: Sequence[DecisionRecord]) -> Floats:
-        """Return each endpoint's mean P(correct) over recent requests; NaN without any."""
+        """Return each endpoint's mean P(correct) over recent requests; NaN if there were none."""
         total, count = np.zeros(self._table.capacity), np.zeros(self._table.capacity)
         for record in records[:_RECENT]:
             if (view := record.decision.view) is not None:

@@ -4,13 +4,13 @@ Work waits at endpoints (unread prompts, at the endpoint's learned prefill speed
 control. Both are in seconds of one engine: the sum over a pool, divided by the number of its
 endpoints, is how long a new request finds the engines busy.
 
-A request counts as late at its decision, if its expected TTFT plus the time it was held exceed its
-objective. So the signal rises before answers are late. Objectives are those of flow control, even
-while that is off. Policies without a cost predict no TTFT, so their requests are not counted.
+A request is counted as late at its decision if its expected TTFT plus the time it was held exceeds
+its objective. So the signal rises before answers are late. Objectives are flow control's, even
+while it is off. Policies without a cost predict no TTFT, so their requests are not counted.
 
 A pool's name is its endpoints' `laar.dev/pool` label, or empty. For requests to a virtual name, the
-model is the chosen one, or empty while they are held. Names of endpoints that have left are kept:
-requests held for them signal that one should be started again.
+model is the chosen one, or empty while they are held. Names of removed endpoints are kept:
+requests held for them signal that an endpoint should be started again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
 
 MAX_POOLS = 1024
-"""Maximum pairs of pool and model counted; names come and go with endpoints."""
+"""Maximum number of pairs of pool and model; names come and go with endpoints."""
 
 _Pool = tuple[str, str]
 
@@ -82,18 +82,18 @@ class PoolMetrics:
                 self._count(decision, self._late)
 
     def requests(self) -> Counter[_Pool]:
-        """Return the number of requests with an expected TTFT, plus those shed."""
+        """Return the number of requests with an expected TTFT, plus requests shed."""
         found = self._requests.copy()
         found.update(self._shed())
         return found
 
     def expected_late(self) -> dict[_Pool, int]:
-        """Return the number of requests whose first token is expected late, plus those shed."""
+        """Return the number of requests whose first token is expected late, plus requests shed."""
         late, shed = self._late, self._shed()
         return {pool: late[pool] + shed[pool] for pool in self.requests()}
 
     def _shed(self) -> Counter[_Pool]:
-        """Return the number of requests shed for lack of capacity, at once or after a wait."""
+        """Return the number of requests shed for lack of capacity, immediately or after a wait."""
         if self.admission is None:
             return Counter()
         sheds = self.admission.queue.sheds.items()
@@ -115,7 +115,7 @@ class PoolMetrics:
 
     def _count(self, decision: Decision, counts: Counter[_Pool]) -> None:
         spec = self._director.table.by_slot.get(decision.slot)
-        if spec is None or spec.address != decision.address:  # the endpoint has left
+        if spec is None or spec.address != decision.address:  # the endpoint was removed
             return
         pool = spec.labels.get(POOL_LABEL, ""), decision.model
         if pool in self._requests or len(self._requests) < MAX_POOLS:

@@ -16,7 +16,7 @@ from collections import Counter, deque
 _LOG = logging.getLogger(__name__)
 
 MAX_PROBLEMS = 1000
-"""Maximum problems remembered, one per source; more would probably share a cause."""
+"""Maximum number of problems remembered, one per source; more would probably share a cause."""
 
 _EVENTS = 40
 PASSWORD = re.compile(r"(?<=://)[^/\s]+@")  # in a metrics_url; it may contain an @

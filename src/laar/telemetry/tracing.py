@@ -48,14 +48,14 @@ Metadata = Iterable[tuple[str, str]]
 _W3C = TraceContextTextMapPropagator()
 _HEADERS = frozenset({"traceparent", "tracestate"})
 _MAX_CHARS = 1024
-"""Maximum characters of an attribute: names sent by clients are otherwise unlimited."""
+"""Maximum length of an attribute: names sent by clients are otherwise unlimited."""
 
 
 class Spans:
-    """Creates spans for decisions whose trace is sampled; the SDK sends them and logs its faults.
+    """Creates spans for decisions whose trace is sampled; the SDK sends them and logs its errors.
 
     Args:
-        url: URL of the collector; None to use the environment's.
+        url: URL of the collector; None means the environment's.
 
     Raises:
         ValueError: the ``OTEL_*`` environment can't be used; this module's import may raise it too.

@@ -55,8 +55,8 @@ class ApiAccess:
 
     Args:
         url: ``https://host:port``, or ``http://127.0.0.1:8001`` for a ``kubectl proxy``.
-        token_file: file with the bearer token, reread for each request; None for no token.
-        ca_file: authorities that may sign the server's certificate; None for the system's.
+        token_file: file with the bearer token, reread for each request; None if none is needed.
+        ca_file: file with the CAs that verify the server; None means the system's CAs.
         namespace: namespace of the objects; laar's own by default.
     """
 

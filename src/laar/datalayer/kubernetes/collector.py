@@ -2,7 +2,7 @@
 
 Changes are reported in batches, at most ten per second: a rollout of a large pool causes thousands
 of events, and each report is applied to the whole table. The first change of a batch is not
-delayed, so a change to a single pod takes effect at once.
+delayed, so a change to a single pod takes effect immediately.
 
 There is no leader election: pickers only read, and none decides for the others.
 """

@@ -26,11 +26,11 @@ Kept = TypeVar("Kept")
 PAGE_OBJECTS = 50
 """Objects per page: 0.4 MB of pods take 4 ms to process, so a list hardly delays requests."""
 MAX_OBJECTS = 20_000
-"""Maximum objects, four times the largest pool tested, in case a selector matches everything."""
+"""Maximum number of objects, in case a selector matches all: four times the largest pool tested."""
 FIRST_WAIT_S = 0.1
 LAST_WAIT_S = 30.0
 STEADY_S = 5.0
-"""Minimum duration of a healthy watch; shorter ones count as failures."""
+"""Minimum duration of a healthy watch; a shorter watch is treated as a failure."""
 ABSENT_WAIT_S = 60.0
 """Seconds between checks of whether an optional kind of object has been installed."""
 ABSENT_LOOKS = 3
@@ -48,8 +48,8 @@ class Mirror(Generic[Kept]):
         select: the query's labelSelector or fieldSelector.
         keep: returns the part of an object to store, or None to ignore it.
         changed: called after `objects` changed, and after the first list even if empty.
-        problem: called with each fault, and with None when there is none.
-        optional: treat a kind that isn't installed as one without objects.
+        problem: called with each error, and with None once there is none.
+        optional: treat a kind that isn't installed as having no objects.
 
     Attributes:
         objects: the kept parts, by name.
@@ -90,7 +90,7 @@ class Mirror(Generic[Kept]):
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
 
     def _failed(self, error: ApiError) -> float | None:
-        """Report the fault; return the maximum seconds to wait, None for the usual back-off."""
+        """Report the error; return the longest wait in seconds, or None for the usual back-off."""
         if error.status in (404, 410):
             self._version = ""
         if error.status == 404 and self.optional:

@@ -1,12 +1,12 @@
 """Read pods, pools, objectives and rewrites: pure functions on API objects.
 
 A pod is used if it is Ready, has an address, and is neither finished nor being deleted, since
-evicted pods and those of a node that shut down may stay Ready. There is no grace period: a pod gets
+evicted pods and pods of a node that shut down may stay Ready. There is no grace period: a pod gets
 no more requests once its deletion starts. Each target port of a pod is a separate endpoint (the
 ranks of a data-parallel engine listen on adjacent ports), except those that the pod's active-ports
 annotation omits (Gateway API Inference Extension, llm-d).
 
-Objects are untrusted: those whose fields are invalid are ignored, and the reason is reported.
+Objects are untrusted: if a field is invalid, the object is ignored, and the reason is reported.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ ENGINE_KEYS = (
 REGION_KEYS = ("laar.dev/region", "topology.kubernetes.io/region")
 ENGINE_NAMES = {name: engine for engine, of in ENGINES.items() for name in (engine, *of.aliases)}
 MAX_MODELS = 64
-"""Maximum model names that a pod may claim."""
+"""Maximum number of model names that a pod may claim."""
 
 MODEL_KEY = "laar.dev/model"
 """Annotation or label with a pod's models, separated by commas. Labels can't contain a slash, so
-names with one need the annotation."""
+names with a slash need the annotation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class PodEndpoints:
     Args:
         specs: its endpoints; empty if the pod is invalid.
         created: creation time in the API's format, which sorts as text.
-        fault: description of the fault; empty if there is none.
+        fault: what is wrong with the pod; empty if nothing is.
     """
 
     specs: tuple[EndpointSpec, ...] = ()
@@ -147,7 +147,7 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
 
 
 def _ports_of_rank(labels: Mapping[str, str], rank: int) -> dict[str, str]:
-    """Return a rank's event ports: labels name the first rank's, others use the next ones."""
+    """Return a rank's event ports: the labels give the first rank's, and the others count up."""
     ports = {key: labels.get(key, "") for key in (EVENTS_LABEL, REPLAY_LABEL)}
     return {
         key: str(int(port) + rank)
@@ -165,7 +165,7 @@ def _active(said: Mapping[str, str], ports: Sequence[int], name: str) -> tuple[s
     unknown = [entry for entry in entries if entry not in by_text]
     fault = ""
     if unknown:
-        fault = f"{name}: its active-ports name {unknown[0][:40]!r}, which is not a target port"
+        fault = f"{name}: its active-ports list {unknown[0][:40]!r}, which is not a target port"
     return {by_text[entry] for entry in entries if entry in by_text}, fault
 
 
@@ -200,7 +200,7 @@ class _PoolRef(BaseModel):
     group: str = ""
 
     def names(self, pool: str) -> bool:
-        """Return whether this names the pool; some llm-d versions default to llm-d's group."""
+        """Return whether this refers to the pool; some llm-d versions default to llm-d's group."""
         return self.name == pool and self.group in ("", POOLS.group, LLM_D_GROUP)
 
 
@@ -220,7 +220,7 @@ class _PoolSelector(BaseModel):
     matchExpressions: list[_Expression] = []  # noqa: N815
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether a pool's labels match; an empty selector matches none, as in llm-d."""
+        """Return whether a pool's labels match; an empty selector matches no pool, as in llm-d."""
         if not self.matchLabels and not self.matchExpressions:
             return False
         return self.matchLabels.items() <= labels.items() and all(

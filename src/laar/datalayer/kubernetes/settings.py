@@ -60,31 +60,31 @@ class KubernetesSource(BaseModel):
     pool: Name = ""
     """Name of the InferencePool (v1) that defines the pods and ports."""
     selector: Annotated[dict[str, str], AfterValidator(_selector)] = {}
-    """Labels, all of which a pod must have."""
+    """Labels; a pod must have all of them."""
     ports: Annotated[tuple[Port, ...], Field(max_length=8)] = ()
     """With `selector`: ports that a pod serves on, one for each data-parallel rank."""
     namespace: Name = ""
     """Namespace of the pods. Empty: laar's own namespace."""
     models: tuple[ModelName, ...] = ()
     """Models of pods without the annotation or label `laar.dev/model` (names separated by commas).
-    The first is the main one. Empty: those that each pod lists at `/v1/models`."""
+    The first is the main one. Empty: the models that each pod lists at `/v1/models`."""
     engine: Engine = "vllm"
     """Engine of pods without a label for it; it determines the metric names."""
     metrics_path: Annotated[str, AfterValidator(_path)] | None = None
     """Path of the pods' metrics page. Default: the engine's, `/prometheus/metrics` for tensorrt-llm
     and `/metrics` for the others. Empty: no page is read."""
     base_url: Annotated[str, AfterValidator(lambda url: url and endpoint_address(url))] = ""
-    """For pods with https or a base path: the URL that a client would use for one, such as
+    """For pods with https or a base path: the URL that a client would use for a pod, such as
     https://engine.internal/openai/v1. Each pod is reached at its own address; the host name must be
-    the one in its certificate."""
+    the name in its certificate."""
     ca_file: Path | None = None
-    """With https: PEM file of the authorities. None: the system's."""
+    """PEM file with the CAs that verify https pods. None: the system's CAs."""
     key_file: Path | None = None
     """File with the pods' API key. Requests carry it in place of the client's. It is reloaded
     whenever a pod changes."""
     priority_field: bool = False
     """Whether laar sends the header `X-Vllm-Priority` with requests that name an objective, or with
-    all if flow control is on. The engines must run with --scheduling-policy priority."""
+    all requests if flow control is on. The engines must run with --scheduling-policy priority."""
     api_server: Annotated[str, AfterValidator(_server)] = ""
     """URL of a `kubectl proxy`, such as http://127.0.0.1:8001, if laar runs outside the cluster."""
 

@@ -1,4 +1,4 @@
-"""Build responses of the admin port: JSON, refusals, faults in bodies."""
+"""Build responses of the admin port: JSON and refusals."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@ from laar.datalayer.visits import occurs, until_look_s
 from laar.server.h2.listening import listener
 
 MAX_CONNECTIONS = 256
-"""Maximum connections; a process may open 1,024 files by default."""
+"""Maximum number of connections; a process may open 1,024 files by default."""
 
 WAIT_S = 10.0
 """Seconds between checks of a connection; a client has this long to send its first complete request
 line and headers."""
 
 _LOOKS = 3
-"""Checks without progress after which a client counts as stalled. On a slow network the system
+"""Checks without progress after which a client is considered stalled. On a slow network the system
 rarely accepts the next megabyte of a response."""
 
 _TICK_S = 1.0
@@ -91,7 +91,7 @@ class AdminServer(uvicorn.Server):
     """uvicorn on a socket bound in advance, without signal handlers: the runner stops it.
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: the address cannot be bound.
     """
 
     def __init__(self, app: ASGIApp, host: str, port: int) -> None:

@@ -1,7 +1,7 @@
 """Token authentication for the admin port's views of the fleet and its decisions.
 
 Health and metrics stay open, since kubelets and scrapers have no token; reporting outcomes requires
-a separate one. A browser sends the token through the page's form and gets a cookie that scripts
+a separate token. A browser sends the token through the page's form and gets a cookie that scripts
 can't read and other sites can't send; other clients send it as a bearer token.
 
 Without a token, only a port on loopback can be viewed. An address that keeps sending wrong tokens
@@ -45,7 +45,7 @@ class Attempts:
     """
 
     MOST = 10
-    """Maximum different wrong tokens in a row from an address; people mistype less often."""
+    """Maximum number of different wrong tokens in a row from an address: people mistype less."""
     WAIT_S = 60.0
     MAX_ADDRESSES = 10_000
 
@@ -84,7 +84,7 @@ class AdminAuth:
     """Middleware that passes on authorized requests, and asks others for the token.
 
     Args:
-        token: the viewers' token, which may be changed; None to require none.
+        token: the viewers' token, which may be changed; None if none is required.
         attempts: counts wrong tokens.
         others: whether other machines can reach the port.
     """
@@ -151,7 +151,7 @@ class AdminAuth:
 
     def _is_token(self, given: str, scope: Scope) -> bool:
         address = address_of(scope)
-        if not self._attempts.may_try(address):  # others were wrong while this body arrived
+        if not self._attempts.may_try(address):  # other attempts failed while this body arrived
             return False
         right = hmac.compare_digest(given.encode(), (self.token or "").encode())
         if right:

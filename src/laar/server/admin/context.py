@@ -2,7 +2,7 @@
 
     GET  /context               by route: the expected share of cached documents and the guard's
                                 verdict; by agent: advice on the causes of broken prefixes
-    POST /context/reset         forget the measurements and switch hooks on again; ?route= for one
+    POST /context/reset         forget the measurements and switch hooks on again; ?route= names one
 
 The hooks are in `laar.server.context_hooks`.
 """

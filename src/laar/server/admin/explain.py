@@ -1,6 +1,6 @@
-"""Explanations over HTTP for past decisions, and previews of new ones.
+"""Explanations of past decisions over HTTP, and previews of new decisions.
 
-    POST /explain          preview a decision; the body and headers are those of the request
+    POST /explain          preview a decision; send the body and the headers of the request
                            (x-laar-tried-models, x-laar-task, x-laar-policy, ...)
     GET  /decisions        the latest, newest first; ?limit=, ?kind=, ?find=
     GET  /decisions/<id>   a decision by the x-laar-decision-id of its response
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 MAX_LIMIT = 200
 _AT_ONCE = 100  # decisions searched before other tasks run; half a millisecond
 SLOW_S = 10.0
-"""Seconds after which a complete response counts as slow: users give up at about that point."""
+"""Seconds after which a complete response is considered slow: users give up at about that point."""
 KINDS: Mapping[str, Callable[[DecisionMemory, DecisionRecord], bool]] = {
     "": lambda _memory, _of: True,
     "failed": lambda _memory, of: of.end is not None and not of.end.ok,

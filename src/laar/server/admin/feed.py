@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 INTERVAL_S = 1.0
 """Seconds between frames."""
 MAX_VIEWERS = 50
-"""Maximum concurrent viewers; each costs a socket and about 0.2 ms per second."""
+"""Maximum number of concurrent viewers; each costs a socket and about 0.2 ms per second."""
 
 _REPLACED = b"event: replaced\ndata: token\n\n"
 _HEADERS = {
@@ -54,7 +54,7 @@ class Feed:
             await self._looked.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one viewer until it leaves."""
+        """Serve one viewer until it disconnects."""
         answer = StreamingResponse(self._frames(self._tokens), headers=_HEADERS)
         if scope["method"] == "HEAD":
             start = {"type": "http.response.start", "status": 200, "headers": answer.raw_headers}

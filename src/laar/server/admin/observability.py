@@ -129,7 +129,7 @@ class Observability:
         ]
 
     def _sessions(self, now: float) -> object:
-        """List the sessions with a cache place and those waiting; none without flow control."""
+        """List sessions with a place in a cache, and waiting turns; empty without flow control."""
         admission = self._picker.admission
         return {} if admission is None else admission.shown(now)
 

@@ -1,6 +1,6 @@
 """Outcomes over HTTP, and the state of the models.
 
-    POST /outcomes  {"decision_id": "...", "correct": true}, or {"outcomes": [those, ...]}
+    POST /outcomes  {"decision_id": "...", "correct": true}, or {"outcomes": [{...}, ...]}
     GET /models     evidence, c(m) as measured and as seen, characters per token
 
 Reporting is idempotent: a decision counts once, however often it is reported. Reporters can shift
@@ -33,8 +33,8 @@ from laar.server.picker import Picker
 from laar.server.token_file import reporter_of
 
 MAX_BATCH = 1000
-"""Maximum outcomes per report: 20 ms of work, 70 with many reporters, in slices between which the
-event loop runs."""
+"""Maximum number of outcomes per report: 20 ms of work, 70 with many reporters, in slices between
+which the event loop runs."""
 
 _AT_ONCE = 100
 

@@ -53,7 +53,7 @@ class AdminPort:
         self._auth = AdminAuth(app, viewers, Attempts(picker.clock), others=others)
 
     async def follow_tokens(self) -> None:
-        """Reread the token files until cancelled; ignore unusable ones."""
+        """Reread the token files until cancelled; ignore unusable files."""
         picker = self._picker
         while True:
             await asyncio.sleep(TOKENS_S)
@@ -61,9 +61,7 @@ class AdminPort:
                 viewers = await asyncio.to_thread(viewers_token, picker.settings)
                 reporters = await asyncio.to_thread(reporter_tokens, picker.settings)
             except SettingError as fault:
-                picker.problems.report(
-                    "token files", f"{fault}; the tokens that were read before stay in use"
-                )
+                picker.problems.report("token files", f"{fault}; the previous tokens stay in use")
                 continue
             picker.problems.report("token files", None)
             if self._auth.token != viewers:
@@ -80,7 +78,7 @@ class AdminPort:
             above: added to the port, for workers after the first; port 0 stays 0.
 
         Raises:
-            SettingError: the address cannot be listened on.
+            SettingError: the address cannot be bound.
         """
         listen = self._picker.settings.listen
         host, port = split_address(listen.admin)

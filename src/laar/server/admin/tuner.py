@@ -3,8 +3,8 @@
     GET  /tuner         the weights, the progress of the climb, and its last windows
     POST /tuner/freeze  stop the climb and serve the best weights found
 
-A climb on live traffic is an experiment on users. Its guard rails are those of the tuner (floors
-and caps, early stop of a harmful candidate, exposure limited to one window) and this switch.
+A climb on live traffic is an experiment on users. Its guard rails are the tuner's own (floors and
+caps, early stop of a harmful candidate, exposure limited to one window) and this switch.
 """
 
 from __future__ import annotations

@@ -39,12 +39,12 @@ from laar.telemetry.problems import Problems
 _LOG = logging.getLogger(__name__)
 
 WARM_S = 1.0
-"""Maximum seconds that startup waits for records from the others or the file."""
+"""Longest time in seconds that startup waits for records from the others or the file."""
 
 _POLL_S = 0.25
 _AGAIN_S = (0.1, 1.0)  # first and longest wait before reconnecting
 _LATER = 3.0
-"""Factor by which request ends may wait longer than decisions, to be sent along with one."""
+"""Factor by which request ends may wait longer than decisions, to be sent along with a decision."""
 _REFUSED = 10.0
 """Intervals skipped after a rejected snapshot: sending megabytes that do not fit into the store
 also burdens others."""
@@ -57,7 +57,7 @@ def new_origin() -> str:
 
 
 def secret_of(share: Share) -> bytes | None:
-    """Return the hash key derived from `secret_file`; None without a file.
+    """Return the hash key derived from `secret_file`; None if there is no file.
 
     Raises:
         SettingError: the file can't be read, or its secret is too short.
@@ -78,7 +78,7 @@ class Sharer:
 
     Args:
         sharing: what the picker shares.
-        store: transports batches to the others; None for snapshots on disk only.
+        store: transports batches to the others; None means snapshots on disk only.
         snapshot_file: file for snapshots without a store.
         has_secret: whether the settings provide the hash secret.
         clock: monotonic seconds.
@@ -120,7 +120,7 @@ class Sharer:
             self.sharing.close()
 
     def shown(self) -> dict[str, object] | None:
-        """Return the state for the page and the doctor; None without a store."""
+        """Return the state for the page and the doctor; None if there is no store."""
         if self.store is None:
             return None
         sharing = self.sharing
@@ -145,7 +145,7 @@ class Sharer:
         await occurs(self._warm, WARM_S)
 
     async def stop(self) -> None:
-        """Save, notify the others, and close. A picker that restarts counts as a new one."""
+        """Save, notify the others, and close. To them, a restarted picker is new."""
         if self._file is not None and self._warm.is_set():  # otherwise the file is still unread
             await self._save(self._file)
         if self.store is None:
@@ -212,7 +212,7 @@ class Sharer:
             await cancel(parts)
 
     async def _keep_sending(self) -> None:
-        """Send queued records `flush_ms` after the first one; wait without polling."""
+        """Send queued records `flush_ms` after the first; wait without polling."""
         self._due.set()  # records may have been queued before
         while True:
             await self._due.wait()
@@ -273,7 +273,7 @@ class Sharer:
         try:
             document: dict[str, Any] = await asyncio.to_thread(read_snapshot, data, namespace)
         except SnapshotFault as fault:
-            _LOG.warning("%s %s; starting without", what, fault)
+            _LOG.warning("%s %s; starting without it", what, fault)
             return
         if self.store is None and not self._has_secret:
             self.sharing.use_key(key_of(document) or self.sharing.key)

@@ -32,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 
 _TIMEOUT_S = 1.0
 _FETCH_S = 5.0
-"""Maximum seconds that a starting picker waits for the snapshot; then it begins without one."""
+"""Longest wait in seconds of a starting picker for the snapshot; then it starts without it."""
 _OTHERS_S = 2.5
 """Seconds that a starting picker gives the others to provide a key: if the store was emptied, they
 still use the key it lost, and offer it again within two seconds."""
@@ -51,7 +51,7 @@ class StoreError(Exception):
 
 
 class Store:
-    """Transports batches, in the same order for all: a snapshot's writer has read all earlier ones.
+    """Transports batches, in the same order for all: a snapshot's writer has read all before it.
 
     Every method except `close` raises `StoreError` if the store cannot be used.
 
@@ -59,7 +59,7 @@ class Store:
         share: the store's address and credentials.
         settings: namespace and times.
         origin: name of this picker, whose entries are not received.
-        secret: the hash secret from the settings; None to use the one in the store.
+        secret: the hash secret from the settings; None means the store's.
 
     Raises:
         SettingError: the extra is not installed, or a file cannot be read.
@@ -72,7 +72,7 @@ class Store:
             from redis.exceptions import RedisError
         except ImportError:
             raise SettingError(
-                f"needs the client of Redis; {install('share')}", setting="share.url"
+                f"needs the Redis client; {install('share')}", setting="share.url"
             ) from None
         assert share.url is not None
         self._faults = (RedisError, OSError, TimeoutError)
@@ -128,7 +128,7 @@ class Store:
         now_s = asyncio.get_running_loop().time()
         self._clock_ms = (int(seconds) - now_s) * 1e3 + int(micros) / 1e3
         self._sent.clear()
-        # A full store accepts no entries, so old ones would keep it full.
+        # A full store accepts no entries, so old entries would keep it full.
         await self._ask("XTRIM", self._records, "MINID", "~", self._oldest)
         if starting and self._secret is None and not await self._ask("EXISTS", self._key):
             await asyncio.sleep(_OTHERS_S)
@@ -162,12 +162,12 @@ class Store:
         return _key(await self._ask("GET", self._key))
 
     async def _last(self) -> tuple[int, int] | None:
-        """Return the position of the last entry; None without entries."""
+        """Return the position of the last entry; None if there are no entries."""
         last = await self._ask("XREVRANGE", self._records, "+", "-", "COUNT", 1)
         return _number(last[0][0]) if last else None
 
     async def after(self, place: str) -> None:
-        """Receive only the batches after a snapshot's position: earlier ones are included in it."""
+        """Receive only the batches after a snapshot's position: it includes the earlier batches."""
         # From a position beyond the stream's end, nothing would ever be received.
         if _number(self.place) < _number(place) <= (await self._last() or (0, 0)):
             self.place = place
@@ -203,10 +203,10 @@ class Store:
 
     async def is_my_turn(self) -> bool:
         """Return whether a snapshot is due and this picker should write it."""
-        await self._other.disconnect(nowait=True)  # the store may have closed an idle one
+        await self._other.disconnect(nowait=True)  # the store may have closed it when idle
         # If the store was emptied, a starting picker may have provided a different key.
         if await self._agreed(self._used) != self._used:
-            raise StoreError(f"the store {self._where} has another key for hashes")
+            raise StoreError(f"the store {self._where} has another hash key")
         mine = await self._ask("SET", self._turn, self._origin, "NX", "PX", self._interval_ms)
         return mine is not None
 
@@ -308,7 +308,7 @@ def _key(value: object) -> bytes:
     except (ValueError, UnicodeDecodeError):
         key = b""
     if len(key) < 16:
-        raise StoreError("the store's key for hashes is damaged; delete laar:{NAMESPACE}:key there")
+        raise StoreError("the store's hash key is damaged; delete laar:{NAMESPACE}:key there")
     return key
 
 

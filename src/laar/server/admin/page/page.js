@@ -104,7 +104,7 @@ function summaryBars(decision) {
   return bars;
 }
 
-// Name, text, and for those mostly empty: whether a candidate has a value to show.
+// Name, text, and for columns that are mostly empty: whether a candidate has a value to show.
 const WHO = [["Rank", (c) => `${c.rank ?? 1}`], ["Endpoint", (c) => c.endpoint],
   ["Model", (c) => c.model], ["P(correct)", (c) => probability(c.probability)]];
 const PRICED = [...WHO, ["Outcomes", (c) => count(c.evidence)],
@@ -382,13 +382,13 @@ function showShadow(frame) {
   const s = frame.shadow;
   $("#shadow").hidden = !s.decisions && frame.about.enforced >= 1;
   if (!s.known) {
-    $("#shadow p").textContent = `${s.decisions} decisions in shadow; which endpoint served them was not reported.`;
+    $("#shadow p").textContent = `${s.decisions} shadow decisions; which endpoint served them was not reported.`;
     return;
   }
   const more = s.more_correct * 100;
   const worth = known(s.saved_s)
     ? ` Over all of these, laar's choice would have taken ${seconds(Math.abs(s.saved_s))} `
-      + `${s.saved_s >= 0 ? "less" : "more"} to a correct answer on average, and been right `
+      + `${s.saved_s >= 0 ? "less" : "more"} to a correct answer on average, and been correct `
       + `${Math.abs(more).toFixed(1)} points ${more >= 0 ? "more" : "less"} often, by laar's own estimate.`
     : "";
   $("#shadow p").textContent = `Agreed in ${s.agreed} of ${s.known} (${share(s.agreed / s.known)}).${worth}`;
@@ -488,7 +488,7 @@ function connect() {
   };
   source.addEventListener("replaced", () => location.reload());
   source.onerror = () => {
-    state("connection lost, trying again", true);
+    state("connection lost, reconnecting", true);
     if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
   };
   return source;
@@ -527,5 +527,5 @@ $("#find").addEventListener("submit", async (event) => {
 });
 
 setInterval(() => {
-  if (last && Date.now() - last > LATE_MS) state("no news, trying again", true);
+  if (last && Date.now() - last > LATE_MS) state("no data, reconnecting", true);
 }, 1000);

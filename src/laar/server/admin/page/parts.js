@@ -163,7 +163,7 @@ addEventListener("hashchange", goTo);
 function showSessions({ counts, inside = [], waiting: held = [] }) {
   $("#sessions").hidden = !counts?.placed && !counts?.waiting;
   if (!counts) return;
-  $("#sessions-of").textContent = `${counts.placed} with a place in a cache, ${counts.waiting} waiting for one`;
+  $("#sessions-of").textContent = `${counts.placed} with a place in a cache, ${counts.waiting} waiting for a place`;
   table("#sessions", [
     ...held.map((s) => row([s.session || "no name", "waits", "-", count(s.tokens), seconds(s.waited_s), "-"],
       { classes: { 1: "warn" } })),
