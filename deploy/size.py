@@ -15,12 +15,12 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 50_311,
-    "statements": 30_750,
+    "lines": 50_239,
+    "statements": 30_707,
     "lines of data": 684,
-    "modules": 223,
-    "lines loaded": 33_636,
-    "settings": 146,
+    "modules": 222,
+    "lines loaded": 33_474,
+    "settings": 143,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
 
