@@ -117,6 +117,14 @@ def test_an_answer_that_python_clients_can_read_is_useful(value):
     assert found(Api.CHAT, text, events=False) == [GOOD]
 
 
+def test_names_and_ids_with_half_a_surrogate_pair_can_be_written_as_json():
+    text = rb'{"id":"r\ud83d","object":"response","model":"m\ud83d","output":[{"text":"x"}]}'
+    reader = AnswerReader(events=False, stored=True, api=Api.RESPONSES)
+    reply = reader.feed(text) or reader.end()
+    assert reply is not None
+    assert orjson.dumps([*reader.stored_ids, reply.model]) == b'["r?","m?"]'
+
+
 def test_an_answer_of_one_token_may_be_empty():
     text = orjson.dumps(chat({"content": ""}, "length"))
     assert found(Api.CHAT, text, events=False, max_tokens=1) == []

@@ -245,8 +245,9 @@ class AnswerReader:
         try:
             document = orjson.loads(text)
         except orjson.JSONDecodeError:
-            try:
-                document = json.loads(text)  # reads NaN, Infinity and lone surrogates too
+            try:  # reads NaN, Infinity and lone surrogates too; the last can't be written as JSON
+                text = json.dumps(json.loads(text), ensure_ascii=False).encode(errors="replace")
+                document = json.loads(text)
             except (ValueError, RecursionError):
                 return
         if not isinstance(document, dict):
