@@ -80,7 +80,7 @@ def main() -> None:
         f"look-up, {query.language}": query.prompt
         for query in queries(lengths_tokens=[65536], per_cell=1)
     }
-    prompts["prose, no task seen"] = "nothing in here tells of any task or data " * 9500
+    prompts["prose, no task seen"] = "nothing in here mentions any task or data " * 9500
     prompts["Cyrillic prose"] = "ничего особенного " * 22_000
     rows: list[tuple[str, float, float]] = []
     for name, text in prompts.items():

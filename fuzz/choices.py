@@ -1,4 +1,4 @@
-"""Text that is nearly right, made of fuzzed bytes: what a parser reads further than noise."""
+"""Text that is nearly right, made of fuzzed bytes: a parser gets further in it than in noise."""
 
 from __future__ import annotations
 

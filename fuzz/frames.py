@@ -115,7 +115,7 @@ class _Side:
 
 
 def frames(data: bytes) -> None:
-    """No error leaves, all calls end once, nothing is held afterwards."""
+    """Check that no error escapes, each call ends once, and nothing is held afterwards."""
     _runner.run(_speak(Choices(data)))
 
 

@@ -65,7 +65,7 @@ The admin port serves these metrics at `GET /metrics`. This page is generated fr
 `python docs/reference/generate.py`.
 
 The values of labels come from the settings, from the endpoints or from short fixed lists, with two
-exceptions that are limited: `task` is the value of a client's x-laar-task (64 names, `other` for
+bounded exceptions: `task` is the value of a client's x-laar-task (64 names, `other` for
 the rest), and `reporter` is the name of a reporter of outcomes (16 names). So the number of series
 grows only with endpoints and models. A reading that is not known is NaN, never 0.
 

@@ -61,7 +61,7 @@ LIMITS = {
     Le: ("le", operator.le, "at most"),
     Lt: ("lt", operator.lt, "below"),
 }
-"""Marks of numeric bounds, each with its attribute, its check and its words."""
+"""Annotations for numeric bounds, each with its attribute, its check and its wording in errors."""
 
 
 def hints_of(declared: Any) -> dict[str, Any]:

@@ -147,10 +147,13 @@ async def test_a_missing_picker_and_a_missing_envoy_are_findings(tmp_path):
 @pytest.mark.parametrize(
     ("routes", "what"),
     [
-        (dict.fromkeys(("/readyz", "/fleet", "/decisions"), "<html>"), "does not show its fleet"),
+        (
+            dict.fromkeys(("/readyz", "/fleet", "/decisions"), "<html>"),
+            "does not return its fleet",
+        ),
         (
             {"/readyz": web.Response(status=503, body=b"\xff<html>" * 999)},
-            "does not show its fleet",
+            "does not return its fleet",
         ),
         (
             {"/readyz": "", "/fleet": {"about": {}, "fleet": []}, "/decisions": {"decisions": []}},

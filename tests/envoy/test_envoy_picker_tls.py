@@ -39,7 +39,7 @@ def self_signed(directory: Path, name: str) -> tuple[Path, grpc.ServerCredential
 @pytest.mark.parametrize(
     ("name", "trusted"), [("IP:127.0.0.1", True), ("IP:127.0.0.2", False), ("DNS:picker", False)]
 )
-async def test_a_picker_is_called_only_under_its_certified_name(
+async def test_a_picker_is_called_only_if_its_certificate_matches_its_address(
     fleet, http, tmp_path, name, trusted
 ):
     (a,) = await fleet.upstreams(1)

@@ -121,7 +121,7 @@ async def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-async def test_a_log_is_read_in_order_of_decisions_with_their_estimates(log: Path) -> None:
+async def test_a_log_is_read_in_decision_order_with_its_estimates(log: Path) -> None:
     read = list(read_decisions(log, time_scale=2.0))
     assert [r.arrival.at_s for r in read] == pytest.approx([2.0 * n for n in range(9)])
     tokens = [r.arrival.prompt.prompt_tokens for r in read]

@@ -101,7 +101,7 @@ class Experiment:
         fleet: Path | None = None,
         records: Path | None = None,
     ) -> Scope:
-        """Return the scope for a number of seeds, by default the experiment's default.
+        """Return the scope for `seeds` seeds; None means the experiment's default number.
 
         Raises:
             SettingError: the experiment does not accept one of the options.

@@ -33,7 +33,7 @@ MIN_CELL_OUTCOMES = 30
 standard error of a share is up to 0.09."""
 
 TEXT_COLUMNS = 8192
-"""Columns that `laar.accuracy.text` hashes words into."""
+"""Number of columns into which `laar.accuracy.text` hashes words."""
 
 MAX_TEXT_TASKS = 256
 """Maximum number of tasks to classify texts into; their weights take 2.8 MB."""

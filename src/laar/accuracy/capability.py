@@ -281,7 +281,7 @@ class CapabilityModel:
         return features._replace(bucket=self._buckets[at])
 
     def _standing_for(self, features: Features) -> Features:
-        """Return the features with a measured bucket, and `_ANY` for what else was not measured."""
+        """Return the features with a measured bucket, and `_ANY` for other unmeasured values."""
         language, bucket, task = self._at_measured_length(features)
         return Features(
             language if language in self._languages else _ANY,

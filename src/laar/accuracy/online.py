@@ -226,7 +226,7 @@ class OnlineOutcomes:
             counts.level += weight
             counts.correct += weight * (correct + offset)
             counts.outcomes += weight
-        # The other picker may have a different artifact, with different errors.
+        # An outcome may come from a picker with a different artifact, whose errors differ.
         cell.prior = self._prior(model, features)
         self._judge(*key, cell, () if alone else (name,))
         return True

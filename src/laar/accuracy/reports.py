@@ -138,11 +138,11 @@ class OutcomeReports:
         """Remember a decision, so that its outcome can be reported.
 
         Args:
-            decision_id: its id in the answer's headers.
+            decision_id: the decision's id, as sent in the answer's headers.
             model: the chosen model.
             features: features of the request.
             tried: models that have failed on the request, as the client reports.
-            request: equal for a request and its retries; None chains it to no other.
+            request: key shared by a request and its retries; None if its retries are unknown.
             tenant: tenant of the request.
             policy: the policy that decided.
             now: seconds, monotonic.

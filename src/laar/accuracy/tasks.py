@@ -1,8 +1,8 @@
 """Limit the tasks that clients may name.
 
 A client may name any task (`x-laar-task`), and each new task creates cells, whose number
-is limited. So each tenant may name only so many tasks in addition to the operator's and the
-artifact's. Names beyond the limit are ignored.
+is limited. So the number of tasks that each tenant may name in addition to the operator's and the
+artifact's is limited too; further names are ignored.
 """
 
 from __future__ import annotations

@@ -236,11 +236,11 @@ def _room(sessions: Mapping[str, Any]) -> str:
     """Describe what room for a session's context costs; "" if it is free and no other waits."""
     inside, waiting, price_s = sessions["inside"], sessions["waiting"], sessions["price_s"]
     if sessions["has_place"]:
-        said = "its session's context has a place"
+        said = "its session's context has a place in a cache"
     elif price_s is None:
         said = "turns in flight take the room for its context; it would wait for one of them to end"
     elif price_s > 0.0:
-        wait = f"waiting for it {sessions['wait_s']:.1f} s"
+        wait = f"waiting for it takes {sessions['wait_s']:.1f} s"
         said = f"room for its context costs others {price_s:.1f} s; {wait}"
     elif inside or waiting:
         said = "there is room for its context"

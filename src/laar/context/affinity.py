@@ -31,7 +31,7 @@ HALF_LIFE_S = 600.0
 """Half-life of a sighting, in seconds."""
 
 KNOWN = 0.05
-"""Decayed sightings below which a document is considered new: 4 half-lives after a single one."""
+"""Decayed number of sightings below which a document is considered new: 4 half-lives after one."""
 
 _BITS = 16
 _RESCALE = 60.0  # half-lives; 2^60 times k documents is well within float32's range

@@ -52,7 +52,7 @@ class Diagnosis:
         bytes: total length of the movable documents.
         shape: format of the longest list; None if there is none.
         movable: number of documents that the hook may move, perhaps only within a part of the list.
-        reason: why the hook moves none; None if it may.
+        reason: why the hook moves no documents; None if it may move them.
         why: the reason as a sentence.
         api: the API used to read the body.
     """

@@ -25,15 +25,15 @@ import numpy as np
 from laar.latest import Latest
 
 MAX_CONVERSATIONS = 2048
-"""Recent conversations remembered for each mean, about 0.2 KB each. If an older one continues, it
-is treated as new."""
+"""Number of recent conversations remembered for each mean, about 0.2 KB each. If an older one
+continues, it is treated as new."""
 
 MAX_SIDES = 20_000
-"""Conversations whose group is remembered; older ones join the current window's group."""
+"""Number of conversations whose group is remembered; others join the current window's group."""
 
 HARM_ERRORS = 3.0
-"""Standard errors by which answers must be worse to show harm. The test is repeated after each
-outcome, so two standard errors would be exceeded by chance sooner or later."""
+"""Number of standard errors by which answers must be worse to show harm. The test is repeated
+after each outcome, so two standard errors would be exceeded by chance sooner or later."""
 
 MIN_GAIN = 0.01
 """Minimum increase in the cached share of prompt tokens; a smaller increase does not justify

@@ -221,7 +221,7 @@ class Recurrences:
         # By the keys of the first long lines: documents by hash, with length and last line's key.
         self._documents: OrderedDict[tuple[int, ...], Latest[int, tuple[int, int]]] = OrderedDict()
         self._begun: Counter[tuple[int, ...]] = Counter()  # documents by the start of these keys
-        # Keys of a document alone with its first line: it is found even if its last line continues.
+        # By first key, the keys of a document if no other begins so: then that key identifies it.
         self._alone: dict[int, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
@@ -355,7 +355,10 @@ class Recurrences:
         ]
 
     def _joins(self, lines: Lines, nth: int, which: int) -> bool:
-        """Return whether a long line (0), or the next one (1), was only seen next to the other."""
+        """Return whether a long line has only been seen next to its successor.
+
+        If `which` is 1, return whether the successor has only been seen next to the line.
+        """
         if not 0 <= nth < len(lines.long) - 1:
             return False
         pair = lines.last_keys[lines.long[nth]], lines.keys[lines.long[nth + 1]]
@@ -612,7 +615,7 @@ class _Bounds:
         return Block(items, items[-1].end, labels_stay=numbered, shape="recurring")
 
     def _alike(self, bounds: list[_Bound]) -> list[_Bound]:
-        """Return the bounds with the most common gap, whitespace included, if most have it."""
+        """Return the bounds whose gap, whitespace included, is the same in most; else all."""
         gaps = [self._seen.text[end:start] for end, start in bounds]
         if len(set(gaps)) < 2:
             return bounds

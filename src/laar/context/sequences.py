@@ -108,7 +108,7 @@ class Openings:
         self._seen: Latest[int, float] = Latest(MAX_OPENINGS)
 
     def is_alone(self, place: int, before: str) -> bool:
-        """Record what precedes a text; return whether it is new, and others rarely recur there.
+        """Record the text before a text; return whether it is new and such texts rarely recur.
 
         Args:
             place: hash of the scope and the text's place in the body.

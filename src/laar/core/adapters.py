@@ -27,7 +27,7 @@ LOAD_S = 0.25
 """Seconds an engine takes to load an adapter: about 100 MB from a local disk."""
 
 MAX_KEPT = 64
-"""Adapters remembered for each endpoint. Engines load a few; 64 is generous."""
+"""Maximum number of adapters remembered for each endpoint. Engines load a few; 64 is generous."""
 
 
 @dataclass(slots=True)

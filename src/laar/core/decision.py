@@ -81,7 +81,7 @@ class InFlight:
         receipt: the prompt's entry in the prefix index.
         traced_as: its session in the engine's KV events, hidden from clients; empty if none.
         began: the engines' record of the request.
-        attempt: health's record of it.
+        attempt: health's record of the attempt at the serving endpoint.
         read: health needs the answer to be read.
         failed: endpoints that Envoy tried before the one that serves.
         unjudged: health's records of these attempts, with their slots, until the end shows
@@ -92,7 +92,7 @@ class InFlight:
         admitted: flow control counts it until its end.
         prefill_receipt: the prompt's entry in the prefix index at its prefiller.
         prefill_began: the engines' record of the request at its prefiller.
-        helpers: health's records of it at its prefiller and its encoders.
+        helpers: health's records of the attempts at its prefiller and its encoders.
     """
 
     slot: int
@@ -141,9 +141,10 @@ class Decision:
         tokens: length of the prompt in the chosen model's tokens.
         weight: the prompt's cost in a queue (see `quadratic_tokens`).
         uncached_tokens: prompt tokens that the endpoint itself has to prefill.
-        prefiller: endpoint that prefills in its place; None if the endpoint prefills itself.
+        prefiller: endpoint that prefills the prompt for the chosen endpoint; None if that does so
+            itself.
         encoders: endpoints that encode the prompt's images, sound and videos, in their order; empty
-            if the endpoint does so itself.
+            if the chosen endpoint does so itself.
         view: the view that the scorers saw; None if the body is not read.
         scores: scores of the view's candidates.
         eligible: which of them could be chosen; None means all.

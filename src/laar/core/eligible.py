@@ -16,8 +16,8 @@ from laar.core.endpoints import Mask
 from laar.core.interfaces import NoRoomError, Room, View
 
 Cause = Literal["window", "room", "asleep", "tried", "policy"]
-"""Prompt too long; no room in flow control; asleep, and the policy computes no cost; the retry
-rule; a filter of the policy."""
+"""Why an endpoint is excluded: the prompt is too long; flow control has no room; the engine is
+asleep, and the policy computes no cost; the retry rule; a filter of the policy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,7 +203,7 @@ class EndpointTable(Names):
         self._merge()
 
     def withhold(self, address: str, name: str, *, lacks: bool) -> bool:
-        """Withhold a model if the endpoint `lacks` it; return whether. Its first model stays."""
+        """Withhold a model if the endpoint `lacks` it, except its first; return whether it is."""
         withheld = self._members.withheld
         (withheld.add if lacks else withheld.discard)((address, name))
         self._merge()

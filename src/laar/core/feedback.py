@@ -119,7 +119,7 @@ class Feedback:
         )
 
     def ended(self, decision: Decision, end: Completion) -> None:
-        """Tell the tuner, the assessor and the prefixes that a request ended."""
+        """Tell the tuner, the assessor and the prefix index that a request ended."""
         flight, now = decision.flight, decision.now + end.latency_s
         if self.observe is not None and decision.weights_version:
             sample = Observed(

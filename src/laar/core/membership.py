@@ -30,7 +30,7 @@ WAKE_LABEL = "laar.dev/wake"
 """Label for an engine that the picker may wake when it sleeps; its value is ``true``."""
 
 SYSTEM_CA = "system"
-"""Value in place of a PEM file: use the system's CAs."""
+"""Value given instead of a PEM file to use the system's CAs."""
 
 PREFILL = frozenset(
     {"prefill", "encode-prefill", "prefill-decode", "encode-prefill-decode", "both"}
@@ -56,7 +56,7 @@ class Way:
     """How to reach an engine that is not plain HTTP with ``/v1`` at its root.
 
     Args:
-        base: its base path in place of ``/v1``.
+        base: base path of its API, instead of ``/v1``.
         tls: whether it uses TLS.
         ca_file: PEM file with the CAs that verify its certificate; empty: the system's CAs.
         name: name in its certificate and in the Host header; empty if it has none.

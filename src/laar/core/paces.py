@@ -1,8 +1,8 @@
 """Each endpoint's pace relative to the others with its model.
 
 There are two paces, to the first token and after it; each serves as a prior for the other. A
-pace differs from 1 only if its samples stand out from their scatter, and old samples count
-little, so equal endpoints cost the same and share the load. `laar.core.engines` has the terms that
+pace differs from 1 only if its samples stand out from their scatter, and old samples have little
+weight, so equal endpoints cost the same and share the load. `laar.core.engines` has the terms that
 the paces multiply.
 """
 
@@ -21,8 +21,8 @@ from laar.core.endpoints import EndpointTable, Floats, Slots
 _MOST_LOG = math.log(20.0)  # cap on a pace: devices under one model name differ by less
 _MEMORY = 60.0  # effective number of samples
 _DOUBT = 1.0  # weight of the prior pace of 1, in samples
-_TIE = 10.0  # weight of the other pace, in samples
-_SURE = 3.0  # standard errors within which a pace is taken to be its model's
+_TIE = 10.0  # weight of the mean of both paces in each of them, in samples
+_SURE = 3.0  # standard errors within which a pace is considered equal to 1
 _EVEN = 0.1  # in log units: smaller deviations are mostly errors of the linear models
 _MEMORY_S = 600.0  # a slow endpoint gets few requests, often minutes apart
 _TOGETHER = 8  # samples between updates of a model's paces
@@ -60,16 +60,16 @@ class Paces:
     def learn(
         self, slot: int, ratio: float, weight: float, as_of: float, *, first: bool
     ) -> tuple[float, float] | None:
-        """Learn from an answer; return by how much its model's paces changed.
+        """Learn from an answer; return how much the paces of the endpoint's model changed.
 
-        That is the mean change in log `first` and log `rest`, weighted by samples; None if the
-        answer will only be counted together with later answers.
+        That is the mean absolute change in log `first` and log `rest`, weighted by samples; None
+        if the paces are updated only after further answers.
 
         Args:
             slot: the endpoint.
-            ratio: the time it took, divided by its model's usual time.
+            ratio: the time that the answer took, divided by the usual time with this model.
             weight: weight of the sample.
-            as_of: the time up to which older samples have faded.
+            as_of: the time to which older samples are decayed.
             first: whether it is the time to the first token, not the time after it.
         """
         logs, seen, scatter = self._columns[:3] if first else self._columns[3:]

@@ -18,7 +18,7 @@ from laar.errors import RequestError
 from laar.latest import Latest
 
 MAX_STORED = 65_536
-"""Ids remembered, about 20 MB; beyond that, the least recently used is forgotten."""
+"""Maximum number of ids (about 20 MB); beyond that, the least recently used is forgotten."""
 
 
 class Context(NamedTuple):

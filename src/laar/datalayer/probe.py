@@ -30,7 +30,7 @@ _MAX_ANSWER_BYTES = 64 << 10
 
 
 class Prober(Visits):
-    """The collector: measure a round trip to each endpoint about every `interval_s`."""
+    """Measure a round trip to each endpoint about every `interval_s` seconds."""
 
     kind = "probe"
     usual_s = INTERVAL_S

@@ -41,7 +41,7 @@ class _Kept:
 
 
 class Scraper(Visits):
-    """The collector: get a `Reading` from each endpoint about every `interval_s`."""
+    """Get a `Reading` from each endpoint about every `interval_s` seconds."""
 
     kind = "scrape"
     usual_s = INTERVAL_S

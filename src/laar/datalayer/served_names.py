@@ -46,7 +46,7 @@ _WRITES_TEXTS = ("/v1/chat/completions", "/v1/completions")
 
 
 class ServedNames(Visits):
-    """The collector: get a `Served` from each endpoint about every `interval_s`.
+    """Get a `Served` from each endpoint about every `interval_s` seconds.
 
     An endpoint that has no configured model and lists none has an empty `Served`.
     """

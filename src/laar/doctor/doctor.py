@@ -163,7 +163,7 @@ class Doctor:
             found.append(error(where, why, "see the endpoints above"))
         if not about or not recent or not {"about", "fleet", "decisions"} <= {*about, *recent}:
             remedy = "give the token with --token-file, or the right address with --picker"
-            return [*found, error(where, "does not show its fleet", remedy)]
+            return [*found, error(where, "does not return its fleet", remedy)]
         if (other := _other_fleet(url, about, self._declared())) is not None:
             return [*found, other]
         found += _fleet_findings(url, about)

@@ -1,8 +1,8 @@
 """Check whether an Envoy is configured for a picker; each finding gives the value to set.
 
 The input is Envoy's configuration as JSON, from its admin port or a bootstrap; `laar envoy` need
-not have rendered it. For each kind of object, a function yields findings without a place.
-The function also gets laar's `own` object of that kind, from a bootstrap rendered for the picker's
+not have rendered it. For each kind of object, a function yields findings, to which the caller adds
+where the object is. The function also gets laar's `own` object, from a bootstrap for the picker's
 settings, and shows its values; ``laar/envoy/bootstrap.yaml`` gives the reasons for them.
 """
 
@@ -193,7 +193,7 @@ def _routes(manager: Json, config: Json) -> Iterator[Json]:
 
 
 def _set(level: Level, field: str, effect: str, wanted: object) -> Finding:
-    """Return the finding on a wrong field, still without its object's place.
+    """Return the finding on a wrong field; the caller adds where the object is.
 
     Args:
         level: severity.

@@ -31,7 +31,7 @@ from laar.datalayer.endpoints_file import join_address
 from laar.errors import LaarError, SettingError, install
 
 START_TIMEOUT_S = 20.0
-"""Seconds until Envoy must be ready; else `LaarError` with its last output."""
+"""Seconds after which starting Envoy fails, with a `LaarError` that shows its last output."""
 STOP_TIMEOUT_S = 5.0
 """Seconds from SIGTERM to SIGKILL."""
 _POLL_S = 0.02

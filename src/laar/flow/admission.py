@@ -1,13 +1,13 @@
-"""Admission, between queue and director: which requests go now and which wait (Medha paper, 4.1).
+"""Admission, between queue and director: which requests to send now (Medha paper, 4.1).
 
 A request is sent immediately if none waits ahead of it and a candidate has room; otherwise it is
 queued, and tried again each time a request ends. The decision itself, with its reservation,
 remains one synchronous call.
 
-A turn whose context has a place (`laar.flow.sessions`) goes there without waiting. Any other turn
-also needs room for its context. A turn that waits for that room is sent after `max_hold_s` at the
-latest, or immediately if the queue is full. By default, requests never wait because of load, so
-requests without a session name are sent as if there were no admission.
+A turn whose context is in an endpoint's cache goes there without waiting (`laar.flow.sessions`).
+Any other turn also needs room for its context. A turn that waits for that room is sent after
+`max_hold_s` at the latest, or immediately if the queue is full. By default, requests never wait
+because of load, so requests without a session name are sent as if there were no admission.
 
 Prefill seconds in flight are counted by `laar.flow.prefills`: c(m) for each token that the endpoint
 has probably not cached, including the quadratic cost of long prompts.
@@ -56,7 +56,7 @@ _BAND_STEP = 1 << 40
 """Engine priorities between two bands: 34 years in milliseconds, so that they never mix."""
 
 _OWN_READ = 2.0
-"""Weight of prefilling a context again, as of the first token in the default cost. The delay to
+"""Weight of prefilling a context again: the first token's weight in the default cost. The delay to
 other requests is ignored, both here and for held turns."""
 
 _CACHED_SHARE = 0.9
@@ -181,7 +181,7 @@ class Admission:
         return decision
 
     def dispatch(self, now: float) -> list[Outcome]:
-        """Dispatch the requests that may go; return the outcomes since the last call."""
+        """Dispatch the requests that can be sent; return the outcomes since the last call."""
 
         def admit(item: Item, shorts_wait: bool) -> Verdict | None:
             try:
@@ -222,7 +222,7 @@ class Admission:
         request, director = item.request, self._director
         if self.draining:
             return director.decide(request, now)
-        if not self.ready:  # no request may go, but some may expire
+        if not self.ready:  # nothing can be sent yet, but requests may expire
             return None
         try:
             group = director.candidates.of(request, request.subset, now)
@@ -306,9 +306,9 @@ class Admission:
     def explained(self, decision: Decision, now: float) -> dict[str, object]:
         """Return a previewed request's place and its price, and the sessions with a place.
 
-        `wait_s` is how long it would wait until the room is worth less to others, `price_s` the
-        seconds that its wait saves them: 0 if it is sent immediately, None if turns in flight take
-        up the room.
+        `wait_s` is how long the request would wait until the room is worth less to others,
+        `price_s` the seconds that its wait saves them: 0 if it is sent immediately, None if turns
+        in flight take up the room.
         """
         view = decision.view
         if view is None:

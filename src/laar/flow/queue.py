@@ -145,7 +145,7 @@ class Queue(Generic[T]):
         *,
         slot_of: Callable[[T], int | None] = lambda _result: None,
     ) -> list[tuple[Item, T | Shed]]:
-        """Release the requests that may go, in order; return all verdicts since the last call.
+        """Release the requests that can be sent, in order; return the verdicts since the last call.
 
         Args:
             now: seconds, monotonic.

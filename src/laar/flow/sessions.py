@@ -3,7 +3,7 @@
 Between two turns, a session's context stays in its endpoint's cache until others need the room:
 engines evict the least recently used. Once the contexts of all sessions exceed the caches, each
 turn evicts one that will soon be needed again, and all of them are prefilled over and over. Then
-it is better to hold back turns whose contexts have no place.
+it is better to hold back turns whose contexts have no place, that is, are in no cache.
 
 Room has a price. Keeping an idle session's place pays off if the session returns soon enough, but
 others wait for the room meanwhile. So each return to a kept place costs some seconds of room,
@@ -48,8 +48,8 @@ _ACCEPTED = 0.995
 engine without room soon refuses again; a single refusal may have had a different cause."""
 
 _DELAYED = 5.0
-"""Turns that an eviction delays if the session is sure to come back: as many as run or wait at an
-engine that prefills one prompt after another."""
+"""Number of turns that an eviction delays if the session is sure to come back: as many as run or
+wait at an engine that prefills one prompt after another."""
 
 _SURE_S = 32.0
 """Seconds for which a session that has returned twice is considered sure to come back. People
@@ -119,7 +119,7 @@ class _Cache:
 
 
 class Sessions:
-    """The sessions whose contexts have a place.
+    """The sessions whose contexts are assumed to be in an endpoint's cache.
 
     Args:
         table: the endpoints. Those with a cache of unknown size are assumed to have room for

@@ -26,7 +26,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 MAX_IDLE_TENANTS = 1024
-"""Tenants with nothing waiting whose token debt is remembered, per lane; the oldest are dropped
+"""Maximum number, per lane, of idle tenants whose token debt is remembered; the oldest are dropped
 first. A debt matters only until the other tenants have been served as much."""
 
 
@@ -160,7 +160,7 @@ class Lane:
         self.reach = reach
         self._by_slack = by_slack
         self._tenants: dict[str, _Tenant] = {}
-        self._idle: dict[str, float] = {}  # served tokens of idle tenants ahead of the others
+        self._idle: dict[str, float] = {}  # served tokens of idle tenants that are still in debt
         self._virtual_tokens = 0.0  # tokens of the tenant served last, before its turn
         # By is_long: the tenants that have such requests, with their served tokens as height.
         self._rings: dict[bool, Bag[str]] = {False: Bag(), True: Bag()}
@@ -227,7 +227,7 @@ class Lane:
         return math.inf if entry is None else entry.last_turn
 
     def turn(self, now: float, *, long_may_go: bool) -> tuple[str, Hashable] | None:
-        """Return the tenant and the request whose turn it is; None if nothing may go."""
+        """Return the tenant and the request whose turn it is; None if nothing can be sent."""
         shorts = self._rings[False].first(0.0)
         longs = self._rings[True].first(0.0) if long_may_go else None
         if longs is None:

@@ -32,7 +32,7 @@ from laar.health.kinds import Kind
 from laar.health.recent import WINDOW, Recent
 
 FAILING_SHARE = 0.35
-"""Share of failures among its last dozen outcomes that excludes an endpoint. At about a third, an
+"""Share of failures among an endpoint's last dozen outcomes that excludes it. At about a third, an
 endpoint that fails every second request is detected after about seven failures; an endpoint that
 fails one request in ten stays, at a higher price."""
 
@@ -45,7 +45,7 @@ SLOW_START_S = 10.0
 level to normal: its caches are cold, and another failure should cost little."""
 
 OVERDUE_S = 2.0
-"""Seconds of silence that are never treated as a hang. A longer silence is if it exceeds the
+"""Seconds of silence that are never treated as a hang. A longer silence is a hang if it exceeds the
 model's typical time by three deviations while endpoints with the same model answer."""
 
 FULL_S = 1.0
@@ -197,7 +197,7 @@ class Breaker:
 
     @property
     def is_limited(self) -> bool:
-        """Whether it may have a limit on requests in flight."""
+        """Whether a limit on requests in flight may be in effect."""
         return self.limited_at > -math.inf
 
     def answers(self, now: float) -> float:

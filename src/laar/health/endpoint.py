@@ -94,7 +94,7 @@ class Endpoint:
         self.named: str | None = None
         """Model name in its answers: empty if it is the requested name, None while unknown."""
         self.to_read = _FIRST_READS
-        """Number of its next answers to read."""
+        """Number of the endpoint's next answers to read."""
         self.doubted = False
         """Unread answers do not count as good until some have been read and found good."""
         self.briefs = 0

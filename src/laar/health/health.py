@@ -36,7 +36,7 @@ _PROBE_FIRST_S = 1.0
 _BLAMED = (Kind.STATUS, Kind.ERROR, Kind.EVENT)
 """Failures that may be the request's fault."""
 _TRIAL_S = 5.0
-"""Seconds for which other pickers are told of a trial: by then it is over, or its picker gone."""
+"""Seconds for which other pickers are told of a trial; later it is over, or its picker gone."""
 
 
 class Health:

@@ -292,9 +292,9 @@ class Outcomes:
         self._records.say(endpoint, "full", Kind.FULL, breaker.full_until - now)
 
     def refused(self, endpoint: Endpoint, count: float, now: float) -> None:
-        """Record the load refusals that an endpoint's metrics page counts.
+        """Record `count` load refusals reported by an endpoint's metrics.
 
-        Envoy does not report why an attempt failed. So this many of the attempts recorded as
+        Envoy does not report why an attempt failed. So `count` of the attempts recorded as
         failures, or not reported yet, were in fact refusals.
         """
         if now - endpoint.refused_at > _REFUSALS_S:

@@ -91,7 +91,7 @@ class GroupTimes:
             self.quick_s, self.brief_s = _QUICK * self.typical_s, _BRIEF * self.typical_s
 
     def limit_s(self, stage: int, predicted_s: float) -> float:
-        """Return the time within which nearly all reach a stage; infinite while unknown."""
+        """Return the time in which nearly all attempts reach a stage; infinite while unknown."""
         usual = self._stages[stage - 1]
         if usual.n < 3:
             return math.inf

@@ -29,7 +29,8 @@ would be lost as well."""
 def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: float) -> None:
     """Exclude an endpoint that has become silent; schedule a probe if it may have."""
     breaker = endpoint.breaker
-    has_ended = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S  # then most need no check
+    # While requests end, only attempts whose progress can be seen need a check.
+    has_ended = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S
     for attempt in endpoint.attempts:
         if now - attempt.at <= _DOUBTED_S:
             return  # all later attempts are more recent
@@ -55,7 +56,7 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
 def silence_s(attempt: Attempt, now: float, beyond_s: float = OVERDUE_S) -> float:
     """Return for how long an attempt has been silent while siblings made progress, in seconds.
 
-    Return 0 for a silence no longer than `beyond_s`, or than typical.
+    Return 0 for a silence no longer than `beyond_s` or than is typical.
     """
     if not attempt.timed:
         return 0.0

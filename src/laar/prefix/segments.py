@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 _FEW_HOLDERS = 32
-"""Up to this many holders are processed one by one, which is faster than whole columns."""
+"""Maximum number of holders to process one by one, which is faster than whole columns."""
 
 
 @dataclass(slots=True, eq=False)

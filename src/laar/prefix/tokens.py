@@ -52,7 +52,7 @@ empty."""
 
 MAX_TEXTS = 400_000
 """Maximum number of text blocks with known engine blocks, about 60 MB: 750 conversations of 400 kB.
-A text with over `_BLOCKS_EACH` engine blocks for each is counted as longer: 200 MB at most."""
+A text with over `_BLOCKS_EACH` engine blocks per text block counts as longer: at most 200 MB."""
 
 MAX_EXPECTED = 8192
 """Maximum number of requests whose blocks are expected by session; 3 kB each at 6,000 tokens."""

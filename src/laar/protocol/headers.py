@@ -49,8 +49,8 @@ ONCE = "x-laar-once"
 """Metadata key: send the request once, on a route that retries only failed connections."""
 
 BEGINS_S = {5: 60, 10: 120, 30: 300}
-"""Maximum time in seconds to the response headers, with the maximum silence for each. Routes exist
-only for these pairs, and the picker sends both values."""
+"""Maximum times in seconds to the response headers, each mapped to its maximum silence. Routes
+exist only for these pairs, and the picker sends both values."""
 
 TRIED = "x-laar-tried-models"
 TASK = "x-laar-task"

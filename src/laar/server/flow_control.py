@@ -116,7 +116,7 @@ class FlowControl:
             self._opening = asyncio.get_running_loop().call_later(ENVOY_LEARNS_S, self._open)
 
     def drain(self) -> None:
-        """Let all requests go from now on, so that none fails because its picker stops."""
+        """Stop holding requests, so that none fails because its picker stops."""
         self._admission.draining = True
         self._dispatch()
 

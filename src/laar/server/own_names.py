@@ -113,7 +113,10 @@ class OwnNames:
         return changed
 
     def _keep(self, pod: _Pod, served: Served) -> bool:
-        """Keep a pod's report; return whether its names are new."""
+        """Store a pod's report; return whether it changes what is known about the pod's names.
+
+        An empty report replaces no names; only a pod's first report can matter if it is empty.
+        """
         before = self._served.get(pod)
         if not served.weights:
             news = before is None and pod not in self._silent

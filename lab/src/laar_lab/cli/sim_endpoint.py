@@ -23,7 +23,7 @@ def sim_endpoint(
     profile: Annotated[
         str,
         typer.Option(
-            help="Engine to imitate: a profile's name, or a file of `laar lab fit-engine`."
+            help="Engine to imitate: a profile's name, or a file written by `laar lab fit-engine`."
         ),
     ] = "qwen2.5-7b-a100",
     fleet_model: Annotated[

@@ -22,7 +22,7 @@ _OUTCOMES, _TARGET, _TOLERANCE = 8, 0.2, 0.005
 
 
 class PublishedClimb:
-    """Replaces the director's tuner.
+    """GORGO's climb as published, used instead of the director's tuner.
 
     Args:
         bounds: lower and upper bound of each weight.

@@ -27,7 +27,7 @@ _SYSTEMS = {"medha": MEDHA, "sarathi": SARATHI, "non-preemptive": NON_PREEMPTIVE
 
 def capacity(profile: str, requests: int, seed: int) -> float:
     """Return the largest rate of the grid that a system carries, by binary search."""
-    low, high = 0, len(_RATES)  # carried at low (assumed), not at high
+    low, high = 0, len(_RATES)  # sustained at low (assumed at first), not at high
     while high - low > 1:
         middle = (low + high) // 2
         rate = _RATES[middle]

@@ -36,7 +36,7 @@ _HALF = "half: 4 stages"
 """Half of the devices, to show the effect of the stages without the KV groups."""
 _SHAPES = _LAYOUTS | {_HALF: (4, 1)}
 _PASS_SHARE = 0.2
-"""Runs with a target for the pass last this share of the others' time, because the number of their
+"""Length of a run with a target for the pass, as a share of another run's: the number of its
 iterations is multiplied by the number of stages."""
 _SHOWN = {
     "ttft_p50_s": "TTFT p50",

@@ -167,7 +167,7 @@ def fingerprints(fitted_on: FittedOn) -> frozenset[bytes]:
 
 
 def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[list[bool], int]:
-    """Return, for each outcome, whether the fit has seen it, and how many only look as if it had.
+    """Return for each outcome whether the fit saw it, and the number that only look as if it did.
 
     An answer identified only by its content looks like any other with that content. If the file has
     all answers of the fit, or no others, equal content counts as seen. In any other file, leaving

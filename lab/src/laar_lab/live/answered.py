@@ -160,7 +160,7 @@ def sentence(ours: Contestant, theirs: Contestant) -> str:
 
 
 def _beyond_chance(ours: Contestant, theirs: Contestant) -> tuple[list[str], list[str]]:
-    """Return the marks at which ours has more correct answers, and fewer, beyond chance."""
+    """Return the marks with significantly more correct answers in ours, and those with fewer."""
     ahead, behind = [], []
     for mark in MARKS_S:
         _, low, high = more_within(ours, theirs, mark, comparisons=len(MARKS_S))

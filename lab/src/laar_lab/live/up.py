@@ -1,4 +1,4 @@
-"""The demo of `laar up`: a fleet, and verified questions under commonly used policies.
+"""The demo of `laar up`: a fleet, and questions with checked answers under laar and its rivals.
 
 Times are in the fleet's seconds: real time divided by the time scale.
 """

@@ -31,7 +31,7 @@ _HELD_OUT_OF_RECORDS = 0.2
 _MOST_NAMED = 20  # tasks or models listed
 
 FEW_QUERIES = 30
-"""Held-out questions below which a share has a standard error of nine points or more."""
+"""Number of held-out questions below which a share has a standard error of nine points or more."""
 
 
 def run_fit(

@@ -58,7 +58,10 @@ def _found(
 
 
 def held(block: Block, settings: ContextSettings) -> Block:
-    """Return the block, held if its labels number positions, since an answer may refer to them."""
+    """Return the block, marked as held (not to be reordered) if its labels are position numbers.
+
+    An answer may refer to the numbers, so the order stays unless the settings allow relabelling.
+    """
     stays = block.labels_stay and not settings.relabel
     return replace(block, held=Reason.POSITIONAL_LABELS) if stays else block
 

@@ -36,7 +36,7 @@ class ResponsePhase(enum.Enum):
     __hash__ = object.__hash__
 
     HEADERS = "waits for the answer's headers"
-    MOVING = "waits until the reservation is with the endpoint that serves"
+    MOVING = "waits until the reservation has moved to the serving endpoint"
     ANSWER = "passes the answer"
     OVER = "answered, refused, or the stream is closed"
 

@@ -32,7 +32,7 @@ class Environment:
             there is none; None enforces all. If not, the decision is made and recorded, but the
             request passes as if there were no picker.
         rules: priorities and model rewrites.
-        hook: may change request bodies; None changes none.
+        hook: may change request bodies; None: bodies stay unchanged.
         held: counts the bytes that all streams collect in the gateway shape; None means no limit.
         catalog: returns the models of the fleet or a pool, or the entry of one name, as JSON; None
             if there is no list. Raises `RequestError` for an unknown name.

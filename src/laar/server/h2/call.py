@@ -152,7 +152,7 @@ class Call:
             self._credit()
 
     def _pieces_received(self, data: bytes) -> None:
-        """Handle anything but exactly one complete message."""
+        """Handle parts of messages, several messages, or a message that must wait."""
         self.heard, was_coming = self.heard or bool(data), self.waits
         if self._unframer is None:
             self._unframer = Unframer(self._longest_bytes)

@@ -38,7 +38,7 @@ _LIBRARY_BYTES = 4096
 """Maximum bytes of frames passed to the library at once, so that a turn can end in between."""
 
 PAID_FRAMES, _BURST_FRAMES = 4, 8000
-"""Frames without content that a message pays for, and maximum of such frames at once."""
+"""Number of frames without content that a message pays for, and the maximum number at once."""
 
 _SMALL_DATA_BYTES = 256
 """Minimum length of DATA frames that are free; shorter ones are charged."""

@@ -57,7 +57,7 @@ def run(
     workload: Annotated[
         list[str] | None,
         typer.Option(
-            help="Workload to run instead of the experiment's, without a verdict; repeatable."
+            help="Workload to run instead of the experiment's own, with no verdict; repeatable."
         ),
     ] = None,
     fleet: Annotated[

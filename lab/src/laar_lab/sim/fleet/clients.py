@@ -1,9 +1,10 @@
 """Clients: an open loop on a schedule, closed-loop sessions, and users who retry.
 
 The open loop sends at the scheduled times, whatever the fleet does, up to a cap of requests in
-flight; beyond it requests wait, and the schedule is not read further, so a schedule of any length
-takes no memory. Latency counts both from the scheduled time and from dispatch: under saturation the
-cap turns the loop into a closed one, and only the latency from the scheduled time shows it.
+flight. At the cap, requests wait, and the schedule is not read further, so it takes no memory
+however long it is. Latency is measured both from the scheduled time and from dispatch: under
+saturation the cap turns the loop into a closed one, and only the latency from the scheduled time
+shows it.
 
 Sessions wait for an answer before they go on: `converse` sends a turn when it is due, or as soon as
 the previous one is answered; `hold_sessions` waits for a pause after that answer, and keeps a fixed
@@ -33,7 +34,7 @@ MAX_ATTEMPTS = 10
 """Maximum number of attempts per question; R in the LAAR paper."""
 
 Send = Callable[[Request, Arrival, Callable[[Exchange], None]], object]
-"""Sends a session's request in place of the fleet; calls its last argument at the end."""
+"""Sends a session's request instead of `VirtualFleet.send`; calls its last argument at the end."""
 
 
 def asking_again(fleet: VirtualFleet, on_refused: Callable[[], None]) -> Send:
@@ -146,7 +147,7 @@ def converse(
     on_end: Callable[[Arrival, Exchange], None],
     send: Send | None = None,
 ) -> None:
-    """Run all conversations concurrently to completion; `send` sends in place of the fleet."""
+    """Run all conversations concurrently to completion; `send`, if given, sends the requests."""
     numbers = count(1)
 
     def turn(conversation: Conversation, index: int) -> None:
@@ -209,7 +210,7 @@ def hold_sessions(
         at_once: number of concurrent sessions.
         ramp_s: time over which the first `at_once` sessions begin, evenly spaced.
         until_s: time after which no request is sent.
-        send: sends a request in place of the fleet.
+        send: sends each request; the fleet's own method by default.
     """
     waiting = iter(sessions)
     numbers = count(1)
