@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from laar.core.membership import EndpointSpec
+from laar.core.membership import ROLE_LABEL, EndpointSpec
 from laar.envoy.endpoints_file import write_eds
 from laar.server.envoy_file import EnvoyFile
 from laar.server.fleet import FleetState
@@ -136,6 +136,42 @@ async def test_a_model_that_nothing_replaces_is_removed_immediately(eds):
         await eventually(lambda: len(table) == 1, what="the endpoint")
         fleet.replace("a", [two])
         assert len(table) == 0
+
+
+async def test_endpoints_serve_until_envoy_knows_successors_from_another_source(eds):
+    one, two = (f"10.0.0.{n}:8000" for n in (1, 2))
+    async with running(eds) as (fleet, table):
+        fleet.replace("a", [spec(one)])
+        await eventually(lambda: len(table) == 1, what="the endpoint")
+        fleet.replace("b", [spec(two)])
+        fleet.replace("a", [])
+        assert [each.address for each in table.specs()] == [one]
+        await eventually(lambda: listed(eds) == [two], what="the removal")
+        assert [each.address for each in table.specs()] == [two]
+
+
+async def test_a_removed_endpoint_does_not_hide_the_models_another_source_gives_it(eds):
+    one, two = (f"10.0.0.{n}:8000" for n in (1, 2))
+    async with running(eds) as (fleet, table):
+        fleet.replace("a", [spec(one)])
+        await eventually(lambda: len(table) == 1, what="the endpoint")
+        fleet.replace("b", [EndpointSpec(address=one, models=("other",))])
+        fleet.replace("a", [spec(two)])
+        assert [each.models for each in table.specs()] == [("other",)]
+
+
+async def test_the_only_decode_endpoint_serves_until_envoy_knows_its_successor(eds):
+    def of(number, role):
+        labels = {ROLE_LABEL: role}
+        return EndpointSpec(address=f"10.0.0.{number}:8000", models=("m",), labels=labels)
+
+    prefill, one, two = of(1, "prefill"), of(2, "decode"), of(3, "decode")
+    async with running(eds) as (fleet, table):
+        fleet.replace("a", [prefill, one])
+        await eventually(lambda: len(table) == 2, what="the endpoints")
+        fleet.replace("a", [prefill, two])
+        assert one.address in [each.address for each in table.specs()]
+        await eventually(lambda: [*table.specs()] == [prefill, two], what="the successor")
 
 
 async def test_removed_endpoints_leave_the_file_despite_constant_changes(eds, monkeypatch):

@@ -110,14 +110,12 @@ class FleetState:
 
         Without them, requests would be refused while the only endpoints of a model are replaced.
         """
+        wanted = list(chain(*self._wanted.values()))
         others = (used for other, used in self._used.items() if other != source)
-        coming = _names(self._wanted[source]) - _names(chain(known, *others))
-        wanted = {spec.address for spec in self._wanted[source]}
-        return [
-            spec
-            for spec in self._used.get(source, ())
-            if spec.address not in wanted and coming & _names([spec])
-        ]
+        coming = _names(wanted) - _names(chain(known, *others))
+        stay = {spec.address for spec in wanted}
+        used = self._used.get(source, ())
+        return [spec for spec in used if spec.address not in stay and coming & _names([spec])]
 
     def _forget_who_left(self, before: Sequence[EndpointSpec]) -> None:
         stayed = {spec.key for spec in self._table.specs()}
@@ -227,6 +225,6 @@ class FleetState:
                 self._take(source)
 
 
-def _names(specs: Iterable[EndpointSpec]) -> set[tuple[str, str]]:
-    """Return the models that the endpoints serve, each with a pool."""
-    return {(m, pool) for spec in specs for m in spec.models for pool in spec.pools or ("",)}
+def _names(specs: Iterable[EndpointSpec]) -> set[tuple[str, str, str]]:
+    """Return the models that the endpoints serve, each with a role and a pool."""
+    return {(m, s.role, pool) for s in specs for m in s.models for pool in s.pools or ("",)}
