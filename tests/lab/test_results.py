@@ -115,7 +115,7 @@ def test_pages_count_the_workloads_by_their_role() -> None:
             within[kind] += geometric_mean(map(truediv, seen.ours, seen.theirs)) <= margin
     for kind, said in (
         ("choose", "{} of {} on the workloads that the cost was chosen on"),
-        ("judge", "{} of {} on generated ones"),
+        ("judge", "{} of {} on generated workloads"),
         ("real", "{} of {} on real agents and chats"),
     ):
         assert all(said.format(within[kind], cells[kind]) in page for page in pages)
