@@ -110,12 +110,13 @@ class FleetState:
 
         Without them, requests would be refused while the only endpoints of a model are replaced.
         """
-        wanted = list(chain(*self._wanted.values()))
+        stay = {spec.address for spec in chain(*self._wanted.values())}
+        removed = [spec for spec in self._used.get(source, ()) if spec.address not in stay]
+        if not removed:  # comparing the models of thousands of endpoints takes milliseconds
+            return removed
         others = (used for other, used in self._used.items() if other != source)
-        coming = _names(wanted) - _names(chain(known, *others))
-        stay = {spec.address for spec in wanted}
-        used = self._used.get(source, ())
-        return [spec for spec in used if spec.address not in stay and coming & _names([spec])]
+        coming = _names(chain(*self._wanted.values())) - _names(chain(known, *others))
+        return [spec for spec in removed if coming & _names([spec])]
 
     def _forget_who_left(self, before: Sequence[EndpointSpec]) -> None:
         stayed = {spec.key for spec in self._table.specs()}
