@@ -272,10 +272,9 @@ PASSED = _PLAIN["response_body"]
 @lru_cache(1024)
 def before_piece(length: int) -> bytes:
     """Return what precedes a returned piece of this length; a stream's pieces have few lengths."""
-    response = pb.ProcessingResponse()
-    response.response_body.response.body_mutation.streamed_response.body = bytes(length)
-    written = response.SerializeToString()
-    return written[: len(written) - length]
+    body, response = bytes(length), pb.ProcessingResponse()
+    response.response_body.response.body_mutation.streamed_response.body = body
+    return response.SerializeToString().removesuffix(body)
 
 
 def _immediate_answer(action: Immediate) -> bytes:
