@@ -75,8 +75,7 @@ def _assemble(loaded: Loaded) -> None:
 
 def _unwritable(settings: Settings) -> Iterator[SettingError]:
     """Yield an error for each file that serving would write but can't."""
-    replaced = "share.snapshot_file"
-    for name in ("decisions.log", replaced):
+    for name in ("decisions.log", "share.snapshot_file"):
         path = value_at(settings, name)
         if path is None:
             continue
@@ -88,7 +87,7 @@ def _unwritable(settings: Settings) -> Iterator[SettingError]:
                 setting=name,
             )
         elif not os.access(above, os.W_OK | os.X_OK) and (
-            name == replaced or not os.access(path, os.W_OK)
+            name != "decisions.log" or not os.access(path, os.W_OK)  # others are replaced whole
         ):
             yield SettingError(
                 f"{path} can't be written, so nothing would be kept: this user may not write to "
