@@ -67,8 +67,7 @@ class BootstrapOptions:
     retries: int = 2
     """Envoy's retries, 0 to 10, of a request that failed before its answer began."""
     longest_hold_s: float = 60.0
-    """Longest time in seconds, 0 to 3590, that the picker may hold a request; must be at least the
-    picker's flow.max_hold_s."""
+    """Longest hold of a request in seconds, 0 to 3590; at least the picker's flow.max_hold_s."""
     request_timeout_s: float = 3600.0
     """Timeout of a request including its whole answer, in seconds."""
     idle_timeout_s: float = 1800.0
