@@ -22,11 +22,12 @@ from laar.context.aligner import Alignment
 from laar.context.blocks import MAX_DOCS, Block, Refused
 from laar.context.bodies import Text, prompt_texts, said_before
 from laar.context.citations import ids_of, numbered
+from laar.context.edges import NAME_CHARS
 from laar.context.formats import held, scan
 from laar.context.formats.jsonspans import Literal, Path
+from laar.context.lines import Seen
 from laar.context.memo import Remembered
 from laar.context.notes import WORTH_A_NOTE, head
-from laar.context.recurrence import NAME_CHARS, Seen
 from laar.context.rewrite import (
     Change,
     as_received,
