@@ -22,8 +22,9 @@ that takes half of c(m) at 65,536 tokens of context, and answers that take twice
 hundred others. Among candidates that were never measured, the model whose answers were fastest is
 the prior for the others, so each is tried. Unseen first tokens (of answers whose body is not
 read) teach the first line nothing: prompts ahead are then estimated from elapsed time, and whole
-answers still teach the second line and the paces. Errors are relative to the prediction, outliers
-count linearly, old samples are forgotten, and no answer can push a constant beyond its bounds.
+answers still teach the second line and the paces. Errors are relative to the prediction, for first
+tokens to the mean of prediction and measurement. Outliers count linearly, old samples are
+forgotten, and no answer can push a constant beyond its bounds.
 """
 
 from __future__ import annotations
@@ -334,7 +335,9 @@ class Engines:
         features, weight = sample.features, sample.weight
         if sample.first:
             guess = max(0.0, model.first.guess(features))
-            changed = model.first.learn(features, sample.even_s, weight + ERROR * guess)
+            # Relative to the guess alone, samples of a guess that is far too high would hardly count.
+            error_s = weight + ERROR * 0.5 * (guess + max(sample.even_s, 0.0))
+            changed = model.first.learn(features, sample.even_s, error_s)
             ratio = (sample.took_s + weight) / (guess + weight)
             sure = guess / (guess + 2.0 * weight)
             weight = sure * sure
