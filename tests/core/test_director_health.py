@@ -273,7 +273,7 @@ def test_records_show_why_an_endpoint_was_excluded_and_its_cost():
         assert row["cost_s"] == pytest.approx(price)
     rival = next(a for a in (B, C) if a != decision.address)
     assert shown["endpoint"] == rival
-    assert "answers only with P=" in shown["sentence"]
+    assert "is less likely to answer (P=" in shown["sentence"]
 
 
 def test_a_long_prompt_within_its_predicted_time_is_not_a_hang():

@@ -85,7 +85,7 @@ def test_every_command_of_the_tutorial_works_as_described(tmp_path, envoy_binary
         "x-laar-exhausted: true",
         "with this artifact",
         " won by ",
-        "Envoy: modes, limits, timeouts and breakers fit",
+        "Envoy: modes, limits, timeouts and breakers are consistent",
         "ended with 0",
     ):
         found = done.stdout.find(text, at)

@@ -234,7 +234,7 @@ def test_every_excluded_endpoint_has_a_reason():
     assert {row["endpoint"]: row["why"] for row in shown["filtered"]} == {
         "10.0.0.1:80": "unreachable: 3 probes failed in a row",
         "10.0.0.2:80": "saturated: 99% of its KV cache is in use",
-        "10.0.0.3:80": "saturated: 500 requests wait in its engine",
+        "10.0.0.3:80": "saturated: 500 requests are waiting in its engine",
         "10.0.0.4:80": "outside the gateway's subset",
         "10.0.0.5:80": "asleep: its engine is waiting to be woken",
         "10.0.0.6:80": "unreachable: it refuses connections",

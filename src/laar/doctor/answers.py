@@ -1,6 +1,6 @@
 """Check that endpoints answer: send each a tiny request, and compare a model's endpoints.
 
-An endpoint with a different key or a broken engine may have a healthy /health and metrics page.
+The /health and metrics pages may look fine at an endpoint with a different key or a broken engine.
 Only a request reveals the problem.
 """
 
@@ -17,8 +17,8 @@ from laar.health import GOOD, USELESS, Kind
 _SHOWN_CHARS = 200
 _REMEDIES: Mapping[Kind | str | None, str] = {
     None: "compare its options with the other endpoints', and see the engine's log",
-    Kind.STATUS: "see the engine's log; the picker sends it only trials until it recovers",
-    Kind.ERROR: "see the engine's log; the picker sends it only trials until it recovers",
+    Kind.STATUS: "see the engine's log; the picker sends it only trial requests until it recovers",
+    Kind.ERROR: "see the engine's log; the picker sends it only trial requests until it recovers",
     Kind.EVENT: "see the engine's log: it sends 200 before it fails",
     Kind.HANG: "see the engine's log, and whether its accelerator works",
     Kind.DENIED: "give replicas the same keys and --served-model-name; for 402, see your account",
@@ -38,7 +38,7 @@ _DOES_NOT_CHAT = (
 
 
 def answer_findings(answers: Iterable[tuple[EndpointSpec, Asked]]) -> list[Finding]:
-    """Return findings on the endpoints' answers, comparing those from each model's endpoints."""
+    """Return findings on the endpoints' answers, comparing the endpoints of each model."""
     models: dict[str, list[tuple[EndpointSpec, Asked]]] = defaultdict(list)
     for spec, asked in answers:
         models[spec.models[0]].append((spec, asked))

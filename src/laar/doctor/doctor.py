@@ -1,8 +1,8 @@
 """`laar doctor`: check the endpoints, the picker and Envoy, and suggest fixes.
 
 Everything is read over HTTP with short timeouts. Nothing is changed, and each endpoint generates at
-most a few tokens. Unreachable parts are findings too. The picker's admin port shows how fresh its
-readings are, and recent traffic; the endpoints are also queried directly, since the doctor must
+most a few tokens. Unreachable parts are findings too. The picker's admin port provides recent
+traffic and the age of its readings; the endpoints are also queried directly, since the doctor must
 work even if the picker does not start.
 """
 
@@ -295,7 +295,7 @@ def _other_fleet(
 ) -> Finding | None:
     """Return an error if the picker has none of the declared endpoints, else None.
 
-    If any of them has a DNS name, nothing is checked, since the picker shows IP addresses.
+    If any of them is given by DNS name, skip the check, since the picker shows IP addresses.
     """
     rows = [row["endpoint"] for row in shown["fleet"]]
     own = [spec.address for spec in declared]
@@ -326,7 +326,7 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
         )
     states = Counter(row["health"] for row in shown["fleet"])
     if shown["about"]["enforced"] < 1.0:
-        what = f"enforces {shown['about']['enforced']:.0%} of its decisions; the rest is shadow"
+        what = f"enforces {shown['about']['enforced']:.0%} of its decisions; the rest are shadow"
         remedy = "once you trust them, set routing.mode: enforce and routing.enforce_share: 1"
         found.append(warning(where, what, remedy))
     models = {row.get("model") for row in shown["fleet"]}
@@ -339,7 +339,7 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
 
 
 def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Finding]:
-    """Return findings on a picker's view of the others; `_fleet_findings` has the store's problems.
+    """Return findings on a picker's view of the others; `_fleet_findings` reports store problems.
 
     Args:
         where: the picker.
@@ -365,7 +365,7 @@ def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Findin
 
 
 def _coverage(decisions: Sequence[Mapping[str, Any]], calibrated: bool) -> list[Finding]:
-    """Return findings on recent decisions, and on whether their requests were measured."""
+    """Return findings on recent decisions, and on whether outcomes are known for such requests."""
     if not decisions:
         return [warning("decisions", "none yet, so there is nothing to check", "send requests")]
     bare = Counter(

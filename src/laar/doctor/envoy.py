@@ -1,9 +1,9 @@
 """Check whether an Envoy is configured for a picker; each finding gives the value to set.
 
 The input is Envoy's configuration as JSON, from its admin port or a bootstrap; `laar envoy` need
-not have rendered it. For each kind of object, a function yields findings, to which the caller adds
-where the object is. The function also gets laar's `own` object, from a bootstrap for the picker's
-settings, and shows its values; ``laar/envoy/bootstrap.yaml`` gives the reasons for them.
+not have rendered it. For each kind of object, a function yields findings, and the caller adds the
+object's place. The function is also given laar's `own` object, from a bootstrap for the picker's
+settings, to show its values; ``laar/envoy/bootstrap.yaml`` gives the reasons for them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LISTS = {
 }
 """Lists of an ext_proc filter, and the effect of missing entries."""
 _NOT_REQUIRED = ("xds.", ANSWERED_BY)
-"""Attributes that only refine decisions: metadata of laar's own routes, and who answered."""
+"""Attributes that only refine decisions: metadata of laar's routes, and which address answered."""
 
 Check = Callable[[Json, Json], Iterator[Finding]]
 """Yields what is wrong with an object, compared with laar's own of this kind."""
@@ -100,7 +100,7 @@ def envoy_findings(config: Json, options: BootstrapOptions) -> list[Finding]:
         for where, subject, check in _subjects(config)
         for fault in check(subject, own[check])
     }  # without duplicates: a listener has many routes, often with the same problems
-    return [*found] or [fine("Envoy", "modes, limits, timeouts and breakers fit")]
+    return [*found] or [fine("Envoy", "modes, limits, timeouts and breakers are consistent")]
 
 
 def fails_open(config: Json) -> bool:
@@ -217,7 +217,7 @@ def _seconds(value: object, default: float) -> float:
 
 
 def is_native(processor: Json) -> bool:
-    """Return whether the picker gets complete request bodies instead of each chunk."""
+    """Return whether the picker receives complete request bodies instead of each chunk."""
     return bool(_mode(processor).get("request_body_mode") != _FULL_DUPLEX)
 
 
@@ -288,7 +288,7 @@ def _timeouts(processor: Json, own: Json) -> Iterator[Finding]:
 
 
 def _lists(processor: Json, own: Json) -> Iterator[Finding]:
-    """Require all needed attributes and metadata; headers as attributes if they are not sent."""
+    """Require all needed attributes and metadata, including headers if these are not sent."""
     skipped = is_native(processor) and _mode(processor).get("request_header_mode") == "SKIP"
     for field, effect in _LISTS.items():
         level = Level.ERROR if field == "request_attributes" else Level.WARNING
@@ -307,7 +307,7 @@ def _switches(processor: Json, own: Json) -> Iterator[Finding]:
     if is_native(processor) and not processor.get("allow_mode_override"):
         effect = "answers can't be sampled, so TTFT and cached prefixes are not learned from them"
         yield _warning("allow_mode_override", effect, True)
-    # A filter that laar rendered with `--no-fail-open` is to fail closed.
+    # A filter that laar rendered with `--no-fail-open` fails closed on purpose.
     if (
         not processor.get("failure_mode_allow")
         and processor.get("stat_prefix") != own["stat_prefix"]
@@ -337,7 +337,7 @@ def picker_faults(cluster: Json, own: Json) -> Iterator[Finding]:
     yield from _breakers(cluster, own, effect)
     yield from _without_http2(cluster, own)
     if not any("grpc_health_check" in check for check in cluster.get("health_checks", [])):
-        effect = "Envoy does not notice that a picker stops or hangs"
+        effect = "Envoy does not notice when a picker stops or hangs"
         yield _warning("health_checks", effect, own["health_checks"])
     panic = cluster.get("common_lb_config", {}).get("healthy_panic_threshold")
     if cluster.get("health_checks") and (panic is None or panic.get("value", 0)):

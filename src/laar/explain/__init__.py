@@ -1,1 +1,1 @@
-"""Explain decisions by a record and a readable sentence."""
+"""Explain decisions with a record and a readable sentence."""

@@ -1,8 +1,8 @@
 """The record that explains a decision.
 
-It refers to the decision and to the arrays that the scorers saw. A record takes a few
-microseconds (`laar.telemetry.decisions`), so every decision can have one; rows and text are built
-from it on demand. They never show any part of the prompt, which is dropped at the request's end.
+It refers to the decision and to the arrays that the scorers saw. A record takes a few microseconds
+(`laar.telemetry.decisions`), so every decision can have one; rows and text are built from it on
+demand. They never show any part of the prompt, which is dropped when the request ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from laar.core.membership import EndpointSpec
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Columns of the endpoint table when deciding, kept only if a filter removed an endpoint."""
+    """Columns of the endpoint table at the decision, kept only if a filter removed an endpoint."""
 
     failures: Floats
     waiting: Floats
@@ -34,10 +34,10 @@ class DecisionRecord:
         decision: the decision.
         time_s: wall-clock time of the decision.
         specs: the endpoints known at the time, by slot.
-        readings: readings that explain why filters removed endpoints; None if none were removed.
+        readings: readings that explain why filters removed endpoints; None if they removed none.
         end: how the request ended; None until then.
-        served: address of the endpoint that served it; empty before its end, or if unknown.
-        answered: model of that endpoint; empty before the end, or if unknown.
+        served: address of the endpoint that served it; empty until its end, or if unknown.
+        answered: model of that endpoint; empty until the end, or if unknown.
     """
 
     decision: Decision

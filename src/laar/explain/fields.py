@@ -1,4 +1,4 @@
-"""Declare the fields of a decision's record, each once.
+"""Declare each field of a decision's record once.
 
 The page, the decision log, `laar explain` and spans are all built from these tables and columns. A
 field of a table has a name in the record, a source, and an OpenTelemetry attribute, which follows
@@ -66,7 +66,7 @@ HEAD: tuple[Field[DecisionRecord], ...] = (
     Field("endpoint", lambda of: of.decision.address, "laar.decision.endpoint"),
     Field("model", lambda of: of.decision.model, "laar.decision.model"),
 )
-"""The fields of a decision before its candidates."""
+"""The fields of a decision that come before its candidates."""
 
 TAIL: tuple[Field[Decision], ...] = (
     Field(
@@ -128,7 +128,7 @@ def values_of(fields: Iterable[Field[T]], of: T) -> dict[str, Any]:
 def columns_of(of: Decision, view: View, scores: Floats) -> dict[str, Floats]:
     """Return the columns over a decision's candidates, by name.
 
-    A policy without a cost has no terms, only round trips.
+    If the policy has no cost, there are no terms, only round trips.
     """
     may = True if of.eligible is None else of.eligible.may
     columns: dict[str, Floats] = {
@@ -159,6 +159,6 @@ def columns_of(of: Decision, view: View, scores: Floats) -> dict[str, Floats]:
 
 
 def attributes_of(fields: Iterable[Field[Any]], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the span attributes of those fields that have a value in a record."""
+    """Return the span attributes of the fields that have a value in the record."""
     known = (field for field in fields if field.attribute and field.name in values)
     return {field.attribute: values[field.name] for field in known}

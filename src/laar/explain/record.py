@@ -27,10 +27,10 @@ MAX_ROWS = 32
 def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, object]:
     """Return the decision as plain JSON values: the fields that `laar.explain.fields` declares.
 
-    `picked` is a position in `candidates`, which holds the best `MAX_ROWS`; cost terms are missing
-    if the policy has no cost. `unlike` is present for a request unlike anything measured, whose
+    `picked` is a position in `candidates`, the best `MAX_ROWS` of them; cost terms are missing if
+    the policy has no cost. `unlike` is present if the request is unlike anything measured, so that
     probabilities are mostly base rates. `tuner` is present while a tuner sets the weights; its
-    `window` is the window in which the outcome counts, or 0 if it counts in none.
+    `window` is the one that the outcome belongs to, or 0.
 
     Args:
         record: the record.
@@ -124,7 +124,7 @@ def _why_filtered(record: DecisionRecord, view: View, readings: Readings, slot: 
     if decision.left_out and slot in decision.left_out:
         return decision.left_out[slot]
     if readings.waiting[slot] > decision.settings.max_waiting:
-        return f"saturated: {readings.waiting[slot]:.0f} requests wait in its engine"
+        return f"saturated: {readings.waiting[slot]:.0f} requests are waiting in its engine"
     if readings.kv_usage[slot] > MAX_KV_USAGE:
         return f"saturated: {readings.kv_usage[slot]:.0%} of its KV cache is in use"
     return "left out by a filter"

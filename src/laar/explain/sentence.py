@@ -13,7 +13,7 @@ from laar.core.picker import NEAR_TIE
 from laar.core.picker import ranking as by_score
 from laar.explain.decision_record import DecisionRecord
 
-_MUCH = 1.2  # smaller ratios are not worth mentioning
+_MUCH = 1.2  # smaller ratios are not mentioned
 
 _LANGUAGES = {
     "en": "Latin-script text",
@@ -30,13 +30,13 @@ _LANGUAGES = {
 
 
 def sentence(record: DecisionRecord) -> str:
-    """Return why the picked endpoint won, what degraded, and where the prompt is prefilled."""
+    """Return why the picked endpoint won, what failed, and where the prompt is prefilled."""
     decision = record.decision
     return _who_won(record) + _woken(decision) + _read_elsewhere(decision) + _encoded(decision)
 
 
 def _encoded(decision: Decision) -> str:
-    """Return where the prompt's images, sound and videos are encoded; empty if not elsewhere."""
+    """Return which other endpoints encode the prompt's images, sound and videos; empty if none."""
     if not decision.encoders:
         return ""
     where = " and ".join(dict.fromkeys(encoder.address for encoder in decision.encoders))
@@ -77,7 +77,7 @@ def _who_won(record: DecisionRecord) -> str:
         )
     degraded = _DEGRADED.get(decision.reason, "")
     if decision.reason == "trial":
-        return f"{winner} is on trial: it failed, and this request shows whether it is back."
+        return f"{winner} is on trial: it failed, and this request tests whether it has recovered."
     if decision.reason == EXPLORE and view.reported is not None:
         known = view.evidence[at] + view.reported[at]
         return (
@@ -85,7 +85,7 @@ def _who_won(record: DecisionRecord) -> str:
             "like this, and it is not much slower."
         )
     if view.unlike and decision.policy.startswith("laar"):
-        degraded += " The request is unlike anything measured: models' base rates were mostly used."
+        degraded += " The request is unlike anything measured: mostly base rates were used."
     if len(view.slots) == 1:
         return f"{winner} was the only candidate.{degraded}"
     rival = ranking(decision)[1]
@@ -126,12 +126,12 @@ def _blind(record: DecisionRecord, view: View) -> str:
 
 
 _DEGRADED = {
-    "degraded-assessor": " The estimates of the models could not be used: all were seen as equal.",
+    "degraded-assessor": " The models' estimates could not be used: all were treated as equal.",
     "degraded-prefixes": " The cache estimates could not be used.",
-    "degraded-scorer": " A scorer of the policy failed: its other scorers decided, or else the "
-    "fewest requests in flight.",
+    "degraded-scorer": " A scorer of the policy failed: its other scorers decided or, if it has "
+    "none, the number of requests in flight.",
     "degraded-filter": " A filter of the policy failed and was skipped.",
-    "degraded-picker": " The policy's picker failed: the best score was taken.",
+    "degraded-picker": " The policy's picker failed: the best score won.",
     "all-failing": " All candidates are failing, so all are allowed.",
 }
 
@@ -148,7 +148,7 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
         return "was tried already"
     answers = terms.each(terms.answers, 1.0)
     if answers[winner] > _MUCH * answers[rival]:
-        return f"answers only with P={answers[rival]:.2f} against {answers[winner]:.2f}"
+        return f"is less likely to answer (P={answers[rival]:.2f} against {answers[winner]:.2f})"
     mine, other = float(view.probability[winner]), float(view.probability[rival])
     took = _compared(float(terms.latency_s[rival]), float(terms.latency_s[winner]))
     if terms.latency_s[rival] < terms.latency_s[winner]:
@@ -249,7 +249,7 @@ def _seconds(seconds: float) -> str:
 
 
 def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
-    """Return what excluded the candidate at a position, with its text; None if nothing did."""
+    """Return the cause that excluded the candidate at a position, and its text, if any."""
     decision = record.decision
     cause = None if decision.eligible is None else decision.eligible.cause(at)
     if cause == "window":
