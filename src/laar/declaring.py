@@ -11,9 +11,9 @@
 
 Everything else is derived from this: `laar.settings` takes the keys of the file, their types,
 bounds, defaults and descriptions from it, and so do `laar check`, the JSON schema and the reference
-page. The lab and the tests create the same dataclass. A rule about several fields raises
-`SettingError` in `__post_init__`, after `check` for instances that were not read from a file. A
-class with a rule also declares its `section`, for the message.
+page. The lab and the tests create the same dataclass. If a rule concerns several fields,
+`__post_init__` calls `check`, since not all instances are read from a file, and raises
+`SettingError` if the rule is broken. Such a class also declares its `section`, for the message.
 
 No pydantic here: the algorithm packages declare settings without depending on it.
 '''
@@ -61,7 +61,7 @@ LIMITS = {
     Le: ("le", operator.le, "at most"),
     Lt: ("lt", operator.lt, "below"),
 }
-"""Annotations for numeric bounds, each with its attribute, its check and its wording in errors."""
+"""Annotations for numeric bounds, each with its attribute, its check and its text in errors."""
 
 
 def hints_of(declared: Any) -> dict[str, Any]:
@@ -78,8 +78,8 @@ def _hints_of(declared: Any) -> dict[str, Any]:
 def field_texts(declared: type[Any]) -> dict[str, str]:
     """Return the text below each field, including those of base classes and of `described_by`.
 
-    Classes without available source are skipped. Takes milliseconds per class, so use it for
-    schemas and reference pages, not at startup.
+    Classes whose source is not available are skipped. This takes milliseconds per class, so use it
+    for schemas and reference pages, not at startup.
     """
     texts: dict[str, str] = {}
     for base in reversed(declared.__mro__):

@@ -1,4 +1,4 @@
-"""A dictionary with a limit, for what is remembered about clients and endpoints."""
+"""A dictionary of limited size, for what is remembered about clients and endpoints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class Latest(OrderedDict[K, V]):
-    """A dictionary that keeps the `most` entries set last, in that order."""
+    """A dictionary that keeps the last `most` entries that were set, in that order."""
 
     __slots__ = ("_most",)
 

@@ -6,7 +6,7 @@ relative slack and sizes each one's chunk. Two things go beyond the paper; both 
 real vLLM:
 
 - A paused prefill holds its blocks. The blocks that it still needs are counted as taken; otherwise
-  a second long prompt would be admitted into those, and the two would preempt each other forever.
+  a second long prompt would be admitted into them, and the two would preempt each other forever.
 - Equal long prompts would overtake each other at every step, and all would finish late. Among long
   prompts, the one that ran last keeps a head start of `LEADER_MARGIN`; the others go last.
 """
@@ -27,9 +27,8 @@ private methods."""
 
 LEADER_MARGIN = 1.05
 """Relative slack by which another long prefill must be more urgent than the one that ran last.
-While a prefill runs from start to end, an equal waiting prefill gains 1 on it, whatever the time
-per token: with a smaller margin, equal prefills would swap halfway and all end late.
-"""
+While a prefill runs from start to end, an equal prefill that waits gains 1 on it, whatever the time
+per token. With a smaller margin, equal prefills would swap halfway, and all would end late."""
 
 _MOST = 1e12
 """Maximum value of a setting, which keeps sums finite."""
@@ -110,7 +109,7 @@ class StepSettings:
     def line(self, tokens: int, arrival_s: float, deadline_ms: object) -> Line:
         """Return a request's urgency before any of its prompt is computed.
 
-        `deadline_ms` is the client's `ttft_deadline_ms`; ignored unless a positive number.
+        `deadline_ms` is the client's `ttft_deadline_ms`, ignored unless it is a positive number.
         """
         work_s = self.prefill_s(tokens)
         objective_s = self.objective_floor_s + self.objective_factor * work_s
@@ -214,9 +213,9 @@ def plan(
     for _, _, starts, key, blocks, prefill in ranked:
         chunks[key] = 0
         if starts:
-            # Prefills behind the first that does not fit wait too, or it would never fit. If there
-            # is no other prefill, leave the check to the engine, since the plan's count may be
-            # too high (not every layer keeps every token).
+            # Prefills behind the first that does not fit must wait too, or that one would never
+            # fit. A lone prefill is left to the engine to check, since the plan's count may be too
+            # high (not every layer keeps every token).
             fits = blocks <= free_blocks or not (any_running or keys)
             is_open = is_open and free_slots > 0 and fits
             if not is_open:

@@ -1,9 +1,9 @@
 """vLLM's asynchronous scheduler with prefills in slack order (vLLM 0.32).
 
 vLLM's `schedule` is not duplicated. Before it runs, the lists it iterates over are sorted. While it
-runs, it calls `_reserve_prefill_lookahead` for each request's number of tokens, and this applies
-the plan's chunks: 0 skips a running prefill in this step, keeping its KV, and ends the loop over
-waiting requests, so those with a chunk come first.
+runs, it calls `_reserve_prefill_lookahead` for each request's number of tokens, which is where the
+plan's chunks are applied. With a chunk of 0, a running prefill pauses in this step and keeps its
+KV. A waiting request with 0 ends the loop, so those with a chunk come first.
 
 Everything else is unchanged: decodes come first; requests that wait while holding KV (remote loads,
 streaming input) precede all others. The cached prefix of a waiting prompt is unknown, so it ranks
@@ -26,11 +26,11 @@ DEADLINE_ARG = "ttft_deadline_ms"
 """Argument in a body, in milliseconds from arrival: `"vllm_xargs": {"ttft_deadline_ms": 500}`."""
 
 SPARE_LINES = 256
-"""Number of finished requests' lines that are kept until a sweep drops them."""
+"""Maximum number of finished requests whose lines are kept before a sweep drops them."""
 
 
 class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no reliable types
-    """Prefills by slack: `vllm serve --scheduler-cls laar.engines.vllm.SlackScheduler`."""
+    """Prefills in slack order: `vllm serve --scheduler-cls laar.engines.vllm.SlackScheduler`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -76,7 +76,7 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no rel
         )
         self._chunks, self._leader = step.chunks, step.leader
         rank = {key: place for place, key in enumerate(step.chunks)}
-        # If blocks run out vLLM preempts the last running request: sort the request with the most
+        # If blocks run out, vLLM preempts the last running request, so sort the one with the most
         # slack last.
         self.running.sort(key=lambda request: rank.get(request.request_id, -1))
         if len(waiting) > 1:
