@@ -7,13 +7,13 @@ remains one synchronous call.
 A turn whose context is in an endpoint's cache goes there without waiting (`laar.flow.sessions`).
 Any other turn also needs room for its context. A turn that waits for that room is sent after
 `max_hold_s` at the latest, or immediately if the queue is full. By default, requests never wait
-because of load, so requests without a session name are sent as if there were no admission.
+because of load, so those that name no session are sent as if there were no admission.
 
 Prefill seconds in flight are counted by `laar.flow.prefills`: c(m) for each token that the endpoint
 has probably not cached, including the quadratic cost of long prompts.
 
-Synchronous and without a clock, so the lab runs the same code. Requests that another picker sends
-to the same endpoints are visible only in the endpoints' readings.
+All of this is synchronous and reads no clock, so the lab runs the same code. Requests that another
+picker sends to the same endpoints show only in the endpoints' readings.
 
 Import it as a module: `laar.flow` itself is loaded inside engines and must not import the core.
 """
@@ -47,8 +47,8 @@ from laar.latest import Latest
 from laar.prefix.index import Receipt
 
 Verdict = Decision | Exception
-"""The decision, or the error that prevented it: a `RequestError` is an answer for the client, any
-other is a bug in laar, after which the request must continue without a decision."""
+"""The decision, or the error that prevented it. A `RequestError` is an answer for the client; any
+other error is a bug in laar, and the request must continue without a decision."""
 
 _MAX_BAND = 1000
 """Bands are clamped to this, so that an engine's priority stays an exact JSON number."""
@@ -56,23 +56,23 @@ _BAND_STEP = 1 << 40
 """Engine priorities between two bands: 34 years in milliseconds, so that they never mix."""
 
 _OWN_READ = 2.0
-"""Weight of prefilling a context again: the first token's weight in the default cost. The delay to
+"""Weight of prefilling a context again: the first token's weight in the default cost. The delay of
 other requests is ignored, both here and for held turns."""
 
 _CACHED_SHARE = 0.9
 """Cached share of a prompt above which its context is considered cached, and needs no room."""
 
 _IN_TURN = 0.5
-"""Share of the prompts ahead (w) above which an engine prefills more in turn than in parallel."""
+"""Share of the prompts ahead (w) above which an engine prefills mostly one prompt at a time."""
 
 _MAX_ASKED = 10_000
-"""Maximum number of sessions whose waits are added up over attempts; the oldest is dropped."""
+"""Maximum number of sessions for which waits are summed over attempts; the oldest is dropped."""
 
 _SHOWN = 50
 """Maximum number of sessions in an explanation."""
 
 _SHORTS_LATELY_S = 5.0
-"""Seconds after a short prompt in which more are expected, so endpoints are kept free for them."""
+"""Seconds after a short prompt during which endpoints are kept free because more may follow."""
 
 _WORDS = {
     SATURATED: "every endpoint is full, and so is the queue",
@@ -101,7 +101,7 @@ class Admission:
 
     Attributes:
         queue: the waiting requests.
-        ready: whether any endpoints are known; until then, all requests wait.
+        ready: whether any endpoint is known; until then, all requests wait.
         draining: whether the picker is stopping, so no request waits any more.
         prefills: the prefills in flight.
         sessions: the sessions whose contexts have a place.
@@ -133,9 +133,9 @@ class Admission:
     # -- going and waiting ---------------------------------------------------------------------
 
     def ask(self, request: Request, now: float) -> Decision | int:
-        """Decide now, or enqueue the request and return the ticket of its outcome.
+        """Decide now, or enqueue the request and return a ticket for its outcome.
 
-        After a ticket, call `dispatch` soon: the request's turn may have come already.
+        If a ticket is returned, call `dispatch` soon, since it may be the request's turn already.
 
         Raises:
             RequestError: no endpoint can serve it, or the queue refuses it.
@@ -226,7 +226,7 @@ class Admission:
             return None
         try:
             group = director.candidates.of(request, request.subset, now)
-            # Check the counters first, to avoid pricing a request that has nowhere to go.
+            # Check the counters first, so as not to price a request that has nowhere to go.
             room = self._open(group.slots, item, now, is_long=item.is_long, shorts_wait=shorts_wait)
             if not room.any():
                 return None
@@ -247,7 +247,7 @@ class Admission:
         return decision
 
     def _let_in(self, item: Item, now: float) -> Decision:
-        """Decide although there is no room for the context; load still counts.
+        """Decide even though there is no room for the context, unless every endpoint is full.
 
         Raises:
             RequestError: every endpoint is full.
@@ -306,9 +306,9 @@ class Admission:
     def explained(self, decision: Decision, now: float) -> dict[str, object]:
         """Return a previewed request's place and its price, and the sessions with a place.
 
-        `wait_s` is how long the request would wait until the room is worth less to others,
-        `price_s` the seconds that its wait saves them: 0 if it is sent immediately, None if turns
-        in flight take up the room.
+        `wait_s` is how long the request would wait for others to need the room less than it does;
+        `price_s` is how many seconds its wait saves them: 0 if it is sent immediately, None if
+        turns in flight take up the room.
         """
         view = decision.view
         if view is None:
@@ -349,7 +349,7 @@ class Admission:
         """Describe a request by the candidate with the least prefill work for it, if any is known.
 
         Requests that may go to the same endpoints share a lane, whichever model name they use:
-        `fits` are the candidates of a request that has to wait, None if it is only described.
+        `fits` marks the candidates of a request that has to wait; None if it does not wait.
         """
         tokens = uncached = request.chars / PlainAssessor.CHARS_PER_TOKEN
         work_s, reach = tokens * PlainAssessor.SECONDS_PER_TOKEN, 0
@@ -384,9 +384,9 @@ class Admission:
     def _own(self, request: Request, view: View) -> Mask | None:
         """Return the candidates that hold the session's context; None if none does.
 
-        All candidates while a turn of the session is in flight: it is not worth tying parallel
-        turns, as under a name shared by many, to one endpoint. Unless `by_load`, a cached prompt
-        is enough: another picker may have sent the last turn.
+        Return all candidates while a turn of the session is in flight, since parallel turns (of
+        clients that share a name, say) should not be tied to one endpoint. Unless `by_load`, it is
+        enough that the prompt is cached, as another picker may have sent the last turn.
         """
         session = _session(request)
         own = view.cached_tokens >= _CACHED_SHARE * view.tokens
@@ -397,7 +397,7 @@ class Admission:
         return own if own.any() else None
 
     def _places(self, request: Request, view: View, now: float, own: Mask | None = None) -> Mask:
-        """Return the candidates with room for the context, or in `own`; all without a session."""
+        """Return candidates in `own` or with room for the context; all if there is no session."""
         if not _session(request):
             return np.ones(len(view.slots), np.bool_)
         free = self.sessions.prices(view, self._engines(view).turns, now) <= 1.0
@@ -410,11 +410,11 @@ class Admission:
     def _crowded(self, request: Request, view: View, free: Mask) -> Mask:
         """Return which `free` candidates get a turn that is let in without room for its context.
 
-        It evicts a context wherever it goes. Spread evenly, such turns would leave no context in
-        any cache, so they share the endpoint with the longest wait of at most `max_hold_s` more.
-        The cost decides if nothing waits, a candidate has the context, their chances of a correct
-        answer differ, or the client has an objective. It also decides between engines that prefill
-        in parallel: on one of them, every additional turn would slow all others, for minutes.
+        Such a turn evicts a context wherever it goes. Spread evenly, they would leave no context in
+        any cache, so all go to the endpoint with the longest wait, up to `max_hold_s`. The choice
+        is left to the cost if nothing is waiting, a candidate has the context, the chances of a
+        correct answer differ, or the client has an objective; and also if engines prefill in
+        parallel, since each additional turn would slow all others there for minutes.
         """
         wait_s = None if view.terms is None else view.terms.ahead_s
         if (
@@ -429,7 +429,7 @@ class Admission:
         return bearable & (wait_s >= wait_s[bearable].max()) if bearable.any() else free
 
     def _room(self, view: View, item: Item, now: float, *, shorts_wait: bool = False) -> Mask:
-        """Return candidates with room for the item; a cached prefix makes a long prompt short."""
+        """Return the candidates with room; an item is short where enough of it is cached."""
         is_long = view.tokens - view.cached_tokens > self._settings.long_tokens
         room = np.zeros(len(is_long), np.bool_)
         for kind in (False, True):
@@ -454,10 +454,10 @@ class Admission:
         """Keep long and short prompts on different endpoints while possible.
 
         Engines that serve in order of arrival delay a short prompt by the whole prefill of a long
-        one ahead. So shorts wait for an endpoint without a long prompt, if there is any, and longs
-        with slack leave half of the endpoints to shorts, if any arrived recently. Leaving shorts
-        only the last endpoint made it the bottleneck of a fleet with mostly short requests (`laar
-        lab run medha-picker`).
+        one ahead. So shorts wait for an endpoint that has no long prompt, if there is any, and
+        longs with slack leave half of the endpoints to shorts if any of these arrived recently.
+        Leaving shorts only the last endpoint made it the bottleneck of a fleet with mostly short
+        requests (`laar lab run medha-picker`).
         """
         free = ~mixed
         if not is_long:
@@ -555,13 +555,13 @@ class Admission:
 
 
 def _session(request: Request) -> str:
-    """Return the key of a request's session; empty if it has none, or if no context is kept."""
+    """Return the key of a request's session; empty if it has none or keeps no context."""
     named = request.session and request.generates
     return f"{request.tenant}\0{request.model}\0{request.session}" if named else ""
 
 
 def _waiting_can_help(error: RequestError, request: Request) -> bool:
-    """Return whether waiting can help: no endpoint is known or awake, and any would do.
+    """Return whether to wait because no endpoint is known or awake yet, and any would do.
 
     A removed endpoint may come back, but without the objects it stored.
     """

@@ -35,7 +35,7 @@ class Item:
         reach: that set of endpoints, one bit each; 0 if unknown.
         arrival_s: arrival time, on the same clock as `now`.
         objective_s: TTFT objective, in seconds from arrival.
-        earlier_s: seconds that its session waited in earlier attempts, which reduce its slack.
+        earlier_s: seconds that its session waited in earlier attempts; they reduce its slack.
         for_context: whether it waits only for room for its context; it is let in after
             `max_hold_s`, or if the queue would refuse it.
         work_s: prefill seconds when run alone.
@@ -82,8 +82,8 @@ class Limits:
     """Maximum number of waiting requests; more than that get 429. Each costs about 20 KiB plus its
     body. With 10,000, a dispatch takes about 100 us."""
     max_held_bytes: Annotated[int, Ge(0), Le(64 << 30)] = 512 << 20
-    """Memory for the bodies of waiting requests, each counted twice: as received and as parsed.
-    Requests beyond it get 429."""
+    """Maximum total size of the bodies of waiting requests, each counted twice: as received and as
+    parsed. Requests beyond it get 429."""
     patience: Annotated[float, Ge(0), Le(1000)] = 3.0
     """A request expires with 503 after waiting this many times its objective, but not before
     `min_hold_s` and not after `max_hold_s`."""

@@ -1,9 +1,9 @@
 """Prefills in flight at each endpoint, in seconds of work, until done or estimated to be done.
 
-If the first token of an answer will be seen, its prefill is counted until then. Most first tokens
-are not seen (the answers are not read or streamed), and counting until the answers end would fill
+If the first token of an answer will be seen, the prefill is counted until then. Most first tokens
+are not seen (answers are not read, or not streamed), and counting until the answers end would fill
 every endpoint with requests that only decode. A clock is used instead: an endpoint prefills in
-order of arrival, so a prefill is done once its own seconds and all earlier prefills' have passed.
+order of arrival, so one is done once its own seconds and those of all earlier prefills have passed.
 
 A clock alone would be as wrong as c(m) is: if too slow, idle endpoints would look full; if too
 fast, the queue would never fill. Two things correct it:
@@ -30,7 +30,7 @@ _LOOK_EVERY_S = 0.01
 """Minimum seconds between clock updates: about one engine iteration."""
 
 _UNDER_WAY_S = 0.25
-"""A metrics page read within this many seconds of sending a request may not include it yet."""
+"""A metrics page read within this many seconds after a request was sent may not include it yet."""
 
 _MEMORY_S = 5.0
 """Prefill seconds after which a pace is mostly relearned: a few prompts in a loaded fleet."""
@@ -38,8 +38,8 @@ _LEAST_S = 0.2
 """Seconds of queued work below which no pace is learned, since one iteration and the round trip
 dominate."""
 _MIN_PACE, _MAX_PACE = 1 / 16, 4.0
-"""Bounds on a pace: an unmeasured c(m) is rarely further off. A pace that is too low only makes the
-queue fill late; too high a pace leaves endpoints idle, so that bound is tighter."""
+"""Bounds on a pace, as a c(m) that was not measured is rarely further off. A pace that is too low
+only makes the queue fill late; too high a pace leaves endpoints idle, so that bound is tighter."""
 _MAX_MODELS = 1024
 
 
@@ -128,7 +128,7 @@ class Prefills:
         self._send(slot, _Prefill(key, model, seconds, is_long, shown, fixed_s), now)
 
     def answered(self, key: Hashable, now: float, *, ok: bool) -> None:
-        """Handle the first byte of an answer; `ok` if the endpoint accepted the request."""
+        """Handle the first byte of an answer; `ok` means that the request was accepted."""
         slot = self._slots.get(key)
         if slot is None:
             return
@@ -148,7 +148,7 @@ class Prefills:
         self._uncount(slot, line, line.requests.pop(key))
         if not line.requests:
             del self._lines[slot]
-            # Sums of floats drift; an idle endpoint has exactly nothing in flight.
+            # Sums of floats drift, so set an idle endpoint's to exactly zero.
             self.seconds[slot] = self.long_seconds[slot] = self.longs[slot] = 0.0
 
     def moved(self, key: Hashable, slot: int, now: float) -> None:
@@ -181,7 +181,7 @@ class Prefills:
         line.at_s = now  # even if the clock was set back
 
     def _pass(self, slot: int, line: _Line, now: float) -> None:
-        """Let time pass: requests are prefilled in the order sent."""
+        """Let time pass; requests are prefilled in the order in which they were sent."""
         passed_s = now - line.at_s
         if passed_s <= 0.0:
             return
@@ -202,7 +202,7 @@ class Prefills:
         if math.isnan(waiting) or math.isnan(running):
             return
         there = [prefill for prefill in line.requests.values() if prefill.sent_s < read_s]
-        # Other pickers may send there too: assume the same share of ours waits as of all requests.
+        # Other pickers may send there too: assume that ours wait in the same proportion as all.
         ours = min(1.0, len(there) / max(1.0, waiting + running))
         begun = len(there) - min(len(there), math.ceil(waiting * ours))
         for prefill in there[begun:]:

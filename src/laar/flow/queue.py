@@ -1,25 +1,25 @@
 """The queue of requests whose candidates are all full (after the Medha paper).
 
-The highest priority band goes first; within it, the tenant served the fewest tokens, and of its
-requests the one with the lowest relative slack. A long request with slack lets shorts go first.
-Requests that compete for the same endpoints share a lane, so a full model does not block a free
-one: a refusal closes the lane for the rest of the call, or only to longs if the refused request is
-long. Lanes may share some endpoints, so they take turns, one request each. A tenant that waits in
-several of these is charged in each lane that the chosen endpoint belongs to, and a tenant ahead of
-it in one lane goes ahead of it in the others: more lanes do not mean more turns.
+The highest priority band goes first; within it, the tenant that was served the fewest tokens, and
+among its requests the one with the lowest relative slack. A long request with slack lets shorts go
+first. Requests that compete for the same endpoints share a lane, so a full model does not block a
+free one: a refusal closes the lane for the rest of the call, or only to longs if the refused
+request is long. Lanes may share some endpoints, so they take turns, one request each. A tenant that
+waits in several of these is charged in each lane that the chosen endpoint belongs to, and a tenant
+ahead of it in one lane goes ahead of it in the others: more lanes do not mean more turns.
 
 The queue itself never blocks. `enqueue` returns immediately, `dispatch` is called when a request
 ends or readings change, and `next_wakeup_s` says when to call it regardless: a single timer. Every
 verdict except the one `enqueue` returns comes out of `dispatch`, exactly once per request.
 
 A request waits at most `patience` times its objective, within [`min_hold_s`, `max_hold_s`]. When
-the queue is full, a request of a lower band is evicted, else a request of the tenant with the most
-waiting (the most bytes, if these are at their limit); otherwise the new request is refused. No
+the queue is full, a request of a lower band is evicted, or else one of the tenant with the most
+requests (or bytes, if these are at their limit) waiting; otherwise the new request is refused. No
 client can claim more urgency than zero slack: an objective shorter than the work itself is raised
 to it.
 
-Order and bands are exact at every call. Approximations: equal heights are in no particular order,
-`is_long` and tokens are the caller's estimates, and `retry_after_s` follows the recent speed.
+Order and bands are exact at every call; `is_long` and the tokens are the caller's estimates, and
+`retry_after_s` is based on recent speed. Equal heights have no particular order.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ MAX_REFUSALS = 32
 the band's other lanes."""
 
 MAX_RETRY_AFTER_S = 60
-"""Longest `retry-after` in seconds: longer estimates mean little."""
+"""Maximum `retry-after` in seconds, since longer estimates mean little."""
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +98,7 @@ class Queue(Generic[T]):
         self._expiries: list[tuple[float, int, Hashable, str]] = []  # a heap; some ids are gone
         self._serial = 0
         self._shorts = 0
-        self._verdicts: list[tuple[Item, T | Shed]] = []  # known, not yet handed out
+        self._verdicts: list[tuple[Item, T | Shed]] = []  # known, but not yet returned
         self._more = False
         self._left_s: float | None = None
         self._gap_s = 0.0  # mean seconds between departures, over about 10
@@ -115,8 +115,8 @@ class Queue(Generic[T]):
     def enqueue(self, item: Item, now: float, *, endpoints_ready: bool = True) -> Shed | None:
         """Enqueue a request, or refuse it.
 
-        `endpoints_ready=False` holds it for `max_hold_s` regardless of its objective: no endpoint
-        could serve it sooner. Return None if it waits. No id may be used twice, even later.
+        With `endpoints_ready=False`, hold it for `max_hold_s` whatever its objective, as no
+        endpoint could serve it sooner. Return None if it waits. An id must never be reused.
         """
         limits = self.limits
         work_s = _between(MIN_WORK_S, item.work_s, MAX_WORK_S)
@@ -358,7 +358,7 @@ class Queue(Generic[T]):
             heapify(self._expiries)
 
     def _refused(self, item: Item, status: int, reason: str) -> Shed:
-        """Count a refusal; a request that waits only for its context is let in instead."""
+        """Count a refusal, but let in a request that waits only for room for its context."""
         if item.for_context:
             return Shed(0, LET_IN, 0)
         self.sheds[reason] += 1

@@ -1,8 +1,8 @@
 """Which endpoints have room: caps on prefill seconds in flight, requests and KV cache usage.
 
-Two sources, each used for its strength. The picker's own counters change with each decision and
-never go stale, but count only this picker's requests. The endpoints' readings count all requests,
-but lag, and stop when an endpoint is too busy to be scraped.
+There are two sources with different strengths. The picker's own counters change with each decision
+and never go stale, but count only this picker's requests. The endpoints' readings count all
+requests, but lag, and stop when an endpoint is too busy to be scraped.
 
 So a reading can close an endpoint only while it is fresh. Treating stale readings as full, as some
 pickers do, locks out a fleet for good: nothing is sent, so no reading changes. Here a stale or
@@ -34,7 +34,7 @@ STALE_AFTER_S = 3.0
 be this short because laar's own counters still apply."""
 
 LONG_SHARE = 0.5
-"""Largest share of an endpoint's prefill cap that long requests in flight take from short ones."""
+"""Maximum share of an endpoint's prefill cap that long requests in flight take from short ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,17 +2,17 @@
 
 Between two turns, a session's context stays in its endpoint's cache until others need the room:
 engines evict the least recently used. Once the contexts of all sessions exceed the caches, each
-turn evicts one that will soon be needed again, and all of them are prefilled over and over. Then
-it is better to hold back turns whose contexts have no place, that is, are in no cache.
+turn evicts one that will soon be needed again, and all of them are prefilled over and over. It is
+then better to hold back turns whose contexts have no place, that is, are not in any cache.
 
 Room has a price. Keeping an idle session's place pays off if the session returns soon enough, but
 others wait for the room meanwhile. So each return to a kept place costs some seconds of room,
 estimated from how long such sessions have paused before. Per second that it is kept, a place saves
-the total cost of prefilling the context again, divided by these seconds; more if its session's
-earlier returns show that it is sure to come back. A turn is held while any place that would be
-evicted for it saves more, weighted by the share to be evicted, than a second of waiting costs. If
-few sessions return, no place is worth keeping and no turn waits. Before anything is learned, the
-prior keeps a place for about as long as prefilling it again takes: the rent-or-buy rule.
+the total cost of prefilling the context again, divided by these seconds; more if earlier returns
+show that the session is sure to come back. A turn is held while any place that would be evicted for
+it saves more, weighted by the share to be evicted, than a second of waiting costs. If few sessions
+return, no place is worth keeping and no turn waits. Before anything is learned, the prior keeps a
+place for about as long as prefilling it again takes: the rent-or-buy rule.
 
 A session is identified by its name, or else by its prompt, which starts with the previous turn's.
 """
@@ -37,27 +37,27 @@ _AGES_S = tuple(2.0**power for power in range(9))
 """Upper bounds of the pause classes, in seconds; after four minutes, a session is assumed gone."""
 
 _FADED = 0.998
-"""Decay of earlier pauses with each new one, so about the last 500 count."""
+"""Factor by which each new pause reduces the weight of earlier ones: about the last 500 matter."""
 
 _PRIOR = 0.5
-"""Prior count of pauses that ended in each class, and of those that outlasted it: whenever a pause
-doubles, half of the sessions return meanwhile."""
+"""Prior count of pauses that ended in each class, and of those that lasted longer: it assumes that
+each time a pause doubles, half of the sessions return meanwhile."""
 
 _ACCEPTED = 0.995
-"""Decay of a refusal with each turn that ends at the endpoint, so about the last 200 count. An
-engine without room soon refuses again; a single refusal may have had a different cause."""
+"""Factor by which each turn that ends at the endpoint reduces the weight of a refusal: about the
+last 200 matter. A full engine soon refuses again; a single refusal may have another cause."""
 
 _DELAYED = 5.0
 """Number of turns that an eviction delays if the session is sure to come back: as many as run or
 wait at an engine that prefills one prompt after another."""
 
 _SURE_S = 32.0
-"""Seconds for which a session that has returned twice is considered sure to come back. People
-pause for longer. The second time, it must have continued its prompt, since a name may be an
-application's, shared by unrelated prompts of its users."""
+"""Seconds for which a session that has returned twice is considered sure to come back. People pause
+for longer. The second return must have continued the prompt, since the name may belong to an
+application whose users send unrelated prompts."""
 
 _MAX_GONE = 10_000
-"""Maximum number of sessions remembered without a place; the oldest are dropped first."""
+"""Maximum number of sessions remembered that have no place; the oldest are dropped first."""
 
 _LEAST_TOKENS = 16.0
 """Minimum size of a place in tokens: one block. Bounds the number of places at an endpoint."""
@@ -79,7 +79,7 @@ class Place:
         tokens: its length without `shared`.
         reread_s: cost of prefilling it again, in seconds.
         shared: tokens already cached there for others, such as a common system prompt.
-        visited: `shared` at its first visit, by endpoint; later visits also find text of its own.
+        visited: `shared` at its first visit, by endpoint; later visits also find its own text.
         busy: turns in flight.
         idle_at: when the last turn ended.
         middle: the number of blocks up to the middle of its own text, and the hash of the last one;
@@ -87,7 +87,7 @@ class Place:
         is_session: whether it has a name or continued after an answer. A prompt sent once, or by
             many clients at a time, is not a session, and never worth the room it takes.
         has_returned: whether the session ever returned to a kept place.
-        is_sure: whether the last return was not the first, and continued its prompt.
+        is_sure: whether the last return was not the first, and continued the prompt.
     """
 
     key: Hashable
@@ -135,7 +135,7 @@ class Sessions:
         self._keeping_s: list[float] = []
         self._learned_at = -math.inf
         self._gone: tuple[Latest[Hashable, Place], ...] = Latest(_MAX_GONE), Latest(_MAX_GONE)
-        """Named sessions without a place: those that never returned to one, and those that did."""
+        """Named sessions that have no place: those that never returned to one, and the others."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -148,7 +148,7 @@ class Sessions:
         return next((place for place in known if place is not None), None)
 
     def prices(self, view: View, turns: Floats, now: float) -> Floats:
-        """Return the seconds that a second's wait saves the session that gains most, by candidate.
+        """Return by candidate how much a second of waiting saves the session that gains most.
 
         Above 1, the prompt should be held; infinite if turns in flight occupy the room. `turns` is
         the share of the prompts ahead that a prompt waits for, by candidate (`laar.core.engines`).
@@ -157,7 +157,7 @@ class Sessions:
         return np.array([self._price(places, waits, now) for places, waits in leaving])
 
     def wait_s(self, view: View, turns: Floats, now: float) -> tuple[float, float]:
-        """Return how long a prompt is held if no session returns, and what that saves others."""
+        """Return how long a prompt is held if no session returns, and how much that saves."""
         found = [(math.inf, math.inf)]
         for leaving, waits in zip(self._leaving_at(view), turns.tolist(), strict=True):
             first = self._price(leaving, waits, now)
@@ -181,7 +181,7 @@ class Sessions:
         reread_s: float,
         now: float,
     ) -> Place | None:
-        """Record the context of a turn that is sent; return its place, for `end`.
+        """Record the context of a turn that is sent; return its place, to be passed to `end`.
 
         If a context is new to an endpoint, the tokens that it probably finds cached there (`found`)
         are shared and take no room.
@@ -234,16 +234,16 @@ class Sessions:
     def refused(self, place: Place) -> None:
         """Handle the end of a turn that its endpoint refused: it took no room.
 
-        Displaced sessions still find their contexts there, and are sent there immediately.
+        Contexts that it displaced are still there, so their sessions are sent there immediately.
         """
         place.busy -= 1
         if not place.busy and self._places.get(place.key) is place:
             self._forget(place)
 
     def full(self, slot: int) -> None:
-        """Handle a refusal for lack of room: there is none until a turn in flight there ends.
+        """Handle a refusal for lack of room; none is left until a turn in flight there ends.
 
-        The engine counts more than is known here, such as the answers.
+        The engine's cache also contains text that is unknown here, such as answers.
         """
         cache = self._caches.get(slot, _Cache())
         cache.refuses = 1.0
@@ -307,8 +307,8 @@ class Sessions:
     def _leaving_at(self, view: View) -> Iterator[list[tuple[Place, float]] | None]:
         """Yield what each candidate would evict for the prompt.
 
-        Idle or sessionless places, least recently used first, each with the share evicted; None if
-        turns in flight fill the cache.
+        These are places that are idle or of no session, least recently used first, each with the
+        share evicted; None if turns in flight fill the cache.
         """
         of = view.slots.tolist(), view.tokens.tolist(), view.cached_tokens.tolist()
         for slot, tokens, cached in zip(*of, strict=True):
@@ -354,7 +354,7 @@ class Sessions:
         return price
 
     def _keeping(self, now: float) -> list[float]:
-        """Return for how many seconds room is kept per return, by the class of the pause so far."""
+        """Return the seconds of room that one return costs, by the class of the pause so far."""
         if now < self._learned_at + _LEARNED_FOR_S:
             return self._keeping_s
         idle = [place for place in self._places.values() if place.is_session and not place.busy]
@@ -370,11 +370,11 @@ class Sessions:
                 if stays < 1.0:
                     least_s = min(least_s, seconds / (1.0 - stays))
             keeping_s.append(least_s)
-        self._learned_at, self._keeping_s = now, [*keeping_s, math.inf]  # then a session is gone
+        self._learned_at, self._keeping_s = now, [*keeping_s, math.inf]  # the session is gone
         return self._keeping_s
 
     def _learn(self, pause_s: float, *, returned: bool) -> None:
-        """Count a pause that ended, or one that has lasted this long so far."""
+        """Count a pause that has ended, or one that has lasted this long so far."""
         at = bisect_left(_AGES_S, pause_s)
         self._stayed[:at] = self._stayed[:at] * _FADED + 1.0
         self._returned[at : at + 1] = self._returned[at : at + 1] * _FADED + returned
@@ -390,7 +390,7 @@ def _middle(place: Place, chain: Chain | None) -> tuple[int, int]:
 
 
 def _continues(place: Place, chain: Chain | None) -> bool:
-    """Return whether a prompt repeats half of a place's own text; true if that is unknown."""
+    """Return whether a prompt repeats half of a place's own text; true if the text is unknown."""
     blocks, block = place.middle
     if chain is None or not blocks:
         return True

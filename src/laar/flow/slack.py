@@ -1,8 +1,8 @@
 """Slack orders and batch packing: which request is next, and how much of it (Medha, 4.1, 4.3).
 
 Slack is the time a request can still lose: s = arrival + objective - now - remaining work. LARS
-orders by relative slack, rho = s / total work: two requests with 2 s of slack run different risks
-if one has 5 s of work ahead and the other has 100 s.
+orders by relative slack, rho = s / total work: two requests with 2 s of slack are not equally at
+risk if one has 5 s of work ahead and the other 100 s.
 
 Each order is a function from a request's numbers to a line, `(offset_s, rate)`, whose height at any
 time is `(offset_s - now) * rate`; the lowest goes first. A line stays valid until the remaining
@@ -11,8 +11,8 @@ orders in the paper's table have this form; the lab has the other three.
 
 `pack` implements algorithms 1 and 2: decodes are already in the batch; prefills are added in slack
 order, each with the largest chunk that fits. It differs from the paper in two ways: the first
-prefill always gets at least a minimal chunk, since with a context so deep that not even this fits
-the target it would otherwise wait forever; and a long prefill yields only while a short one
+prefill always gets at least a minimal chunk, since otherwise, with a context so deep that not even
+this fits the target, it would wait forever; and a long prefill yields only while a short one
 follows, since nothing else would use its share.
 """
 
@@ -42,7 +42,7 @@ class Line(NamedTuple):
 
 
 Order = Callable[[float, float, float, float], Line]
-"""(arrival_s, objective_s, total_s, remaining_s) -> Line; work is as for a lone request."""
+"""(arrival_s, objective_s, total_s, remaining_s) -> Line; work is what it takes when run alone."""
 
 
 def _lars(arrival_s: float, objective_s: float, total_s: float, remaining_s: float) -> Line:
@@ -81,7 +81,7 @@ def largest_chunk(
     above_s = seconds(cap_tokens)
     if above_s <= limit_s:
         return cap_tokens
-    low, high = 0, -(-cap_tokens // step_tokens)  # in steps: `low` fit, `high` do not
+    low, high = 0, -(-cap_tokens // step_tokens)  # in steps; `low` fits, `high` does not
     below, below_s, above = 0.0, 0.0, cap_tokens / step_tokens
     calls = 0
     while high - low > 1:
@@ -140,7 +140,7 @@ def pack(
         target_s: longest time that the iteration should take.
         budget_tokens: tokens that the engine allows per iteration, not counting decodes.
         rho_max: largest share of `target_s` that a long prefill leaves free.
-        late_share: the same once it can't meet its objective; 0 in the paper.
+        late_share: the same for one that can no longer meet its objective; 0 in the paper.
     """
     chunks = [0] * len(prefills)
     last = len(prefills) - 1
@@ -170,6 +170,6 @@ def pack(
             chunks[index] = chunk
             budget_tokens -= chunk
             seen_long = seen_long or is_long
-        if full:  # the target is exhausted; one more token is not worth searching the rest
+        if full:  # the target is used up; one more token is not worth searching for
             break
     return chunks

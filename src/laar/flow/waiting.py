@@ -6,7 +6,7 @@ for 10,000, exact at any moment, with nothing to re-key as time passes.
 
 A `Lane` holds the requests that compete for the same endpoints in one priority band. The next turn
 goes to the tenant served the fewest tokens (start-time fair queueing: the smooth form of deficit
-round robin, with no quantum to set and no rounds to wait through for a prompt of a million tokens).
+round robin, with no quantum to set, and no rounds to wait for if a prompt has a million tokens).
 Tenancy is only as trustworthy as the header it comes from.
 """
 
@@ -38,7 +38,7 @@ class Bag(Generic[K]):
     def __init__(self) -> None:
         self._keys: list[K] = []
         self._slots: dict[K, int] = {}
-        self._found: tuple[float, K, float] | None = None  # `now` and the result of `first` then
+        self._found: tuple[float, K, float] | None = None  # last `now` for `first`, and its result
         self._rows: NDArray[np.float64] = np.empty((2, 4))  # rows offset_s and rate
         self._scratch: NDArray[np.float64] = np.empty(4)
 
@@ -70,7 +70,7 @@ class Bag(Generic[K]):
     def first(self, now: float) -> tuple[K, float] | None:
         """Return the lowest key at `now` and its height.
 
-        O(n), vectorized; cached for repeated calls with the same `now`, as for a full lane's turns.
+        O(n), vectorized; cached for repeated calls with the same `now`, as in a full lane.
         """
         if self._found is not None and self._found[0] == now:
             return self._found[1:]
@@ -172,7 +172,7 @@ class Lane:
         """Add a request to the lane."""
         entry = self._tenants.get(tenant)
         if entry is None:
-            # A returning tenant keeps its debt; a new one gets no credit for its absence.
+            # A returning tenant keeps its debt, and absence earns no credit.
             served = max(self._virtual_tokens, self._idle.pop(tenant, 0.0))
             entry = self._tenants[tenant] = _Tenant(served)
         bag = entry.bags.get(is_long)
@@ -208,7 +208,7 @@ class Lane:
                     del self._idle[next(iter(self._idle))]
 
     def charge(self, tenant: str, served_tokens: int) -> None:
-        """Charge a tenant that waits here for tokens that it was served in a different lane."""
+        """Charge a tenant that is waiting here for tokens that it was served in another lane."""
         if tenant in self._tenants:
             firsts = [found for ring in self._rings.values() if (found := ring.first(0.0))]
             least = min(served_tokens for _, served_tokens in firsts)
@@ -222,7 +222,7 @@ class Lane:
             self._rings[kind].put(tenant, Line(entry.served_tokens, 1.0))
 
     def last_turn(self, tenant: str) -> float:
-        """Return the number of a tenant's last turn, 0 if none; infinite if it does not wait."""
+        """Return the number of a tenant's last turn, 0 for none; infinite if it is not waiting."""
         entry = self._tenants.get(tenant)
         return math.inf if entry is None else entry.last_turn
 
