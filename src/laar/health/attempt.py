@@ -35,8 +35,8 @@ class Attempt:
         name: the model name that the endpoint received.
         read: the body of its answer is read.
         stage: how far it has progressed.
-        progress_at: when its answer was last seen to continue.
-        good: it is considered good, at least for now.
+        progress_at: when more of its answer last arrived.
+        good: it is considered good, at least so far.
         judged: its outcome has been counted.
         useless: its answer was useless.
         overdue: it was silent for too long.

@@ -1,12 +1,12 @@
-"""Decide who is at fault: the endpoint, or a request that every endpoint fails.
+"""Decide who is at fault: the endpoint, or a request that fails at every endpoint.
 
 A prompt that breaks every engine, or a tenant who sends nothing else, must not take down the fleet.
-A failure is blamed on the request if sibling endpoints fail that request too, or have repeatedly
-failed similar requests: of the same tenant or session, or with the same prompt or beginning. Each
-of these properties is a trait, recorded from its first failure on.
+A failure is blamed on the request if it fails at sibling endpoints too, or if similar requests have
+repeatedly failed there: those of the same tenant or session, or with the same prompt or beginning.
+Each of these properties is a trait, recorded from its first failure on.
 
-Nothing is excused unless the endpoint has recently proved that it answers others: if a whole fleet
-fails, the failures are its own.
+Nothing is excused unless the endpoint has recently proved that it answers other requests. If a
+whole fleet fails, the requests are not to blame.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ varies the prompt creates a trait with each request, but the tenant's own trait 
 _LEAST = 2.5
 """Failures that make a trait a culprit: three, slightly faded."""
 _CULPRIT = 1 / 3
-"""Minimum share of a culprit's requests that fail: half, less a margin for chance. A
-tenant below that sends mostly good requests, which must keep their fallbacks."""
+"""Minimum share of failures among a culprit's requests: half, minus a margin for chance. Below it,
+a tenant's requests are mostly good and must keep their fallbacks."""
 
 
 class _Record(Recent):
@@ -36,7 +36,7 @@ class _Record(Recent):
 
 
 class Blame:
-    """The records of traits: empty, and free of cost, while no request fails everywhere."""
+    """The records of traits; empty, and without cost, while no request fails everywhere."""
 
     def __init__(self) -> None:
         self.records: Latest[int, _Record] = Latest(_MOST)
@@ -53,7 +53,7 @@ class Blame:
                 del self.records[trait]
 
     def bad(self, traits: Iterable[int], slots: Collection[int], now: float) -> None:
-        """Record that these endpoints, all known to be healthy, failed a request."""
+        """Record that a request failed at these endpoints, which are all known to be healthy."""
         for trait in traits:
             record = self.records.get(trait) or _Record(next(iter(slots)))
             self.records[trait] = record

@@ -7,11 +7,11 @@
       +----------+------------------------- slow start over -----------------------------+
 
 A first failure makes an endpoint a suspect, if the picker can probe it: it gets no requests until
-it answers the probe. Waiting for a second and third failure would cost clients those requests,
-and these might never come: the price after the first may drive all traffic away.
+it answers the probe. Waiting for a second and a third failure would cost clients those requests,
+and the failures might never come: the price after the first may drive all traffic away.
 
-P(answers) is the share of good outcomes among the last dozen, which decay with a half-life, and
-a small prior of good outcomes. The breaker opens on consecutive failures, or on a high share of
+P(answers) is the share of good outcomes among the last dozen, which decay with a half-life, plus a
+small prior of good outcomes. The breaker opens on consecutive failures, or on a high share of
 failures. Each opening soon after the previous one doubles the time to the next trial: an endpoint
 that fails every second request passes every second trial, but must not return each time.
 """
@@ -37,12 +37,12 @@ endpoint that fails every second request is detected after about seven failures;
 fails one request in ten stays, at a higher price."""
 
 FIRST_TRIAL_S = 1.0
-"""Seconds from excluding an endpoint to its first trial request. Doubled each time it fails
+"""Seconds between excluding an endpoint and its first trial request; doubled each time it fails
 again, and five times as long after a hang. A short failure should cost only a second."""
 
 SLOW_START_S = 10.0
 """Seconds over which the price of a new or returning endpoint falls from five times its normal
-level to normal: its caches are cold, and another failure should cost little."""
+level to normal: its caches are cold, and a new failure should cost little."""
 
 OVERDUE_S = 2.0
 """Seconds of silence that are never treated as a hang. A longer silence is a hang if it exceeds the
@@ -58,12 +58,12 @@ wrong header must not exclude an endpoint."""
 
 _LEAST = 6.0  # outcomes needed to compute a share
 _CONVALESCENT = 4
-"""Number of answers after a trial during which one failure excludes the endpoint again."""
+"""Number of answers after a trial within which one failure excludes the endpoint again."""
 _FAITH = 2.0  # weight of the prior, in good outcomes
 _JITTER = 0.2  # maximum share by which a wait is lengthened
 _HANG_FACTOR = 5.0
 """Factor on the delay of the first trial after a hang: that trial may cost a client its full
-timeout, while a refused request costs only a round trip."""
+timeout; after a refusal, it costs only a round trip."""
 _FIRST_SHARE = 0.2  # factor on P(answers) when a slow start begins
 _AGAIN_S = 0.5
 """Seconds until a trial without a verdict (the client is gone or at fault) is repeated."""
@@ -94,8 +94,8 @@ class State(StrEnum):
 class Word(NamedTuple):
     """A message about an endpoint, from one picker to the others.
 
-    `what` is ``good``, ``bad`` (`amount` is its weight), ``out`` or ``trial`` (`amount`: seconds
-    until the next trial), ``full`` (length of its pause in seconds) or ``back``.
+    `what` is ``good``, ``bad`` (`amount` is its weight), ``out`` or ``trial`` (`amount` is the
+    seconds until the next trial), ``full`` (the seconds of its pause) or ``back``.
     """
 
     what: str
@@ -111,8 +111,8 @@ class HealthSettings:
     applies: ClassVar = Applies.AT_ONCE
 
     enabled: bool = True
-    """Whether failures are taken into account. If not, an endpoint that fails fast looks idle and
-    attracts traffic."""
+    """Whether failures are taken into account. Otherwise, an endpoint that fails fast looks idle
+    and attracts traffic."""
     consecutive_failures: Annotated[int, Ge(1), Le(1000)] = 3
     """Consecutive failures that exclude an endpoint. One may be chance, but not three in a row."""
     probe: bool = True
@@ -129,7 +129,7 @@ class HealthSettings:
 
 @dataclass(slots=True)
 class Rules:
-    """Settings shared by all breakers, and the randomness that spreads trials."""
+    """Settings shared by all breakers, and the random numbers that spread trials."""
 
     settings: HealthSettings
     rng: random.Random
@@ -153,24 +153,24 @@ class Breaker:
     trial: Attempt | None = None
     """The attempt that serves as the current trial."""
     trial_at: float = 0.0
-    """When a trial is due if open, or when a suspect whose probe is unanswered returns."""
+    """When the next trial is due, or when a suspect returns whose probe is unanswered."""
     trials: int = 0
     full_until: float = 0.0
     """The endpoint is full, and gets no requests before this time."""
     limited_at: float = -math.inf
     """When it last refused a request because of the requests ahead of it."""
     is_suspected: bool = False
-    """A probe will decide whether the endpoint is failing."""
+    """A probe decides whether the endpoint is failing."""
     suspected_at: float = -math.inf
     """When that probe was last requested, or is due."""
     probing: bool = False
     """A probe is in flight."""
     refused: bool = False
-    """The probe was denied access: a failure once a sibling has accepted the same probe."""
+    """The probe was denied access, which is a failure once a sibling has accepted it."""
     failed_again: bool = False
     """The endpoint was already excluded when its breaker last opened."""
     is_hopeless: bool = False
-    """Lately it has only failed, several times in a row."""
+    """All its recent outcomes were failures, several in a row."""
     _limit: float = math.inf
     _probed: bool = False  # the probe succeeded
     _failed_probes: float = 0.0
@@ -274,8 +274,8 @@ class Breaker:
         recent.add(now, good=1.0)
         self._answered += 1
         self.is_hopeless = False
-        # An answer to a request from before the failure says nothing about now, unless the failure
-        # was silence.
+        # An answer to a request sent before the failure proves nothing, unless the failure was
+        # silence.
         stale = attempt is not self.trial and attempt.at <= self.opened_at
         if not self.is_out or (stale and self.kind is not Kind.HANG):
             return False
@@ -327,7 +327,7 @@ class Breaker:
         self._streak = max(0.0, self._streak - weight)
 
     def excuse(self, weight: float, now: float) -> None:
-        """Retract failures due to load or to requests; close if there was no other failure."""
+        """Retract failures due to load or requests; close the breaker if there were no others."""
         self.forgive(weight, now)
         if (
             self.kind in _EXCUSED
@@ -351,7 +351,7 @@ class Breaker:
     def record_overload(self, attempt: Attempt, now: float) -> None:
         """Record that the endpoint refused a request because of the requests ahead of it.
 
-        That is neither a failure nor a reason to pause: it works with as many as it accepted.
+        That is neither a failure nor a reason to pause: the endpoint serves what it accepted.
         """
         if attempt.ahead < self.limit(now):
             self._limit, self.limited_at = float(attempt.ahead), now
@@ -359,7 +359,7 @@ class Breaker:
             self._close(now)
 
     def pause(self, until: float) -> None:
-        """Send the endpoint no requests before `until`, unless no other gets any either."""
+        """Send the endpoint no requests before `until`, unless all others are excluded too."""
         self.full_until = max(self.full_until, until)
 
     # -- states --------------------------------------------------------------------------------
@@ -416,8 +416,8 @@ class Breaker:
     def suspect(self, kind: Kind, now: float, *, excused: bool = False) -> bool:
         """Request a probe; return False if none is due.
 
-        No requests are sent until the probe is answered, unless the endpoint is trusted, in a slow
-        start, or `excused`, which means that the request was at fault.
+        No requests are sent until the probe is answered, unless the endpoint is trusted or in a
+        slow start, or the failure is `excused`, which means that the request was at fault.
         """
         if self.is_out or self.is_suspected:
             return False
@@ -449,7 +449,7 @@ class Breaker:
         self._trusted_until = now + self._trust_s
 
     def record_probe(self, kind: Kind | None, weight: float, now: float) -> None:
-        """Record the result of a probe: the kind of its failure; None if it succeeded.
+        """Record the result of a probe: the kind of its failure, or None if it succeeded.
 
         Once the weights of failed probes reach `_PROBES_BELIEVED`, a client's request is tried.
         """

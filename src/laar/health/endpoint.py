@@ -85,14 +85,14 @@ class Endpoint:
         self.pace = 1.0
         self.denied = Habit()
         self.in_a_row: Latest[str, int] = Latest(_MAX_NAMES)
-        """Consecutive failures by model; for the main model only 4xx, which mean little alone."""
+        """Consecutive failures by model; for the main model, only 4xx, since one means little."""
         self.cut = Habit()
         self.useless = Habit()
         """Useless answers among those read, or recognized by their headers."""
         self.flaw = ""
         """What was wrong with the last useless answer: its content type, or the model it named."""
         self.named: str | None = None
-        """Model name in its answers: empty if it is the requested name, None while unknown."""
+        """Model name in its answers; empty if it is the requested name, None while unknown."""
         self.to_read = _FIRST_READS
         """Number of the endpoint's next answers to read."""
         self.doubted = False
@@ -101,11 +101,11 @@ class Endpoint:
         """Consecutive unread answers that ended so soon that they may be errors."""
         self.read_at = float("-inf")
         self.proved_at: dict[str, float] = {}
-        """Time at which it last answered a client, or a probe, by model."""
+        """Time at which it last answered a client or a probe, by model."""
         self.admitted_at = float("-inf")
         """Time at which it last accepted a probe, which has no key."""
         self.disputed = 0.0
-        """Weight of the failures that are retracted once it proves that it answers others."""
+        """Weight of the failures to retract once it proves that it answers other requests."""
         self.refusals = 0.0
         """Load refusals counted by its metrics page that no attempt explains yet."""
         self.refused_at = float("-inf")
@@ -160,7 +160,7 @@ class Endpoint:
         return now - self.admitted_at < _ADMITS_S and self.denied.last_at < self.admitted_at
 
     def admits_still(self, now: float) -> bool:
-        """Return whether it accepted a recent probe, after its current streak of denials began."""
+        """Return whether it has accepted a probe since its current streak of denials began."""
         return now - self.admitted_at < _ADMITS_STILL_S and self.admitted_at >= self.denied.row_at
 
     # -- the progress of its attempts ------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Health: P(answers), pace, and the exclusion of endpoints, learned from outcomes.
 
-There is one object per fleet. Records are by endpoint slot and model name; time is an argument.
-While nothing is wrong it costs one record per request and nothing per decision: only endpoints that
-stand out are examined (`Records.outliers`).
+There is one object per fleet. Records are kept by endpoint slot and model name; time is an
+argument. While nothing is wrong, it costs one record per request and nothing per decision: only
+endpoints that stand out are examined (`Records.outliers`).
 
 An endpoint is excluded while its breaker is open. Three bounds limit the damage of a mistake: of
 the candidates that sometimes answer, at most `MAX_OUT_SHARE` are excluded, and the best stay at a
@@ -36,7 +36,7 @@ _PROBE_FIRST_S = 1.0
 _BLAMED = (Kind.STATUS, Kind.ERROR, Kind.EVENT)
 """Failures that may be the request's fault."""
 _TRIAL_S = 5.0
-"""Seconds for which other pickers are told of a trial; later it is over, or its picker gone."""
+"""Seconds for which other pickers are told of a trial; by then it is over, or its picker gone."""
 
 
 class Health:
@@ -49,7 +49,7 @@ class Health:
     Attributes:
         records: what is known about each endpoint; read only.
         questions: the picker's probes of endpoints, and their results.
-        look_at: when `look` next has something to do.
+        look_at: when `look` must next be called.
         reads: whether answers may be read.
         culprits: traits of failing requests; if not empty, the traits of all requests are recorded.
     """
@@ -137,7 +137,7 @@ class Health:
     ) -> None:
         """Record the endpoint's reply: its status, or a later error; `read` if the body is read.
 
-        `excused` means that the request is at fault if it failed.
+        `excused` means that a failure is the request's fault.
         """
         endpoint = attempt.endpoint
         if attempt not in endpoint.attempts or attempt.stage is Stage.OVER:
@@ -253,7 +253,7 @@ class Health:
             self.gone(attempt, now)
 
     def refused(self, slot: int, count: float, now: float) -> None:
-        """Record the refusals counted by an endpoint's metrics page since the last page."""
+        """Record the refusals that an endpoint's metrics page counted since the last scrape."""
         endpoint = self._endpoints.get(slot)
         if endpoint is not None:
             self._outcomes.refused(endpoint, count, now)

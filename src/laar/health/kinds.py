@@ -1,4 +1,4 @@
-"""Classify answers by what they say about the endpoint: it works, is full, or fails; or nothing.
+"""Classify answers by what, if anything, they show: that the endpoint works, is full, or fails.
 
 A refusal is one of three things, which must be kept apart. A client error says nothing about the
 endpoint. A full engine is healthy and needs a pause, not an investigation: breakers that took "no
@@ -6,7 +6,7 @@ room for this prompt" for a failure answered 503 to most real agent traffic. Onl
 are failures.
 
 An apparent client error may still be the fault of one endpoint: a missing model, or a different API
-key (401 to 404). Those are `DENIED`, and siblings decide (`laar.health.recent`).
+key (401 to 404). Those are `DENIED`, and siblings' answers decide (`laar.health.recent`).
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ class Kind(StrEnum):
     MODEL = "other-model"
     """An answer that names neither the requested model nor the model that siblings name."""
     HANG = "hang"
-    """Silence for far longer than siblings need."""
+    """Silence for far longer than siblings take to answer."""
     RETRIED = "retried"
     """Envoy retried at another endpoint, without reporting why."""
     FULL = "full"
     """429, or a full queue: never opens the breaker."""
     REQUEST = "request"
-    """Any of the above if the request or its adapter is at fault: other requests are answered."""
+    """Any of the above if the request or its adapter is at fault, since others are answered."""
 
 
 GOOD = "good"
 
 USELESS = frozenset((Kind.EMPTY, Kind.TYPE, Kind.UNREADABLE, Kind.MODEL))
 """Kinds of answers that begin with 200 but are useless to any client. A request may be the cause
-(by asking for an empty answer), so siblings decide."""
+(by asking for an empty answer), so siblings are compared."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """The effect of an outcome on its endpoint's health: good, a failure, or neither.
 
-Before a failure of a kind that may be a client's fault (a wrong key, a cut answer) counts, the
+Before a failure that may be a client's fault (a wrong key, an answer cut off) is counted, the
 endpoint is compared with its siblings.
 """
 
@@ -17,10 +17,10 @@ from laar.health.records import Records
 
 _LIGHTEST = 0.1
 _EVENTS_IN_ROW = 2
-"""Consecutive errors within a 200 that open the breaker if siblings send none. Envoy doesn't retry
-these, so a third would reach another client."""
+"""Consecutive errors in answers with status 200 that open the breaker if siblings send none. Envoy
+doesn't retry these, so a third one would reach another client."""
 _TIMES_EVERY_S = 0.01
-"""Minimum seconds between timed answers of an endpoint; timing is the main cost here."""
+"""Minimum seconds between timed answers of an endpoint, as timing is the main cost here."""
 _UNHEARD_S = 0.5
 _REFUSALS_S = 30.0
 """Seconds for which a refusal seen on the metrics page is kept, to match it with the attempt that
@@ -54,7 +54,7 @@ class Outcomes:
         endpoint.reached(attempt, Stage.ACCEPTED, now)
         endpoint.denied.note(now, happened=False)
         breaker = endpoint.breaker
-        # Silence and errors can follow good headers: then the body decides.
+        # Silence and errors can follow good headers, so wait for the body.
         hidden = breaker.is_out and (attempt.read or breaker.kind in _IN_BODY)
         if not (hidden or endpoint.doubted):
             self.good(attempt, now)
@@ -180,7 +180,7 @@ class Outcomes:
     ) -> None:
         """Record a failure, which is the request's fault if `excused`.
 
-        If the endpoint has not answered others recently, the failure counts until it does.
+        Even then it is counted until the endpoint proves that it answers other requests.
         """
         records, breaker = self._records, endpoint.breaker
         if kind is not Kind.DENIED:
@@ -245,7 +245,7 @@ class Outcomes:
         if kind is Kind.ERROR:
             return weight, None
         endpoint.doubt()
-        weight *= 1.0 + endpoint.briefs  # the unread answers before it probably had errors too
+        weight *= 1.0 + endpoint.briefs  # earlier unread answers probably had errors too
         endpoint.briefs = 0
         usual = endpoint.breaker.rules.settings.consecutive_failures
         others_do = any(other.doubted for other in endpoint.others())

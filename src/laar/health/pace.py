@@ -14,7 +14,7 @@ _GRAIN_S = 0.1
 """Seconds added to the predicted time, which is near 0 for a cached prompt and excludes the
 decoding of the answer."""
 
-_WEIGHT = 0.05  # weight of a new time in the group's mean: about the last forty times count
+_WEIGHT = 0.05  # weight of a new time in the group's mean: about the last forty matter
 _SPREAD_LEAST = 0.3  # minimum: real times are never steadier
 _SPREAD_AT_FIRST = 1.0
 _DEVIATIONS = 3.0
@@ -30,7 +30,7 @@ otherwise keep its price long after it has become fast again."""
 _SURE_DEVIATIONS = 2.5
 _MAX_PACE = 30.0
 MIN_PACE = 1.5
-"""Below this, an endpoint is considered as fast as its siblings: load makes as much difference."""
+"""Below this, an endpoint is considered as fast as its siblings, as load differs by as much."""
 
 
 def ratio(seconds: float, predicted_s: float) -> float:
@@ -72,9 +72,9 @@ class GroupTimes:
         self._stages = (_Usual(), _Usual(), self.ratios)
         self.total_s = _Usual()
         self.quick_s = 0.0
-        """An answer in less time is suspect; 0 while unknown."""
+        """An answer that takes less time is suspect; 0 while unknown."""
         self.brief_s = 0.0
-        """Two consecutive answers, each in less time than this, are suspect; 0 while unknown."""
+        """Two consecutive answers that each take less time are suspect; 0 while unknown."""
         self.sizes: deque[float] = deque(maxlen=_SIZES)
         """Prompt tokens of the latest successful requests."""
 
@@ -133,7 +133,7 @@ class SlotPace:
     def pace(self, siblings: float, spread: float, now: float) -> float:
         """Return the factor by which it is slower than its siblings beyond chance; 1 or more.
 
-        There must be samples: `weight` is at least 1.
+        There must be samples, so that `weight` is at least 1.
         """
         sure = self.mean - siblings - _SURE_DEVIATIONS * spread / math.sqrt(self.weight(now))
         pace = math.exp(min(sure, math.log(_MAX_PACE)))

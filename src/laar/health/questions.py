@@ -3,9 +3,9 @@
 A client's request to a failing endpoint may cost the client its answer; a probe costs a few tokens.
 So after the first failure in a while the picker immediately probes the endpoint, and sends it no
 requests until it has answered. The probe settles what one outcome leaves open: whether an error was
-the prompt's or the engine's fault, whether an attempt that Envoy retried elsewhere met a full
-queue, and, with the same probe to a sibling, whether a 401 or a 400 is about a client's request or
-about this endpoint alone.
+the prompt's or the engine's fault; whether an attempt that Envoy retried elsewhere met a full
+queue; and, if a sibling gets the same probe, whether a 401 or a 400 is due to a client's request or
+to this endpoint alone.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ RETRIED = 0.5
 """Weight of a failure known only because Envoy retried elsewhere: it may have been a 429."""
 _LIGHT = 0.5
 """Minimum weight of an error that triggers a probe: a lighter error may be due to its prompt alone,
-about which a tiny probe says nothing."""
+which a tiny probe cannot tell."""
 _DENIED_ROW = 2
 _REJECTED_ROW = 4  # the probe alone decides: clients cause these streaks too
 _COMPARED = USELESS | {Kind.DENIED, Kind.REJECTED}
-"""Kinds that are failures only once a sibling has done better with the same probe."""
+"""Kinds that count as failures only once a sibling has done better with the same probe."""
 _ASKED_FOR = _COMPARED | {Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.HANG}
 _NO_ANSWER = frozenset((Kind.STATUS, Kind.RETRIED))
 _FAILURES = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT))
@@ -33,8 +33,7 @@ class Questions:
 
     Attributes:
         are_asked: whether due probes are sent; if not, no endpoint is suspected.
-        doubts: slots, each with a model that it may be unable to serve; probes of that model
-            decide.
+        doubts: slots, each with a model that it may be unable to serve, until it is probed.
     """
 
     def __init__(self, records: Records) -> None:
@@ -80,15 +79,15 @@ class Questions:
             self._records.mark(endpoint)
 
     def failed_for(self, endpoint: Endpoint, name: str) -> bool:
-        """Record a model's failure; return whether it, not the endpoint, may be at fault.
+        """Record a model's failure; return whether the model, not the endpoint, may be at fault.
 
-        The first in a row is held against both, so occasional failures keep an endpoint's price up.
+        The first in a row is counted against both, so occasional failures keep the price up.
         """
         endpoint.in_a_row[name] = row = endpoint.in_a_row.get(name, 0) + 1
         if name == endpoint.model or not self._may_ask:
             return False
         if row >= _REJECTED_ROW and row.bit_count() == 1:
-            self.doubts.add((endpoint.slot, name))  # ever more rarely: clients cause streaks too
+            self.doubts.add((endpoint.slot, name))  # less and less often: clients cause streaks
         return row > 1
 
     def drop(self, slot: int) -> None:
@@ -169,7 +168,7 @@ class Questions:
     def _denied_again(self, endpoint: Endpoint, now: float) -> None:
         """Record that an endpoint that denies clients also denies the probe.
 
-        It is at fault if no sibling does.
+        It is at fault if no sibling does so.
         """
         breaker = endpoint.breaker
         admits = _admitted_elsewhere(endpoint, now)

@@ -13,8 +13,8 @@ WINDOW = 12.0
 """Effective number of outcomes: enough to tell 1/3 from 1/10, few enough to react fast."""
 
 HALF_LIFE_S = 30.0
-"""Seconds after which an outcome counts for half. About as long as a restart takes: older outcomes
-may come from a previous process."""
+"""Seconds after which an outcome has half its weight. About as long as a restart takes: older
+outcomes may come from a previous process."""
 
 _HABIT_HALF_LIFE_S = 60.0
 _LEAST = 2.7
@@ -22,18 +22,18 @@ _LEAST = 2.7
 _SUSPECT = 1.8
 """Occurrences after which an endpoint should pause until siblings' outcomes are known."""
 _HABIT = 0.7
-"""Share above which bad outcomes are the endpoint's habit; below, clients may be the cause."""
+"""Share above which bad outcomes are the endpoint's habit; below it, clients may be the cause."""
 _ROW = 4
 """Consecutive outcomes that show that a habit has changed."""
 _QUIET_S = 30.0
 _RARE = 0.2
 """Share below which a sibling does not have the habit."""
 _EVIDENCE = 3.5
-"""Outcomes of a sibling that are enough evidence: four, slightly faded."""
+"""Number of a sibling's outcomes that is enough evidence: four, slightly faded."""
 
 
 class Recent:
-    """Good and bad outcomes among the last `WINDOW`, each counting for half after a half-life."""
+    """Good and bad outcomes among the last `WINDOW`; their weights halve after a half-life."""
 
     half_life_s = HALF_LIFE_S
     grain_s = 0.1
@@ -117,7 +117,7 @@ def alone(own: Habit, siblings: Iterable[Habit], now: float) -> bool | None:
 
     One such sibling is enough: siblings have the same clients.
 
-    Return None if the endpoint does it, but nothing is known about its siblings yet.
+    Return None if the endpoint does it but nothing is known about its siblings yet.
     """
     own.fade(now)
     usual = own.bad >= _HABIT * own.total
@@ -129,8 +129,8 @@ def alone(own: Habit, siblings: Iterable[Habit], now: float) -> bool | None:
     heard = [other for other in known if other.is_evidence(now)]
     if suspect and known and not heard:
         return None
-    # A single client that is always wrong follows its prefix from endpoint to endpoint: a streak
-    # counts only if most of the others have seen nothing of the kind.
+    # A single client that is always wrong may follow its prefix from endpoint to endpoint, so a
+    # streak counts only if most of the others have had nothing of the kind.
     sound = sum(
         (habit or now - other.last_at > _QUIET_S) and other.bad < _RARE * other.total
         for other in heard

@@ -15,7 +15,7 @@ class Records:
 
     Attributes:
         rules: thresholds, and the randomness of trials.
-        version: changes when an endpoint's standing changes for a reason other than time.
+        version: changes when an endpoint's standing changes other than by time.
         endpoints: records by slot.
         families: the endpoints of each model, by model.
         outliers: slots that may stand out; all others are healthy.
@@ -89,7 +89,7 @@ class Records:
     def is_outlier(self, endpoint: Endpoint, now: float) -> bool:
         """Return whether an endpoint that may stand out still does."""
         if endpoint.speed.weight(now) < 1.0:
-            endpoint.pace = 1.0  # no samples for so long that it deserves another chance
+            endpoint.pace = 1.0  # it has had no samples for a long time
         breaker = endpoint.breaker
         breaker.settle(now)
         if endpoint.pace > 1.0 or endpoint.doubted or breaker.stands_out(now):

@@ -27,13 +27,13 @@ would be lost as well."""
 
 
 def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: float) -> None:
-    """Exclude an endpoint that has become silent; schedule a probe if it may have."""
+    """Exclude an endpoint that has become silent; if that is uncertain, schedule a probe."""
     breaker = endpoint.breaker
     # While requests end, only attempts whose progress can be seen need a check.
     has_ended = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S
     for attempt in endpoint.attempts:
         if now - attempt.at <= _DOUBTED_S:
-            return  # all later attempts are more recent
+            return  # the later attempts are more recent
         if attempt.overdue or attempt.judged or (has_ended and not attempt.is_followed):
             continue
         silent_s = silence_s(attempt, now, _DOUBTED_S)
@@ -64,7 +64,7 @@ def silence_s(attempt: Attempt, now: float, beyond_s: float = OVERDUE_S) -> floa
     waiting_for = Stage(attempt.stage + 1)
     if at_once or (attempt.stage is Stage.ACCEPTED and not attempt.read):
         waiting_for = Stage.OVER
-    # Any request that reaches the stage this one waits for, or `ANSWERING`, breaks the silence.
+    # Any request that reaches the stage this one is waiting for, or `ANSWERING`, ends the silence.
     since = max(attempt.at, *endpoint.progress_at[min(waiting_for, Stage.ANSWERING) :])
     if attempt.is_followed:
         since = attempt.progress_at  # it has stalled, even if others progress
@@ -77,7 +77,7 @@ def silence_s(attempt: Attempt, now: float, beyond_s: float = OVERDUE_S) -> floa
     overtaken = 0
     for other in reversed(endpoint.family.progressed):
         if max(other.progress_at) <= since:
-            break  # nor have the others: in a large fleet, checking each takes too long
+            break  # the remaining ones haven't either, and checking them all takes too long
         if other is not endpoint:
             overtaken += other.overtook(since, waiting_for, _SLACK * silent_s)
         if overtaken >= _OVERTAKEN:

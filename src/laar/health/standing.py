@@ -24,10 +24,10 @@ _LOOK_S = 1.0
 _FULL_LOOK_S = 0.25
 
 MAX_OUT_SHARE = 0.7
-"""Maximum share of a request's candidates that may be excluded together although they sometimes
-answer; the least bad stay, at a higher price. A fleet that seems to lose more than two thirds is
-more likely overloaded or misjudged than broken. Endpoints that have only failed are excluded
-beyond this share. If all are excluded, all are tried."""
+"""Maximum share of a request's candidates that may be excluded at a time although they sometimes
+answer; the best of them stay, at a higher price. A fleet that seems to lose more than two thirds is
+more likely overloaded or misjudged than broken. Endpoints that have only failed are excluded beyond
+this share. If all are excluded, all are tried."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Standing:
         trials: excluded slots, with the time of their next trial, in order.
         left_out: why the others get no traffic, by slot.
         down: excluded slots that have failed again since they were excluded.
-        all_failing: all would be excluded, so all are tried.
+        all_failing: all would have been excluded, so all are tried.
         until: when this must be recomputed.
     """
 
@@ -114,7 +114,7 @@ def _out(endpoints: Sequence[Endpoint], answers: Floats) -> tuple[Flags, bool]:
 
 
 def set_apart(records: Records, slots: Sequence[int], now: float) -> Standing:
-    """Return the standing of prefillers or encoders, which are optional; exclude unhealthy ones."""
+    """Return the standing of prefillers or encoders, excluding unhealthy ones: all are optional."""
     kept, trials, until = np.ones(len(slots), np.bool_), [], now + _LOOK_S
     if not records.rules.settings.enabled:
         return Standing(kept=kept, until=until)
