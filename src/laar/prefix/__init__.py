@@ -1,1 +1,1 @@
-"""Which endpoint has which prefix of a prompt cached."""
+"""Track which endpoint has which prefix of a prompt cached."""

@@ -1,11 +1,11 @@
 """Advice on what keeps prompts from sharing a prefix, and how much prefill fixing it would save.
 
-One prompt per second is split into lines, in the order of its model's chat template; all tools
-are one line. A line that most prompts of an agent contain belongs to the agent's frame. Text
-that differs between prompts (a date, a working directory) breaks the prefix if more frame follows.
-Every prompt passes through a simulated cache twice: as it is, and with this text moved to the end
-and the tools sorted. The difference is the potential saving.
-No text is kept, only hashes, except the names of models and tools.
+One prompt per second is split into lines, in the order of its model's chat template; all tools are
+one line. A line that most prompts of an agent contain belongs to the agent's frame. Text that
+differs between prompts (a date, a working directory) breaks the prefix if more of the frame
+follows. Every prompt passes through a simulated cache twice: unchanged, and with this text moved to
+the end and the tools sorted. The difference is the potential saving. No text is kept, only hashes,
+except the names of models and tools.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from laar.prefix.lengths import DIGEST, MESSAGE
 from laar.prefix.templates import Template
 
 ENOUGH = 5
-"""Prompts needed before an agent gets advice, after those from which its frame was learned."""
+"""Number of prompts needed for advice on an agent, after those that its frame is learned from."""
 
 MAX_AGENTS = 32
 MAX_LINES = 1_000
-"""Maximum number of lines and sentences of a prompt; beyond that, each text is a single line."""
+"""Maximum number of lines and sentences of a prompt; after that, each text is a single line."""
 
 MAX_HOMES, MAX_COUNTED, MAX_CACHED = 20_000, 6_000, 40_000
 """Limits on lines that identify agents, lines counted per agent, and cached prompt offsets."""
@@ -46,7 +46,7 @@ _WORTH = 0.02  # minimum share of the prompt for a finding to be reported
 _FIXED = ("system", "developer", "tools")
 _SHORT, _LONG = 500, 4_000  # characters that may differ at a system prompt's end, and before it
 _LEARNT = 4  # prompts until an agent's frame is known
-_FEW = 0.1  # minimum share to report of text after the user's, or in a different order
+_FEW = 0.1  # minimum share, to be reported, of text after the user's or in another order
 _ASKED = ("user", "")
 _WHERE = {
     "user": "the user's text",
@@ -81,9 +81,9 @@ class Advice(NamedTuple):
 
     Args:
         agent: its model and tools.
-        prompts: number of sampled prompts; older prompts count less.
+        prompts: number of sampled prompts; older ones have less weight.
         found: share of their text that an unlimited cache would hold.
-        could: the same, had the advice been followed.
+        could: the same share if the advice had been followed.
         sentences: what breaks its prefixes, or where they diverge.
     """
 
@@ -114,7 +114,7 @@ class _Line(NamedTuple):
 
 @dataclass(slots=True)
 class _Break:
-    """What differs after a line of the frame, or at the beginning; its lowest offset there."""
+    """What differs after a line of the frame or at the beginning, and from which offset."""
 
     at: int = 1 << 30
     causes: Counter[str] = field(default_factory=Counter)
@@ -123,12 +123,12 @@ class _Break:
 
 @dataclass(slots=True)
 class _Agent:
-    """Prompts that begin alike, and their counts: of lines, findings, characters."""
+    """Prompts that begin alike, and the counts of their lines, findings and characters."""
 
     name: str
     counts: Counter[object] = field(default_factory=Counter)
     breaks: Latest[tuple[int, str], _Break] = field(default_factory=lambda: Latest(_MEMORY))
-    """By the hash of the line before, and the role of the text that differs."""
+    """The breaks, by the hash of the line before and the role of the differing text."""
     tools: Latest[tuple[int, int], None] = field(default_factory=lambda: Latest(_MEMORY // 2))
 
 
@@ -147,7 +147,7 @@ class Advisor:
 
         Args:
             model: the model's name.
-            salt: separates prompts that must share nothing.
+            salt: differs between prompts that must not share anything.
             spans: the prompt's texts in the order of most templates.
             template: the model's template.
             body: the body as received.
@@ -253,7 +253,7 @@ def _unordered(text: str, names: list[str]) -> int:
 
 
 def _breaks(agent: _Agent, lines: Sequence[_Line]) -> set[int]:
-    """Record where a prompt differs from others before a part of the frame; return those lines."""
+    """Record lines that differ between prompts and precede a part of the frame; return them."""
     counts, moved = agent.counts, set[int]()
     prompts = counts["prompts"]
     if prompts < _LEARNT:
@@ -309,7 +309,7 @@ def _rank(word: str) -> int:
 def _judge(
     agent: _Agent, lines: Sequence[_Line], kept: Sequence[_Line], now: int, could: int
 ) -> None:
-    """Count how much of a prompt was and could have been cached, and where it diverges."""
+    """Count how much of a prompt was, and could have been, cached; record where it diverges."""
     counts, total, found = agent.counts, sum(len(line.text) for line in lines), max(now, could)
     counts["judged"] += 1
     counts["total"] += total

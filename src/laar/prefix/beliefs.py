@@ -34,7 +34,7 @@ MAX_ROOTS = 10_000
 
 _ROOT_MARGIN = 1.25
 """Factor on the mean length, since some first blocks hold more text. An overestimate is harmless:
-prompts that share the engine's block are then counted separately, and only one is forgotten."""
+prompts that share the engine's block are then treated as separate, and only one is forgotten."""
 
 BYTES_PER_TOKEN = 4
 """Bytes per token of English prose; assumed until engines report prompt lengths."""
@@ -42,7 +42,7 @@ BYTES_PER_TOKEN = 4
 Floats = npt.NDArray[np.float64]
 
 Demand = tuple[Floats, Floats]
-"""Depths in a prompt, as ascending shares of it, and how many requests may share each."""
+"""Depths in a prompt, as ascending shares of it, and how many requests may share each of them."""
 
 
 class Prompt(Protocol):
@@ -51,7 +51,7 @@ class Prompt(Protocol):
     Attributes:
         model: the model's name, for its chat template.
         spans: the prompt's texts in the order of most templates: system prompt, tools, messages.
-        salt: separates prompts that must share nothing.
+        salt: differs between prompts that must not share anything.
         body: the request's body; empty if there is none.
         tokens: the prompt's length if sent as token ids; 0 if it must be estimated.
     """
@@ -70,11 +70,11 @@ class PrefixMatch(NamedTuple):
         chain: the prompt.
         tokens: its length for each model.
         shares: share of it, in 0..1, that each slot has cached.
-        demand: how many requests share which part of it; None when nothing is known.
+        demand: how many requests share which part of it; None if nothing is known.
         again: by slot, the share of the evicted text that is requested again, relative to the
             prompt's uncached part; None if every cache has room.
-        fetched: share of the prompt that takes as long to compute as each slot takes to fetch its
-            copies in slower memory; None if no slot has any.
+        fetched: for each slot, the share of the prompt that could be computed in the time it takes
+            to fetch its copies from slower memory; None if no slot has any.
     """
 
     chain: Chain
@@ -97,7 +97,7 @@ class PrefixWatcher(Protocol):
         ...
 
     def cleared(self, slot: int) -> bool:
-        """Handle an emptied cache; return False if this was known already."""
+        """Handle an emptied cache; return False if it was already known to be empty."""
         ...
 
 
@@ -153,7 +153,7 @@ class PrefixBeliefs:
             prompt: the request.
             weights: the adapter that serves it; empty means the endpoints' own models.
             models: the models for which to estimate tokens.
-            guess: tokens by a different estimate; shape ``(len(models),)``.
+            guess: tokens according to another estimate; shape ``(len(models),)``.
             capacity: number of slots.
             now: monotonic seconds.
         """
@@ -184,7 +184,7 @@ class PrefixBeliefs:
     ) -> tuple[Chain, bytes | None]:
         """Return the hashes of the prompt made of these spans, and its text.
 
-        The text is None if a simulator's subclass has only hashes; then no length is estimated.
+        The text is None in a simulator's subclass that has only hashes, and estimates no length.
         """
         text = "".join(spans).encode("utf-8", "surrogatepass")
         salt = f"{prompt.salt}\0{weights}" if weights else prompt.salt
@@ -224,7 +224,7 @@ class PrefixBeliefs:
         return receipt
 
     def heard(self, slot: int, chain: Chain, now: float) -> Receipt:
-        """Record another picker's decision, as `insert` does this picker's."""
+        """Record another picker's decision, as `insert` does for this picker's."""
         self.popular.note(chain, now)
         self.evictions.note(chain, now)
         return self.index.insert(slot, chain, now)
@@ -236,7 +236,7 @@ class PrefixBeliefs:
         return partial(look, prompt.model, prompt.salt, prompt.spans, template, prompt.body)
 
     def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
-        """Return `PrefixMatch.again`, with 0 where the uncached part has room."""
+        """Return `PrefixMatch.again`, which is 0 where the uncached part has room."""
         index, slots = self.index, len(shares)
         free = index.room_bytes[:slots] - index.held_bytes[:slots]
         if np.minimum.reduce(free) >= max(chain.total_bytes, 1):  # usually all have room, or none
@@ -252,7 +252,7 @@ class PrefixBeliefs:
         return again
 
     def retract(self, receipt: Receipt) -> None:
-        """Remove an entry: the request failed."""
+        """Remove an entry because its request failed."""
         self.index.retract(receipt)
         if self.watcher is not None:
             self.watcher.ended(receipt, ok=False, share=None)
@@ -287,7 +287,7 @@ class PrefixBeliefs:
             self.index.drop(slot)
 
     def clear(self, slot: int, *, late: bool = False) -> None:
-        """Forget the slot's cached prompts; requests in flight still count.
+        """Forget the slot's cached prompts, but not those of requests in flight.
 
         `late` means that the cache was emptied some time ago. If another picker has reported this,
         prompts entered after its report are kept.
@@ -306,8 +306,8 @@ class PrefixBeliefs:
     def stored(self, slot: int, model: str, event: Stored, *, past: bool = False) -> None:
         """Record blocks that entered a slot's cache.
 
-        If they begin a prompt, their first block is new to the slot, and only one request in flight
-        could have stored it, the text index learns the engine's name for it. Replayed events
+        If they are the beginning of a prompt, the first is new to the slot, and only one request in
+        flight could have stored it, the text index learns the engine's name for it. Replayed events
         (`past`) may belong to requests that have ended, so no names are learned from them.
         """
         self.blocks_held.stored(slot, model, event)
@@ -334,8 +334,8 @@ class PrefixBeliefs:
     def emptied(self, slot: int, model: str, *, past: bool = False, at_s: float = math.nan) -> None:
         """Record that a slot's cache was emptied at `at_s`; track it by events from now on.
 
-        If `past`, the cache was emptied before the picker listened, so entries from requests or a
-        snapshot are kept.
+        If `past`, it was emptied before the picker listened, so entries from requests or a snapshot
+        are kept.
         """
         self.blocks_held.emptied(slot, model, at_s)
         self._roots.pop(slot, None)
@@ -355,7 +355,7 @@ class PrefixBeliefs:
         self._roots.pop(slot, None)
 
     def oldest_at(self, slot: int) -> float:
-        """Return the last use, in seconds, of the prompt that a slot's cache would evict first."""
+        """Return the time of the last use of the prompt that a slot's cache would evict first."""
         return float(self.index.oldest_at[slot]) if 0 <= slot < self._slots else -math.inf
 
     def restore_sizes(self, bytes_per_token: float, rooms_bytes: Mapping[int, int]) -> None:
@@ -365,6 +365,6 @@ class PrefixBeliefs:
             self.index.set_capacity(slot, room_bytes)
 
     def set_capacity(self, slot: int, tokens: float) -> None:
-        """Set the cache size in tokens as the engine reports it."""
+        """Set the cache size in tokens, as reported by the engine."""
         if slot < self._slots and tokens == tokens:  # not NaN (unknown)
             self.index.set_capacity(slot, int(tokens * self.density.of(slot)))

@@ -6,10 +6,10 @@ Hence equal hashes at index ``i`` mean equal text up to and including block ``i`
 common prefix of two chains can be found by bisection.
 
 Why the blocks grow: engines cache 16 to 128 tokens at a time, about 64 to 512 bytes, and a hash
-call costs about 0.1 us for any block size; 64-byte blocks throughout would cost 0.6 ms for 400 kB.
-So the first 4 KiB use blocks of 64 bytes (short chats, system prompts), then 256 up to 32 KiB, then
-1 KiB: beyond the first 1 KiB the error is at most 1/16 of the prefix, and a 400 kB prompt has about
-530 blocks. A partial last block does not count, as in engines.
+call costs about 0.1 us for any block size; using 64-byte blocks throughout would cost 0.6 ms for
+400 kB. So the first 4 KiB use blocks of 64 bytes (short chats, system prompts), then 256 up to 32
+KiB, then 1 KiB: beyond the first 1 KiB the error is at most 1/16 of the prefix, and a 400 kB prompt
+has about 530 blocks. A partial last block is ignored, as in engines.
 
 The first seed is a digest of a secret and the salt (the tenant's ``cache_salt``, the adapter).
 Without the secret no client can craft two prompts with the same chain, or guess prompts from shared
@@ -34,11 +34,11 @@ from xxhash import xxh3_64_intdigest
 from laar.prefix.lengths import Weighed
 
 MAX_HASHED_BYTES = 4 << 20
-"""Text beyond this is treated as uncached. The longest contexts served today, 1M tokens, fit."""
+"""Text beyond this is treated as uncached. The longest contexts in use, 1M tokens, fit."""
 
 RUN = 32
 """Blocks hashed and remembered together: 2 KiB at a prompt's start, 32 KiB beyond its first 32 KiB.
-Fewer would need more look-ups, and more would leave more blocks at the end to hash one by one."""
+Fewer would take more look-ups; more would leave more blocks at the end to hash one by one."""
 
 MAX_KNOWN = 16_384
 """Maximum number of runs remembered (8 MB); beyond that the table is cleared."""
@@ -65,8 +65,8 @@ class Chain:
         hashes: one unsigned 64-bit integer per block; entry ``i`` covers blocks ``0..i``.
         total_bytes: length of the prompt in UTF-8, including the partial last block.
         weighed: how its length was estimated; None if there was no text to estimate it from.
-        others: hashes of the same prompt in the arrangements of other chat templates, to learn
-            the model's template.
+        others: hashes of the same prompt as other chat templates would arrange it, from which the
+            model's template is learned.
         tokens: its length if it is one prompt of token ids; 0 if it must be estimated.
     """
 
@@ -91,8 +91,8 @@ class Chain:
 class PromptHasher:
     """Cuts and hashes prompts with one secret.
 
-    Most prompts begin with text that was hashed before: a system prompt, earlier turns. So a known
-    run of blocks takes one hash over all its text, seeded like its first block.
+    Most prompts begin with text that was hashed before, such as a system prompt or earlier turns.
+    So a known run of blocks takes a single hash over all its text, with its first block's seed.
 
     Args:
         key: the secret, of any length. Pickers that share state share the key.

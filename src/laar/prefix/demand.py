@@ -5,8 +5,8 @@ that serves some of the requests. The first one there pays for all that follow, 
 copy depends on their number. The estimate is the number of recent requests (Lindy's law: a prefix
 that was requested often keeps being requested).
 
-Requests are counted only at a few depths of the prompt, ever further apart, so that a request takes
-at most 24 look-ups, whatever its length. Counts fade with the time constant `HORIZON_S`.
+Requests are counted only at a few depths of the prompt, ever further apart, so that each takes at
+most 24 look-ups, whatever its length. Counts fade with the time constant `HORIZON_S`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy.typing as npt
 from laar.prefix.blocks import ENDS, Chain, blocks_in
 
 HORIZON_S = 60.0
-"""Seconds for which past requests count and future requests are expected: about as long as a
-popular prefix stays in the cache of a busy endpoint."""
+"""Time constant in seconds of past requests, and how far ahead requests are expected: about as long
+as a popular prefix stays in the cache of a busy endpoint."""
 
 _FORGOTTEN_S = 3.0 * HORIZON_S  # by then a single request has faded to a twentieth
 
@@ -46,7 +46,7 @@ class PrefixDemand:
             if block > end:
                 break
             key = hashes[block - 1]
-            count, at = seen.pop(key, (0.0, now))  # popped, to be reinserted as the newest
+            count, at = seen.pop(key, (0.0, now))  # popped and reinserted as the newest
             seen[key] = count * math.exp(min(0.0, at - now) / HORIZON_S) + 1.0, now
         while seen and (
             len(seen) > MAX_PREFIXES or next(iter(seen.values()))[1] < now - _FORGOTTEN_S

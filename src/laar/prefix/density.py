@@ -10,7 +10,7 @@ from __future__ import annotations
 _PRIOR_TOKENS = 20_000.0
 """Weight in tokens of the fleet's mean in a slot's density, and of the first guess in the mean."""
 _MEMORY_TOKENS = 2_000_000.0
-"""Tokens after which earlier prompts count for half: traffic changes."""
+"""Tokens after which earlier prompts have half their weight, since traffic changes."""
 _LEAST, _MOST = 0.25, 16.0
 """Bounds: an image has many tokens in few bytes, and an engine's report may be wrong."""
 
@@ -32,7 +32,7 @@ class Density:
         return _bounded(self._all[0] / self._all[1])
 
     def of(self, slot: int) -> float:
-        """Return the density of a slot, drawn towards the mean while it has few samples."""
+        """Return a slot's density, which is close to the mean while it has few samples."""
         seen = self._slots.get(slot)
         if seen is None:
             return self.mean

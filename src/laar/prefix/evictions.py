@@ -1,16 +1,16 @@
 """The probability that evicted text is requested again, by its age.
 
-A prefilled prompt takes up room in its endpoint's cache. If the cache is full, the least
-recently used text is evicted. That costs nothing if it is never requested again, and a full prefill
-if its conversation continues. The age of the evicted text tells the two apart: an endpoint whose
-oldest prompts are from yesterday loses nothing; if they were used half a minute ago, it loses
-prompts that are about to return.
+A prefilled prompt takes up room in its endpoint's cache. If the cache is full, the least recently
+used text is evicted. That costs nothing if it is never requested again, and a full prefill if its
+conversation continues. The age of the evicted text tells these cases apart: an endpoint whose
+oldest prompts are from yesterday loses nothing, while one whose oldest prompts were used half a
+minute ago loses prompts that are about to return.
 
 So returns are counted by age, over the whole fleet: of the text that was not requested during the
 first `a` seconds after its use, the share that is requested before `2 a` (a life table in half
-octaves, which accounts for text that has not returned yet). The count stops at `2 a` because
-a little more cache keeps text a little longer, not forever. In a cache that is much too small for
-all requests, that share is small, and should be.
+octaves, which accounts for text that has not returned yet). The count stops at `2 a` because a
+little more cache keeps text only a little longer. In a cache that is much too small for all
+requests, that share is small, as it should be.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class Evictions:
             del oldest[key], self._age_of[key]
 
     def again(self, ages_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the share, 0 to `MAX_SHARE`, of text of these ages that is requested again."""
+        """Return what share of text of these ages is requested again, at most `MAX_SHARE`."""
         if self._survival is None:
             self._survival = np.cumsum([0.0, *self._stay])
-        # fmin and fmax ignore NaN: an unknown age is treated as 1 s.
+        # fmin and fmax ignore NaN, so an unknown age is treated as 1 s.
         places = 2.0 * np.log2(np.fmin(np.fmax(ages_s, 1.0), _AGES_S[-1]))
         now = np.interp(places, _MARKS, self._survival)
         at_twice = np.interp(places + 2.0, _MARKS, self._survival)

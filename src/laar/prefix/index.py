@@ -6,12 +6,12 @@ There are two structures over the same chained hashes:
   prompt matches every endpoint (`laar.prefix.segments`).
 * For each endpoint the *uses* of its cache, least recent first. A use owns the blocks that no later
   use covers; along any prompt these are a contiguous tail. Evicting the tail of the oldest use is
-  what vLLM does (free blocks leave in order of last use, the end of a prompt before its beginning),
-  exact to the block, and a use never has to move when others branch off it.
+  exactly what vLLM does, to the block (free blocks are evicted in order of last use, the end of a
+  prompt before its beginning), and a use never has to move when others branch off it.
 
 A prompt is entered at the decision, so that a burst with one prefix stays together; the entry is
-retracted if the request fails. Blocks become *proven* when a request over them has succeeded: at
-any time, each block in the index is proven or claimed by an open request.
+retracted if the request fails. Blocks become *proven* when a request that includes them has
+succeeded. At any time, each block in the index is proven, or claimed by an open request.
 
 When the engine reports fewer cached tokens than the index expected, the blocks of *that* prompt are
 not the ones to forget: the engine has just computed them (removing them, as GORGO's optional
@@ -44,7 +44,7 @@ MAX_BYTES = 128 << 20
 """Fits the caches of 100 endpoints with 500k tokens each: at least 2 million blocks of chats."""
 
 DEFAULT_CAPACITY_BYTES = 2_000_000
-"""Capacity assumed until an engine's is known: 500k tokens of 4 bytes, common for 7-14B models."""
+"""Capacity assumed while unknown: 500k tokens of 4 bytes, which is common for 7-14B models."""
 
 SEGMENT_BYTES = 300
 USE_BYTES = 420
@@ -55,7 +55,7 @@ LEAST_MISS_BYTES = 4096
 
 MISS_RATIO = 0.5
 """A report below this share of the estimate is a miss. Tokens per byte differ between the parts of
-a prompt (English 4 bytes, Japanese or code under 3); a smaller gap may be a conversion error."""
+a prompt (English 4 bytes, Japanese or code under 3); a smaller gap may be due to conversion."""
 
 
 _MOST_SPARED = 8
@@ -67,7 +67,7 @@ _UNKNOWN_ROOT = -1
 
 @dataclass(slots=True, eq=False)
 class _Use:
-    """The blocks, from ``start`` on, whose latest use at an endpoint was one request."""
+    """The blocks, from ``start`` on, that a request was the latest to use at an endpoint."""
 
     hashes: array[int]
     stamp: int
@@ -87,7 +87,7 @@ class _Cache:
     claims: dict[int, array[int]] = field(default_factory=dict)  # hashes of open requests, by stamp
     by_head: dict[int, _Use] = field(default_factory=dict)
     by_age: OrderedDict[int, _Use] = field(default_factory=OrderedDict)
-    missed: array[int] | None = None  # the prompt of a miss not yet confirmed by a second
+    missed: array[int] | None = None  # the prompt of a miss that no second one has confirmed
     missed_stamp: int = 0  # stamp of the use that had proven that prompt
     root_blocks: int = 0  # blocks covered by the engine's first block; 0 while unknown
 
@@ -118,7 +118,7 @@ class Receipt:
 
 
 class Kept(NamedTuple):
-    """One use as returned by `PrefixIndex.dump`: its slot, its depth in the prompt, its blocks.
+    """A use as returned by `PrefixIndex.dump`: its slot, depth in the prompt, and blocks.
 
     `proven` counts from the prompt's start; `sizes` are the lengths of the segments' runs.
     """
@@ -149,7 +149,7 @@ class PrefixIndex:
         self.room_bytes = np.full(slots, DEFAULT_CAPACITY_BYTES, np.int64)
         """Bytes of prompt that each slot's engine can cache, shape ``(slots,)``; read only."""
         self.oldest_at = np.zeros(slots)
-        """Last use of the prompt each slot would evict first, shape ``(slots,)``; read only."""
+        """Last use of the prompt that a slot would evict first, shape ``(slots,)``; read only."""
         self._stamp, self._now = 0, 0.0
         self._use_blocks = self.uses = 0
         self.forgotten_blocks = Counter(capacity=0, memory=0, disproved=0)
@@ -229,7 +229,7 @@ class PrefixIndex:
         """Forget the slot's cached prompts: its cache was emptied, or the engine restarted.
 
         Claims of open requests are kept. An engine reports an emptied cache only together with the
-        blocks of the next request, which is one of these.
+        blocks of its next request, which is one of the open ones.
         """
         cache = self._caches[slot]
         while cache.by_age:
@@ -247,7 +247,7 @@ class PrefixIndex:
         )
 
     def set_first_block(self, slot: int, first_bytes: float) -> None:
-        """Set how much text a first block of the slot's engine holds, unless that is known."""
+        """Set how much text the first block of the slot's engine covers, unless it is known."""
         cache = self._caches[slot]
         if cache.root_blocks:
             return
@@ -350,7 +350,7 @@ class PrefixIndex:
         self.held_bytes[kept.slot] += ENDS[kept.start + end] - ENDS[kept.start]
 
     def resize(self, slots: int) -> None:
-        """Grow to `slots` slots; never shrink."""
+        """Grow to `slots` slots; a smaller number has no effect."""
         more = (0, max(0, slots - len(self._caches)))
         self._caches += [_Cache(slot) for slot in range(len(self._caches), slots)]
         self.held_bytes = np.pad(self.held_bytes, more)
@@ -362,7 +362,7 @@ class PrefixIndex:
         hashes, witness, before = receipt.chain.hashes, receipt._witness, cache.missed
         if not cached_fraction < MISS_RATIO * receipt.chain.fraction(receipt.proven):
             if witness <= cache.missed_stamp:
-                cache.missed = None  # older blocks are still cached, so the miss was not due to age
+                cache.missed = None  # older blocks are still cached, so this prompt was not evicted
             return
         if before is not None and shared_blocks(before, hashes) < min(len(before), receipt.proven):
             until = min(witness, cache.missed_stamp)
@@ -374,7 +374,7 @@ class PrefixIndex:
     def _use(
         self, cache: _Cache, hashes: array[int], *, settled: bool, claim: int = 0
     ) -> tuple[int, int]:
-        """Make the prompt the slot's latest use; return the blocks proven before, and the witness.
+        """Make the prompt the slot's latest use; return the blocks proven before, and by which use.
 
         Does not evict yet. `claim` is the stamp of the open request it is for, if known.
         """
@@ -423,7 +423,7 @@ class PrefixIndex:
         return end - keep
 
     def _fit(self, cache: _Cache) -> None:
-        """Evict down to the slot's capacity, to the block, then to the index's memory limit.
+        """Evict down to the slot's exact capacity, then to the index's memory limit.
 
         Blocks claimed by open requests are spared: an engine keeps them until the requests end,
         longer than blocks last used by a request that has ended.

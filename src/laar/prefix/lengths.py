@@ -1,11 +1,11 @@
 """Prompt lengths in tokens, estimated from the conversation and the characters of the text.
 
 A fixed ratio of characters to tokens is off by a factor of two for a mix of prose, JSON and code.
-But tokenizers have habits in common: most words are one token, a number is a token per one
-to three digits, a symbol is about half a token, a line starts a new token. So a text's length is
-computed as a weighted count of its characters and of the points where one character class follows
-another. On prose, code, markup, tables and texts in twenty languages, the weights below are within
-15 % of four tokenizers for four out of five texts; a flat four bytes per token, for only two.
+But tokenizers have habits in common: most words are one token, a number is a token per one to three
+digits, a symbol is about half a token, a line starts a new token. So a text's length is computed as
+a weighted count of its characters and of the points where one character class follows another. On
+prose, code, markup, tables and texts in twenty languages, the weights below are within 15 % of four
+tokenizers for four out of five texts, but four bytes per token only for two.
 
 The weights of each model are learned from the lengths that its engines report (recursive least
 squares); after thirty reports they are within 15 % for nine out of ten texts. Images and the tokens
@@ -14,7 +14,7 @@ that a chat template adds to a message have weights like the others.
 Once an answer in a conversation has reported its tokens, they are used for the known part; the
 rest is estimated, and corrected by the error on the known part.
 
-Until a model's first report the given guess is used. A report is trusted only within the range of
+Until a model's first report, the given guess is used. A report is trusted only within the range of
 tokenizers (`_LEAST`, `_MOST`). Memory is bounded by `MAX_KNOWN` and `MAX_MODELS`. Lengths are in
 bytes of UTF-8, as in `laar.prefix.blocks`.
 """
@@ -56,7 +56,7 @@ _WINDOWS, _WINDOW_BYTES = 12, 128
 _LEAST, _MOST = 0.05, 5.0  # tokens per byte
 _MOST_OF_IMAGE = 20_000.0  # tokens
 _MOST_SPREADS = 3.0  # cap on a report's error, in standard deviations
-_RENEWAL = 0.005  # share of the initial uncertainty added with each report: traffic changes
+_RENEWAL = 0.005  # share of the initial uncertainty added with each report, as traffic changes
 
 Floats = npt.NDArray[np.float64]
 
@@ -143,7 +143,7 @@ class _Weights:
 
     def learn(self, counts: Floats, tokens: float) -> None:
         """Learn from a prompt's character counts and its number of tokens."""
-        given = _FEATURES @ counts / tokens  # normalized, so that all prompts weigh the same
+        given = _FEATURES @ counts / tokens  # normalized, so that all prompts have the same weight
         swing = self._unsure @ given
         spread = _SCATTER**2 + float(given @ swing)
         most = _MOST_SPREADS * math.sqrt(spread)
@@ -188,7 +188,7 @@ class PromptLengths:
             chain: the prompt.
             text: its text.
             models: the models to estimate for.
-            guess: tokens by a different estimate; shape ``(len(models),)``, as is the result.
+            guess: tokens according to another estimate; shape ``(len(models),)``, like the result.
         """
         total = len(text)
         if not total:

@@ -1,4 +1,4 @@
-"""Probes that reveal an engine's chat template: chats that differ in one word each.
+"""Probes that reveal an engine's chat template: pairs of chats that differ in one word.
 
 The token ids of two of these chats first differ where that word was rendered; if they do not
 differ, it was left out. That works with any engine and tokenizer.

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 _FEW_HOLDERS = 32
-"""Maximum number of holders to process one by one, which is faster than whole columns."""
+"""Maximum number of holders to process one by one, which is then faster than by whole columns."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +60,7 @@ class Segments:
     def tag(self, bit: int, hashes: array[int], held: int, edge: int) -> None:
         """Set the slot's bit on the path beyond ``held`` blocks, creating missing segments.
 
-        ``edge`` is the last depth within ``held`` at which a segment is known to end.
+        ``edge`` is the last depth up to ``held`` at which a segment is known to end.
         """
         depth, end = edge, len(hashes)
         while depth < end:
@@ -155,7 +155,7 @@ def shared_blocks(one: array[int], other: array[int]) -> int:
 def shared_from(part: array[int], hashes: array[int], depth: int) -> int:
     """Return the number of blocks that ``part`` and ``hashes[depth:]`` share, at least 1.
 
-    If chained hashes are equal at one depth, they are at all earlier depths, so bisection works.
+    If chained hashes are equal at one depth, they are equal at all earlier ones, so bisect.
     """
     most = min(len(part), len(hashes) - depth)
     if part[most - 1] == hashes[depth + most - 1]:

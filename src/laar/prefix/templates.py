@@ -2,8 +2,8 @@
 
 Two prompts share a prefix up to where the *rendered* texts differ. Most templates render tools
 after the system prompt (Qwen, Llama, gpt-oss), some before it (Hermes), and Mistral's before the
-last user message. `Templates` holds what engines revealed about their models; for the others it
-compares the cached tokens that answers report with what each arrangement would have found.
+last user message. `Templates` knows what engines revealed about their models. For other models, it
+compares the cached tokens that answers report with those that each arrangement predicts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_SEEN = 20_000
 
 _EVERY = 8  # distance in blocks between remembered hashes
 _ENOUGH = 32  # answers needed on which the arrangements disagreed
-_DISAGREE = 0.1  # difference of expected cached shares beyond which arrangements disagree
+_DISAGREE = 0.1  # difference of expected cached shares above which arrangements disagree
 
 
 class Template(NamedTuple):
@@ -116,7 +116,7 @@ class Templates:
         self._seen: Latest[int, None] = Latest(MAX_SEEN)
 
     def of(self, name: str, models: Sequence[str]) -> Template:
-        """Return a model's template; for an alias, that shared by all `models`, or a default."""
+        """Return a model's template; for an alias, the one shared by all `models`, or a default."""
         named = [self.known.get(m) or self._learned.get(m) for m in self._named(name, models)]
         shared = {template and template[:-1] for template in named}
         return (named[0] if len(shared) == 1 else None) or _POSSIBLE[0]

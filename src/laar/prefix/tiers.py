@@ -1,9 +1,9 @@
 """Copies of KV blocks in slower memory than the device's, and the time to fetch them.
 
 Blocks evicted from an engine's device may remain on its host, and beyond that on disk or at a peer.
-Fetching a block takes a fraction of the time to compute it: a fifth is assumed from the host, two
-fifths from further away, until first tokens show how long it takes at an endpoint. So a prompt goes
-where fetching plus computing takes the least time.
+Fetching a block takes a fraction of the time to compute it. Until first tokens show how long it
+takes at an endpoint, a fifth is assumed from the host and two fifths from further away. So a prompt
+goes where fetching plus computing takes the least time.
 
 Caches evict the end of a prompt first, so its blocks are on the device, then on the host, then
 further away.
@@ -18,8 +18,8 @@ HOST, FAR = 1, 2
 """Tiers of memory slower than the device's, which is tier 0."""
 
 _SHARES = (0.2, 0.4)
-"""Initial ratios of fetching to computing time, for the host and beyond; vLLM's router assumes 0.2
-to 0.7."""
+"""Initial ratios of fetch time to compute time, for host memory and for the tiers beyond it; vLLM's
+router assumes 0.2 to 0.7."""
 
 _GAIN = 0.2
 _LEAST, _MOST = 0.05, 5.0
@@ -27,7 +27,7 @@ _LEAST, _MOST = 0.05, 5.0
 
 
 class Tiers:
-    """Which blocks have only slower copies, by endpoint, and how long fetching takes there."""
+    """The blocks of which an endpoint has only slower copies, and the time to fetch them."""
 
     def __init__(self) -> None:
         self._behind: dict[int, dict[int, int]] = {}  # tiers by slot and block, except tier 0
@@ -76,7 +76,7 @@ class Tiers:
         Args:
             slot: the endpoint.
             ratio: actual seconds / expected seconds.
-            weight: share of the time that fetching should have taken, in 0..1.
+            weight: expected share of the time that is spent fetching, in 0..1.
         """
         pace = self._paces.get(slot, 1.0)
         seen = min(_MOST, max(_LEAST, pace * ratio))

@@ -1,13 +1,13 @@
 """The blocks that each endpoint holds, according to the engines' KV events.
 
-Engines name a block by their own hash: vLLM's depends on its algorithm, seed and release, and
-SGLang's differs. So no engine's scheme is imitated here. An event carries the token ids of its
+Engines name a block by a hash of their own: vLLM's depends on its algorithm, seed and release, and
+SGLang's is different. So no engine's scheme is imitated here. An event carries the token ids of its
 blocks; they are hashed again, chained as in the engine, with the adapter and the cache salt. The
 engine's own names are used only to find a block's parent, and the block that was removed.
 
 A prompt is matched in two steps. The text index's chain (`laar.prefix.blocks`) identifies a text;
 texts whose blocks have been learned (`TokenBlocks.learn`) map each offset to a block. Each
-endpoint's events give the number of these that it holds. Blocks are learned once a request has
+endpoint's events tell how many of these blocks it holds. Blocks are learned once a request has
 ended, so a prompt is known by its earlier turns: all that a cache can hold, except the last answer.
 
 The token at which a prompt diverges from all known prompts is interpolated; a second prompt that
@@ -15,13 +15,13 @@ diverges there makes it exact, since the token ids of both are known then.
 
 What is considered cached, by endpoint:
 
-* If no event was missed since the cache was empty: exactly the blocks in the events.
-* Otherwise: at least the blocks in the events.
-* Requests in flight and those whose events are late always count: their blocks will be stored.
+* If no event was missed since the cache was empty: exactly the blocks in the events. * Otherwise:
+at least the blocks in the events. * Always: the prompts of requests in flight and of those whose
+events are late, as these will come.
 
-A prompt's blocks are learned from the events themselves if they name the session of a request.
-A session that only the engine gets is sent with each request (`TokenBlocks.expect`), and the blocks
-reported under it belong to the prompt, even if it is not text, and to its answer.
+A prompt's blocks are learned from the events themselves if they name the session of a request. Each
+request is sent to its engine with a session that clients do not see (`TokenBlocks.expect`); the
+blocks reported under it belong to the prompt, even if that is not text, and to its answer.
 
 Does no I/O and reads no clock. Memory is bounded by `MAX_BLOCKS` and `MAX_TEXTS`.
 """
@@ -52,10 +52,10 @@ empty."""
 
 MAX_TEXTS = 400_000
 """Maximum number of text blocks with known engine blocks, about 60 MB: 750 conversations of 400 kB.
-A text with over `_BLOCKS_EACH` engine blocks per text block counts as longer: at most 200 MB."""
+A text with over `_BLOCKS_EACH` engine blocks per text block counts as longer, up to 200 MB."""
 
 MAX_EXPECTED = 8192
-"""Maximum number of requests whose blocks are expected by session; 3 kB each at 6,000 tokens."""
+"""Maximum number of requests for which blocks are expected; each takes 3 kB at 6,000 tokens."""
 
 MAX_EXPECTED_BLOCKS = 4_000_000
 """Maximum number of blocks of all these requests (32 MB); the oldest are forgotten first."""
@@ -110,7 +110,7 @@ def hash_blocks(ids: TokenIds, size: int, seed: int, extra: Sequence[str] = ()) 
 
 @dataclass(slots=True, eq=False)
 class _Text:
-    """A prompt whose blocks are known: offsets in the text, and the token at each."""
+    """A prompt whose blocks are known, with offsets in its text and the token at each."""
 
     chain: Chain
     tokens: int
@@ -147,7 +147,7 @@ class _Held:
 
 @dataclass(slots=True)
 class _Expected:
-    """A request whose blocks, and then its answer's, are named by its endpoint's events."""
+    """A request of which the endpoint's events will give the blocks, then those of its answer."""
 
     slot: int
     chain: Chain
@@ -211,7 +211,7 @@ class TokenBlocks:
             self.blocks += 1
         if event.session in self._expected:
             while held.late and held.late.popleft()[0] != event.session:
-                pass  # events come in order: an earlier request has stored nothing
+                pass  # events come in order, so an earlier request stored nothing
             self._take_expected(event.session, model, parent, own, size)
         if self.blocks > MAX_BLOCKS:
             fullest = max(self._slots, key=lambda slot: len(self._slots[slot].own))
@@ -255,7 +255,7 @@ class TokenBlocks:
     def restarted(self, slot: int, started_s: float = math.nan) -> bool:
         """Handle an engine's restart; return whether its events have shown it already.
 
-        They have if the cache was emptied after the restart. Both times are by the engine's clock.
+        They have if it was emptied after the restart; both times are by the engine's clock.
         """
         held = self._slots.get(slot)
         if held is not None and held.since_s >= started_s:
@@ -371,7 +371,7 @@ class TokenBlocks:
         self._expected_blocks -= len(oldest.blocks)
 
     def _up_to(self, hash_: int, most: int) -> list[int] | None:
-        """Return a prompt's blocks up to this one; None if over `most`, or if any is not held."""
+        """Return a prompt's blocks up to this one; None if over `most` or if one is missing."""
         found = []
         while hash_:
             found.append(hash_)
@@ -417,7 +417,7 @@ class TokenBlocks:
         # The next turn shares the answer's blocks too, which come after the offset.
         shared = min(shared_blocks(text.blocks, other.blocks), other.tokens // size)
         at = float(size * shared)
-        if depth == len(other.chain):  # a continuation: known except for the last block
+        if depth == len(other.chain):  # it continues: known except for the last block
             guess = other.tokens_at(place)
             if guess - at > size:
                 return  # the engine's template renders earlier turns differently
@@ -429,7 +429,7 @@ class TokenBlocks:
 
     @staticmethod
     def _deepest(known: dict[int, _Text], chain: Chain) -> tuple[int, _Text | None]:
-        """Return the number of known leading blocks, and their text. Ancestors are known too."""
+        """Return the number of known leading blocks, and their text; all ancestors are known."""
         hashes = chain.hashes
         depth = bisect_left(hashes, True, key=lambda hash_: hash_ not in known)
         return depth, known[hashes[depth - 1]] if depth else None
@@ -444,8 +444,8 @@ class TokenBlocks:
     ) -> npt.NDArray[np.float64] | None:
         """Replace the text index's shares of a prompt with the shares from events.
 
-        Return by slot the share whose computation takes as long as fetching the slower copies; None
-        if there are none.
+        Return by slot the share that could be computed in the time it takes to fetch the slower
+        copies; None if there are no slower copies.
 
         Args:
             chain: the prompt.
@@ -470,7 +470,7 @@ class TokenBlocks:
             of_text = found * held.size / max(chain.tokens or tokens, 1.0)
             of_text *= 1.0 if chain.tokens else share
             believed = float(shares[slot])
-            # For token ids, partial blocks don't count; a chat continues with an answer that does.
+            # A partial block of token ids is not cached; a chat's is, as its answer completes it.
             if of_text >= believed or (held.exact and (chain.tokens or found < wanted)):
                 if of_text < believed:
                     late = (shared_blocks(chain.hashes, other.hashes) for _, other in held.late)
