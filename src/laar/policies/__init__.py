@@ -34,12 +34,12 @@ def build_policies(
     given: Mapping[str, Parameters] | None = None,
     profiles: Mapping[str, Profile] | None = None,
 ) -> dict[str, Policy]:
-    """Create all of laar's policies, and the others by name, each with its own state.
+    """Create all of laar's policies and the other named ones, each with its own state.
 
     Args:
         weights: weights of the policy and the scorer ``laar``, unless their parameters differ.
-        given: parameters that differ from their defaults, by policy. A policy of an installed
-            package is built if it is named here.
+        given: parameters that differ from their defaults, by policy. A policy from an installed
+            package is built only if it is named here.
         profiles: policies composed of filters, scorers and a picker, by name.
 
     Raises:
@@ -92,7 +92,7 @@ def _composed(name: str, profile: Profile, weights: CostWeights) -> Policy:
 
 
 def check_parameters(given: Mapping[str, Parameters]) -> None:
-    """Reject parameters that no policy can be built with; imports the plug-ins that are named.
+    """Reject parameters that no policy can be built with. The named plug-ins are imported.
 
     Raises:
         SettingError: a policy or parameter is unknown, a value is invalid, or a plug-in cannot be
@@ -107,7 +107,7 @@ def check_parameters(given: Mapping[str, Parameters]) -> None:
 
 
 def check_profile(name: str, profile: Profile) -> None:
-    """Reject a profile that cannot be built; imports the plug-ins that are named.
+    """Reject a profile that cannot be built. The named plug-ins are imported.
 
     Raises:
         SettingError: the name is one of laar's own policies, or as in `check_parameters`.

@@ -1,4 +1,4 @@
-"""Guards around extensions from other packages; they check results on each request.
+"""Guards around extensions from other packages, which check the results on each request.
 
 A guard raises if an extension breaks its contract, and the policy goes on without it: a filter
 is skipped, a scorer left out of the sum, a picker replaced by `max-score`. laar's own extensions
@@ -19,7 +19,7 @@ from laar.core.interfaces import BY_CANDIDATE, View
 from laar.core.policy import Policy
 
 MAX_REASONS = 16
-"""Maximum number of reason codes per scorer: they label metrics. The rest are dropped."""
+"""Maximum number of reason codes per scorer, since they label metrics; others are dropped."""
 
 _REASON = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
@@ -83,7 +83,7 @@ class Guarded:
 
 
 def guarded(policy: Policy, name: str) -> Policy:
-    """Return the policy with guards around all its parts; `name` is used in messages."""
+    """Return the policy with guards around all its parts; messages use `name`."""
     return replace(
         policy,
         filters=[Guarded(filter_, name) for filter_ in policy.filters],

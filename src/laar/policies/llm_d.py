@@ -1,11 +1,11 @@
 """llm-d's scorers, its default profile of three of them, and the profile its guide recommends.
 
-Based on llm-d-router v0.10.0 and 066c20e (August 2026): the scorers for prefix, queue depth,
-KV-cache use and token load, and the prefix-cache affinity filter.
+The scorers for prefix, queue depth, KV-cache use and token load, and the prefix-cache affinity
+filter, are based on llm-d-router v0.10.0 and 066c20e (August 2026).
 
 `llm_d` is the profile of the binary and of the chart: queue, KV-cache use and prefix with the
 weights 2, 2 and 3. Its picker shuffles and takes the maximum, so ties are broken at random. Since
-v0.9, a match is capped at 131,072 tokens; before, at 256 blocks of 16 tokens.
+v0.9, a match is capped at 131,072 tokens; before that, at 256 blocks of 16 tokens.
 
 The "optimized baseline" guide ("sticky until saturated") combines a filter, `StickyUntilSaturated`,
 which keeps the endpoints that hold most of the prompt while they are not much slower than the
@@ -27,7 +27,7 @@ from laar.policies.pickers import ShuffledMaxScore, least, ranks
 class QueueDepth:
     """`queue-scorer`: waiting requests, scaled between the shortest and the longest queue.
 
-    1 for the shortest queue of the candidates, 0 for the longest; all 1 when they are equal.
+    The shortest queue of the candidates scores 1, the longest 0; all score 1 if they are equal.
     """
 
     def score(self, view: View) -> Floats:
@@ -44,7 +44,7 @@ class RunningRequests:
 
 
 class KvCacheUtilization:
-    """`kv-cache-utilization-scorer`: the free share of the KV cache."""
+    """`kv-cache-utilization-scorer`: the share of the KV cache that is free."""
 
     def score(self, view: View) -> Floats:
         """Score by the last scrape of each engine."""
@@ -53,7 +53,7 @@ class KvCacheUtilization:
 
 
 class PrefixCacheMatch:
-    """`prefix-cache-scorer`: the matched share of the prompt.
+    """`prefix-cache-scorer`: the share of the prompt that matches.
 
     Args:
         max_match_tokens: cap on the match.
@@ -71,7 +71,7 @@ class PrefixCacheMatch:
 class ActiveRequests:
     """`active-request-scorer`: requests in flight by the picker's own count.
 
-    1 up to `idle_threshold`; above it, `max_busy_score` times the relative gap to the busiest.
+    The score is 1 up to `idle_threshold`; above it, `max_busy_score` times the gap to the busiest.
 
     Args:
         idle_threshold: maximum number of requests in flight at an idle endpoint.
@@ -132,7 +132,7 @@ def _stretched(requests: Floats) -> Floats:
 
 
 class FewestTokens:
-    """The fewest uncached tokens waiting or in prefill at an endpoint, including this prompt's."""
+    """Prefers the fewest uncached tokens waiting or in prefill, including this prompt's."""
 
     def score(self, view: View) -> Floats:
         """Rank by uncached tokens; break ties at random."""
@@ -145,8 +145,8 @@ class StickyUntilSaturated:
 
     Endpoints that hold `affinity_threshold` of the prompt or more are sticky. Only they are kept,
     unless the best of them is expected to answer `max_ttft_penalty_ms` later than the best of the
-    others. A first token is expected after the uncached tokens waiting or in prefill there, at
-    `prefill_tokens_per_s`; a prompt's tokens are counted until the first byte of its answer.
+    others. A first token is expected after the uncached tokens waiting or in prefill, processed at
+    `prefill_tokens_per_s`; a prompt's tokens count until the first byte of its answer.
 
     Args:
         affinity_threshold: share of the prompt that makes an endpoint sticky.
@@ -171,7 +171,7 @@ class StickyUntilSaturated:
         self._exploration = exploration_probability
 
     def keep(self, view: View) -> Mask:
-        """Return the sticky endpoints; all if there are none, or if they are too slow."""
+        """Return the sticky endpoints, or all if there are none or they are too slow."""
         sticky: Mask = view.cached_tokens / np.maximum(view.tokens, 1.0) >= self._threshold
         if sticky.any() and not sticky.all() and not self._breaks(view, _ahead(view), sticky):
             return sticky

@@ -91,7 +91,7 @@ OWN: dict[Kind, dict[str, Factory]] = {
     },
     Kind.POLICY: {
         "laar": _alone("laar", _laar, knows_retries=True),
-        # llm-d's picker breaks ties at random, and in an idle fleet everything is a tie.
+        # llm-d's picker breaks ties at random, and an idle fleet has nothing but ties.
         "load-aware": _alone("load-aware", LoadAware, picker=ShuffledMaxScore),
         "llm-d": llm_d,
         "llm-d-guide": _guide,

@@ -1,8 +1,8 @@
 """Pickers: the order of the candidates by their scores.
 
 The first serves, the next are the fallbacks for Envoy. `max-score` is laar's own. The others are
-llm-d's, for policies taken from llm-d. `ranks` preserves a policy's own order, including its ties,
-through `max-score`, which breaks near-ties by load; other projects mostly break ties at random.
+llm-d's, for policies taken from llm-d. `ranks` preserves a policy's own order and tie-breaking
+(random, in most other projects) under `max-score`, which breaks near-ties by load.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from laar.core.picker import NEAR_TIE, pick
 
 
 class MaxScore:
-    """Best score first. Near-ties go to the least loaded, at random if equally loaded.
+    """Best score first. Near-ties go to the least loaded, or to one of them at random.
 
     Args:
         near_tie: share of the best score within which scores are treated as equal.
@@ -42,14 +42,14 @@ class ShuffledMaxScore:
 
 
 class WeightedRandom:
-    """Random, with chances proportional to the scores. llm-d's `weighted-random-picker`.
+    """Random order, with chances proportional to the scores. llm-d's `weighted-random-picker`.
 
     Sorts by keys `u ** (1 / score)`, descending (Efraimidis and Spirakis, 2006), as negative
     logarithms so that small scores keep their order.
     """
 
     def order(self, scores: Floats, view: View) -> list[int]:
-        """Sample without replacement; a score of zero comes last."""
+        """Sample without replacement; scores of zero come last."""
         keys = [
             -math.log(1.0 - view.rng.random()) / score if score > 0.0 else math.inf
             for score in scores.tolist()

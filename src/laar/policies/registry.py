@@ -2,11 +2,11 @@
 
 A package provides them as entry points of four groups, ``laar.filters``, ``laar.scorers``,
 ``laar.pickers`` and ``laar.policies``. An entry point refers to a factory: a class or function
-whose keyword parameters, with their defaults, are those that settings may set.
+whose keyword parameters, with their defaults, can be given in the settings.
 
-laar's own names come first: no package can replace one. A package's code runs only once the
-settings use one of its entry points. So installing a package costs nothing and breaks nothing
-until it is used, and no request header can load it.
+laar's own names come first: no package can replace one. A package's code runs only if the settings
+use one of its entry points. So an installed package costs nothing and breaks nothing until it is
+used, and no request header can load it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Parameters = Mapping[str, object]
 
 
 class Kind(StrEnum):
-    """The four kinds of extension, as messages call them."""
+    """The four kinds of extension, by the names used in messages."""
 
     FILTER = "filter"
     SCORER = "scorer"
@@ -82,8 +82,8 @@ class Found:
         """Reject parameters that the factory can't be called with.
 
         Raises:
-            SettingError: a parameter is unknown, missing, of a type unlike its default's, or
-                not a finite number.
+            SettingError: a parameter is unknown or missing, its type differs from its default's, or
+                it is not a finite number.
         """
         known = self.parameters()
         for name, value in given.items():
@@ -100,7 +100,7 @@ class Found:
         """Create a new object.
 
         Raises:
-            SettingError: as in `check`, or the factory fails or returns something else.
+            SettingError: as in `check`, or the factory fails or returns an object of another kind.
         """
         self.check(given)
         try:
@@ -134,7 +134,7 @@ def find(own: Mapping[Kind, Mapping[str, Factory]], kind: Kind, name: str) -> Fo
     if name in factories:
         return Found(kind, name, factories[name])
     installed = _installed(kind.group, tuple(sys.path))
-    # A package may be reached by two paths; the same value is the same entry point.
+    # A package may be found on two paths; equal values mean the same entry point.
     points = {point.value: point for point in installed if point.name == name}
     if not points:
         others = sorted({point.name for point in installed})
@@ -151,7 +151,7 @@ def find(own: Mapping[Kind, Mapping[str, Factory]], kind: Kind, name: str) -> Fo
 
 @cache
 def _installed(group: str, _path: tuple[str, ...]) -> EntryPoints:
-    """Return a group's entry points on that search path; looking them up takes about 15 ms."""
+    """Return a group's entry points on a search path; the look-up takes about 15 ms."""
     return entry_points(group=group)
 
 

@@ -9,11 +9,11 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 
 PREFIX_CHARS = 1024
-"""About 256 tokens: the text that GORGO's affinity baseline hashes if there is no session id."""
+"""About 256 tokens, which GORGO's affinity baseline hashes if there is no session id."""
 
 
 class LeastLoaded:
-    """The fewest requests in flight, by the picker's own count."""
+    """The endpoint with the fewest requests in flight, as counted by the picker."""
 
     def score(self, view: View) -> Floats:
         """Score lower with every request in flight."""
@@ -43,13 +43,13 @@ class LoadAware:
 class SessionAffinity:
     """Rendezvous hashing of the session over the candidates.
 
-    The key is ``x-laar-session``; without one, about the first 256 tokens of the prompt, as in
-    GORGO's baseline. A retry of the same request goes to the same endpoint. Rendezvous hashing is
-    used rather than modulo, so that adding or removing an endpoint moves only its own share.
+    The key is ``x-laar-session``, or about the first 256 tokens of the prompt if there is none, as
+    in GORGO's baseline. A retry of the same request goes to the same endpoint. Rendezvous hashing
+    is used rather than modulo, so that adding or removing an endpoint moves only its own share.
     """
 
     def score(self, view: View) -> Floats:
-        """Return 1 for the endpoint that the session hashes to, less for the others in order."""
+        """Return 1 for the endpoint that the session hashes to, and ever less for the others."""
         request = view.request
         key = request.session or "".join(request.spans)[:PREFIX_CHARS]
         seed = xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogatepass"))
@@ -58,7 +58,7 @@ class SessionAffinity:
             for slot in view.slots
         ]
         scores: Floats = np.array(draws, np.float64) / 2.0**64
-        # Load must not decide between two hashes within a near-tie: spread them by rank.
+        # Load must not decide between hashes that are nearly equal, so score by rank.
         ranked: Floats = np.empty(len(scores))
         ranked[np.argsort(scores)] = np.linspace(0.0, 1.0, len(scores) + 1)[1:]
         return ranked**8 if len(scores) > 8 else ranked
@@ -77,8 +77,8 @@ class Random:
 class RoundRobin:
     """The candidates in turn.
 
-    The turn is kept as a slot, not a position: a filter that hides an endpoint for one request does
-    not change the turn of the others.
+    The turn is kept as a slot rather than a position, so a filter that hides an endpoint for one
+    request does not change the turn of the others.
     """
 
     def __init__(self) -> None:

@@ -14,22 +14,22 @@ room in its cache), `answer` the time of its answer alone, `load` the share of t
 endpoint spends on prefill. The constants are learned (`laar.core.engines`). A second before the
 first token is counted twice: for that token, and for the end.
 
-* `n` other requests are in flight there. Each makes this answer `2 b` longer, but only half of it
-  is counted: on average, an answer in flight is half done. Each is slowed as much in turn, and
-  waits for this prompt if prefills are sequential (`w`), or slows down during it (`s`).
-* `later`: a request that reaches the endpoint while it is still busy with this prompt waits too.
-  Until the work ahead is done, which takes `wait / (1 - load)` seconds, as in any busy period,
-  requests arrive at the fleet's rate per endpoint, and each is delayed by `w * read`; those that
-  arrive during this prefill, by half of that on average. So the weight of a prompt grows faster
+* `n` other requests are in flight there. Each makes this answer `2 b` longer, but only half of that
+  is counted, as an answer in flight is half done on average. Each is slowed down as much by this
+  answer, and waits for this prompt if prefills are sequential (`w`), or slows down during it (`s`).
+* `later`: requests that reach the endpoint before it is done with this prompt wait too. Until the
+  work ahead is done, which takes `wait / (1 - load)` seconds, as in any busy period, requests
+  arrive at the fleet's rate per endpoint, and each is delayed by `w * read`. Those that arrive
+  during this prefill are delayed by half of that on average. So the weight of a prompt grows faster
   than its length, and a conversation is not moved lightly.
 * `evicted`: a prompt takes up room in the endpoint's cache and, if that is full, evicts the least
   recently used text. A share `r` of text of that age is requested again, and must be prefilled
-  again (`laar.prefix.evictions`). So a prompt goes where there is room, or where only
-  text is evicted that has long been out of use.
+  again (`laar.prefix.evictions`). So a prompt goes where there is room, or where only text is
+  evicted that has long been out of use.
 * `queued`: the part of `wait` for a slot in a full engine. Later requests wait for a slot as well;
   their number is uncertain, so four are assumed, as at a load of 0.8.
-* `room`: the part of `wait` for room in the engine's KV cache, if the prompts in flight fill it,
-  until enough of them have ended. One later request is assumed to wait as long. The metrics page
+* `room`: the part of `wait` for room in the engine's KV cache, if the prompts in flight fill it and
+  enough of them have to end first. One later request is assumed to wait as long. The metrics page
   gives the cache's size; `laar.core.batches` estimates how much of it a token in flight takes.
 * `invested`: a prefix that many requests share is worth a copy. It saves them the time by which the
   endpoints that hold the prefix were recently busier, on average, than this one. As many requests
@@ -38,9 +38,9 @@ first token is counted twice: for that token, and for the end.
 
 The time to load an adapter, or to wait for a free adapter slot, is part of the base
 (`laar.core.adapters`). Moving a conversation to a different model adds a tenth to the sum
-(`penalty`): the style would change, and estimates that vary from turn to turn must not decide.
-If the client has an objective for the first token, waiting up to it costs next to nothing, and
-beyond it several times as much: a patient job goes where its prefix is, however far.
+(`penalty`): the style would change, and estimates that vary from turn to turn should not cause a
+move. If the client has an objective for the first token, waiting up to it costs next to nothing,
+and beyond it several times as much: a patient job goes where its prefix is, however far.
 
 Tried and rejected: a lower weight for the round trip, a higher one for first tokens, a charge for
 the entire prompt, cached or not, the long-run mean in addition to `n`, and the text that a prompt
@@ -64,7 +64,7 @@ from laar.prefix.beliefs import Demand
 
 _SAME = 0.01  # shares of a prompt that differ by less are treated as equal
 _MOVES = 0.1  # share of the cost added when a conversation leaves its model
-_HELD = 0.5  # a prompt with this share cached somewhere is taken to continue a conversation
+_HELD = 0.5  # a prompt with this share cached is assumed to continue a conversation
 _ONCE = 1.5  # a prefix that is requested less often than this is not worth another copy
 
 
@@ -138,7 +138,7 @@ def _spared(
 ) -> Floats | None:
     """Return the seconds that a copy of the prefix at each candidate would save later requests.
 
-    None if it would save nothing, as is usual: mostly, not even a free copy would make another
+    Return None if it would save nothing, which is usual: even a free copy seldom makes another
     candidate the cheapest.
     """
     best = int(total_s.argmin())
@@ -162,7 +162,7 @@ def _spared(
         return None
     missing = np.maximum(top - has, _SAME)
     # Integrate the requests that share each part of the prompt, up to `top` and up to `has`. Arrays
-    # are filled in place: concatenating numbers and arrays takes several times as long.
+    # are filled in place, as concatenating numbers and arrays takes several times as long.
     shares, uses = demand
     edges, asked = np.zeros(len(shares) + 1), np.zeros(len(uses) + 1)
     edges[1:] = shares

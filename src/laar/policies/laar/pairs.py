@@ -1,9 +1,9 @@
 """Costs of disaggregated prefill, for pairs of a prefiller and a candidate.
 
 A pair costs `own + others` of a one-token answer at the prefiller, plus the same sum for an answer
-without a prompt at the candidate, with the queue expected once the first prefiller of the KV group
-is ready. Assuming the first prefiller makes the cost a plain sum, so the cheapest prefiller is the
-same for every candidate (`laar.core.apart.cheapest`).
+without a prompt at the candidate, with the queue expected when the earliest prefiller of the KV
+group is done. As this time is the same for all pairs, their cost is a plain sum, and the cheapest
+prefiller is the same for every candidate (`laar.core.apart.cheapest`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def read_elsewhere(
     chosen = cheapest(cost, helpers, view.slots)
     taken = can = chosen >= 0
     at = np.where(can, chosen, 0)
-    # The candidate's queue is priced as of when the first prefiller of its group is ready.
+    # Price the candidate's queue as of when the earliest prefiller of its group is done.
     soonest = np.full(1 + int(helpers.kv_group.max(initial=0)), np.inf)
     np.minimum.at(soonest, helpers.kv_group, there.ttft_s)
     then_s = np.where(can, soonest[helpers.kv_group[at]], 0.0)

@@ -24,8 +24,8 @@ MAX_LOAD = 0.8
 FIRST = 2.0
 """Weight of a second before the first token: it delays both that token and the end."""
 
-# These are arrays since numpy is 1.5 times as slow with Python numbers, which matters while there
-# are few endpoints.
+# These are arrays because numpy takes 1.5 times as long with Python numbers, which matters while
+# there are few endpoints.
 _ZERO, _HALF, _ONE, _FIRST = map(np.array, (0.0, 0.5, 1.0, FIRST))
 _MAX_LOAD, _FEW_CAME = map(np.array, (MAX_LOAD, FEW_CAME))
 
@@ -33,7 +33,7 @@ PATIENT, URGENT = 0.05, 4.0
 """Weights of a second of waiting, before and after the client's objective has passed."""
 
 _MOST_OVER = 10.0
-_FAR_S = 1e15  # keeps numbers finite when clocks jump
+_FAR_S = 1e15  # keeps numbers finite if clocks jump
 
 
 class Asked(NamedTuple):
@@ -72,7 +72,7 @@ class PricingInputs:
 
     Args:
         weights: weights of the round trip, of waiting and of the cost to others.
-        now: when the request arrives there.
+        now: the time at which the request arrives.
         objective_s: seconds from `now` to the client's objective for the first token, or None.
         tokens: tokens of the prompt.
         cached_tokens: how many of them are probably cached.
@@ -146,8 +146,8 @@ def asked_of(traffic: Traffic, slots: Slots, now: float) -> Asked:
 def crowded(engines: Engines, table: EndpointTable, slots: Slots, tokens: Floats) -> Floats | None:
     """Return the cache tokens missing for prompts of `tokens`, as a share of those in flight.
 
-    That share of the running requests must end first. One value per endpoint, at most `_MOST_OVER`;
-    None if all their caches have room.
+    That share of the running requests must end first. There is one value per endpoint, at most
+    `_MOST_OVER`; None if all their caches have room.
     """
     per_token = engines.batches.cache_tokens_per_token
     held, room = per_token * table.queued_tokens[slots], table.capacity_tokens[slots]
