@@ -1,15 +1,15 @@
 """The LoRA adapters that engines have loaded, and the cost of loading others.
 
 An engine holds up to `max_loras` adapters in GPU memory. Loading another one for a request takes
-`LOAD_S`. While requests for `max_loras` other adapters run, the engine first waits until one of
-these has no more requests, which takes about as long as an answer. Both costs are in seconds, like
-all other terms, so a long enough queue outweighs the affinity to a loaded adapter.
+`LOAD_S`. If `max_loras` other adapters are in use, the engine first waits until one of them has no
+more requests, which takes about as long as an answer. Both costs are in seconds, like all other
+terms, so a long enough queue outweighs the affinity to a loaded adapter.
 
 An adapter is assumed to be loaded if this picker used it recently, or if the engine's metrics page
 lists it, which covers other pickers' requests. Unknown adapters cost nothing, and an endpoint that
 never reported its `max_loras` is assumed to have room.
 
-Memory: at most `MAX_KEPT` names per endpoint, only of adapters that the endpoint lists.
+At most `MAX_KEPT` names are kept per endpoint, and only those of adapters that it lists.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ class Adapters:
         self._endpoints: dict[int, _Endpoint] = {}
 
     def named(self, slot: int, name: str) -> str:
-        """Return the adapter with a model's name at an endpoint; empty if there is none."""
+        """Return the adapter that serves a model name at an endpoint; empty if none does."""
         spec = self._table.spec(slot)
         name = self._table.sent_name(spec, name)
         return name if name in spec.adapters else ""
 
     def price(self, slots: Slots, name: str, answer_s: float) -> Floats | None:
-        """Return the seconds each endpoint needs to load an adapter; None if all have it.
+        """Return how many seconds each endpoint takes to load an adapter; None if all have it.
 
         Args:
-            slots: the endpoints.
+            slots: slots of the endpoints.
             name: the model name in the request.
             answer_s: duration of a complete answer, after which an adapter slot becomes free.
         """
@@ -107,7 +107,7 @@ class Adapters:
         Args:
             slot: the endpoint.
             running: adapters of running requests.
-            max_adapters: how many adapters may run concurrently; NaN if the metrics lack it.
+            max_adapters: how many adapters may run concurrently; NaN if not reported.
         """
         if slot >= 0 and not math.isnan(max_adapters):
             known = self._endpoints.setdefault(slot, _Endpoint())

@@ -1,9 +1,9 @@
 """Disaggregated prefill: one endpoint prefills, another fetches the KV and decodes.
 
 A label lists the roles an endpoint may take, as in llm-d. The cost of a pair is the cost of the
-prefill at one endpoint plus the cost of the decode at the other. So the cheapest prefiller is the
-same for every decoding endpoint: the best in each model and region, or the second best if the best
-is the decoding endpoint itself.
+prefill at one endpoint plus the cost of the decode at the other. So within a model and region, the
+same prefiller is the cheapest for every decoding endpoint; if a decoding endpoint is itself that
+prefiller, the second cheapest is used for it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
 """APIs whose requests llm-d's sidecar splits; it passes all others to its own engine."""
 
 NO_POSITION = -1
-"""Marks "none" in arrays of positions."""
+"""Stands for "none" in arrays of positions."""
 
 
 class Encoder(NamedTuple):
     """The endpoint that encodes one image, sound or video for the endpoint that answers.
 
-    `trial` is true if it is excluded, and the request tests whether it has recovered.
+    `trial` is true if the endpoint is excluded and this request tests whether it has recovered.
     """
 
     slot: int
@@ -48,7 +48,7 @@ class Prefillers:
         kv_group_of: the KV group of each candidate; -1 if its group has no prefiller, or if
             the candidate can't fetch KV.
         trials: the prefillers that health has excluded, and when each is tried again.
-        answers: P(answers) of each prefiller; None without health.
+        answers: P(answers) of each prefiller; None if health is not tracked.
     """
 
     slots: Slots
@@ -145,7 +145,7 @@ def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:
     size = 1 + max(int(kv_group.max(initial=0)), int(wanted.max(initial=0)))
     first, second = np.full(size, NO_POSITION, np.intp), np.full(size, NO_POSITION, np.intp)
     order = np.argsort(cost, kind="stable")[::-1]
-    first[kv_group[order]] = order  # the last write of each group wins: its cheapest
+    first[kv_group[order]] = order  # the last write, of the cheapest, wins
     others = order[first[kv_group[order]] != order]
     second[kv_group[others]] = others
     best = np.where(wanted < 0, NO_POSITION, first[wanted])

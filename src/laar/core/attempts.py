@@ -1,6 +1,6 @@
 """Health's records of requests in flight: where each was sent, and how that attempt went.
 
-Each call is guarded: an error in health may lose a record, never the request or its reservation.
+Each call is guarded: an error in health may lose a record, but not the request or reservation.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from laar.health import GOOD, Kind, Reply, Stage
 from laar.prefix.blocks import Chain
 
 IN_FLIGHT_TOKENS = 100.0
-"""Delay that a request in flight adds to another, in prefill tokens: 80 decoded tokens at 0.12 ms
-per sequence of a batch correspond to about 100."""
+"""Delay that a request in flight causes for another, in prefill tokens. Decoding 80 tokens at 0.12
+ms per sequence in the batch takes about as long as prefilling 100."""
 
 
 class Attempts:
-    """Begins, tracks and ends the attempts of a request. Without health, there are none.
+    """Begins, tracks and ends the attempts of a request. If health is not tracked, there are none.
 
-    `begin`, `replied` and `ended`, which nearly every request needs, are called only with health
-    and guarded by the director. The other methods are guarded here.
+    The director guards `begin`, `replied` and `ended`, which nearly every request needs, and calls
+    them only if health is tracked. The other methods are guarded here.
 
     Args:
         parts: the director's parts.
@@ -47,7 +47,7 @@ class Attempts:
             self._send(decision, decision.now, timed=True)
 
     def _begin_at_server(self, decision: Decision, now: float) -> None:
-        """Begin the attempt at the endpoint that Envoy reports as serving."""
+        """Begin the attempt at the endpoint that, as Envoy reports, serves the request."""
         if self._has_health and decision.view is not None:
             self._send(decision, now, timed=False)
 
@@ -64,8 +64,8 @@ class Attempts:
             now=now,
             rtt_s=float(view.rtt_s[decision.position]) if view else 0.0,
             trial=decision.trial and timed,
-            timed=timed and not wakes,  # the time to wake up is no sign of slowness
-            name="" if name in decision.settings.aliases else name,  # an alias: the main model
+            timed=timed and not wakes,  # waking up is not slowness
+            name="" if name in decision.settings.aliases else name,  # alias: main model
         )
         flight.read = health.wants_read(attempt, now)
 
@@ -89,7 +89,7 @@ class Attempts:
         """Record the status of the answer, or a later error."""
         flight, health, excused = decision.flight, self._health, False
         if reply.event or reply.status >= 500 or flight.unjudged or health.culprits:  # rarely true
-            # An answer with good headers was already counted; an error in its body counts once.
+            # An answer with good headers is already counted; then only an error in its body counts.
             begun = flight.attempt is not None and flight.attempt.stage is not Stage.SENT
             if reply.event or not begun:
                 excused = self._judge(decision, reply, now) is Kind.REQUEST
@@ -97,7 +97,7 @@ class Attempts:
             if reply.model and goes_by(reply.model, self._table.spec(flight.slot).models):
                 reply.model = ""
             health.replied(flight.attempt, reply, now, read=read, excused=excused)
-        # An answer does not show which helper failed; the faulty helper will collect more errors.
+        # The answer does not show which helper failed; the faulty one will fail more often.
         for attempt in flight.helpers:
             health.replied(attempt, reply, now, excused=excused)
 
@@ -168,7 +168,7 @@ def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:
 
 
 def usual_s(decision: Decision) -> float:
-    """Return the expected seconds at an endpoint of average pace, for health to compare with.
+    """Return the seconds the request would take at an endpoint of average pace, as a reference.
 
     The learned paces are left out: they must not excuse an endpoint that became slow. For a policy
     that computes costs its own way, this is its latency without `slow_s`; for a policy without

@@ -23,9 +23,9 @@ class Batches:
     """The batch size of each engine, by slot: `most_at_once`, infinite if never full.
 
     An engine is full when requests wait while it runs as many as it ever did, in consecutive
-    readings between which prompts were prefilled: each request that ended made room for another.
-    Behind a long prompt, none would be prefilled and fewer would run. A size that is too small
-    corrects itself: once traffic drops, the engine is no longer full and the size is dropped.
+    readings between which prompts were prefilled: each request that ended made room for another. If
+    they waited behind a long prompt, none would be prefilled and fewer would run. A size that is
+    too small corrects itself: it is dropped once traffic falls.
 
     `cache_tokens_per_token` is the number of cache tokens that one prompt token in flight takes:
     less than one if prompts share prefixes.
@@ -81,7 +81,7 @@ class Batches:
         return changed or len(past) > 0
 
     def _learn_per_token(self, fresh: Slots) -> None:
-        """Learn from engines where no request waits: all in flight are in the cache."""
+        """Learn from engines where no request is waiting, so all in flight are in the cache."""
         table = self._table
         sent, room = table.queued_tokens[fresh], table.capacity_tokens[fresh]
         telling = (table.waiting[fresh] == 0.0) & (sent > _TELLING * room)

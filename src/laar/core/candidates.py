@@ -36,7 +36,7 @@ class Group:
         up: the models of `alive`.
         slots: the candidates: endpoints of `able` that the soft filters keep.
         model_id: index of each candidate's model in the table's `models`.
-        rtt_s: round trip to each candidate; where unknown, the longest known.
+        rtt_s: round trip to each candidate; the longest known where it is unknown.
         at: when the group was computed.
         until: when it expires.
         readings: the table's count of readings when it was computed.
@@ -45,7 +45,7 @@ class Group:
         prefillers: the endpoints that may prefill for them; None if there are none.
         encoders: the endpoints that may encode images for them, and the trials of excluded
             encoders; None if there are none.
-        weights: key of the cached prefixes that the name shares (`EndpointTable.weights`).
+        weights: key under which the name's prefixes are cached (`EndpointTable.weights`).
         on_trial: the last candidate is excluded, and the request would be its trial.
     """
 
@@ -138,7 +138,7 @@ class Candidates:
                 "every engine that may serve this request is asleep and must be woken",
                 retry_after_s=1,
             )
-        # A request sent to an engine that could not be woken may wait forever.
+        # If an engine could not be woken, a request sent to it may wait forever.
         reached = unless_none(reached, table.wake_s[reached] <= WAKE_TIMEOUT_S)
         slots = unless_none(reached, unsaturated(table, reached, self._max_waiting, now))
         models = self._models(able)
@@ -172,7 +172,7 @@ class Candidates:
         return frozenset(models[at] for at in self._table.model_id[slots].tolist())
 
     def _set_apart(self, group: Group, slots: Slots, now: float) -> tuple[Slots, Standing] | None:
-        """Return which of the prefillers or encoders are healthy, and the trials of the others."""
+        """Return the healthy prefillers or encoders, and when the others are tried again."""
         table, trials = self._table, Standing()
         slots = slots[reachable(table, slots) & awake(table, slots, now)]
         slots = slots[unsaturated(table, slots, self._max_waiting, now)]
@@ -183,7 +183,7 @@ class Candidates:
         return (slots, trials) if len(slots) or trials.trials else None
 
     def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
-        """Return the healthy endpoints that may prefill; without any, no request is split."""
+        """Return the healthy endpoints that may prefill; if none may, no request is split."""
         table, health = self._table, self._health
         found, answers = self._set_apart(group, slots, now), None
         if found is None:
@@ -217,7 +217,7 @@ class Candidates:
     def with_trial(self, group: Group, tried: Sequence[str], now: float) -> Group:
         """Append an excluded endpoint that is due for a trial to the candidates, if there is one.
 
-        A retry is not a trial of a model that it already tried.
+        A retry does not serve as a trial of an endpoint whose model it has already tried.
         """
         assert self._health is not None
         slot = self._health.due(group.standing, now)
@@ -255,7 +255,7 @@ class Candidates:
 
 
 def _round_trips(table: EndpointTable, slots: Slots, now: float) -> Floats:
-    """Return the round trips; where unknown, the longest known: unknown is not near."""
+    """Return the round trips, with the longest known one in place of those that are unknown."""
     rtt_s = fresh_rtt(table.rtt_s[slots], table.rtt_at[slots], now)
     unknown = np.isnan(rtt_s)
     worst = 0.0 if unknown.all() else float(np.nanmax(rtt_s))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from laar.tuning.tuner import Weights
 
 Priority = Callable[[View], int]
-"""Returns a request's priority for engines that accept one, lower first; set by flow control."""
+"""Set by flow control: returns the priority (lower first) to send to engines that accept one."""
 
 
 class Chooser:
@@ -214,8 +214,8 @@ class Chooser:
     ) -> tuple[list[int], Floats, Eligible | None, str, bool]:
         """Filter, score and pick.
 
-        Return the positions of the candidates, the chosen one first; the scores of all; which may
-        be chosen, None means all; the reason; and whether this request is the chosen one's trial.
+        Return the positions of the candidates, the chosen one first; the scores; a mask of those
+        that may be chosen (None means all); the reason; and whether this request is a trial.
         """
         kept = policy.keep(view) if policy.filters else None
         try:
@@ -239,7 +239,7 @@ class Chooser:
             eligible = prefer(eligible, "policy", kept)
         may = None if eligible is None else eligible.may
         if may is not None and not may[scores.argmax()]:
-            view.reason = ""  # it described a candidate that is now ineligible
+            view.reason = ""  # it explained an ineligible candidate
         reason, first, last = degraded, None, len(view.slots) - 1
         on_trial = group.on_trial and (able is None or bool(able.may[last]))
         if on_trial:
@@ -262,7 +262,7 @@ class Chooser:
     ) -> Decision:
         """Choose the least loaded of some random endpoints, as there is no prompt to price.
 
-        All kinds of requests count as load: engines compute embeddings between generated tokens.
+        All kinds of requests are counted as load, since engines compute embeddings between tokens.
         A tenant's files and batches go to the same endpoint, by rendezvous hashing, so that a later
         request finds all of them there, even through a picker that has forgotten the ids.
         """
@@ -276,7 +276,7 @@ class Chooser:
             order = self._rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
             drawn = slots[order]
             reported = table.waiting[drawn] + table.running[drawn]
-            load = np.fmax(table.in_flight[drawn], reported)  # ignores NaN: not yet reported
+            load = np.fmax(table.in_flight[drawn], reported)  # NaN means not reported
             order = [order[at] for at in np.argsort(load, kind="stable").tolist()]
         slot = int(slots[order[0]])
         spec = self.table.spec(slot)
@@ -308,8 +308,8 @@ class Chooser:
     def _tuned(self, policy: Policy, request: Request, now: float) -> Weights | None:
         """Return the tuner's weights for this decision; None means the policy's own.
 
-        Weights stay the same until a decision has used them: previews and queued requests leave no
-        gap in a window.
+        Weights stay the same until a decision has used them, so previews and queued requests leave
+        no gaps in a window.
         """
         if policy.name != self.settings.policy or request.shadow:
             return None
@@ -325,7 +325,7 @@ class Chooser:
         group: Group,
         tried: Sequence[str],
     ) -> bool:
-        """Return whether to stop if this attempt fails: no untried model is left."""
+        """Return whether this attempt is the last: no untried model is left."""
         if not policy.knows_retries and self.settings.retries != NEW_MODEL:
             return False
         untried = group.up.difference(tried)
@@ -380,4 +380,4 @@ class Chooser:
 
 
 _OPAQUE_DRAWS = 16
-"""Endpoints sampled for a request whose body is not read: one to send it to, and its fallbacks."""
+"""Endpoints drawn for a request whose body is not read: one to serve it, and its fallbacks."""

@@ -23,8 +23,8 @@ MIN_PROBABILITY = 0.01
 would rank endpoints by noise."""
 
 TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)}
-"""Weights the tuner may set, each with its floor and cap. No floor is zero: a tuner that can switch
-a term off eventually will, because its objective does not measure what the term protects."""
+"""Weights the tuner may set, each with its floor and cap. No floor is zero, since a tuner that can
+switch a term off will eventually do so: its objective does not measure what the term protects."""
 
 _PAST_A_NEAR_TIE = 1.1  # so that a tried model does not even tie with an untried one
 _MAX_PENALTY = 1e100  # keeps costs finite however often a model was tried
@@ -43,10 +43,10 @@ class CostWeights:
     engine."""
     k_delay: Annotated[float, Ge(0), Le(1000)] = 1.0
     """Weight of the seconds that a request costs other requests: those in flight, and those that
-    arrive during its prefill. 0 considers the request alone."""
+    arrive during its prefill. 0 ignores them."""
     retry_penalty: Annotated[float, Ge(1), Le(1e6)] = 100.0
-    """Factor on a model's cost for each time that it was tried. At the default it is used again
-    only when no other model is left."""
+    """Factor on a model's cost for each time that the model was tried. At the default, a tried
+    model is used again only when no other is left."""
 
     def tunable(self) -> dict[str, float]:
         """Return the weights that the tuner may set, by name."""
@@ -58,9 +58,9 @@ class Terms:
     """The cost terms in seconds; arrays over the candidates.
 
     `latency_s = rtt_s + base_s + prefill_s + queue_s + transfer_s + slow_s` is the expected time of
-    the answer: `queue_s` is the delay from other requests there, `ahead_s` the part of it for the
-    prompts ahead, `slow_s` the extra time compared with the endpoint's siblings, `transfer_s` the
-    time to fetch KV from the prefiller (`laar.core.apart`). `cost_s` is a sum of seconds times
+    the answer: `queue_s` is the delay caused by other requests there, `ahead_s` the part of it for
+    the prompts ahead, `slow_s` the extra time compared with the endpoint's siblings, `transfer_s`
+    the time to fetch KV from the prefiller (`laar.core.apart`). `cost_s` is a sum of seconds times
     `penalty / (answers * probability)`, where `answers` is P(it answers). The default policy's sum
     weights these and adds `others_s`, the seconds that other requests lose, less those they save
     (`laar.policies.laar.outlook`). None means 0, or 1 for `answers`.
@@ -87,7 +87,7 @@ class Terms:
         return self.latency_s - self.base_s if self.ttft_s is None else self.ttft_s
 
     def each(self, term: Floats | None, none: float = 0.0) -> Floats:
-        """Return a term's value for each candidate: `none` if the term is None."""
+        """Return a term's value for each candidate, or `none` if the term is None."""
         return np.full(len(self.cost_s), none) if term is None else term
 
 

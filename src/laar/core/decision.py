@@ -1,4 +1,4 @@
-"""A decision, the settings it was made by, and how its request ended."""
+"""A decision, the settings that it was made with, and how its request ended."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ class DirectorSettings:
     / (layers * hidden): about 60,000 for Llama 3 8B, 110,000 for 70B). If set, long prompts in
     flight are weighted by their cost; if None, by their number of tokens, as in LAAR and GORGO."""
     retries: Retries = "as-scored"
-    """How a retry is placed. as-scored: by the policy's scores; of laar's own policies only `laar`
-    considers the models tried. new-model: every policy reuses a tried model only when no other can
-    take the request, and x-laar-exhausted is sent once all have been tried."""
+    """How a retry is placed. as-scored: by the policy's scores; among laar's own policies, only
+    `laar` considers which models were tried. new-model: every policy reuses a tried model only when
+    no other can take the request, and x-laar-exhausted is sent once all have been tried."""
     apart: ApartRule = "by-cost"
-    """When a prompt is prefilled by an endpoint other than the one that answers, among those with
-    llm-d's roles (label llm-d.ai/role). by-cost: when a prefill next to the answers in progress
-    costs more than a prefill elsewhere plus the transfer of its KV. never. always: if such an
-    endpoint exists. threshold: `apart_tokens` or more, as in llm-d. Only for policies that compute
-    a cost, such as `laar`."""
+    """When one endpoint prefills a prompt and another answers, given llm-d's roles (label
+    llm-d.ai/role). by-cost: if a prefill next to the answers in progress costs more than a prefill
+    elsewhere plus the transfer of its KV. never. always: if any endpoint can prefill for others.
+    threshold: `apart_tokens` or more, as in llm-d. Only for policies that compute a cost, such as
+    `laar`."""
     apart_tokens: Annotated[int, Ge(0), Le(10_000_000)] = 512
     """For `apart: threshold`: minimum prompt tokens not cached at the answering endpoint for
     another endpoint to prefill them."""
     transfer_tokens_per_s: Annotated[float, FIXED] = 100_000.0
-    """Tokens per second whose KV an endpoint can fetch from another. The default is for an 8B model
-    (131 KB a token: 32 layers, 8 KV heads of 128, 16 bits) over 100 Gbit/s; for a 70B model it is
-    about 40,000."""
+    """Number of tokens whose KV an endpoint can fetch from another in a second. The default is for
+    an 8B model (131 KB a token: 32 layers, 8 KV heads of 128, 16 bits) over 100 Gbit/s; for a 70B
+    model it is about 40,000."""
     max_waiting: Annotated[float, Ge(0)] = 128.0
     """Number of requests waiting in the engine above which the endpoint is excluded."""
 
@@ -83,13 +83,13 @@ class InFlight:
         began: the engines' record of the request.
         attempt: health's record of the attempt at the serving endpoint.
         read: health needs the answer to be read.
-        failed: endpoints that Envoy tried before the one that serves.
-        unjudged: health's records of these attempts, with their slots, until the end shows
-            whether the request was at fault.
+        failed: endpoints that Envoy tried before the serving one.
+        unjudged: slots and health's records of these attempts, kept until the end of the request
+            shows whether it was at fault.
         served: Envoy reported the serving endpoint.
         answering: the first byte of the answer was seen; the prefill is over, even at a prefiller.
         settled: the request has ended.
-        admitted: flow control counts it until its end.
+        admitted: flow control counts the request until it ends.
         prefill_receipt: the prompt's entry in the prefix index at its prefiller.
         prefill_began: the engines' record of the request at its prefiller.
         helpers: health's records of the attempts at its prefiller and its encoders.
@@ -124,14 +124,13 @@ class Decision:
     Args:
         id: identifies the decision in outcome reports; empty for a preview.
         request: the request.
-        settings: settings in effect at the time. An explanation uses them even after they have
-            changed.
+        settings: settings in effect at the time; explanations use them even after a change.
         policy: name of the policy.
-        reason: why this endpoint; one of a small set of codes.
+        reason: why this endpoint was chosen; one of a small set of codes.
         now: time of the decision, on the director's clock.
         slot: slot of the chosen endpoint.
         address: address of the chosen endpoint.
-        rank: its data-parallel rank, which is passed to the engine; None without ranks.
+        rank: its data-parallel rank, which is passed to the engine; None if it has no ranks.
         way: how it is reached; fallbacks share its path and key.
         fallbacks: addresses of the next best, in order; all serve the body's model name.
         model: model of the chosen endpoint.
@@ -153,7 +152,7 @@ class Decision:
         engine_priority: priority for an engine that accepts one; lower runs first. None keeps the
             client's.
         trial: the endpoint is excluded, and this request tests whether it has recovered.
-        left_out: why health excluded endpoints, by slot.
+        left_out: by slot, why health excluded an endpoint.
         once: similar requests failed at every endpoint, so this one is sent without fallbacks.
         flight: the state of the request between its decision and its end.
     """
@@ -202,13 +201,13 @@ class Completion:
     """How a request ended.
 
     Args:
-        status: HTTP status of the endpoint's answer; None without an answer.
+        status: HTTP status of the endpoint's answer; None if there was no answer.
         cause: ``complete``, ``disconnect``, ``reset`` or ``error``.
         latency_s: seconds from the decision to the end.
-        ttft_s: seconds from the decision to the first byte of the answer's body, if it was
-            sampled.
+        ttft_s: seconds from the decision to the first byte of the answer's body; None if the answer
+            was not sampled.
         prompt_tokens: the engine's own count, if the answer was read.
-        completion_tokens: the engine's count for the answer, if read.
+        completion_tokens: the engine's count for the answer, if the answer was read.
         cached_tokens: prompt tokens found in the engine's cache, if it reports them.
         error: an error was found in an answer with a success status, if it was read.
         sign: evidence of correctness in the answer; None if it was not read to its end.
@@ -226,8 +225,8 @@ class Completion:
     ok: bool = field(init=False)
     """Whether the endpoint accepted the request, and its answer is neither an error nor useless.
 
-    Everything that learns from a completion reads this, not the status. `Director.settle` clears it
-    if health found the answer useless."""
+    Everything that learns from a completion uses this rather than the status. `Director.settle`
+    clears it if health found the answer useless."""
 
     def __post_init__(self, error: bool) -> None:
         self.ok = self.status is not None and self.status < 400 and not error

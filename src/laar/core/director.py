@@ -1,8 +1,8 @@
 """The director: the lifecycle of a request; synchronous, with time passed in.
 
 `decide` chooses and reserves in one call, with no await between reading the table and counting the
-request: two requests of a burst never both see an endpoint as idle. `settle` undoes the reservation
-exactly once, however the request ended, and passes the completion to the learners.
+request, so two requests of a burst never both find the same endpoint idle. `settle` undoes the
+reservation exactly once, however the request ended, and passes the completion to the learners.
 
 An error in an estimator, a learner or an observer never fails a request. Each part is guarded
 (`laar.core.guards`); a decision made without a part says so in its reason (`degraded-*`). Learners
@@ -134,7 +134,7 @@ class Director(Chooser):
         decided: Callable[[Decision], object] | None = None,
         settled: Callable[[Decision, Completion], object] | None = None,
     ) -> None:
-        """Call `decided` with each decision once reserved, and `settled` when its request ends."""
+        """Call `decided` after each decision is reserved, and `settled` when its request ends."""
         if decided is not None:
             self._on_counted.append(("watching", decided))
         if settled is not None:
@@ -156,7 +156,7 @@ class Director(Chooser):
         """Choose an endpoint and reserve it. Arguments and errors are those of `Chooser.choose`."""
         decision = self.choose(request, now, room, priority, new_id=self.new_id)
         if decision.view is not None and decision.view.weights is not None:
-            self._next_weights = None  # the next decision gets new weights
+            self._next_weights = None  # the next decision uses new weights
         flight = decision.flight
         run_steps(self._on_chosen, self.degraded, decision)
         self.table.reserve(decision.slot, decision.weight, decision.uncached_tokens)
@@ -241,7 +241,7 @@ class Director(Chooser):
     def answering(self, decision: Decision, now: float, *, ok: bool = True) -> None:
         """Record that the answer has begun, which ends the prefill, or that it continues.
 
-        `ok` is true unless it is a refusal.
+        `ok` is false if the answer is a refusal.
         """
         flight = decision.flight
         if ok:
@@ -268,7 +268,7 @@ class Director(Chooser):
             return
         flight.settled = True
         if flight.attempt is not None and flight.attempt.useless:
-            end.ok = False  # it teaches no more than a refusal
+            end.ok = False  # learn no more from it than from a refusal
         run_steps(self._on_end, self.degraded, decision, end)
         if not flight.answering and (decision.prefiller is not None or decision.encoders):
             self._end_prefill(decision, None)
@@ -332,7 +332,7 @@ def _move_to_model(flight: InFlight, model: str) -> None:
     if model == flight.model:
         return
     earlier = flight.tried[:-1]
-    # The chosen model is now untried: all were tried only if it had been tried before.
+    # The chosen model was not tried after all, so one is left unless it had been tried before.
     flight.exhausted = flight.exhausted and flight.model in earlier
     flight.model = model
     if flight.tried:

@@ -1,8 +1,8 @@
 """The candidates that a request may go to: a mask per cause of exclusion, and their intersection.
 
-Flow control is binding, and so is the prompt's length, except that the longest windows accept a
-prompt that seems to fit nowhere. The retry rule and a policy's filters are preferences: their masks
-are dropped if no candidate would remain.
+Flow control is binding, and so is the prompt's length, except that a prompt that seems to fit
+nowhere may go to the endpoints with the longest windows. The retry rule and a policy's filters are
+preferences: their masks are dropped if no candidate would remain.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Eligible:
 
     @property
     def masks(self) -> tuple[Mask, ...]:
-        """The candidates that each cause leaves, the most important cause first."""
+        """A mask of the candidates left by each cause, the most important cause first."""
         return tuple(mask for _, mask in self.kept)
 
     def keeps(self, cause: Cause) -> Mask | None:
-        """Return the candidates that a cause leaves; None if it does not apply."""
+        """Return the candidates left by a cause; None if the cause does not apply."""
         return next((mask for name, mask in self.kept if name == cause), None)
 
     def cause(self, at: int) -> Cause | None:
@@ -73,8 +73,8 @@ def prefer(able: Eligible | None, cause: Cause, keep: Mask) -> Eligible | None:
 def _fits_window(view: View) -> Mask:
     """Return the endpoints whose window fits the estimated prompt; else those with the largest.
 
-    No request is refused here. The length is an estimate, and the engine may truncate the prompt or
-    treat the texts of one body as many prompts: only the engine can tell.
+    No request is refused here, since the length is only an estimate, and the engine may truncate
+    the prompt or treat the texts of one body as separate prompts.
     """
     windows = view.table.window_tokens[view.slots]
     fits: Mask = view.tokens <= windows

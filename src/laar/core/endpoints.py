@@ -2,10 +2,10 @@
 
 Request-path work that grows with the number of endpoints is done on whole columns. A removed
 endpoint keeps its slot until the last of its requests has ended, so a late release never touches a
-new endpoint, and an endpoint that flaps finds its counters unchanged.
+new endpoint, and an endpoint that flaps keeps its counters.
 
-Unknown is not zero: a missing reading is NaN, and every reading carries its time. The filters and
-the cost decide what a missing or stale reading means, not the table.
+Unknown is not zero: a missing reading is NaN, and every reading has a time. The filters and the
+cost, not the table, decide what a missing or stale reading means.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Reading:
     restarted, and its cache is empty. `started_s` is its start time by its own clock. `refused`
     counts the requests it refused since the last scrape because its queue was full. `asleep` is 0
     for an engine that is awake, `OFFLOADED` if it sleeps with its weights in the host's memory, 2
-    if it sleeps otherwise. `has_tiers` is true if the engine has fetched cached tokens from memory
-    behind its KV cache, or has some there; `host_tokens` is that memory's size.
+    if it sleeps in any other way. `has_tiers` is true if the engine has fetched cached tokens from
+    memory behind its KV cache, or has some there; `host_tokens` is that memory's size.
     """
 
     waiting: float = math.nan
@@ -68,11 +68,11 @@ class Reading:
 
 
 OFFLOADED = 1.0
-"""Value of `Reading.asleep` for an engine that is ready as soon as its weights are copied back. If
-it sleeps otherwise, weights must be loaded, or a pause must end, first."""
+"""Value of `Reading.asleep` for an engine that is ready as soon as its weights are copied back. An
+engine that sleeps in any other way must first load its weights or end a pause."""
 WAKE_S = 6.0
-"""Seconds that waking an engine takes, until measured: the longest of the 0.1 to 6 s that
-vLLM's authors report (https://blog.vllm.ai/2025/10/26/sleep-mode.html)."""
+"""Seconds that waking an engine is assumed to take until it is measured: the longest of the 0.1 to
+6 s that vLLM's authors report (https://blog.vllm.ai/2025/10/26/sleep-mode.html)."""
 WAKE_TIMEOUT_S = 60.0
 """Timeout of a wake-up: ten times the longest that vLLM's authors measured. An engine that
 could not be woken has a longer `wake_s`, and gets requests only if no other endpoint is left."""
@@ -97,7 +97,7 @@ _OF_SPEC = {
     "fetches": False,
     "may_wake": False,
 }
-"""Columns derived from the endpoint's spec, and their values in slots without one."""
+"""Columns derived from the endpoint's spec, and their values in free slots."""
 
 
 class EndpointTable(Names):
@@ -106,13 +106,13 @@ class EndpointTable(Names):
     Columns (arrays indexed by slot, longer than the number of endpoints): `rtt_s`, `rtt_at`,
     `waiting`, `running`, `kv_usage`, `capacity_tokens`, `read_at` are NaN until known;
     `queued_tokens` counts prompt tokens of incomplete requests, `queued_uncached_tokens` the part
-    believed not cached, `prefill_tokens` the part of that whose answers have not begun,
-    `in_flight` the requests, `visiting` this picker's requests that are only prefilled there, for
-    another endpoint, `failures` consecutive failed probes (infinite after a refused connection),
-    `asleep` is from the last reading, `wake_s` the seconds that waking the engine takes,
-    `has_tiers` is 1 if it has memory behind its cache. `model_id` indexes `models`, the distinct
-    first names. The `COUNTED` columns are the rows of `counted`; `elsewhere` is the part of them
-    that other pickers have in flight, 0 for a lone picker.
+    believed not cached, `prefill_tokens` the part of that for requests whose answers have not
+    begun, `in_flight` the requests, `visiting` this picker's requests that are only prefilled
+    there, for another endpoint, `failures` consecutive failed probes (infinite after a refused
+    connection), `asleep` is from the last reading, `wake_s` the seconds that waking the engine
+    takes, `has_tiers` is 1 if it has memory behind its cache. `model_id` indexes `models`, the
+    distinct first names. The `COUNTED` columns are the rows of `counted`; `elsewhere` is the part
+    of them that other pickers have in flight, 0 for a lone picker.
 
     Not thread-safe: one event loop, or one simulation, owns it.
     """
@@ -135,7 +135,7 @@ class EndpointTable(Names):
     has_tiers: Floats
     model_id: Slots
     kv_group: Slots
-    """Number of the endpoint's model and region, by slot: KV moves only within such a group."""
+    """Number of the endpoint's pair of model and region, by slot; KV moves only within a pair."""
     window_tokens: Floats
     """Context window by slot; infinite if unknown."""
     generates: Mask
@@ -153,7 +153,7 @@ class EndpointTable(Names):
 
     def __init__(self) -> None:
         self.capacity = 0
-        """Length of the columns: every slot is below it."""
+        """Length of the columns; every slot is less than this."""
         self._free: list[int] = []
         self.by_slot: Mapping[int, EndpointSpec] = {}
         """The endpoints by slot, ascending; replaced by a new object on every change."""
@@ -203,7 +203,7 @@ class EndpointTable(Names):
         self._merge()
 
     def withhold(self, address: str, name: str, *, lacks: bool) -> bool:
-        """Withhold a model if the endpoint `lacks` it, except its first; return whether it is."""
+        """Withhold a model that the endpoint `lacks`, but never its first; return the result."""
         withheld = self._members.withheld
         (withheld.add if lacks else withheld.discard)((address, name))
         self._merge()
@@ -297,7 +297,7 @@ class EndpointTable(Names):
         return next((a for a, known in self._slot_of.items() if known == slot), "")
 
     def cache_tokens(self) -> float:
-        """Return the size of all caches, with the mean for unknown sizes; NaN if none is known."""
+        """Return the total cache size, with the mean for unknown ones; NaN if none is known."""
         known = self.capacity_tokens[self.active]
         known = known[~np.isnan(known)]
         return float(known.mean()) * len(self.active) if len(known) else math.nan
@@ -314,7 +314,7 @@ class EndpointTable(Names):
     # -- readings ------------------------------------------------------------------------------
 
     def read(self, key: str, reading: Reading, now: float) -> int:
-        """Store a scrape; return the slot, or -1 if the endpoint was removed since."""
+        """Store a scrape; return the slot, or -1 if the endpoint has been removed meanwhile."""
         slot = self.slot(key)
         if slot >= 0:
             for name in _READ:
@@ -348,7 +348,7 @@ class EndpointTable(Names):
     def reserve(
         self, slot: int, tokens: float, uncached_tokens: float, *, answering: bool = False
     ) -> None:
-        """Count a request at its decision, or when it moves; `answering` if its prefill is over."""
+        """Count a request when it is decided or moves; `answering` means its prefill is over."""
         self.in_flight[slot] += 1
         self.queued_tokens[slot] += tokens
         self.queued_uncached_tokens[slot] += uncached_tokens
@@ -382,7 +382,7 @@ class EndpointTable(Names):
             self.in_flight[slot] = in_flight
             self.queued_tokens[slot] -= tokens
             self.queued_uncached_tokens[slot] -= uncached_tokens
-        else:  # float sums drift; an idle endpoint has exactly nothing queued
+        else:  # float sums drift; set an idle endpoint's to exactly 0
             self.counted[:, slot] = 0.0
             if slot not in self.by_slot:
                 self._free_if_idle(self.address(slot), slot)

@@ -22,7 +22,7 @@ ERROR = 0.3
 
 _ANSWER_S = 2.0  # seconds per answer until one has been seen: 200 tokens at 10 ms
 _LEAST_ANSWER_S = 1e-3
-_LEAST_SHARE = 0.1  # share of a prior in the mean answer below which the prior is kept
+_LEAST_SHARE = 0.1  # a prior with a smaller share in the mean answer is kept
 _MOST_TOKENS = 100_000  # per answer; larger reports are not plausible
 _REPACED = 2.0  # samples lose 18 % of their weight if their paces change by 10 %
 _LEAST_SLOWED = 0.01  # minimum relative slowdown by each other answer, as in vLLM
@@ -127,7 +127,7 @@ class EngineModel:
         self.unit_s, self._answers, self._tokens = _ANSWER_S, 1.0, 0.0
         self._guess_s, self._guess_share = _ANSWER_S, 1.0  # the unit's prior, its share in the unit
         self.base: tuple[float, bool] | None = None
-        """Arguments of the last `rebase`."""
+        """The arguments of the last call of `rebase`."""
 
     def rebase(self, base_s: float, timed: bool) -> None:
         """Replace the priors; what was learned from answers stays.
@@ -144,7 +144,7 @@ class EngineModel:
             self._expect_answers(*((answer_s, 4.0) if timed else (_ANSWER_S, 1.0)))
 
     def imitate(self, other: EngineModel) -> None:
-        """Replace unmeasured priors, while they matter, with what a different model has learned."""
+        """Replace unmeasured priors that still matter with what another model has learned."""
         if self._guess_share > _LEAST_SHARE and self.speed == SpeedPrior():
             if not self.first.seen:
                 self.first.expect(other.first.now, _first_doubt(self.speed))
@@ -163,7 +163,7 @@ class EngineModel:
             self.first.restate((1.0, *[factor] * (len(self.first.now) - 1)))
 
     def _expect_answers(self, answer_s: float, weight: float) -> None:
-        """Replace the unit's prior with one that counts as `weight` answers."""
+        """Replace the unit's prior with one that has the weight of `weight` answers."""
         if answer_s != self._guess_s:
             learned_s = self._answers * (self.unit_s - self._guess_share * self._guess_s)
             self._answers = max(0.0, self._answers * (1.0 - self._guess_share)) + weight
@@ -262,7 +262,7 @@ class EngineModel:
         scalars = state.get("answers")
         if not (
             isinstance(scalars, list)
-            and len(scalars) in (3, 5)  # older versions have no guess
+            and len(scalars) in (3, 5)  # older versions stored no guess
             and all(type(scalar) in (int, float) and 0.0 <= scalar < 1e6 for scalar in scalars)
             and scalars[0] > 0.0
         ):

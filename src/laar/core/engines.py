@@ -20,11 +20,11 @@ prefills concurrently has the reverse. `n` and `W` are counted in `laar.core.tra
 With few samples the priors apply: c(m) and the base of the artifact, prefill as in vLLM, attention
 that takes half of c(m) at 65,536 tokens of context, and answers that take twice as long next to a
 hundred others. Among candidates that were never measured, the model whose answers were fastest is
-the prior for the others, so each is tried. Unseen first tokens (of answers whose body is not
-read) teach the first line nothing: prompts ahead are then estimated from elapsed time, and whole
-answers still teach the second line and the paces. Errors are relative to the prediction, for first
-tokens to the mean of prediction and measurement. Outliers count linearly, old samples are
-forgotten, and no answer can push a constant beyond its bounds.
+the prior for the others, so each is tried. If first tokens are not seen (their bodies are not
+read), the first line is not learned; the prompts ahead are then estimated from elapsed time, and
+whole answers still teach the second line and the paces. Errors are relative to the prediction, for
+first tokens to the mean of prediction and measurement. Outliers count linearly, old samples fade,
+and no answer can push a constant beyond its bounds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from laar.core.engine_model import ERROR, EndpointConstants, EngineModel, Sample
 from laar.core.paces import Paces
 from laar.core.traffic import Elsewhere, Traffic
 
-_MAX_MODELS = 1024  # or twice as many as are served
+_MAX_MODELS = 1024  # or twice the number served, if that is more
 _UNKNOWN_LENGTH = 0.05  # weight of an answer of unknown length; 1 if known
 
 
@@ -59,7 +59,7 @@ class Began:
         rtt_s: round trip.
         shown: whether the first byte of its answer will be seen.
         context_tokens: mean number of tokens that each token of its prompt attends to.
-        teaches: whether its end yields a sample; false if another endpoint had it before.
+        teaches: whether its end yields a sample; false if it was at another endpoint before.
         reads: whether its prompt is prefilled there.
         visits: only its prompt is prefilled there; another endpoint answers.
 
@@ -117,7 +117,7 @@ class Engines:
     # -- used by decisions ---------------------------------------------------------------------
 
     def constants(self, slots: Slots, base_s: Floats, *, timed: bool = False) -> EndpointConstants:
-        """Return the constants of some endpoints. `base_s` and `timed` as in `began`, per slot."""
+        """Return the constants of some endpoints; `base_s` and `timed` as in `began`, by slot."""
         table = self._table
         if self.batches.look(self.traffic.done_s):
             self.kept = None
@@ -206,7 +206,7 @@ class Engines:
         began.flight_s, began.done_s = traffic.flight_s.item(slot), traffic.done_s.item(slot)
 
     def gone(self, began: Began, now: float) -> None:
-        """Drop a request without a sample. Call it before the table removes the request."""
+        """Drop a request, learning nothing. Call it before the table removes the request."""
         self._is_read(began, self.traffic.advance(began.slot, now))
 
     def ended(
@@ -227,7 +227,7 @@ class Engines:
             ttft_s: seconds to the first byte of the answer, if it was seen.
             latency_s: seconds to the end of the answer.
             answer_tokens: length of the answer, if it was read.
-            plain_s: c(m)'s estimate for the uncached tokens that the engine counted, if reported.
+            plain_s: c(m)'s estimate for the uncached tokens by the engine's count, if reported.
         """
         self._is_read(began, self.traffic.advance(began.slot, now))
         if not began.teaches or not math.isfinite(latency_s):
@@ -240,7 +240,7 @@ class Engines:
         features = _features(model, plain_s, began)
         guess = model.first.guess(features)
         pace = self._paces.first.item(slot)
-        # At a full engine requests wait for a slot, which says nothing about prefill.
+        # At a full engine, requests wait for a slot, so their time shows nothing about prefill.
         if ttft_s is not None and began.reads and began.others < self.batches.most_at_once[slot]:
             first_s = max(ttft_s - began.rtt_s, 1e-4)
             noise = 0.02 + ERROR * began.rtt_s
@@ -266,7 +266,7 @@ class Engines:
 
         Args:
             began: the record that `began` returned.
-            took_s: seconds to the first byte of the answer, less the time after the prefill.
+            took_s: seconds to the first byte of the answer, minus the time after the prefill.
         """
         if not math.isfinite(took_s):
             return

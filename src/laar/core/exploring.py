@@ -1,9 +1,9 @@
 """Exploration: a small share of requests goes to a model whose accuracy is poorly known.
 
-A model with a poor estimate in the artifact, or none, might never be chosen, so no report would
-correct it. Where outcomes are reported, a random sample of requests goes to the cheapest candidate
-whose model has few outcomes, measured or reported, in the request's class. Retries and requests
-with an objective are exempt; candidates that take much longer are skipped.
+A model with a poor estimate in the artifact, or without one, might never be chosen, so no report
+would ever correct the estimate. Where outcomes are reported, a random sample of requests goes to
+the cheapest candidate whose model has few outcomes, measured or reported, in the request's class.
+Retries and requests with an objective are exempt; candidates that take much longer are skipped.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ EXPLORE_SHARE = 0.01
 to affect the mean noticeably."""
 
 ENOUGH_OUTCOMES = 30.0
-"""Outcomes needed to consider a model known: as many as the fit needs to trust a cell."""
+"""Number of outcomes that make a model known: as many as the fit needs to trust a cell.
+"""
 
 SLOWER = 2.0
-"""Largest accepted latency, relative to the best choice."""
+"""Largest accepted latency, relative to that of the best choice."""
 
 
 def to_explore(view: View, may: Mask | None, scores: Floats) -> int | None:
@@ -57,6 +58,6 @@ def to_explore(view: View, may: Mask | None, scores: Floats) -> int | None:
 
 
 def _best_of(mask: Mask, scores: Floats) -> int:
-    """Return the position of the best score within a mask that keeps at least one."""
+    """Return the position of the best score within a mask, which must not be empty."""
     kept = mask.nonzero()[0]
     return int(kept[scores[kept].argmax()])

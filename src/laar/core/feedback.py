@@ -13,7 +13,7 @@ from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning.windows import Observed
 
 _FOUND = 0.9
-"""Share of the tokens believed cached that an engine must report for a fetch to be a sample."""
+"""Share of the tokens believed cached that the engine must confirm for a fetch to be a sample."""
 
 
 class Feedback:
@@ -31,7 +31,7 @@ class Feedback:
         self._prefixes = parts.prefixes
         self._usage = guarded(parts.assessor.usage, "learning", parts.faults)
         self.observe: Callable[[Observed, float], None] | None = None
-        """Records the outcome of a decision with a tuner's weights; None without a tuner."""
+        """Records the outcome of a decision with a tuner's weights; None if there is no tuner."""
         self.answering = guarded(parts.engines.answering, "learning", parts.faults)
         """Record the first byte of an answer."""
         self.begin_again = guarded(self._begin_again, "learning", parts.faults)
@@ -59,7 +59,7 @@ class Feedback:
             teaches=moved_at is None
             and (view.fetched_tokens is None or not view.fetched_tokens[at])
             and (view.load_s is None or not view.load_s[at])
-            # A prefill elsewhere whose end is not seen can't be separated from the answer.
+            # Unless the end of a prefill elsewhere is seen, it can't be told from the answer.
             and (decision.prefiller is None or decision.request.first_token_seen),
             reads=decision.prefiller is None,
         )
@@ -151,7 +151,7 @@ class Feedback:
             prefixes.retract(receipt)
             return
         share = None
-        # Engines report KV fetched from another endpoint as cached: that count proves nothing here.
+        # Engines also report fetched KV as cached, so the count proves nothing.
         if decision.prefiller is None and end.prompt_tokens and end.cached_tokens is not None:
             share = min(1.0, end.cached_tokens / end.prompt_tokens)
         prefixes.settle(receipt, share, end.prompt_tokens or 0, flight.model)

@@ -16,7 +16,7 @@ from laar.core.endpoints import OFFLOADED, EndpointTable, Mask, Slots
 
 MAX_FAILURES = 3
 """Consecutive failed probes after which an endpoint is excluded. One may be chance, but not three
-in a row. A refused connection excludes it immediately: nothing listens there."""
+in a row. A refused connection excludes it immediately, since nothing is listening there."""
 
 MAX_KV_USAGE = 0.98
 """Share of the KV cache in use above which the endpoint is excluded: engines then start to
@@ -43,20 +43,20 @@ def reachable(table: EndpointTable, slots: Slots) -> Mask:
 
 
 def awake(table: EndpointTable, slots: Slots, now: float) -> Mask:
-    """Return the candidates except those whose latest reading is fresh and says "asleep"."""
+    """Return the candidates except those that are asleep according to a fresh reading."""
     keep: Mask = (table.asleep[slots] == 0.0) | (now - table.read_at[slots] > STALE_S)
     return keep
 
 
 def wakeable(table: EndpointTable, slots: Slots) -> Mask:
-    """Return the candidates whose engines are asleep and may be woken, as far as is known."""
+    """Return the candidates whose engines are known to be asleep and may be woken."""
     can_wake = table.may_wake[slots] & (table.wake_s[slots] < np.inf)
     keep: Mask = can_wake & (table.asleep[slots] == OFFLOADED)
     return keep
 
 
 def unsaturated(table: EndpointTable, slots: Slots, max_waiting: float, now: float) -> Mask:
-    """Return the candidates except those whose latest reading is fresh and over a limit."""
+    """Return the candidates except those that exceed a limit according to a fresh reading."""
     # NaN compares false: unknown endpoints are not saturated, and not idle either.
     fresh = now - table.read_at[slots] <= STALE_S
     over = (table.waiting[slots] > max_waiting) | (table.kv_usage[slots] > MAX_KV_USAGE)

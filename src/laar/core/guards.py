@@ -1,4 +1,4 @@
-"""Guards: a part that fails loses its own contribution to a decision, never the request.
+"""Guards: if a part fails, a decision lacks its contribution, but the request is not lost.
 
 Learners and observers of each request run as a list of steps (`run_steps`). Rarer calls are
 wrapped (`guarded`): a wrapped call returns None after an error, and the caller continues with a

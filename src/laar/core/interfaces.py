@@ -1,8 +1,8 @@
 """The extension points, in the usual terms of endpoint pickers: filter, scorer, picker, policy.
 
 A policy is a profile: filters, weighted scorers, and the max-score picker. A filter returns a mask
-of the candidates, a scorer a score for each; neither replaces the other. Both get the same `View`,
-which is built once per decision.
+of the candidates, and a scorer returns a score for each of them. Both get the same `View`, which is
+built once per decision.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class View:
         request: the request.
         now: monotonic seconds.
         rng: random source.
-        table: the endpoints; its columns are by slot.
+        table: the endpoints; its columns are indexed by slot.
         slots: slots of the candidates.
         tokens: length of the prompt in the candidate's tokens.
         cached_tokens: how many of them the candidate is believed to have cached.
         queued_tokens: prompt tokens in flight there.
-        in_flight: requests in flight there, by the picker's count.
+        in_flight: requests in flight there, as counted by the picker.
         rtt_s: round trip.
         probability: P(correct) of the candidate's model, given the models that failed.
         evidence: number of outcomes that this is based on.
@@ -75,7 +75,7 @@ class View:
             ready.
         wake_s: the part of `load_s` until the engine is awake; None if all are.
         apart: the endpoints that may prefill for a candidate; None if there are none.
-        chain: the prompt's prefixes; None if prefixes are not kept.
+        chain: the prompt's prefixes; None if no prefixes are recorded.
         fetched_tokens: number of tokens whose prefill takes as long as fetching the text cached
             in slower memory, which `cached_tokens` excludes; None if none is cached there.
         faults: parts of the policy that failed on this request.
@@ -142,7 +142,7 @@ class View:
 
 
 BY_CANDIDATE = tuple(f.name for f in fields(View) if str(f.type).startswith(("Slots", "Floats")))
-"""Fields of a view that are arrays over the candidates, if known."""
+"""Fields of a view that, if known, are arrays over the candidates."""
 
 PolicyPart = Literal["filter", "scorer", "picker"]
 """Parts of a policy that may fail."""
@@ -182,7 +182,7 @@ Room = Callable[[View], Mask]
 
 
 class NoRoomError(Exception):
-    """No candidate has room now. `view` has estimates; `fits` masks those that the prompt fits."""
+    """No candidate has room now. `view` has estimates; `fits` marks those whose window fits."""
 
     def __init__(self, view: View, fits: Mask) -> None:
         super().__init__("no candidate has room")
@@ -205,7 +205,7 @@ class Filter(Protocol):
     """Prefers some of the candidates; scorers judge how good they are."""
 
     def keep(self, view: View) -> Mask:
-        """Return true for each of `view.slots` to keep; ignored if none would be left."""
+        """Return a mask of the `view.slots` to keep; it is ignored if none would be left."""
         ...
 
 

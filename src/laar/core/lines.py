@@ -17,7 +17,7 @@ FAR_OUT = 3.0
 
 _EAGER = 16
 _TOGETHER = 8
-"""Batch size for samples after the first `_EAGER`: solving is the expensive part."""
+"""Number of samples per batch after the first `_EAGER`, since solving is the expensive part."""
 _LARGEST = 1e9
 """Samples with larger values are rejected: the squares must stay finite."""
 
@@ -105,7 +105,7 @@ class Line:
         self._products = [product / factor for product in self._products]
 
     def fade(self, share: float) -> None:
-        """Multiply the weight of all samples so far by a share."""
+        """Multiply the weights of all samples so far by `share`."""
         self._squares = self._squares * share
         self._products = [product * share for product in self._products]
 
@@ -122,7 +122,7 @@ class Line:
         return [*self._squares.tolist(), self._products, self.now, [float(self.seen)]]
 
     def restore(self, state: object) -> bool:
-        """Restore a result of `state`; return False, changing nothing, if it does not match."""
+        """Restore a result of `state`; if it does not match, change nothing and return False."""
         size = len(self.now)
         if not isinstance(state, list) or len(state) != size + 3:
             return False

@@ -21,7 +21,7 @@ POOL_LABEL = "laar.dev/pool"
 several, separated by commas."""
 
 TASK_LABEL = "laar.dev/task"
-"""Label for an endpoint's task: ``generate``, or a different one such as ``embed``."""
+"""Label for an endpoint's task: ``generate``, or another such as ``embed``."""
 
 ROLE_LABEL = "llm-d.ai/role"
 """Label for an endpoint's role in disaggregated prefill, with llm-d's values."""
@@ -38,7 +38,7 @@ PREFILL = frozenset(
 """Roles of endpoints that may prefill for others."""
 
 FETCH = frozenset({"decode", "prefill-decode", "encode-prefill-decode", "both"})
-"""Roles of endpoints whose prompts may be prefilled elsewhere and their KV fetched."""
+"""Roles of endpoints that can fetch the KV of prompts prefilled elsewhere."""
 
 ENCODE = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
 """Roles of endpoints that encode images, sound and videos, for themselves or for others."""
@@ -58,7 +58,7 @@ class Way:
     Args:
         base: base path of its API, instead of ``/v1``.
         tls: whether it uses TLS.
-        ca_file: PEM file with the CAs that verify its certificate; empty: the system's CAs.
+        ca_file: PEM file with the CAs that verify its certificate; empty means the system's CAs.
         name: name in its certificate and in the Host header; empty if it has none.
         key: API key to send to the engine in place of the client's; empty keeps the client's.
     """
@@ -71,7 +71,7 @@ class Way:
 
     @property
     def ca(self) -> str | None:
-        """The CAs that verify the engine's certificate, for Envoy; None without TLS."""
+        """The CAs with which Envoy verifies the engine's certificate; None if it uses no TLS."""
         return self.ca_file or SYSTEM_CA if self.tls else None
 
     def path(self, path: str) -> str:
@@ -100,18 +100,19 @@ class EndpointSpec:
         region: free text, for the dashboard and metrics.
         engine: engine that runs there, which determines its metric names: a key of
             `laar.datalayer.metrics_page.ENGINES`.
-        metrics_url: page to scrape; None means the engine's default at the address, empty if none.
+        metrics_url: page to scrape; None means the engine's default at the address, empty means
+            none.
         labels: free labels from the source.
-        host: the name in the source when it was a DNS name; several endpoints may share it.
-        priority_field: send the priority in a header, ``X-Vllm-Priority`` (the engine runs with
+        host: the DNS name that the source gave, if any; several endpoints may share it.
+        priority_field: whether to send the priority in ``X-Vllm-Priority`` (the engine runs with
             ``--scheduling-policy priority``).
         max_model_len: longest prompt and answer together, in tokens; None when unknown.
         same_weights: the names in `models` that are aliases of the first. The others are adapters
-            or not known to be the same: they share no cached prefix with it.
+            or possibly other models, and share no cached prefixes with it.
         adapters: the names in `models` of LoRA adapters that the engine has loaded.
         generates: whether it generates text; an embedding engine does not.
         rank: its data-parallel rank, if the engine has several at one address. Each has its own
-            cache and queue. None for an engine without ranks.
+            cache and queue. None if the engine has no ranks.
         way: how it is reached.
     """
 
@@ -136,7 +137,7 @@ class EndpointSpec:
 
     @property
     def has_own_page(self) -> bool:
-        """Whether the engine itself serves its metrics page, rather than another process."""
+        """Whether the metrics page is served by the engine rather than by another process."""
         return (self.metrics_url or self.url("/")).startswith(self.url("/"))
 
     @property
@@ -170,8 +171,8 @@ class Served:
     """The names that an endpoint reports.
 
     Args:
-        weights: names of full models, and the source from which each was loaded.
-        adapters: names of loaded LoRA adapters, and the model that each belongs to.
+        weights: names of full models, each with the source from which it was loaded.
+        adapters: names of loaded LoRA adapters, each with the model it belongs to.
         generates: whether it generates text; None when unknown.
         max_model_len: longest prompt and answer together; None when not reported.
     """
@@ -184,13 +185,13 @@ class Served:
 
 @dataclass(slots=True)
 class Membership:
-    """What is known about the endpoints; `specs` merges it, and forgets removed addresses.
+    """What is known about the endpoints; `specs` merges it and drops removed addresses.
 
     Args:
         sources: the endpoints of each source, by address.
         served: the names that endpoints report, by address.
         ranks: the number of data-parallel ranks, by address.
-        withheld: addresses, each with a model that it lists but lacks.
+        withheld: pairs of an address and a model that it lists but does not have.
         aliases: aliases of models: endpoints may not use these names for adapters.
     """
 

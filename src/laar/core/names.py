@@ -25,7 +25,7 @@ class Names:
     def index(
         self, specs: Mapping[int, EndpointSpec], aliases: Mapping[str, Sequence[str]]
     ) -> None:
-        """Index the endpoints, given by slot, ascending; an alias's empty list means all."""
+        """Index the endpoints by ascending slot; an alias with an empty list means all models."""
         models: dict[str, None] = {}
         serving: dict[str, list[int]] = {}
         pools: dict[str, list[int]] = {}
@@ -71,8 +71,8 @@ class Names:
     def weights(self, name: str) -> str:
         """Return a key for the cached prefixes of a model name: names with equal keys share them.
 
-        Empty for the endpoints' own models under any name; else the name of an adapter, or of an
-        alias for several adapters.
+        The key is empty for the endpoints' own models under any name; otherwise it is the name of
+        the adapter, or of an alias for several adapters.
         """
         return self._weights.get(name, "")
 
@@ -90,7 +90,7 @@ class Names:
         return spec.models[0]
 
     def in_pool(self, name: str) -> NDArray[np.intp]:
-        """Return the endpoints labelled with a pool."""
+        """Return the endpoints labeled with a pool."""
         return self._pools.get(name, _NO_SLOTS)
 
 
@@ -110,9 +110,9 @@ def _arrays(slots: Mapping[str, list[int]]) -> dict[str, NDArray[np.intp]]:
 
 
 def goes_by(name: str, known: Iterable[str]) -> bool:
-    """Return whether an answer's model name is known, or a variant of a known name.
+    """Return whether an answer's model name is a known name or a variant of one.
 
-    Engines may answer with the path the model was loaded from, or append a date or version.
+    Engines may give the path that the model was loaded from, or append a date or version.
     """
     own = _last_part(name)
     for other in map(_last_part, known):

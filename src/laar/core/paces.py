@@ -70,7 +70,7 @@ class Paces:
             ratio: the time that the answer took, divided by the usual time with this model.
             weight: weight of the sample.
             as_of: the time to which older samples are decayed.
-            first: whether it is the time to the first token, not the time after it.
+            first: whether this is the time to the first token rather than the time after it.
         """
         logs, seen, scatter = self._columns[:3] if first else self._columns[3:]
         keep = 1.0 - weight / _MEMORY
@@ -95,7 +95,7 @@ class Paces:
         self.first[slot] = self.rest[slot] = 1.0
 
     def state(self, slot: int) -> list[float] | None:
-        """Return the learned pace of an endpoint as plain numbers; None without samples."""
+        """Return the learned pace of an endpoint as plain numbers; None if it has no samples."""
         known: list[float] = self._columns[:, slot].tolist()
         _, first_seen, _, _, rest_seen, _ = known
         return known if first_seen + rest_seen > 0.0 else None
@@ -134,7 +134,7 @@ class Paces:
             # Make the paces relative to each other: what they all share is in the model's lines.
             mean = float(logs @ weights) / total if total > 0.0 else 0.0
             logs -= mean
-            # Breiman's garrote: 0 for a deviation within the scatter, nearly all of it far beyond.
+            # Breiman's garrote: 0 within the scatter, and nearly the full deviation far outside it.
             seen = np.minimum(count + _TIE, weights)
             far = logs * logs * seen
             shown = np.maximum(0.0, 1.0 - (doubt + _EVEN**2 * seen) / np.maximum(far, 1e-12))

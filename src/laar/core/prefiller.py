@@ -19,8 +19,8 @@ from laar.health import Health, Standing
 from laar.prefix.lengths import DIGEST
 
 _MAX_ENCODED = 32
-"""Maximum number of images, sounds and videos of a prompt that get an encoder each; the sidecar
-sends the rest to the same encoders. 32 addresses take 700 bytes in a header."""
+"""Maximum number of images, sounds and videos of a prompt for which encoders are chosen; the
+sidecar sends the rest to the same encoders. 32 addresses take 700 bytes in a header."""
 _EVEN = 1.25
 """Bound on an encoder's items in flight, as a multiple of the mean: consistent hashing with bounded
 loads (Mirrokni, Thorup and Zadimoghaddam 2016)."""
@@ -70,9 +70,9 @@ def choose_encoders(
 ) -> tuple[Encoder, ...]:
     """Return the encoder of each image, sound or video; empty if endpoint `own` encodes them.
 
-    A prompt's items go to different encoders if there are enough. The same item always goes to
-    the same encoder, which caches embeddings, unless it has many more items in flight than the
-    others. Ordering encoders by a hash with the item needs no memory, and all pickers agree.
+    A prompt's items go to different encoders if there are enough. The same item always goes to the
+    same encoder, which caches embeddings, unless it has many more items in flight than the others.
+    Hashing each item with each encoder needs no memory, and all pickers agree on the order.
     """
     if not table.fetches[own] or table.encodes[own] or request.api is not Api.CHAT:
         return ()

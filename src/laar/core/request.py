@@ -1,4 +1,4 @@
-"""A client's request as the core sees it: plain values, no bytes of the wire format.
+"""A client's request as plain values, without any bytes of the wire format.
 
 Values created for every request are not frozen dataclasses, here and elsewhere on the request path:
 freezing triples the cost of creating one. Still, only three places change a request:
@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 MAX_OBJECTIVE_S = 3600.0
-"""Longest accepted TTFT objective: Envoy holds no request longer."""
+"""Longest accepted TTFT objective, since Envoy holds no request for longer."""
 
 
 class Api(StrEnum):
@@ -57,7 +57,7 @@ class Request:
         id: the ``x-request-id``, from the client or from the picker.
         api: body format.
         model: model name in the client's request; empty if none.
-        encodes: whether it is opaque and its path is one for embeddings, scores or labels.
+        encodes: whether it is an OPAQUE request to a path for embeddings, scores or labels.
         spans: the prompt's text in the order in which the engine sees it: role markers, tools,
             texts, digests of images. Prefixes are hashed over these.
         question: text of the last user message, from which language and task are detected.
@@ -83,7 +83,7 @@ class Request:
             endpoint that gave that answer has it.
         stored_ids: ids of conversations, files and batches that it refers to; those that no
             endpoint is known to store are ignored.
-        by_tenant: whether it stores or lists files or batches; a tenant has one endpoint for them.
+        by_tenant: whether it stores or lists files or batches; a tenant's are all at one endpoint.
         ttft_objective_s: objective for the first token, from ``x-slo-ttft-ms``; None if not set.
         pool: pool that the gateway's route selects; empty means all endpoints.
         subset: addresses (with or without port) that the gateway allows; None means all.
@@ -92,8 +92,7 @@ class Request:
         shadow: the decision is only recorded, and Envoy chooses the endpoint.
         first_token_seen: whether the picker will see the first token of the answer, which is then
             streamed and read as it passes.
-        prefill_in_place: the answering endpoint must prefill: no header that gives a prefiller may
-            be added.
+        prefill_in_place: the answering endpoint must prefill, so no header may name a prefiller.
         trace: the client's trace, for the decision's span; None for nearly all requests.
     """
 

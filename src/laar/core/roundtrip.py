@@ -5,11 +5,11 @@ the GORGO paper. With a probe every 30 s that is a time constant of about 100 s.
 
 Two things are added to GORGO's method:
 
-* Spikes are clipped. A nearby replica with a mean of 37 ms was seen to take 545 ms for one probe
-  in 20; unclipped, one such sample adds 150 ms, and the cost of the best endpoint is wrong for
-  minutes. A sample is clipped to three times the mean so far, or 20 ms if that is more. A
-  route that has really become slow is still tracked: each probe then multiplies the mean by 1.6,
-  37 to 456 ms in six. Samples below the mean are not clipped: nothing answers faster than the wire.
+* Spikes are clipped. A nearby replica with a mean of 37 ms was seen to take 545 ms for one probe in
+  20; without clipping, one such sample adds 150 ms, and the cost of the best endpoint is wrong for
+  minutes. A sample is clipped to three times the mean so far, or 20 ms if that is more. A route
+  that has really become slow is still tracked: each probe then multiplies the mean by 1.6, 37 to
+  456 ms in six. Samples below the mean are not clipped: nothing answers faster than the wire.
 * Unknown is NaN, never 0, and old values become unknown. GORGO starts at 0, so a replica that never
   answered a probe looks like the nearest one.
 
@@ -31,10 +31,10 @@ ALPHA = 0.3
 
 CLIP_RATIO = 3.0
 CLIP_FLOOR_S = 0.02
-"""Within one region the mean is under 1 ms, with many times that in jitter: 20 ms is normal."""
+"""Within one region the mean is under 1 ms, but the jitter is many times that: 20 ms is normal."""
 
 STALE_AFTER_S = 300.0
-"""Ten missed probes at GORGO's interval of 30 s: by then, readiness checks have reacted too."""
+"""Ten missed probes at GORGO's interval of 30 s; readiness checks have reacted too by then."""
 
 
 def smooth_rtt(previous_s: float, sample_s: float) -> float:

@@ -23,7 +23,7 @@ class Enforcement:
     own load balancing, or another picker's header, chooses the endpoint."""
     enforce_share: Annotated[float, Ge(0), Le(1)] = 1.0
     """In mode `enforce`, share of requests whose decision is enforced; the others are in shadow
-    mode. Sampled by session, or by request if there is none, so no session switches sides."""
+    mode. Sampled by session (or by request if there is none), so no session changes mode."""
 
     @property
     def share(self) -> float:
@@ -38,7 +38,7 @@ class Enforcement:
     def enforces(self, key: str) -> bool:
         """Return whether to enforce decisions on requests of the session (or with the id) `key`.
 
-        By a hash of the key: no session flaps between enforced and shadow, and a session enforced
-        at one share is enforced at every larger share.
+        The choice is a hash of the key, so no session alternates between enforced and shadow, and a
+        session enforced at one share is enforced at every larger share.
         """
         return zlib.crc32(key.encode()) < self.share * 2**32

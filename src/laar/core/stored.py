@@ -1,10 +1,10 @@
 """What endpoints store from earlier requests: answers, files, and session contexts.
 
-The Responses API continues and fetches answers by id, and other APIs store conversations, files and
-batches. Engines do not share them, so a request that uses one can be served only by the engine
-that stores it. If the picker does not know an answer's id, it cannot guess: it forwards the
-request only if a single endpoint could have stored it. Other unknown ids are ignored, since engines
-may share files.
+In the Responses API, answers are continued and fetched by id; other APIs store conversations, files
+and batches. Engines do not share them, so a request that uses one can be served only by the engine
+that stores it. If the picker does not know an answer's id, it cannot guess, so it forwards the
+request only if just one endpoint could have stored the answer. Other unknown ids are ignored, since
+engines may share files.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class Context(NamedTuple):
 
 
 class StoredObjects:
-    """Remembers which endpoint stores what, by its id, and the session of each object."""
+    """Remembers, by id, the endpoint that stores each object, and the object's session."""
 
     def __init__(self) -> None:
         self._kept: Latest[str, tuple[str, str]] = Latest(MAX_STORED)
         self.on_note: Callable[[str, str, str], None] = lambda _id, _address, _session: None
-        """Called with the arguments of each `note` that is new."""
+        """Called with the arguments of each `note` that reports something new."""
 
     def note(self, object_id: str, address: str, session: str) -> None:
-        """Record an object that an endpoint stores; report it to `on_note` unless known."""
+        """Record an object that an endpoint stores; call `on_note` unless it is known."""
         known = self._kept.get(object_id)
         self.heard(object_id, address, session)
         if self._kept[object_id] != known:
@@ -62,10 +62,10 @@ class StoredObjects:
         return [(object_id, *self._kept[object_id]) for object_id in ids]
 
     def subset(self, request: Request) -> frozenset[str] | None:
-        """Return the endpoint that stores what the request names; else the request's subset.
+        """Return the endpoint that stores what the request names, or else the request's subset.
 
-        The first known id decides. A request without a session gets the session of the
-        answer that it continues.
+        The first known id decides. A request that has no session is assigned to that of the answer
+        it continues.
 
         Raises:
             RequestError: 404 if the gateway does not allow that endpoint.

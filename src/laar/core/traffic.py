@@ -2,7 +2,7 @@
 
 A first token that the picker sees removes its prompt from the work ahead. Prompts whose first token
 is not seen (answers whose body is not read) are removed as time passes, at the latest when their
-answers end: with too large a c(m) the estimate would otherwise lag ever further behind. Work is in
+answers end: otherwise, if c(m) is too large, the estimate would lag ever further behind. Work is in
 seconds estimated by c(m): the time that the model takes for a prompt's uncached tokens alone.
 
 Counts include the traffic that other pickers report; those in `_SHARED` are this picker's alone.
@@ -32,7 +32,7 @@ _MOST_FADED = 50.0  # time constants until a fading sum is rebased
 
 
 ASKED = slice(0, 5)
-"""Rows that a cost needs. The last two, `load` and `came`, are as of `load_from`."""
+"""Rows needed to compute a cost. The last two, `load` and `came`, are as of `load_from`."""
 
 _SHARED = slice(5, 10)
 """Rows that other pickers need."""
@@ -150,7 +150,7 @@ class Traffic:
             work_s: c(m)'s estimate for the prompt, in seconds.
             pace: the engine's actual prefill time / c(m)'s estimate.
             shown: whether its first token will be seen.
-            counted: whether it counts in the rate of requests.
+            counted: whether it is included in the rate of requests.
         """
         if shown:
             self.ahead_s[slot] += work_s
@@ -164,7 +164,7 @@ class Traffic:
         self._arrived(slot, 1.0, work_s, now, counted=counted)
 
     def read(self, slot: int, now: float, work_s: float, pace: float, *, shown: bool) -> None:
-        """Remove a prompt from the work ahead: it is prefilled, or never will be."""
+        """Remove a prompt from the work ahead; it has been prefilled, or never will be."""
         self.done_s[slot] += work_s
         self.own_read_s[slot] += work_s
         if shown:
@@ -179,7 +179,7 @@ class Traffic:
             self._bound(slot, pace, now)
 
     def send_elsewhere(self, slot: int, now: float, theirs: Elsewhere, pace: float) -> None:
-        """Count other pickers' traffic; `pace` as in `send`."""
+        """Count other pickers' traffic; `pace` is as in `send`."""
         before = self.ahead_s.item(slot)
         more = theirs.ahead_s - self.others_ahead_s.item(slot)
         self.others_ahead_s[slot] = theirs.ahead_s

@@ -22,7 +22,7 @@ from laar.core.parts import Parts
 from laar.core.request import Request
 
 _MAX_TIMES_TRIED = 10
-"""Maximum value of `times_tried`; keeps costs finite."""
+"""Maximum value of `times_tried`, which keeps costs finite."""
 
 _PLAIN_ASSESSOR = PlainAssessor()
 
@@ -36,7 +36,7 @@ def view_of(
     weights: Mapping[str, float] | None,
     now: float,
 ) -> tuple[View, str]:
-    """Return the view for the scorers, and the reason code if it is degraded, else empty."""
+    """Return the view for the scorers, and a reason code, which is empty unless it is degraded."""
     table, reason = parts.table, ""
     slots, model_id, standing = group.slots, group.model_id, group.standing
     models: Sequence[str] = table.models
@@ -131,8 +131,8 @@ def _judged(
 ) -> tuple[Sequence[str], Slots]:
     """Return the models to judge, and the index of each candidate's model among them.
 
-    LoRA adapters behind a virtual name are separate models, appended to the table's. A name
-    for a single adapter is one model, so accuracy does not matter.
+    LoRA adapters behind a virtual name are separate models, appended to the table's. A name for a
+    single adapter means one model, so accuracy does not matter.
     """
     places = {model: at for at, model in enumerate(parts.table.models)}
     adapters = [parts.adapters.named(slot, request.model) for slot in slots.tolist()]
