@@ -185,7 +185,7 @@ class Chooser:
             subset = self.stored.subset(request)
         group = self.candidates.of(request, subset, now)
         if request.response_id and subset is request.subset and len(group.able) > 1:
-            raise not_stored()  # several endpoints could have stored the unknown answer
+            raise not_stored()  # several endpoints may have stored the answer
         if request.api is Api.OPAQUE:
             return group, ()
         if not request.model and len(group.models) > 1:
@@ -354,9 +354,9 @@ class Chooser:
     ) -> tuple[str, ...]:
         """Return the fallbacks, best first: endpoints that serve the model in the body, if any.
 
-        Sleeping engines are omitted: nothing would wake them. Envoy retries with the same headers,
-        so fallbacks must share the first endpoint's rank, key and base path. With a prefiller or
-        encoders, they must also share its model, and exclude the prefiller.
+        Sleeping engines are omitted, as nothing would wake them. Envoy retries with the same
+        headers, so fallbacks must share the first endpoint's rank, key and base path. With a
+        prefiller or encoders, they must also share its model, and exclude the prefiller.
         """
         table, found = self.table, list[str]()
         by_slot = table.by_slot

@@ -37,7 +37,7 @@ class CostWeights:
     applies: ClassVar = Applies.AT_ONCE
 
     k_rtt: Annotated[float, Ge(0), Le(1000)] = 1.0
-    """Weight of the round trip in the cost. 1 counts its seconds at face value."""
+    """Weight of the round trip in the cost. 1 takes its seconds at face value."""
     k_queue: Annotated[float, Ge(0), Le(1000)] = 1.0
     """Weight of the seconds that a request would wait for queued prompts, or for a slot in a full
     engine."""

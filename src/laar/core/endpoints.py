@@ -326,7 +326,7 @@ class EndpointTable(Names):
         return slot
 
     def woken(self, address: str, wake_s: float) -> None:
-        """Store the seconds that waking an engine took; over `WAKE_TIMEOUT_S` if it failed."""
+        """Store how many seconds waking an engine took: over `WAKE_TIMEOUT_S` if it failed."""
         for slot in self.named(address):
             self.wake_s[slot] = wake_s
             self.readings += 1

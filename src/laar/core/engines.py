@@ -161,7 +161,7 @@ class Engines:
     def reassess(self, speed: Callable[[str], SpeedPrior] | None = None) -> None:
         """Use new estimates from the assessor from now on; `speed` returns a model's speed.
 
-        What was learned remains valid, in units of the new c(m): the next decision uses both.
+        What was learned remains valid, in units of the new c(m), so the next decision uses both.
         """
         self.kept = None
         if speed is not None:

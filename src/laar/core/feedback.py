@@ -1,4 +1,4 @@
-"""Learn from requests: about engines while a request is in flight, about all else at its end."""
+"""Learn from requests: about engines during a request, about everything else when it ends."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Filters: which endpoints may serve a request at all.
 
 Each returns a mask of the candidates that passed the previous one. Hard filters (model, subset,
-awake) may exclude all: an engine that sleeps answers nothing until someone wakes it. A soft filter
+awake) may exclude all, since a sleeping engine answers nothing until it is woken. A soft filter
 (reachable, not saturated) is skipped if it would exclude all (`unless_none`), since stale or
 alarming readings must never lock out a fleet.
 """
@@ -57,7 +57,7 @@ def wakeable(table: EndpointTable, slots: Slots) -> Mask:
 
 def unsaturated(table: EndpointTable, slots: Slots, max_waiting: float, now: float) -> Mask:
     """Return the candidates except those that exceed a limit according to a fresh reading."""
-    # NaN compares false: unknown endpoints are not saturated, and not idle either.
+    # NaN compares false, so unknown endpoints are not saturated, but not idle either.
     fresh = now - table.read_at[slots] <= STALE_S
     over = (table.waiting[slots] > max_waiting) | (table.kv_usage[slots] > MAX_KV_USAGE)
     return ~(fresh & over)

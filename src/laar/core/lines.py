@@ -10,7 +10,7 @@ import numpy as np
 from laar.core.endpoints import Floats
 
 FORGET = 0.998
-"""Weight of a sample relative to the next one: about the last 500 samples count."""
+"""Weight of a sample relative to the next one: about the last 500 samples matter."""
 
 FAR_OUT = 3.0
 """Errors above this multiple of their scale count linearly (Huber)."""
@@ -44,7 +44,7 @@ class Line:
         self._prior = [1.0 / d**2 for d in doubt]
         self.expect(prior)
         size = len(self.now)
-        # State that changes with each sample is in lists: arrays of two to five numbers are slower.
+        # State that changes with each sample is in lists: arrays of up to five numbers are slower.
         self._squares = np.zeros((size, size))
         self._products = [0.0] * size
         self._low: Floats = np.array(low)

@@ -17,8 +17,8 @@ REPLAY_LABEL = "laar.dev/kv-events-replay"
 """Label for the socket that replays KV events; it has the same form."""
 
 POOL_LABEL = "laar.dev/pool"
-"""Label for an endpoint's pool, for requests that a gateway routes to one pool; its value may list
-several, separated by commas."""
+"""Label for an endpoint's pool, to which a gateway may route requests; its value may list several,
+separated by commas."""
 
 TASK_LABEL = "laar.dev/task"
 """Label for an endpoint's task: ``generate``, or another such as ``embed``."""

@@ -21,7 +21,7 @@ class Policy:
         scorers: each with its weight, 0 or more; the score is their weighted mean, in 0..1.
         filters: in order. A candidate that a filter excludes ranks last and can still be a
             fallback. A filter that would leave no candidate is skipped.
-        picker: orders the remaining candidates; None for `laar.core.picker`.
+        picker: orders the remaining candidates; None means `laar.core.picker`.
         knows_retries: whether it considers the models already tried, and so reports exhaustion.
     """
 
@@ -63,7 +63,7 @@ class Policy:
                 view.fault("scorer", scorer, error)
                 continue
             weights += weight
-        view.terms, view.reason = None, ""  # one scorer set them: they do not explain the mean
+        view.terms, view.reason = None, ""  # as one scorer's, they do not explain the mean
         return total / weights if weights else total
 
     def order(

@@ -195,7 +195,7 @@ class Doctor:
 
 
 async def _readable(where: str, findings: Coroutine[None, None, list[Finding]]) -> list[Finding]:
-    """Return the findings; a single error if the pages have a form that this code can't read."""
+    """Return the findings, or a single error if the pages have a form that this code can't read."""
     try:
         return await findings
     except (AttributeError, LookupError, TypeError, ValueError) as fault:

@@ -193,7 +193,7 @@ def _routes(manager: Json, config: Json) -> Iterator[Json]:
 
 
 def _set(level: Level, field: str, effect: str, wanted: object) -> Finding:
-    """Return the finding on a wrong field; the caller adds where the object is.
+    """Return the finding on a wrong field; the caller adds the object's place.
 
     Args:
         level: severity.

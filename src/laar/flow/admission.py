@@ -298,7 +298,7 @@ class Admission:
         return sum(item.tokens for item in self.waiting_contexts())
 
     def missing_endpoints(self) -> float:
-        """Return `missing_tokens` in endpoints; 0 if no cache size is known."""
+        """Return `missing_tokens` as a number of endpoints; 0 if no cache size is known."""
         table = self._director.table
         each_tokens = table.cache_tokens() / max(1, len(table))
         return self.missing_tokens() / each_tokens if each_tokens > 0.0 else 0.0

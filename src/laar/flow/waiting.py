@@ -109,7 +109,7 @@ class Crowd(Generic[K]):
         self._move(tenant, len(keys) - 1, len(keys))
 
     def remove(self, tenant: str, key: K) -> None:
-        """Remove a request that no longer waits."""
+        """Remove a request that is no longer waiting."""
         keys = self._keys[tenant]
         del keys[key]
         self._move(tenant, len(keys) + 1, len(keys))

@@ -63,7 +63,7 @@ class Blame:
     def is_culprit(self, traits: Iterable[int], now: float) -> bool:
         """Return whether requests with one of these traits often fail at several endpoints.
 
-        Failures at one endpoint may be its own fault: prompts with the same beginning go there.
+        Failures at one endpoint may be its own fault, as prompts with the same beginning go there.
         """
         for trait in traits:
             record = self.records.get(trait)

@@ -339,7 +339,7 @@ class Breaker:
             self.is_suspected = self.is_hopeless = False
 
     def record_full(self, attempt: Attempt | None, retry_after_s: float | None, now: float) -> None:
-        """Record that the endpoint is full. It answered, so a trial is passed."""
+        """Record that the endpoint is full. It answered, so a trial has succeeded."""
         pause_s = FULL_S if retry_after_s is None else retry_after_s
         if now - self.full_until < self._full_s:  # it is full again, right after the pause
             pause_s = max(pause_s, 2.0 * self._full_s)

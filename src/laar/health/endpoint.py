@@ -112,8 +112,8 @@ class Endpoint:
         self.retried: deque[Attempt | None] = deque(maxlen=_RETRIED)
         """The latest attempts that Envoy retried elsewhere and that were recorded as failures."""
         self.failures: Counter[Kind] = Counter()
-        # By stage: when an attempt last reached it; when the last few that did were sent, and how
-        # long they took.
+        # By stage: when an attempt last reached it, and when the last few that reached it were
+        # sent, and how long they took.
         self.progress_at = [float("-inf")] * len(Stage)
         self.sent_at: tuple[deque[tuple[float, float]], ...] = tuple(
             deque(maxlen=_OVERTAKING) for _ in Stage

@@ -119,7 +119,7 @@ class Outcomes:
                 self.accepted(attempt, now)
             breaker = endpoint.breaker
             if not (breaker.is_out and breaker.kind is Kind.HANG and attempt.stream):
-                self.good(attempt, now)  # after a hang, the end decides: it may stall again
+                self.good(attempt, now)  # after a hang, wait for the end: it may stall again
             endpoint.in_a_row.pop(attempt.name, None)
         elif verdict is Kind.CUT:
             self.cut(attempt, now)

@@ -68,7 +68,7 @@ def read_elsewhere(
 
 
 def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingInputs) -> Price:
-    """Return the price of the prompt at each prefiller, as a one-token answer."""
+    """Return the price of the prompt at each prefiller, as that of a one-token answer."""
     slots, now = apart.of.slots, float(inputs.now)
     none = np.zeros(len(slots))
     constants = engines.constants(slots, apart.base_s, timed=view.timed_answers)
