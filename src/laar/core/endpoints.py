@@ -135,7 +135,7 @@ class EndpointTable(Names):
     has_tiers: Floats
     model_id: Slots
     kv_group: Slots
-    """Number of the endpoint's pair of model and region, by slot; KV moves only within a pair."""
+    """Number of the endpoint's KV group (model and region), by slot; KV moves only within one."""
     window_tokens: Floats
     """Context window by slot; infinite if unknown."""
     generates: Mask
