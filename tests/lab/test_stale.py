@@ -86,9 +86,9 @@ def test_a_single_seed_may_have_a_different_best_policy_and_mean(tmp_path: Path)
 @pytest.mark.parametrize(
     ("changed", "text", "same"),
     [
-        ("used", '"""Other words."""\nx = 1  # why\n', True),
-        ("used", "x = 2\n", False),
-        ("used", "x = 1\ny = 1\n", False),
+        ("used", '"""Other words."""\nx = 1  # why\nif not x:\n    raise ValueError("0")\n', True),
+        ("used", 'x = 2\nif not x:\n    raise ValueError("no")\n', False),
+        ("used", 'x = 1\nif x:\n    raise ValueError("no")\n', False),
         ("unused", "x = 2\n", True),
         ("policies/one", "x = 2\n", False),
     ],
@@ -102,7 +102,7 @@ def test_the_code_of_a_run_is_what_it_imports(
         written = {
             "__init__": "",
             "run": "def f():\n    from laar.used import x\n    import laar.policies\n",
-            "used": '"""Words."""\nx = 1\n',
+            "used": '"""Words."""\nx = 1\nif not x:\n    raise ValueError("no")\n',
             "unused": "x = 1\n",
             "policies/__init__": "from laar.policies import one\n",
             "policies/one": "x = 1\n",

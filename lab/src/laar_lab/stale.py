@@ -39,10 +39,11 @@ _DATA = (".yaml", ".json", ".txt")
 
 
 def digest_of_code(experiment: Experiment, packages: tuple[Path, ...] = PACKAGES) -> str:
-    """Return a digest of the code that an experiment's run reaches, without docstrings and layout.
+    """Return a digest of the code that an experiment's run reaches.
 
-    It covers the experiment's module, all its direct and indirect imports, and the data files next
-    to them, but not the experiments' declarations, because claims are judged after a run.
+    Layout, docstrings, comments and the constants in `raise` statements do not count. The digest
+    covers the experiment's module, all its direct and indirect imports, and the data files next to
+    them, but not the experiments' declarations, because claims are judged after a run.
     """
     roots = {package.name: package for package in packages}
     reached = _reached((experiment.run.__module__,), roots)
@@ -110,6 +111,10 @@ def _code(path: Path) -> str:
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
             node.body = [each for each in body if not _is_text(each)]  # type: ignore[attr-defined]
+        elif isinstance(node, ast.Raise):
+            for each in ast.walk(node):
+                if isinstance(each, ast.Constant):
+                    each.value = None
     return ast.dump(tree)
 
 
