@@ -88,7 +88,7 @@ def test_settings_with_the_same_meaning_are_converted_and_others_listed(tmp_path
     done, absent = got.output.split("# No equivalent:")
     assert "policy `profile-default`" in done
     assert "utilization-detector.kvCacheUtilThreshold: fixed in laar" in done
-    assert "`routing: {apart: threshold, apart_tokens: 10}` sets llm-d's rule" in done
+    assert "`routing: {apart: threshold, apart_tokens: 10}` to use llm-d's rule" in done
     assert "of-our-own: not known" in absent
     assert "waiting prompts may take 1,024 MiB" in done
     assert "`laar envoy --longest-hold 90`" in done
@@ -154,7 +154,7 @@ def test_plugins_that_laar_does_not_need_are_not_reported_as_unknown(tmp_path):
 )  # fmt: skip
 def test_the_old_rule_for_disaggregated_prefill_matches_the_plugin(tmp_path, plugin, rule):
     got = converted(tmp_path, HEAD + f"plugins: [{plugin}]\n")
-    assert f"`routing: {rule}` sets llm-d's rule" in got.output
+    assert f"`routing: {rule}` to use llm-d's rule" in got.output
 
 
 @pytest.mark.parametrize(

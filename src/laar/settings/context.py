@@ -23,7 +23,7 @@ class ContextRoute(Section):
     models: Annotated[tuple[str, ...], MaxLen(64)] = ()
     """Requested model names that the route matches; any by default."""
     mode: Mode = "off"
-    """`observe` estimates the gain and forwards the same bytes; `on` reorders. Off by default:
+    """`observe` estimates the gain and forwards bodies unchanged; `on` reorders. Off by default:
     order can carry meaning, so observe first."""
     opt_in: bool = False
     """Whether `x-laar-context: on` switches reordering on for a request when the mode is `off` or
@@ -45,7 +45,7 @@ class ContextRoute(Section):
 
 
 class Context(Section):
-    """The order of documents in prompts (ContextPilot), so that prompts share longer prefixes."""
+    """Reordering of documents in prompts (ContextPilot), so that prompts share longer prefixes."""
 
     applies: ClassVar = Applies.AT_ONCE
 

@@ -255,7 +255,7 @@ def _plugin(plugin: _Plugin, moved: Moved) -> None:
     elif kind in _LLM_D.apart:
         remark = f"{kind}: {_ROLES}"
         if rule := _apart(plugin):
-            remark += f". The cost decides; `routing: {rule}` sets llm-d's rule"
+            remark += f". The choice is made by cost; set `routing: {rule}` to use llm-d's rule"
         moved.taken.append(remark)
     elif kind in _LLM_D.built_in:
         moved.taken.append(f"{kind}: {_LLM_D.built_in[kind]}")
@@ -274,7 +274,7 @@ def _apart(plugin: _Plugin) -> str:
     tokens = int(_number(f"{kind}.{_LLM_D.apart[kind]}", threshold))
     if tokens:
         return f"{{apart: threshold, apart_tokens: {tokens}}}"
-    # 0 means always in the handler, but disables the split in the newer decider.
+    # In the handler 0 means to always split, but in the newer decider it disables the split.
     return "{apart: always}" if kind == "pd-profile-handler" else "{apart: never}"
 
 

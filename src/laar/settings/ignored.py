@@ -30,10 +30,10 @@ _WITHOUT: Mapping[str, tuple[tuple[str, ...], Callable[[Settings], bool]]] = {
         lambda s: s.routing.enforcement.mode == "enforce",
     ),
 }
-"""What settings with the given prefixes require, and a test of whether that is met."""
+"""What settings with the given prefixes require, with a test of the requirement."""
 
 _ALWAYS = {"flow.tenant_header", "flow.max_hold_s", "flow.max_waiting", "flow.max_held_bytes"}
-"""Settings that also apply without `flow.enabled`: to tenants in streams, and to held sessions."""
+"""Settings that have an effect even without `flow.enabled`, on tenants and on held sessions."""
 
 
 def remarks(loaded: Loaded) -> Iterator[str]:

@@ -24,9 +24,9 @@ class Readings(Section):
     applies: ClassVar = Applies.AFTER_RESTART
 
     scrape_interval_s: Annotated[float, Ge(0.05), Le(60)] = scrape.INTERVAL_S
-    """Seconds between scrapes of an endpoint's metrics. laar counts its own requests and scrapes
-    only correct the counts, so a shorter interval gains nothing. After 10 s without requests in
-    flight, it is five times as long, but readings never become stale."""
+    """Seconds between scrapes of an endpoint's metrics. laar counts requests itself, and scrapes
+    only correct its counts, so a shorter interval gains nothing. After 10 s without requests in
+    flight, the interval is five times as long, but readings never become stale."""
     probe_interval_s: Annotated[float, Ge(0.1), Le(600)] = probe.INTERVAL_S
     """Seconds between round-trip probes of an endpoint. With over 250 endpoints the interval is
     longer, since at most 50 are probed per second; while laar is idle, it is five times as long."""
@@ -39,12 +39,12 @@ class Bodies(Section):
     applies: ClassVar = Applies.AT_ONCE
 
     max_held_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = 512 << 20
-    """Maximum total size, in bytes, of request bodies that are incomplete (gateway shape) or wait
-    to be read (over 1 MB); requests beyond that get 503. Without a limit, many slow uploads could
-    exhaust memory. At the limit, uploads slower than 16 KiB/s are dropped in favour of others."""
+    """Maximum total size, in bytes, of request bodies that are incomplete (gateway shape) or
+    waiting to be read (over 1 MB); requests beyond that get 503. Without a limit, many slow uploads
+    could exhaust memory. At the limit, uploads slower than 16 KiB/s are dropped first."""
     sample_answers: Annotated[float, Ge(0), Le(1)] = 0.01
-    """Share of answers read as they pass (native shape), for the time to first token, usage and
-    prefill speed (`flow`). Reading costs about 50 us per chunk, hence 1 in 100. 0 reads none."""
+    """Share of answers read as they pass (native shape), to learn the time to first token, usage
+    and prefill speed (`flow`). Reading costs about 50 us per chunk, hence 1 in 100. 0: none."""
     sample_every_s: Annotated[float, Gt(0), Le(3600)] = 0.25
     """Seconds after which an answer is read regardless of `sample_answers`, so that laar also
     learns from sparse traffic, and soon distinguishes devices of different speeds. Suspended while

@@ -25,7 +25,7 @@ from laar.settings.section import Section, declared, part
 from laar.tuning.settings import TunerSettings
 
 MAX_POLICIES = 64
-"""Maximum number of composed policies, since metrics are labelled by policy."""
+"""Maximum number of composed policies, since metrics are labeled by policy."""
 
 _NAME = "[a-z0-9][a-z0-9._-]{0,63}"
 
@@ -118,8 +118,8 @@ class Accuracy(Section):
     artifact alone and accepts no reports."""
     signs: bool = False
     """Whether signs in answers count as weak outcomes: a cut-off at the token limit, a tool call
-    that is not JSON or repeats the last one, log-probabilities if clients request them, and
-    whether a conversation continues or asks the same again."""
+    that is not JSON or repeats the last one, log-probabilities if clients request them, and whether
+    a conversation continues or repeats its question."""
     tasks: Annotated[tuple[str, ...], MaxLen(1000)] = ()
     """Tasks that clients may name in x-laar-task, besides the artifact's. Each tenant may use 32
     more names, since all tenants share the table; names beyond that are ignored."""
@@ -134,7 +134,7 @@ class Accuracy(Section):
         if isinstance(given, dict) and "state_file" in given:
             raise ValueError(
                 "state_file was removed: delete it, and give share.snapshot_file, which also keeps "
-                "reported outcomes and characters per token over a restart"
+                "reported outcomes and characters per token across a restart"
             )
         return given
 

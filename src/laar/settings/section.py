@@ -31,7 +31,7 @@ class Section(BaseModel):
     parts: ClassVar[tuple[type[Any], ...]] = ()
     """Features' dataclasses whose settings are all in this section."""
     described_by: ClassVar[tuple[type[Any], ...]] = ()
-    """Dataclasses whose fields are included, for descriptions (`laar.declaring.field_texts`)."""
+    """Dataclasses whose fields are included, to describe them (`laar.declaring.field_texts`)."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

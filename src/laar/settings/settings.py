@@ -104,7 +104,7 @@ class Loaded:
     lines: Mapping[Place, int] = field(default_factory=dict)
 
     def at(self, setting: str) -> str:
-        """Return the prefix ``FILE:LINE: SETTING: `` for a message; no line for an absent key."""
+        """Return ``FILE:LINE: SETTING: ``, or ``FILE: SETTING: `` if the key is not in the file."""
         place: Place = tuple(int(part) if part.isdigit() else part for part in setting.split("."))
         written = any(place[: count + 1] in self.lines for count in range(len(place)))
         where = f"{self.path}:{line_of(place, self.lines)}" if written else str(self.path)
