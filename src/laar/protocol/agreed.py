@@ -27,7 +27,7 @@ SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 """Envoy metadata that lists the endpoints the picker may choose from."""
 
 DECISION_MARGIN_S = 10.0
-"""Seconds beyond the longest hold after which Envoy gives up on the picker's decision."""
+"""Seconds that Envoy waits for the picker's decision beyond the longest hold."""
 
 PICKING_SERVICE = "laar.picking"
 """Health service name by which laar's Envoys check whether the picker accepts new streams."""

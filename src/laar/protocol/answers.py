@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from laar.accuracy.signs import Sign
 
 MAX_ANSWER_BYTES = 1 << 20
-"""Maximum size of a JSON answer, or of a line of an event stream, that is buffered to be read."""
+"""Maximum size of a JSON answer, or of a line of an event stream, that is buffered for reading."""
 
 _ERROR_TYPES = {
     400: "invalid_request_error",
@@ -62,8 +62,8 @@ _DONE = (b"[DONE]",)
 _REASON = re.compile(rb"\"finish_reason\"[ ]?:[ ]?\"")  # ends a stream without a final event
 _TAIL_BYTES = 1024
 _BATCH_BYTES = 4096
-"""Bytes of events that may wait to be searched together, in the time that a single event would
-take. Ten thousand open answers hold at most 40 MB."""
+"""Maximum bytes of events that are buffered and then searched together, as fast as a single event.
+Ten thousand open answers hold at most 40 MB."""
 _LIMITED = re.compile(rb'"(?:finish_reason|stop_reason)"[ ]?:[ ]?"(?:length|max_tokens)"')
 
 
@@ -101,7 +101,7 @@ _ID_MEMBERS = ("id", "output_file_id", "error_file_id")
 
 _FIRST_ID = re.compile(rb'"id"[ ]?:[ ]?"([!#-\[\]-~]{1,%d})"' % MAX_ID_CHARS)
 _ID_BYTES = 4096
-"""Leading bytes that are searched for the id of an answer too long to buffer."""
+"""Number of leading bytes searched for the id of an answer that is too long to buffer."""
 
 
 class AnswerReader:
@@ -146,14 +146,14 @@ class AnswerReader:
         self.stored_ids: tuple[str, ...] = ()
         """The ids of the objects that the engine stores; empty until they are read."""
         self.sign: Sign | None = None
-        """The sign (`laar.accuracy.signs`) of the complete answer; None before its end, or if
-        it has none."""
+        """The sign (`laar.accuracy.signs`) of the complete answer; None until the answer is
+        complete, or if it has no sign."""
 
     def put_by(self, chunk: bytes) -> bool:
         """Keep a chunk for the next `feed` or `end` if it can wait; return whether it was kept.
 
         Once a stream is judged, only an error and the last events are of interest. Only whole lines
-        wait, so the word "error" is never split between two chunks.
+        are kept, so the word "error" is never split between two chunks.
         """
         kept, judged = self._kept, self._events and self._is_judged and not self._wants_id
         whole = chunk[-1:] == b"\n" and (not kept or kept[-1:] == b"\n")
@@ -166,7 +166,7 @@ class AnswerReader:
     def feed(self, chunk: bytes) -> Reply | None:
         """Read the next chunk of the body, in time linear in its length.
 
-        Return what it shows about the endpoint: an error or a judgement of the answer, once each.
+        Return what it shows about the endpoint: an error or a judgment of the answer, once each.
         """
         self._is_begun = self._is_begun or bool(chunk)
         if self._events is None and (letter := chunk.lstrip()[:1]):
@@ -214,7 +214,7 @@ class AnswerReader:
         return self._judged()
 
     def _judged(self) -> Reply | None:
-        """Return the finding, if there is one, the first time only."""
+        """Return the finding once there is one; None on all later calls."""
         if self._is_judged or self._use.found is None or self._is_error:
             return None
         self._is_judged = True

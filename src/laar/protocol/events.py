@@ -1,6 +1,6 @@
 """Inputs and outputs of the stream state machine: events and actions.
 
-Each message creates some, so for speed they are not frozen. Do not mutate them.
+For speed they are not frozen, since every message creates some. Do not mutate them.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class RequestBody(Event):
 
 @dataclass(slots=True)
 class RequestTrailers(Event):
-    """The request's trailers, which end it instead of the last chunk of its body."""
+    """The request's trailers, which end the request in place of the last chunk of its body."""
 
 
 @dataclass(slots=True)
@@ -158,7 +158,7 @@ class ResponseBody(Event):
 
 @dataclass(slots=True)
 class ResponseTrailers(Event):
-    """The answer's trailers, which end it instead of the last chunk of its body."""
+    """The answer's trailers, which end the answer in place of the last chunk of its body."""
 
 
 @dataclass(slots=True)
@@ -182,7 +182,7 @@ class Action:
 
 @dataclass(slots=True)
 class Read(Action):
-    """Read this long body with `laar.protocol.openai.try_read`, on a thread; feed `HasRead`."""
+    """Read this long body with `laar.protocol.openai.try_read`, in a thread; feed `HasRead`."""
 
     api: Api
     body: bytes
@@ -236,9 +236,9 @@ class AnswerHeaders(Action):
 class AnswerBody(Action):
     """Answer a body message.
 
-    In the native shape `data` is None for an unchanged body; for a request body this carries the
-    decision's headers, `patience` and `engine_headers`. In the streamed shape `data` may replace a
-    chunk that Envoy still holds (`replaces`). In the gateway shape `data` returns every byte.
+    In the native shape `data` is None for an unchanged body. The reply to a request body carries
+    the decision's headers, `patience` and `engine_headers`. In the streamed shape `data` may
+    replace a chunk that Envoy still holds (`replaces`). In the gateway shape it has every byte.
     """
 
     direction: Direction
@@ -292,7 +292,7 @@ class Served(Action):
 
 @dataclass(slots=True)
 class Replied(Action):
-    """Report the endpoint's reply to health; `read` if its answer's body is read.
+    """Report the endpoint's reply for health tracking; `read` if its answer's body is read.
 
     Sent with the status, and again if the answer contains an error.
     """

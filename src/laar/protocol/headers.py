@@ -105,7 +105,7 @@ ENGINE_HEADERS = frozenset(
 them."""
 
 CREDENTIALS = ("authorization", "x-api-key", "api-key")
-"""Headers with the credentials that engines check: the client's, or the engine's key instead."""
+"""Headers with the credentials that engines check: the client's, or the engine's key."""
 
 PATH = "x-laar-path"
 """Metadata key: the path without query, for an engine with a different base path."""
@@ -246,7 +246,7 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
 
 @lru_cache(256)  # Envoy's configuration lists a few dozen attributes
 def header_of(attribute: str) -> str:
-    """Return the name of the header in an attribute; other attributes unchanged."""
+    """Return the name of the header in an attribute; return other attributes unchanged."""
     if attribute.startswith(_ATTRIBUTE_START):
         return attribute[len(_ATTRIBUTE_START) : -len(_ATTRIBUTE_END)]
     return _NAMED_ATTRIBUTES.get(attribute, attribute)
@@ -329,7 +329,7 @@ def text_of(raw: bytes) -> str:
 def _tenant(value: str) -> str:
     """Return a tenant's name, or a digest if it is not a valid name (a long token, accents).
 
-    If these names were ignored, their tenants would share prefixes and a turn in the queue.
+    If such names were ignored, their tenants would share prefixes and one turn in the queue.
     """
     value = value.strip()
     return name_of(value) or (blake2b(value.encode(), digest_size=16).hexdigest() if value else "")

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PIECE_BYTES = 256 << 10
-"""Bytes scanned at a time, which takes about 2 ms."""
+"""Number of bytes scanned at a time, in about 2 ms."""
 
 MAX_MEMBERS = 10_000
 """Maximum number of members in the object; the largest API has about 60."""

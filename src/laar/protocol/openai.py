@@ -2,7 +2,7 @@
 
 This supports OpenAI's chat completions, completions, responses and embeddings, and Anthropic's
 messages. It reads the model, the prompt's texts in the order seen by the engine, the stream flag,
-the token limit, tools and the cache salt. It ignores all others, so new parameters pass unchanged.
+the token limit, tools and the cache salt. All other fields are ignored, so new ones pass unchanged.
 
 The engine validates the body, not the picker. The reader accepts whatever Python's JSON parser does
 in UTF-8 (RFC 8259): lone surrogates, NaN, any depth. A prompt in an unknown form, or with too many
@@ -37,11 +37,11 @@ from laar.protocol.splice import model_span, utf8_of
 
 ASIDE_BYTES = 1 << 20
 """Maximum size of a body that is read on the event loop; reading takes a millisecond or two. Longer
-bodies are read in a thread; for others the switch costs more than it saves other streams."""
+bodies are read in a thread; for shorter ones, that would cost more than it saves other streams."""
 
 MAX_PARTS = 200_000
 """Maximum number of JSON values in a body to be parsed, as `_has_many_parts` estimates it. Parsing
-takes 30 ms, during which no other request is served, even if a thread parses. Ten million
+that many takes 30 ms, during which no other request is served, even if a thread parses. Ten million
 characters of prose contain fewer."""
 
 MAX_LIMIT_TOKENS = 1 << 31
@@ -103,8 +103,8 @@ def read_body(api: Api, body: bytes) -> Body:
     """Read a body; if it is opaque, read only the model's name, if any.
 
     Raises:
-        RequestError: 400 or 415; its message contains nothing from the prompt. For an opaque body,
-            only if it is compressed or a form that can't be read.
+        RequestError: 400 or 415; its message contains nothing from the prompt. An opaque body is
+            refused only if it is compressed or a form that can't be read.
     """
     if api is _OPAQUE:
         span = field_span(body, "model")

@@ -27,7 +27,7 @@ class Restorer(Protocol):
 
 
 class Rework(Protocol):
-    """The hook's result for one body; its methods report what becomes of the request.
+    """The hook's result for one body; its methods are called with what happens to the request.
 
     Attributes:
         body: the body to forward: the received object itself if nothing was changed.
@@ -79,7 +79,7 @@ class BodyHook(Protocol):
     """
 
     def reads_answer(self, head: Head, now: float) -> bool:
-        """Return whether to read the answer for measurements, if the body is suitable."""
+        """Return whether to read the answer for measurements, given a suitable body."""
         ...
 
     def apply(

@@ -19,7 +19,7 @@ from laar.prefix.lengths import DIGEST, FILLER, MESSAGE
 from laar.prefix.templates import TOOLS
 
 MAX_SPANS = 20_000
-"""Maximum number of texts in a prompt (10 ms). A long conversation has a thousand."""
+"""Maximum number of texts in a prompt (10 ms of work). A long conversation has a thousand."""
 
 MAX_NESTED = 4
 """Maximum nesting of content parts; the APIs use two levels."""
@@ -200,7 +200,7 @@ def _prompt(document: dict[str, Any], key: str, spans: Spans) -> None:
         raise UnknownPromptError
     if isinstance(prompt, list) and not isinstance(prompt[0], str):
         spans.json(prompt)  # token ids: their digits serve as a prefix, like text
-        spans.texts[-1] = spans.texts[-1].removesuffix("]")  # a longer prompt has none here
+        spans.texts[-1] = spans.texts[-1].removesuffix("]")  # a longer prompt continues here
         rows = prompt if isinstance(prompt[0], list) else [prompt]
         if all(
             isinstance(row, list) and all(isinstance(token, int) for token in row) for row in rows

@@ -8,8 +8,8 @@ import random
 CHUNKS_PER_S = 1000.0
 """Chunks per second above which only `share` of the answers are read. Each chunk costs a message
 each way, 40 to 100 us of CPU, so answers of thousands of tokens would take half a core. At half
-this rate the mean TTFT of a two-speed fleet (`native-devices`) is 6 % longer, but not at this
-rate."""
+this rate the mean TTFT of a two-speed fleet (`native-devices`) is 6 % longer; at this rate, it is
+the same."""
 
 _LONGEST_DEBT_S = 30.0
 
@@ -18,8 +18,8 @@ class Sampler:
     """Chooses the answers to read: a share of them, and usually one at least every `every_s`.
 
     Reading costs a message per chunk. With little traffic a share alone would give the learners too
-    few answers, so one is also read after `every_s` without any, unless recent answers had so many
-    chunks that it would cost too much.
+    few answers, so one is also read if none was read for `every_s`, unless recent answers had so
+    many chunks that it would cost too much.
 
     Args:
         share: share of answers to read, 0 to 1; 0 reads none. May be changed.

@@ -91,7 +91,7 @@ def conversation_of(document: Mapping[str, Any]) -> str:
 
 
 def _session_of_agent(xargs: object) -> str:
-    """Return the session of an ``agentic_context``: its program, else its session and agent."""
+    """Return the session in an ``agentic_context``: its program, or else its session and agent."""
     context = xargs.get("agentic_context") if isinstance(xargs, dict) else None
     if not isinstance(context, dict):
         return ""

@@ -28,7 +28,7 @@ _LONG_BYTES = 64 << 10
 _KEY = b'"model"'
 _BACKSLASH = ord("\\")
 _SPELT_OUT = b"\\u006"
-"""Start of each letter of `model` in a key written with escapes, which clients don't use."""
+"""Start of the escape of any letter in `model`; clients don't escape these letters."""
 
 
 def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
@@ -86,7 +86,7 @@ def model_span(body: bytes) -> Span | None:
 def _contains(text: bytes, body: bytes, start: int = 0) -> bool:
     """Return whether the body contains a text at an offset or after it.
 
-    Long bodies are first searched for the text's last four bytes, twice as fast as with `find`.
+    Long bodies are first searched for the text's last four bytes, which is twice as fast as `find`.
     """
     if len(body) - start > _LONG_BYTES:
         last = np.frombuffer(text[-4:], np.uint32)

@@ -38,7 +38,7 @@ _OWN_ENDS = frozenset((None, "", "stop", "end_turn", "eos", "eos_token", "comple
 _LIMITS = frozenset(("length", "max_tokens", "incomplete"))
 _NAME_CHARS = 256
 REDIRECTS = range(300, 400)
-"""Statuses that no engine sends, but login pages in front may: treated as `Kind.TYPE`."""
+"""Statuses that no engine sends, but a login page in front may; treated as `Kind.TYPE`."""
 
 
 def flaw_of_type(media_type: str, api: Api, *, stream: bool) -> bool:
@@ -91,7 +91,7 @@ class Usefulness:
         self._note_end(document, nested)
 
     def end(self, tokens: int | None, *, begun: bool) -> None:
-        """Handle the answer's end: `tokens` counted by the engine; `begun` if any byte arrived."""
+        """Handle the answer's end, given the engine's token count and whether any byte arrived."""
         if self.found is not None:
             return
         if not self.is_begun:

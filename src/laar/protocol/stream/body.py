@@ -12,8 +12,8 @@ PIECE_BYTES = 62_000
 frame, to 64 KiB."""
 
 _SLOW_BYTES_PER_S = 16 << 10
-"""Rate below which a body may be evicted: even a poor mobile connection is faster, and 32 MB would
-take half an hour."""
+"""Rate below which a body may be evicted. Even a poor mobile connection is faster; at this rate,
+32 MB would take half an hour."""
 
 _WINDOW_S = 10.0
 """Seconds over which a body's rate is measured."""
@@ -22,7 +22,7 @@ _LOOK_EVERY_S = 1.0
 
 
 class HeldBytes:
-    """Counts the bytes held by all streams for bodies that are incomplete or wait to be read.
+    """Counts the bytes held by all streams for bodies that are incomplete or waiting to be read.
 
     At the limit, slow incomplete bodies are evicted, largest first. Otherwise a few clients that
     never finish their bodies would block all others. `limit_bytes` may be changed.
@@ -72,7 +72,7 @@ class Collected:
         changed: the body differs from the client's.
         held_bytes: bytes counted in `held`.
         stays: it is never evicted, since it is forwarded whatever the decision is.
-        gave_way: the body was evicted in favour of others.
+        gave_way: the body was evicted to make room for others.
     """
 
     held: HeldBytes | None = None
@@ -99,7 +99,7 @@ class Collected:
             self.data += data
 
     def hold(self, count: int, now: float) -> bool:
-        """Count bytes towards the common limit until `release`; return False if it is exceeded."""
+        """Count bytes toward the common limit until `release`; return False if it is exceeded."""
         if not now - self._window_at < _WINDOW_S:
             if self.held_bytes:
                 self._speed = self._speed_at(now)
@@ -115,7 +115,7 @@ class Collected:
         return (self.size_bytes - self._window_bytes) / (now - self._window_at)
 
     def give_way(self) -> None:
-        """Drop the bytes in favour of other bodies; the next event refuses the request."""
+        """Drop the bytes to make room for others; the request is refused on its next event."""
         self.gave_way = True
         self.take()
 

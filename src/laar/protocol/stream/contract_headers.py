@@ -1,4 +1,4 @@
-"""Where a request goes once decided, how long to wait there, and the contract's headers."""
+"""The destinations of a decided request, how long to wait there, and the contract's headers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def change_headers(
 ) -> None:
     """Set the request's headers that carry the decision, and remove the client's control headers.
 
-    If none may be added, only metadata gives the destination; a client's header is overwritten.
+    If no header may be added, only metadata gives the destination; the client's own is overwritten.
     """
     changes = decided.set_headers
     if may_add or names.DESTINATION in head.control:
@@ -106,8 +106,8 @@ per token. A premature timeout costs an answer; a late one costs only time."""
 _BEGIN_S = 3.0
 _BEGIN = 5.0
 _SLOW_TOKEN_S = 0.1
-"""Terms of the time allowed before the response headers, after which the request is hedged. If it
-is too short, that costs only duplicate work, so half as much per token suffices."""
+"""Terms of the time allowed before the response headers, after which the request is hedged. Too
+short a time costs only duplicate work, so half as much per token suffices."""
 
 
 ONCE = Patience(names.SILENCES_S[-1], once=True)

@@ -50,7 +50,7 @@ class Dialect:
         out.append(AnswerHeaders(_REQUEST, []))
 
     def send(self, decided: AnswerHeaders, body: Collected, out: list[Action]) -> None:
-        """Send the request; `decided` carries the decision, for its headers or for its body."""
+        """Send the request; `decided` carries the decision, as the reply to headers or body."""
         if body.data is None and not self.keeps_headers:
             decided.skip_body = not body.is_complete
             out.append(decided)
@@ -92,7 +92,7 @@ class Dialect:
     def pass_answer(
         self, pieces: int, data: bytes, out: list[Action], *, end: bool, same: bool
     ) -> None:
-        """Pass chunks of the answer's body on as `data`; `same` if the bytes are unchanged."""
+        """Pass on chunks of the answer's body as `data`; `same` if the bytes are unchanged."""
         if same:
             out.append(AnswerBody(_RESPONSE, None, end, []))
             return

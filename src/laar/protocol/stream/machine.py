@@ -1,8 +1,8 @@
 """The state machine of one stream: calls the handlers and checks the phases of `TRANSITIONS`.
 
-`Read`, `Ask` and `Served` are questions to the driver, each the last action of its list; the driver
-feeds the reply (`HasRead`, `Decided` or `Refused`, `Noted`). All other actions are messages to
-Envoy or notifications for the driver.
+`Read`, `Ask` and `Served` are requests to the driver. Each is the last action in its list, and the
+driver feeds the reply (`HasRead`, `Decided` or `Refused`, `Noted`). All other actions are messages
+to Envoy or notifications for the driver.
 
 `receive` is eager: when it returns, the event is fully handled, and no state changes while the
 driver writes. `Ended` comes before the last message of an answer, since Envoy closes the stream

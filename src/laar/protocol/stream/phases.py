@@ -19,7 +19,7 @@ from laar.protocol import events as ev
 class RequestPhase(enum.Enum):
     """Phases of the request half."""
 
-    __hash__ = object.__hash__  # Enum's is slow Python code, and each event looks up two phases
+    __hash__ = object.__hash__  # Enum.__hash__ is slow, and each event looks up two phases
 
     HEADERS = "waits for the request's first message"
     BODY = "collects the request's body"

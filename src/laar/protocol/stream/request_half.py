@@ -53,8 +53,8 @@ _MAX_DIGITS = 20
 """Maximum number of digits of a content length; Python refuses to parse thousands."""
 
 _KEPT_CHARS = 500
-"""Characters of a question's start, and of its end, kept after the decision: in a busy fleet, whole
-prompts of unfinished answers would take gigabytes. No feature reads more."""
+"""Number of characters kept of a question's start, and of its end, after the decision. No feature
+reads more, and in a busy fleet, whole prompts of unfinished answers would take gigabytes."""
 
 _BY_TENANT = ("files", "uploads", "batches")
 """Collections of objects that are all kept at one endpoint per tenant."""
@@ -269,7 +269,7 @@ class RequestHalf(StreamState):
         if self.api is Api.RESPONSES:
             self.stores_answer = True
         elif self._facts.stores and self.api is _OPAQUE:
-            # Besides answers to POSTs: a finished batch lists its result files in any answer.
+            # Not only for POSTs: any answer about a finished batch lists its result files.
             self.stores_answer = head.method == "POST" or self._facts.stores == "batches"
             self.read_answer = self.stores_answer
         if self.api is not _OPAQUE and not self.dialect.shows_answers:

@@ -21,7 +21,7 @@ _NO_RULES = GatewayRules(random.Random())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """State shared by all streams of a picker: rebuilt when settings change, read per request.
+    """State shared by all streams of a picker, rebuilt when settings change.
 
     Args:
         settings: limits.
@@ -55,7 +55,7 @@ Join = Callable[[str, str], Trace | None]
 class StreamState:
     """One stream's state, shared by both halves.
 
-    Defaults are class attributes: most streams keep most of these, so opening one is cheap.
+    Defaults are class attributes, so opening a stream is cheap: most streams change few of them.
 
     Args:
         env: the state shared by all streams.
