@@ -2,9 +2,9 @@
 
 Every shape has an ext_proc filter that calls the picker, the endpoints in an ``override_host``
 cluster, retries on the endpoints that the picker names next (`laar.envoy.routes`), errors in
-OpenAI's format, removal of headers that clients may not set before anything reads them, a JSON
-access log, and a second listener with ``/ready`` and ``/stats/prometheus`` for kubelet and
-Prometheus: the admin port can stop Envoy, so it is on loopback only.
+OpenAI's format, early removal of headers that clients may not set, a JSON access log, and a second
+listener with ``/ready`` and ``/stats/prometheus`` for kubelet and Prometheus: the admin port can
+stop Envoy, so it is on loopback only.
 
 ========== ======================= ===================================== ====================
 shape      listens on              its clients                           bodies
@@ -28,7 +28,7 @@ Failing open, the default, keeps requests flowing while the picker is down: Envo
 balancing takes over. It ignores models, so it suits endpoints that all accept the requested model
 names; with ``fail_open=False`` requests get 503 instead.
 
-Out of scope: TLS towards clients, authentication and rate limits. Put a gateway in front for them.
+Out of scope: TLS toward clients, authentication and rate limits. Put a gateway in front for them.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         pings=_part("pings", timeout="1.5s" if options.fail_open else "12s") if streamed else {},
         picker_tls={} if options.picker_ca_path is None else _picker_tls(host, options),
     )
-    # Copy, so that no values are shared: callers may modify it, and YAML would have anchors.
+    # Copy it so that no values are shared: callers may modify it, and YAML would contain anchors.
     rendered: dict[str, Any] = orjson.loads(orjson.dumps(bootstrap))
     return rendered
 
@@ -184,7 +184,7 @@ def _denied_route() -> Any:
 
 
 def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[Any]:
-    """Yield the routes to the endpoints for each patience; the last apply until a decision."""
+    """Yield the routes to the endpoints for each patience; the last apply before a decision."""
     allowed = (
         ONCE,
         *(Patience(silence_s, begin_s) for begin_s, silence_s in names.BEGINS_S.items()),
@@ -224,7 +224,7 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
 
 
 def _tls_matches(options: BootstrapOptions) -> Iterator[Any]:
-    """Yield TLS for endpoints by their CA; host names are verified if the endpoint has one."""
+    """Yield TLS settings for endpoints by CA; the host name is verified if the endpoint has one."""
     for ca in options.endpoint_cas:
         for named in (True, False):
             if named or ca != SYSTEM_CA:

@@ -18,14 +18,14 @@ Shape: TypeAlias = Literal["sidecar", "standalone", "gateway"]
 
 MESSAGE_TIMEOUT_S = 1.8
 """Seconds after which Envoy gives up on the picker, which decides in milliseconds; held requests
-get longer. Including the time to continue without it, no request waits 2 s for a hanging picker."""
+get more time. Even with the time to continue without it, a hanging picker costs less than 2 s."""
 
 ANY_IPV4 = "0.0.0.0"  # noqa: S104 - gateways must be reachable
 LOOPBACK = "127.0.0.1"
 _RANGES = {
     **dict.fromkeys(("listen_port", "ready_port", "admin_port"), (0, 65535)),
     "max_body_bytes": (1, 2**32 - 1),
-    "longest_hold_s": (0, 3590),  # with `DECISION_MARGIN_S` Envoy's longest wait for a picker
+    "longest_hold_s": (0, 3590),  # plus `DECISION_MARGIN_S`: Envoy's longest wait for a picker
     "retries": (0, 10),
 }
 
@@ -35,7 +35,7 @@ class BootstrapOptions:
     """The options of a bootstrap; the text below each is also the help of its `laar envoy` option.
 
     Raises:
-        SettingError: a value is out of range; the text gives the option of `laar envoy`.
+        SettingError: a value is out of range; the message names the option of `laar envoy`.
     """
 
     picker: str = "127.0.0.1:9002"
@@ -65,19 +65,19 @@ class BootstrapOptions:
     """Maximum size of a request body, in bytes; use the picker's bodies.max_body_bytes. Larger
     bodies get 413."""
     retries: int = 2
-    """Envoy's retries, 0 to 10, of a request that failed before its answer began."""
+    """Number of retries, 0 to 10, of a request that failed before its answer began."""
     longest_hold_s: float = 60.0
     """Longest hold of a request in seconds, 0 to 3590; at least the picker's flow.max_hold_s."""
     request_timeout_s: float = 3600.0
     """Timeout of a request including its whole answer, in seconds."""
     idle_timeout_s: float = 1800.0
     """Seconds without any data after which Envoy ends a request, unless the picker sets a limit. An
-    unstreamed answer is silent until its last token: 36,000 tokens at 20 per second."""
+    unstreamed answer is silent until its last token; the default allows 36,000 at 20 per second."""
     tenant_header: str = FAIRNESS
     """Header with the tenant's name; use the picker's flow.tenant_header."""
     trust_gateway_headers: bool | None = None
-    """Accept tenant, objective and model headers in requests, for instance from a gateway in front.
-    Default: only in the sidecar shape."""
+    """Accept tenant, objective and model headers in requests, for instance from an upstream
+    gateway. By default, only a sidecar accepts them."""
     listen_host: str | None = None
     """IP address to listen on for requests and probes. Default: depends on the shape."""
 

@@ -161,7 +161,7 @@ class EnvoyProcess:
             *("--disable-hot-restart", "-l", "warning"),
         ]
         self.log_path.write_bytes(b"")
-        with self.log_path.open("ab") as log:  # append: after a truncation, writes start at 0
+        with self.log_path.open("ab") as log:  # append: a truncation also resets the offset
             self._process = await asyncio.create_subprocess_exec(
                 *dying_with_us(command),
                 stdin=subprocess.DEVNULL,
