@@ -1,12 +1,12 @@
 """Send an endpoint one tiny request to see whether it answers, or wake its engine.
 
-`laar doctor` shows the result of `ask`, and an excluded endpoint is tried with it first: laar's
-request costs a few tokens, whereas a client's request used as a trial may fail. The response is
-streamed and read until it contains output, since a status of 200 proves little: engines send it
-before they fail, and proxies in front of engines send it with error pages.
+`laar doctor` shows the result of `ask`, which also probes an excluded endpoint before a client's
+request does: laar's costs a few tokens, whereas a client's may fail. The response is streamed and
+read until it contains output, since a status of 200 proves little: engines send it before they
+fail, and proxies in front of engines send it with error pages.
 
-The request need not work for every engine. If it requires a key or does not chat, it answers 4xx;
-this proves nothing, so a client's request has to be the trial.
+An engine that requires a key or does not chat answers with a 4xx status. This proves nothing, so a
+client's request has to be the trial.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from laar.protocol.usefulness import REDIRECTS, flaw_of_type
 TIMEOUT_S = 10.0
 """Timeout of a whole response. Engines that need longer for a token should not get traffic yet."""
 MAX_UNDER_WAY = 16
-"""Maximum number of requests in flight: if a whole pool fails, its probes must not all coincide."""
+"""Maximum number of requests in flight, so that probes of a failed pool do not all coincide."""
 _MAX_BYTES = 4096
 _TOKENS = 8
-"""Token limit of the response. It is read only up to its first output, but the first tokens may be
-reasoning, which engines do not show."""
+"""Token limit of the response. The response is read only up to its first output, but its first
+tokens may be reasoning, which engines do not show."""
 
 Asking = Callable[[aiohttp.ClientSession], Coroutine[None, None, None]]
 """Makes a request, and records the result."""
@@ -54,8 +54,8 @@ class Asked:
             closed it.
         problem: why there is no response; empty if there is one.
         refused: the connection was refused: no process listens there.
-        seconds: seconds to the first event; for `wake`, to the response, infinite if the engine
-            can't be woken.
+        seconds: seconds until the first event; for `wake`, until the response, or infinity if the
+            engine can't be woken.
     """
 
     reply: Reply | None = None
@@ -81,7 +81,7 @@ def new_session(timeout_s: float = TIMEOUT_S) -> aiohttp.ClientSession:
 
 
 async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) -> Asked:
-    """Send one tiny chat request; never raise because the endpoint fails."""
+    """Send one tiny chat request; return the endpoint's failure instead of raising it."""
     body = {
         "model": spec.models[0],
         "messages": [{"role": "user", "content": "1"}],
@@ -116,7 +116,7 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
 
 
 async def wake(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) -> Asked:
-    """Wake a vLLM engine in development mode, which answers once it is awake."""
+    """Wake a vLLM engine that runs in development mode; it answers once it is awake."""
     began, url = clock(), spec.url("/wake_up")
     try:
         async with session.post(url, allow_redirects=False, **options_for(spec)) as answer:
@@ -128,7 +128,7 @@ async def wake(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock)
 
 
 async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
-    """Read a response until it can be judged."""
+    """Read as much of a response as is needed to judge it."""
     given = media_type(answer.headers.get("content-type", ""))
     text = b""
     found = None

@@ -28,13 +28,13 @@ MAX_ANSWER_BYTES = 1 << 20
 event loop."""
 ASK_TIMEOUT_S = 10.0
 PROBE_EVERY_S = 10.0
-"""Seconds between searches for new models, and for models whose engines did not answer."""
+"""Seconds between searches for new models, and between retries if engines did not answer."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class TemplateProbes:
-    """The collector: learn the chat template of each model.
+    """A collector that learns the chat template of each model.
 
     Args:
         prefixes: receives the templates.
@@ -72,7 +72,7 @@ class TemplateProbes:
             self._refused.add(spec.address)
             return
         template = template_of(ids)
-        self._known |= {  # a name shared by models with different templates gets the default
+        self._known |= {  # a name shared by models with different templates gets the default one
             name: template if self._known.get(name, template)[:-1] == template[:-1] else Template()
             for name in spec.models
         }
@@ -87,7 +87,7 @@ async def ask_engine(
 
     Raises:
         ValueError: the response has no token ids.
-        ClientError, OSError, TimeoutError: the engine does not answer, or not yet.
+        ClientError, OSError, TimeoutError: the engine did not answer, or is not ready yet.
     """
     async with session.post(
         spec.url("/tokenize"),

@@ -1,4 +1,4 @@
-"""Inspect engines over HTTP: their models, adapters and kind, and what requires a key.
+"""Inspect engines over HTTP: their models, adapters and kind, and whether they require a key.
 
 `laar init` writes a configuration from the result. Only GET requests are sent. Responses are
 untrusted: limited in size and parsed defensively.
@@ -21,7 +21,7 @@ from laar.datalayer.served_names import read_served
 TIMEOUT_S = 5.0
 _MAX_ANSWER_BYTES = 4 << 20
 LISTED_BY_LAAR = b'"owned_by":"laar"'  # in a picker's answer to `GET /v1/models`
-OTHER_LAAR = "is a laar picker, not an engine: list its engines (its own address would loop)"
+OTHER_LAAR = "is a laar picker, not an engine: list its engines (its own address causes a loop)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +77,8 @@ async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
     served, remarks = Served(), []
     if status in (401, 403):
         remarks.append(
-            f"/v1/models answers {status}: it requires a key. Give it with --key-file, or, if "
-            "clients send their own and laar forwards it, with --key-env"
+            f"/v1/models answers {status}: the engine requires a key. Give it with --key-file, or "
+            f"with --key-env if clients send their own and laar only forwards it"
         )
     elif status != 200:
         why = "; it may still be loading its model" if status == 503 else body.decode()
@@ -122,7 +122,7 @@ async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
 async def _get(
     http: aiohttp.ClientSession, spec: EndpointSpec, path: str
 ) -> tuple[int | None, bytes]:
-    """Return status and body, or where a redirect leads; without a response, None and why."""
+    """Return the status and the body or redirect; None and the reason if there is no response."""
     try:
         async with get(http, spec.url(path), spec) as response:
             if response.status == 200:

@@ -25,12 +25,12 @@ Lookup = Callable[[str], Awaitable[Sequence[str]]]
 """Return a name's IP addresses; raise OSError if there are none."""
 
 INTERVAL_S = 10.0
-"""Seconds between lookups of a name: a fleet's records change as pods come and go."""
+"""Seconds between lookups of a name, since a fleet's records change as pods come and go."""
 RETRY_S = 2.0
 """Seconds until a failed lookup is repeated."""
 TIMEOUT_S = 5.0
-"""Timeout of a lookup: the system resolver's initial timeout for one query. The lookup's thread
-continues."""
+"""Timeout of a lookup, the same as the system resolver's for its first query. The lookup's thread
+keeps running."""
 MAX_AT_ONCE = 4
 """Maximum number of concurrent lookups. Each occupies a thread, for a long time if the DNS server
 is down."""
@@ -42,7 +42,7 @@ MAX_ADDRESSES = 256
 
 
 async def system_lookup(name: str) -> Sequence[str]:
-    """Return a name's addresses from the system resolver, called in a thread."""
+    """Return a name's addresses from the system resolver, which runs in a thread."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     v4 = {str(address[0]) for family, _, _, _, address in found if family == socket.AF_INET}
@@ -51,7 +51,7 @@ async def system_lookup(name: str) -> Sequence[str]:
 
 
 class Resolver:
-    """A collector that resolves names, and the `EndpointSink` of sources that use them.
+    """A collector that resolves names, and an `EndpointSink` for sources that use names.
 
     Args:
         sink: receives the resolved endpoints, with the name of their source.

@@ -22,11 +22,11 @@ from laar.declaring import LIMITS
 from laar.errors import SettingError
 
 MAX_NODES = 500_000
-"""Maximum number of keys and values in a file: ten thousand endpoints with every field."""
+"""Maximum number of keys and values in a file, enough for 10,000 endpoints with every field."""
 MAX_DEPTH = 50
 MAX_TEXT_CHARS = 4 << 20
 MAX_NUMBER_CHARS = 400
-"""Maximum length of a value that is not a string: base-60 numbers take quadratic time."""
+"""Maximum length of a value that is not a string: parsing base-60 numbers takes quadratic time."""
 
 _NOT_YAML = (ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError)
 """Errors that PyYAML raises for values that do not match their tag, such as ``!!int ''``."""
@@ -60,8 +60,8 @@ def read_with_lines(path: Path, model: type[Model]) -> tuple[Model, Mapping[Plac
     """
     text = _read(path)
     try:
-        # Python on purpose: the C parser holds the GIL until a file is parsed, and files are
-        # reloaded while serving.
+        # The Python parser on purpose: the C parser holds the GIL until a file is parsed, and files
+        # are reloaded while serving.
         loader = _Loader(text)
         node = loader.get_single_node()
         lines = dict(_lines(node)) if node else {}
@@ -149,7 +149,7 @@ def _fault(problem: str, mark: Any) -> yaml.MarkedYAMLError:
 
 
 def line_of(place: Place, lines: Mapping[Place, int]) -> int:
-    """Return the line of a place, or of the closest place around it that has one."""
+    """Return the line of a location, or of the nearest enclosing location that has one."""
     while place not in lines and place:
         place = place[:-1]
     return lines.get(place, 1)
@@ -182,7 +182,7 @@ def _lines(node: yaml.Node, path: Place = ()) -> Iterator[tuple[Place, int]]:
 
 
 def _absolute(value: Any, base: Path) -> Any:
-    """Return a value with all paths in it made absolute."""
+    """Return a value in which all paths are absolute."""
     if isinstance(value, Path):
         return base / value
     if isinstance(value, tuple):
@@ -196,7 +196,7 @@ def _absolute(value: Any, base: Path) -> Any:
 
 
 def _truths_as_numbers(given: Any, read: Any, place: Place = ()) -> Iterator[Place]:
-    """Yield the places of `yes` and `true` that were read as numbers: to pydantic they are 1."""
+    """Yield the locations of `yes` and `true` read as numbers: pydantic treats them as 1."""
     if isinstance(given, bool) and type(read) in (int, float):
         yield place
     if isinstance(given, dict | list) and isinstance(read, tuple | Mapping | BaseModel):
@@ -265,7 +265,7 @@ MAX_VALUE_CHARS = 60
 
 
 def _message(kind: str, context: Mapping[str, Any], value: object, message: str) -> str:
-    """Return an error's message, with the value; messages from laar's validators are kept."""
+    """Return an error's message, with the value; laar's validators' own messages are unchanged."""
     shown = repr(value)
     if len(shown) > MAX_VALUE_CHARS:
         shown = f"{shown[:MAX_VALUE_CHARS]}..."

@@ -1,8 +1,8 @@
 """A YAML file of endpoints, reloaded whenever it changes.
 
-The file's status is polled twice a second (`laar.datalayer.files` says why). A change is applied
-once two polls in a row see the same status, so a half-written file is not mistaken for a shorter
-list. An invalid file is reported with the reason and leaves the endpoints unchanged.
+The file's status is polled twice a second (see `laar.datalayer.files`). A change is applied once
+two polls in a row see the same status, so a half-written file is not mistaken for a shorter list.
+An invalid file is reported with the reason and leaves the endpoints unchanged.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def dns_name(address: str) -> str:
 
 
 def join_address(host: str, port: int | str) -> str:
-    """Join host and port; the reverse of `split_address`."""
+    """Join host and port; the inverse of `split_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -101,7 +101,7 @@ def endpoint_address(address: str) -> str:
         raise ValueError(f"{address!r}: write host:port, http://host or https://host")
     host_port, _, path = rest.partition("/")
     if "@" in host_port:  # the message must not repeat a password
-        raise ValueError("an address has no user and password; a key belongs in `key_file`")
+        raise ValueError("an address can't contain a user or password; a key belongs in `key_file`")
     if scheme and not re.search(r":\d*\Z", host_port):
         host_port += _PORTS[scheme]
     base = f"/{path.rstrip('/')}"
@@ -126,8 +126,8 @@ def check_model_name(name: str) -> str:
     """
     if not name.isprintable() or "," in name or name != name.strip():
         raise ValueError(
-            f"{name[:40]!r}: model names are sent in headers; no commas, no surrounding spaces,"
-            " no control characters"
+            f"{name[:40]!r}: model names are sent in headers, so they can't contain commas, "
+            "surrounding spaces or control characters"
         )
     if not 0 < len(name) <= MAX_MODEL_NAME_CHARS:
         raise ValueError(f"a model name has 1 to {MAX_MODEL_NAME_CHARS} characters")
@@ -144,7 +144,7 @@ class Endpoint(BaseModel):
 
     address: Annotated[str, AfterValidator(endpoint_address)]
     """Address as ``ip:port``, ``[v6]:port`` or ``name:port``, or the base URL that an OpenAI client
-    would use, such as ``https://name/openai/v1``. Each address of a name is an endpoint."""
+    would use, such as ``https://name/openai/v1``. Each IP address of a name is an endpoint."""
     ca_file: Path | None = None
     """PEM file with the CAs that verify the certificate of an https address. Envoy needs it too
     (`laar envoy --endpoint-ca`). None: the system's CAs."""
@@ -157,7 +157,7 @@ class Endpoint(BaseModel):
     model: ModelName | None = None
     """Model that the endpoint serves. Use `models` if it serves several names."""
     models: tuple[ModelName, ...] = Field(default=(), max_length=256)
-    """All model names that the endpoint serves. Accuracy and latency use the first."""
+    """All model names that the endpoint serves. Accuracy and latency are looked up by the first."""
     region: str = ""
     """Region of the endpoint: free text, shown on the page and in metrics."""
     engine: Engine = "vllm"
@@ -172,8 +172,8 @@ class Endpoint(BaseModel):
     with all requests if flow control is on. Start the engine with ``--scheduling-policy
     priority``."""
     max_model_len: Annotated[int, Field(ge=1)] | None = None
-    """Limit on prompt plus answer in tokens that the engine was started with. None: the engine's
-    own value from `/v1/models`; no limit if it lists none."""
+    """Maximum number of tokens of prompt plus answer, as configured in the engine. None: the value
+    that the engine lists at `/v1/models`, or no limit if it lists none."""
 
     @model_validator(mode="after")
     def _one_way_to_name_models(self) -> Endpoint:
@@ -181,7 +181,7 @@ class Endpoint(BaseModel):
             raise ValueError("needs `model: name`, or `models: [name, ...]`, and not both")
         if not self.address.startswith("https://"):
             if self.ca_file or self.sni:
-                raise ValueError("`ca_file` and `sni` belong to an address with https://")
+                raise ValueError("`ca_file` and `sni` require an address with https://")
         elif not (self.ca_file or self.sni or dns_name(self.host_port)):
             raise ValueError("an https address without a name needs `sni`, or its own `ca_file`")
         return self
@@ -249,7 +249,7 @@ class EndpointsDocument(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=describe)
 
     endpoints: Endpoints = Field(max_length=MAX_ENDPOINTS)
-    """Empty is allowed: a fleet scaled to zero."""
+    """May be empty, as for a fleet scaled to zero."""
 
 
 def load_endpoints(path: Path) -> tuple[EndpointSpec, ...]:
@@ -279,16 +279,16 @@ def _key(path: Path) -> str:
     except OSError as error:
         raise SettingError(f"key_file {path}: can't be read: {error.strerror}") from None
     if not re.fullmatch("[!-~]+", key):
-        raise SettingError(f"key_file {path} has no key: it must be one line of printable ASCII")
+        raise SettingError(f"key_file {path} has no key: a key is one line of printable ASCII")
     return key
 
 
 class EndpointsFile:
-    """The collector: report the file's endpoints to `sink` at the start and after each change.
+    """A collector that reports the file's endpoints at the start and after each change.
 
     Args:
         path: the file.
-        sink: usually a `Resolver`, since addresses may be DNS names.
+        sink: receives the endpoints; usually a `Resolver`, since addresses may be DNS names.
     """
 
     def __init__(self, path: Path, sink: EndpointSink) -> None:
@@ -299,7 +299,7 @@ class EndpointsFile:
         self._loaded: Sequence[Stamp] | None = None  # None: not loaded yet
 
     def load(self) -> None:
-        """Read the file now, so that a start with an invalid file fails immediately.
+        """Read the file now, so that startup fails immediately if it is invalid.
 
         Raises:
             SettingError: as in `load_endpoints`.

@@ -16,24 +16,24 @@ from laar.core.membership import PLAIN, EndpointSpec
 from laar.datalayer.files import Stamp, stamp_of
 
 _KEPT_S = 75.0
-"""Seconds for which an unused connection is kept: above any idle picker's polling interval."""
+"""Seconds for which an unused connection is kept, more than an idle picker's polling interval."""
 
 
 def fault_of(error: Exception) -> str:
-    """Return an error's type and text, without the ssl setting that aiohttp adds to plain HTTP."""
+    """Return an error's type and text, without the ssl setting that aiohttp adds even for HTTP."""
     return f"{type(error).__name__} {error}".replace(" ssl:default", "").strip()
 
 
 def failed_rtt_s(error: Exception) -> float | None:
-    """Return infinity for a refused connection, None for any other error, which may be chance."""
+    """Return infinity for a refused connection; None for other errors, which may be transient."""
     error = getattr(error, "os_error", error)
     return math.inf if isinstance(error, ConnectionRefusedError) else None
 
 
 def options_for(spec: EndpointSpec, url: str = "", *, key: bool = True) -> dict[str, Any]:
-    """Return aiohttp's request options for an engine: its key, unless not `key`, and TLS.
+    """Return aiohttp's request options for an engine: TLS, and its key if `key` is true.
 
-    Empty for a `url` on a different host: the key is only for the engine.
+    They are empty if `url` is on a different host, since the key is only for the engine.
     """
     way = spec.way
     if way is PLAIN or (url and not url.startswith(way.url(spec.address, "/"))):
@@ -51,8 +51,8 @@ def options_for(spec: EndpointSpec, url: str = "", *, key: bool = True) -> dict[
 def verified(ca_file: str, _stamp: Stamp, *, named: bool) -> ssl.SSLContext:
     """Return a TLS context that trusts the CAs in a file; the system's CAs if `ca_file` is empty.
 
-    It verifies as Envoy does: only the CA unless `named`. Python 3.13 would require extensions
-    that cluster and private CAs often lack.
+    As in Envoy, the host name is checked only if `named`. Extensions that cluster and private CAs
+    often lack are not required, unlike in Python 3.13.
     """
     context = ssl.create_default_context(cafile=ca_file or None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -85,7 +85,7 @@ def get(
     """Get a page from an engine. Redirects are not followed: they could lead anywhere.
 
     The caller must set a timeout. Without `key` the engine's key is not sent. `sent` is called once
-    the request's headers are sent, and again if its kept-alive connection turns out dead.
+    the request's headers are sent, and again if its kept-alive connection turns out to be dead.
 
     Raises:
         ClientError, OSError, ValueError: there is no response.

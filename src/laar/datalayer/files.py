@@ -13,8 +13,8 @@ import select
 from pathlib import Path
 
 MAX_FILE_BYTES = 4 << 20
-"""Maximum size of settings and endpoint lists (400 bytes for each of ten thousand endpoints), and
-of certificates, keys and tokens; a browser's CAs take 230 KB."""
+"""Maximum size of settings, endpoint lists (400 bytes for each of ten thousand endpoints),
+certificates, keys and tokens. A browser's CAs take 230 KB."""
 _PIPE_MS = 10_000
 """Milliseconds to wait for each chunk read from a pipe."""
 
@@ -31,7 +31,7 @@ def stamp_of(path: Path) -> Stamp:
 
 
 def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Return a file's content; neither a device nor a pipe blocks forever.
+    """Return a file's content, without waiting forever for a device or a pipe.
 
     Raises:
         OSError: it can't be read, or is larger than `max_bytes`, or a pipe stalls.

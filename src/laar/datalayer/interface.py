@@ -1,4 +1,4 @@
-"""The interfaces of collectors: small protocols, no table and no metrics.
+"""The interfaces of collectors: small protocols that need no table and no metrics.
 
 A collector is an object with ``async def run(self) -> None`` that ends only when cancelled. It
 depends only on its sink's protocol, so the runner, the lab and the tests can pass their own. All
@@ -48,7 +48,7 @@ class EndpointSink(ProblemSink, Protocol):
 class EngineSink(ProblemSink, Protocol):
     """Receives what engines report: readings, names, and cache events.
 
-    Readings age by their timestamp if no new readings arrive. Block hashes are the engine's own.
+    Without new readings, the old ones age, as their timestamps show. Block hashes are the engine's.
     """
 
     def ranked(self, address: str, ranks: int) -> None:
@@ -74,7 +74,7 @@ class EngineSink(ProblemSink, Protocol):
 
         `at_s`: time at which it was emptied, by the engine's clock; NaN if unknown.
 
-        `past`: it was emptied before the picker listened; later events follow.
+        `past`: it was emptied before the picker started to listen; later events follow.
         """
 
     def lost(self, address: str) -> None:

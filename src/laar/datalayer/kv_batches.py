@@ -54,7 +54,7 @@ Event = Stored | Removed | Cleared
 
 @dataclass(slots=True)
 class Groups:
-    """Selects which layer group of a hybrid model to track, from the blocks stored.
+    """Selects which layer group of a hybrid model to track, based on the blocks stored.
 
     Removal events have a group's index but not its kind, and all groups share a block's hash.
     """

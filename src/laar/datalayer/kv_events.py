@@ -5,10 +5,10 @@ endpoint's host, or a complete ``tcp://host:port``.
 
 Publishing is fire-and-forget, so batches are numbered. If numbers are skipped, the engine is asked
 to replay the missing batches, provided that the label ``laar.dev/kv-events-replay`` says where.
-Without it, or if the engine no longer has them, or if a batch can't be decoded, `lost` is called on
-the sink, as it is when listening starts, since an earlier listener may have stopped at any time. A
-number not above the last one means a restart. A stream received from number 0 is known to start
-with an empty cache.
+Without it, or if the engine no longer has them, or if a batch can't be decoded, the sink's `lost`
+is called. It is also called when listening starts, since an earlier listener may have stopped at
+any time. A number that is not above the last one indicates a restart. A stream received from number
+0 is known to start with an empty cache.
 
 Requires the pyzmq package.
 """
@@ -34,25 +34,24 @@ LOOK_S = 1.0
 REPLAY_S = 5.0
 """Timeout for replaying the batches of a gap; any not received by then are lost."""
 REACH_S = 10.0
-"""Timeout of the first connection, and seconds between reports that there is none."""
+"""Timeout of the first connection, and seconds between reports that it is still missing."""
 PING_S = 10.0
-"""Seconds without an answer to a ping after which to reconnect: a host that is down, or a
-connection dropped on the way, gives no other sign."""
+"""Seconds without an answer to a ping after which to reconnect: there is no other sign that a host
+is down or that a connection was dropped on the way."""
 MAX_ENDPOINTS = 1000
 """Maximum number of endpoints tracked, each with up to four sockets."""
 MAX_BATCH_BYTES = 4 << 20
 """Maximum size of a batch: the blocks of 800,000 tokens in one step, or of 100,000 in pages of one
-token. Decoding blocks the event loop for up to two seconds. If it is larger, the connection is
-closed."""
+token. Decoding blocks the event loop for up to two seconds. A larger batch ends the connection."""
 MAX_BATCHES_WAITING = 1000
-"""Maximum number of batches queued per endpoint. More are dropped, which shows as a gap."""
+"""Maximum number of batches queued per endpoint. More are dropped, which is seen as a gap."""
 
 _NUMBER_BYTES = 8
 _END = b"\xff" * _NUMBER_BYTES
 
 
 class KvEvents:
-    """The collector: listen to every endpoint that publishes events.
+    """A collector that listens to every endpoint that publishes events.
 
     Args:
         targets: returns the current endpoints.

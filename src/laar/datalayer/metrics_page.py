@@ -44,13 +44,13 @@ class EngineNames:
         adapters_info: a series whose labels list the adapters of running requests and how many may
             run, and whose value is the time of the sample.
         worked: a counter incremented by any work; a decrease shows a restart.
-        started: a gauge with the time at which `worked` began.
+        started: a gauge with the time at which `worked` started to count.
         refused: a counter of refused requests, and its label for reasons that mean a full queue.
         awake: a gauge that is 0 while an engine sleeps, and its label.
         offloaded: a gauge that is above 0 while a sleeping engine's weights are in the host's
             memory, and its label.
         rank: the label with the data-parallel rank, if requests may name a rank.
-        ranks_path: path to JSON whose `dp_size` is the number of ranks, if a page may lack some.
+        ranks_path: path to JSON whose `dp_size` is the number of ranks, if pages may lack ranks.
         path: path of the metrics page.
         aliases: other names of the engine, used in pod labels.
     """
@@ -99,7 +99,7 @@ ENGINES: Mapping[str, EngineNames] = {
         offloaded=(b"vllm:engine_sleep_state", b'sleep_state="weights_offloaded"'),
         rank=b"engine",
     ),
-    # Each scheduler of a group may report, and each priority in addition to the total (`_once`).
+    # Each scheduler of a group may report, and so may each priority besides the total (`_once`).
     "sglang": EngineNames(
         prefix=b"sglang:",
         waiting=(b"sglang:num_queue_reqs",),
@@ -128,7 +128,7 @@ ENGINES: Mapping[str, EngineNames] = {
         path="/prometheus/metrics",
         aliases=("trtllm-serve", "trtllm"),
     ),
-    # Requires `--metrics`. Only older releases report cache usage, and none the cache size.
+    # Requires `--metrics`. Only older releases report cache usage, and none reports the cache size.
     "llama.cpp": EngineNames(
         prefix=b"llamacpp:",
         waiting=(b"llamacpp:requests_deferred",),
@@ -176,9 +176,9 @@ _RANKS = re.compile(rb'[{,](?:tp_rank|pp_rank|moe_ep_rank|priority)="[^"]*"')
 
 
 class Counters(NamedTuple):
-    """The last known value of each counter, to detect a restart on the next page.
+    """The last known value of each counter, used to detect a restart from the next page.
 
-    A page may lack some: SGLang's labelled counters appear with the first request after a restart.
+    A page may lack some: SGLang's labeled counters appear with the first request after a restart.
     """
 
     queries: float
@@ -324,13 +324,13 @@ def _labelled(page: bytes, series: tuple[bytes, bytes] | None) -> float:
 
 
 def _finite(value: float) -> float:
-    """Return a sum, or NaN if it is infinite, as a sum of valid values may be."""
+    """Return a sum, or NaN if it is infinite, which sums of valid values can be."""
     return value if value < math.inf else math.nan
 
 
 def _capacity(page: bytes, names: EngineNames) -> float:
     if names.capacity_tokens:
-        # Ranks add up blocks but share the block size, hence total times mean.
+        # Block counts add up over ranks but the block size is the same, hence total times mean.
         first, *others = names.capacity_tokens
         capacity = _total(page, (first,)) * math.prod(_mean(page, (name,)) for name in others)
         if 0 < capacity < _MAX_CAPACITY_TOKENS:
@@ -367,7 +367,7 @@ def _samples(page: bytes, name: bytes) -> list[_Sample]:
         line = _LINE.match(page, after) if start == 0 or page[start - 1] == 10 else None
         if line is not None:
             found.append((line[1] or b"", _number(line[2])))
-            # The format groups the series of a name, so any other next line ends the search.
+            # The format groups the series of a name, so another name ends the search.
             start = line.end() if page.startswith(name, line.end()) else -1
         else:
             start = -1 if found else page.find(name, after)

@@ -1,12 +1,12 @@
 """Measure raw round trips to the endpoints; clipping and averaging happen downstream.
 
 The time from sending the request's headers to receiving the response's is one round trip plus the
-half millisecond an engine takes to answer ``/health``. It starts once a connection is open, so
-connection setup never counts, even if the server closes the connection after each response.
-Any response is a round trip, including 404 and 405. But a 5xx is a failure, since it means that the
-engine behind the server is dead (vLLM then answers 503), and so is no response at all. A refused
-connection is reported as an infinite round trip. The engine's key is not sent: vLLM and
-SGLang need none, and LiteLLM would call each of its models if it got one.
+half millisecond an engine takes to answer ``/health``. Timing starts once a connection is open, so
+connection setup is never included, even if the server closes the connection after each response.
+Any response is a round trip, including 404 and 405. But a 5xx counts as a failure, since it means
+that the engine behind the server is dead (vLLM then answers 503), as does the absence of a
+response. A refused connection is reported as an infinite round trip. The engine's key is not sent:
+vLLM and SGLang need none, and LiteLLM would call each of its models if given one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from laar.datalayer.visits import Visits
 INTERVAL_S = 5.0
 """Seconds between probes: round trips change slowly, and reconnecting does not affect them."""
 MAX_PROBES_PER_S = 50.0
-"""Maximum number of probes per second: 1,000 endpoints take 20 s; GORGO probes every 30 s."""
+"""Maximum number of probes per second. 1,000 endpoints then take 20 s; GORGO probes every 30 s."""
 TIMEOUT_S = 2.0
-"""Timeout of a probe, including connection setup: six round trips halfway around the earth."""
+"""Timeout of a probe with connection setup, enough for six round trips halfway around the earth."""
 _MAX_ANSWER_BYTES = 64 << 10
 
 
 class Prober(Visits):
-    """Measure a round trip to each endpoint about every `interval_s` seconds."""
+    """Measures a round trip to each endpoint about every `interval_s` seconds."""
 
     kind = "probe"
     usual_s = INTERVAL_S

@@ -30,7 +30,7 @@ INTERVAL_S = 1.0
 TIMEOUT_S = 2.0
 """Timeout of a scrape: enough for another continent, short enough to notice a hanging engine."""
 MAX_PAGE_BYTES = 4 << 20
-"""Maximum size of a page: 64 data-parallel ranks need about 3 MB. More is cut off, and reported."""
+"""Maximum size of a page: 64 data-parallel ranks need about 3 MB. The rest is cut off."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class _Kept:
 
 
 class Scraper(Visits):
-    """Get a `Reading` from each endpoint about every `interval_s` seconds."""
+    """Gets a `Reading` from each endpoint about every `interval_s` seconds."""
 
     kind = "scrape"
     usual_s = INTERVAL_S

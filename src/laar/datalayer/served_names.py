@@ -4,9 +4,9 @@ LoRA adapters come and go while an engine runs; each is listed with its base mod
 Models with the same ``root`` are one model under several names.
 
 The list does not show what an engine is for: vLLM's embedding engines list their model like any
-other. But their routes do: an engine that has ``/v1/embeddings`` and neither of the routes that
-generate text does not generate. A GET finds out without side effects, since these routes accept
-only POST: the response is 405 if the route exists, and 404 if not.
+other. The routes do: an engine that has ``/v1/embeddings`` and neither of the routes that generate
+text can't generate any. A GET checks this without side effects, since these routes accept only
+POST: the response is 405 if the route exists, and 404 if not.
 
 An endpoint need not answer. If it requires a key, it lists nothing, and is used as configured.
 Responses are untrusted; the table decides which names an endpoint may have. An endpoint with no
@@ -36,7 +36,7 @@ TIMEOUT_S = 5.0
 DOUBT_S = 1.0
 """Minimum seconds between checks of an endpoint that rejects names with 404."""
 DOUBT_ALL_S = 5.0
-"""Minimum seconds between checks after clients name unknown models, which they may repeat."""
+"""Minimum seconds between checks after clients name unknown models, which they may do often."""
 MAX_LIST_BYTES = 1 << 20
 MAX_NAMES = 256
 """Maximum number of names read, about 100 KB; engines load at most a few dozen adapters."""
@@ -46,7 +46,7 @@ _WRITES_TEXTS = ("/v1/chat/completions", "/v1/completions")
 
 
 class ServedNames(Visits):
-    """Get a `Served` from each endpoint about every `interval_s` seconds.
+    """Gets a `Served` from each endpoint about every `interval_s` seconds.
 
     An endpoint that has no configured model and lists none has an empty `Served`.
     """
@@ -56,12 +56,12 @@ class ServedNames(Visits):
     headers: ClassVar = {"accept": "application/json", "user-agent": "laar-names"}
 
     def interval_s(self, spec: EndpointSpec) -> float:
-        """Return the seconds until the next check, fewer while the endpoint has no model."""
+        """Return the seconds until the next check; sooner while the endpoint has no model."""
         usual_s = super().interval_s(spec)
         return usual_s if spec.models else min(usual_s, NAMELESS_INTERVAL_S)
 
     def doubt(self, address: str = "") -> None:
-        """Schedule a check of an endpoint that rejected a name; of all if no `address` is given."""
+        """Schedule a check of an endpoint that rejected a name, or of all if `address` is empty."""
         if address:
             self.soon(address, DOUBT_S)
         else:
@@ -71,7 +71,7 @@ class ServedNames(Visits):
     async def visit(self, spec: EndpointSpec) -> None:
         """Check one endpoint's names."""
         address, source = spec.address, f"models {spec.address}"
-        # Whether it generates text, with its weights when checked: engines there may change.
+        # Whether it generates text, with its weights when checked: the engine may be replaced.
         known: tuple[Mapping[str, str], bool] | None = self.kept.pop(address, None)
         try:
             status, body = await self._get(spec, "/v1/models")
@@ -95,7 +95,7 @@ class ServedNames(Visits):
             self._names_none(spec, f"does not answer: {type(error).__name__}")
             return
         self._sink.served(address, dataclasses.replace(served, generates=known[1]))
-        # Other models of a service are not this endpoint's: only adapters can be missing.
+        # A service may list models that are not this endpoint's; only missing adapters matter.
         full = served.adapters and len(served.weights) + len(served.adapters) >= MAX_NAMES
         remark = f"{spec.url('/v1/models')}: only the first {MAX_NAMES} names are used"
         self._sink.problem(source, remark if full else None)
@@ -127,7 +127,7 @@ class ServedNames(Visits):
 
 
 class Listed(NamedTuple):
-    """A model in the list: its source, an adapter's base, its limit on prompt and answer tokens."""
+    """A model in the list, with its root, its parent (for adapters) and its token limit."""
 
     name: str
     root: str

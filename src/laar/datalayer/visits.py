@@ -5,8 +5,8 @@ don't synchronize. Visits due at nearly the same time start together: a lone vis
 evicted from the CPU caches and costs twice as much.
 
 Two caps keep a large fleet cheap: visits in flight, and visits started per second. Above the second
-cap all intervals stretch: readings of 5,000 endpoints get older, as their timestamps show, instead
-of using the CPU time that decisions need. If a visit is still in flight when the next one is due,
+cap all intervals stretch: with 5,000 endpoints, readings get older, as their timestamps show, but
+decisions keep the CPU time that they need. If a visit is still in flight when the next one is due,
 the next is skipped.
 """
 
@@ -37,11 +37,11 @@ MAX_STARTS_PER_S = 200.0
 LOOK_S = 0.25
 """Maximum seconds until the first visit to a new endpoint."""
 LEAST_WAIT_S = 0.01
-"""Visits due within these seconds start together: a wake-up costs about as much as a visit."""
+"""Visits due within this time start together: a wake-up costs about as much as a visit."""
 _TOGETHER_SHARE = 0.05
 """Visits start at multiples of this share of their interval, so that several coincide."""
 _TOGETHER = 8
-"""Maximum number of visits that start together: requests wait for them, about a millisecond."""
+"""Maximum number of visits that start together; they delay requests by about a millisecond."""
 _CANCEL_AGAIN_S = 3.0
 """Seconds until a task is cancelled again; longer than any task's clean-up."""
 _TIMER_S = 1e-3
@@ -92,7 +92,7 @@ class Visits:
     """
 
     kind: ClassVar[str]
-    """Kind of visit; the first word of the source of its problems."""
+    """Kind of visit, which is the first word in the source of its problems."""
     usual_s: ClassVar[float]
     """Default seconds between visits to an endpoint."""
     headers: ClassVar[Mapping[str, str]]
@@ -102,7 +102,7 @@ class Visits:
     phase: ClassVar[float] = 0.0
     """Offset of the start times, as a share of the time between them."""
     session: aiohttp.ClientSession
-    """The visits' connections, while it runs."""
+    """The visits' connections, while `run` is running."""
 
     def __init__(
         self,

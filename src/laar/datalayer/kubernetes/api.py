@@ -31,18 +31,18 @@ from laar.errors import LaarError, SettingError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MAX_PAGE_BYTES = 64 << 20
-"""Maximum size of a list page: 1.3 MB for each of its 50 objects, near the storage limit."""
+"""Maximum size of a list page: 1.3 MB for each of its 50 objects, close to the storage limit."""
 MAX_EVENT_BYTES = 4 << 20
-"""Maximum size of a watch event: above the storage limit for one object, 1.5 MB."""
+"""Maximum size of a watch event, above the storage limit of 1.5 MB per object."""
 LIST_TIMEOUT_S = 30.0
 WATCH_S = 60.0
 """Requested duration of a watch. Resuming one costs a request; a connection that dies silently is
-noticed after this plus `WATCH_GRACE_S`."""
+noticed after this time plus `WATCH_GRACE_S`."""
 WATCH_GRACE_S = 15.0
 
 
 class ApiError(LaarError):
-    """The API server refused or failed; `status` is the HTTP status, 0 if there was no response."""
+    """A request to the API server failed; `status` is the HTTP status, 0 without a response."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -67,7 +67,7 @@ class ApiAccess:
 
 
 def in_cluster(account: Path = ACCOUNT) -> ApiAccess:
-    """Return the access to the API server from inside a pod.
+    """Return the address and credentials of the API server for a process in a pod.
 
     Raises:
         SettingError: laar is not in a pod, or the pod has no service account token.

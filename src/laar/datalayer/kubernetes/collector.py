@@ -1,4 +1,4 @@
-"""The collector: mirror the pods, and a pool and its objects if there is one, and report them.
+"""Mirror and report a selector's pods, or a pool with its pods, objectives and rewrites.
 
 Changes are reported in batches, at most ten per second: a rollout of a large pool causes thousands
 of events, and each report is applied to the whole table. The first change of a batch is not
@@ -51,7 +51,7 @@ class KubernetesSink(EndpointSink, Protocol):
     """Receives the collector's endpoints, objectives and rewrites."""
 
     def objectives(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
-        """Set the objectives of a pool: the priority of each, by name."""
+        """Set the priorities of a pool's objectives, by name."""
 
     def rewrites(self, source: str, pool: str, rewrites: Sequence[Rewrite]) -> None:
         """Set the model rewrites of a pool, in order of precedence."""
@@ -70,7 +70,7 @@ class KubernetesEndpoints:
     Args:
         access: the API server.
         sink: receives endpoints, objectives, rewrites and problems.
-        source: the settings: the pool or the selector, and what applies to the pods.
+        source: the settings, which name the pool or the selector.
     """
 
     def __init__(self, access: ApiAccess, sink: KubernetesSink, source: KubernetesSource) -> None:
@@ -145,7 +145,7 @@ class KubernetesEndpoints:
     def _mine(self, mirrors: Sequence[Mirror[Ref | str]], model: type[Ref], part: str) -> list[Ref]:
         """Return the valid objects that belong to this pool.
 
-        The first valid version of an object is used: a version may lack another's fields.
+        The first valid version of an object is used, since a version may lack fields of another.
         """
         known: dict[str, Ref | str] = {}
         for mirror in reversed(mirrors):

@@ -24,9 +24,9 @@ from laar.datalayer.kubernetes.resources import Resource
 Kept = TypeVar("Kept")
 
 PAGE_OBJECTS = 50
-"""Objects per page: 0.4 MB of pods take 4 ms to process, so a list hardly delays requests."""
+"""Objects per page. A page of pods (0.4 MB) takes 4 ms to process, so it hardly delays requests."""
 MAX_OBJECTS = 20_000
-"""Maximum number of objects, in case a selector matches all: four times the largest pool tested."""
+"""Maximum number of objects: four times the largest pool tested. A selector may match all."""
 FIRST_WAIT_S = 0.1
 LAST_WAIT_S = 30.0
 STEADY_S = 5.0
@@ -34,8 +34,8 @@ STEADY_S = 5.0
 ABSENT_WAIT_S = 60.0
 """Seconds between checks of whether an optional kind of object has been installed."""
 ABSENT_LOOKS = 3
-"""Failed checks in a row after which known objects are dropped. If the cluster has migrated to
-a different version of the objects, that version is found in the meantime."""
+"""Number of consecutive failed checks after which known objects are dropped. If the cluster has
+migrated to a different version of the objects, that version is found in the meantime."""
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class Mirror(Generic[Kept]):
         select: the query's labelSelector or fieldSelector.
         keep: returns the part of an object to store, or None to ignore it.
         changed: called after `objects` changed, and after the first list even if empty.
-        problem: called with each error, and with None once there is none.
+        problem: called with each error, and with None once there is no error.
         optional: treat a kind that isn't installed as having no objects.
 
     Attributes:

@@ -147,7 +147,7 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
 
 
 def _ports_of_rank(labels: Mapping[str, str], rank: int) -> dict[str, str]:
-    """Return a rank's event ports: the labels give the first rank's, and the others count up."""
+    """Return a rank's event ports: those in the labels, which are the first rank's, plus `rank`."""
     ports = {key: labels.get(key, "") for key in (EVENTS_LABEL, REPLAY_LABEL)}
     return {
         key: str(int(port) + rank)
@@ -229,7 +229,7 @@ class _PoolSelector(BaseModel):
 
 
 class _OfPools(BaseModel):
-    """The pools that an object applies to: one, or in llm-d's v1 several or a selector."""
+    """The pools that an object applies to: one pool or, in llm-d's v1, several or a selector."""
 
     poolRef: _PoolRef | None = None  # noqa: N815
     poolRefs: list[_PoolRef] = Field([], max_length=256)  # noqa: N815

@@ -1,6 +1,6 @@
 """The kinds of objects that laar lists and watches, each in one namespace, and their API paths.
 
-A selector needs only the pods. Nothing is ever written.
+For a selector, only pods are read. Nothing is ever written.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class KubernetesSource(BaseModel):
         if self.selector and not self.ports:
             raise ValueError("`selector` needs `ports: [number]` of the engines in those pods")
         if self.pool and self.ports:
-            raise ValueError("`ports` belong to `selector`; a pool has its own")
+            raise ValueError("`ports` belong to `selector`; a pool defines its own ports")
         if len(set(self.ports)) < len(self.ports):
             raise ValueError("`ports` lists a port twice; keep one")
         if self.ca_file is not None and not self.base_url.startswith("https://"):
@@ -120,7 +120,7 @@ class KubernetesSource(BaseModel):
         return replace(way, name=dns_name(one.host_port)) if way.tls else way
 
     def access(self) -> ApiAccess:
-        """Return the access to the API server and the namespace.
+        """Return the API server's address and credentials, with the namespace.
 
         Raises:
             SettingError: no API server is set, and laar is not in a pod.
