@@ -24,11 +24,11 @@ _REMEDY = "correct it, or delete it to have it rendered from the settings"
 
 
 def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
-    """Return the bootstrap: envoy.yaml next to the settings, else rendered from them.
+    """Return the bootstrap: the envoy.yaml next to the settings, or one rendered from them.
 
     Raises:
-        SettingError: Envoy would not learn the endpoints, could not reach the picker, is not
-            installed, or its file is unusable.
+        SettingError: Envoy is not installed, would not learn the endpoints or could not reach the
+            picker, or its file is unusable.
     """
     settings = loaded.settings
     if settings.envoy.eds_file is None:
@@ -76,7 +76,7 @@ def envoy_faults(loaded: Loaded, config: Path) -> list[str]:
 
 
 def _must_fit(bootstrap: Mapping[str, Any], settings: Settings, path: Path) -> None:
-    """Check that a bootstrap file, which may be outdated or from elsewhere, fits the settings.
+    """Check that a bootstrap file, which may be older or written elsewhere, fits the settings.
 
     Raises:
         SettingError: laar could not monitor this Envoy, or Envoy would use a different picker or
@@ -85,8 +85,8 @@ def _must_fit(bootstrap: Mapping[str, Any], settings: Settings, path: Path) -> N
     eds = settings.envoy.eds_file
     if not bootstrap.get("admin"):
         raise SettingError(
-            f"{path}: no `admin`: laar needs it to check that Envoy is ready, and to drain it; "
-            "give it an address on loopback"
+            f"{path}: no `admin`: laar needs this port to check that Envoy is ready, and to drain "
+            f"it; add it on loopback"
         )
     sources = _all(bootstrap, "path_config_source")
     files = [str(source["path"]) for source in sources if "path" in source]
@@ -98,8 +98,8 @@ def _must_fit(bootstrap: Mapping[str, Any], settings: Settings, path: Path) -> N
     trusted = {match.get("ca") for match in _all(bootstrap, "match")}
     if missing := [ca for ca in endpoint_cas(settings) if ca not in trusted]:
         raise SettingError(
-            f"{path}: Envoy would not trust {', '.join(missing)} (ca_file of https endpoints), and "
-            f"could not reach these endpoints; {_REMEDY}"
+            f"{path}: Envoy would not trust {', '.join(missing)} (ca_file of https endpoints), so "
+            f"it could not reach these endpoints; {_REMEDY}"
         )
     picker = settings.listen.ext_proc
     clusters = [found.get("clusters") for found in _all(bootstrap, "static_resources")]
@@ -112,7 +112,7 @@ def _must_fit(bootstrap: Mapping[str, Any], settings: Settings, path: Path) -> N
 
 
 def _may_reach(address: Mapping[str, Any], listening: str) -> bool:
-    """Return whether Envoy may reach a listener at this address; a host name always may."""
+    """Return whether a listener at this address may be reachable; True for any host name."""
     host, port = split_address(listening)
     if address.get("port_value") != port:
         return False

@@ -20,9 +20,9 @@ from laar.measuring.asking import Asking
 
 _DEFAULTS = Asking()
 _TIMEOUT_S = 60.0
-"""Timeout of a request; with a longer timeout, a request could outlast the measurement."""
+"""Timeout of a request; a longer one could let a request outlast the measurement."""
 _MAX_QUESTIONS = 3000
-"""Maximum number of questions per model, more than fit in a minute."""
+"""Maximum number of questions per model, which is more than fit in a minute."""
 
 
 def calibrate(
@@ -31,7 +31,7 @@ def calibrate(
         "capability.json"
     ),
     outcomes: OutcomesFile = Path("calibration.jsonl"),
-    seconds: Annotated[float, typer.Option(help="Seconds to ask questions for.", min=1)] = 60.0,
+    seconds: Annotated[float, typer.Option(help="Duration in seconds.", min=1)] = 60.0,
     sets: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,7 +66,7 @@ def calibrate(
     console, models = Console(), model or ()
     counts = ask(endpoint, models, questions, outcomes, asking, console=console, seconds=seconds)
     if counts.failed:
-        console.print(f"{counts.failed} requests got no answer; {outcomes} says why.", markup=False)
+        console.print(f"{counts.failed} requests got no answer; see {outcomes}.", markup=False)
     try:
         run_fit([outcomes], out=out, json_file=None)
     except SettingError as error:

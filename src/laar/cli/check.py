@@ -46,7 +46,7 @@ def check(
 ) -> None:
     """Find what `laar serve` would reject: settings, the files they name, packages and ports.
 
-    Prints every error and exits with status 2, or the effective settings, each with file and line.
+    Prints all errors and exits with status 2, or prints the effective settings with their lines.
     Settings that `laar serve` would ignore are printed as warnings.
     """
     from laar.errors import LaarError
@@ -81,7 +81,7 @@ def check(
 
 
 def as_yaml(loaded: Loaded) -> str:
-    """Return the settings as YAML that `load` can read, with origins as comments."""
+    """Return the settings as YAML that `load` can read, with their origins in comments."""
     parts = []
     for name, value in loaded.settings.model_dump(mode="json").items():
         origin = loaded.origins.get(name)
@@ -99,7 +99,7 @@ def as_yaml(loaded: Loaded) -> str:
 def _entry(name: str, value: Any, origin: str) -> str:
     import yaml
 
-    # A comment may follow the first line only if its scalar doesn't continue on the next.
+    # A comment may follow the first line only if the scalar ends on that line.
     several = isinstance(value, str) and len(value.splitlines()) > 1
     style = '"' if several else None
     text = yaml.safe_dump({name: value}, sort_keys=False, width=math.inf, default_style=style)

@@ -53,7 +53,7 @@ def doctor(
 ) -> None:
     """Show the documents that the context hook finds in a request body, or why it finds none.
 
-    If there are several bodies, one per line, the last is shown, after learning from the others.
+    With several bodies, one per line, shows the last, after learning from the others.
     No body leaves this machine, and none of its text is printed.
     """
     import orjson

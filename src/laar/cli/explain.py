@@ -1,8 +1,8 @@
 """`laar explain`: show the cost terms of a request's candidates, with an explanation.
 
 Offline, it builds the picker from its settings, without readings: queues and caches are empty and
-round trips are unknown, so only accuracy and speed decide. A running picker (`--url`) also uses its
-readings.
+round trips are unknown, so only accuracy and speed affect the choice. A running picker (`--url`)
+also uses its readings.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TERMS = {
     "risk s": "{risk_s:.3f}",
     "cost s": "{cost_s:.3f}",
 }
-"""Number columns, with the format of a candidate's fields."""
+"""Numeric columns, each with the format of its value."""
 
 
 def explain(
@@ -51,8 +51,8 @@ def explain(
     url: Annotated[
         str | None,
         typer.Option(
-            help="Admin URL of a running picker, to decide with its queues and caches. "
-            "Default: decide with the settings alone."
+            help="Admin URL of a running picker, whose queues and caches to use. Default: use the "
+            "settings alone."
         ),
     ] = None,
     header: Annotated[
@@ -64,7 +64,7 @@ def explain(
     ] = None,
     pool: Annotated[
         str | None,
-        typer.Option(help="Pool that the gateway sends the request to, with --url. Default: none."),
+        typer.Option(help="Pool to which the gateway sends the request (only with --url)."),
     ] = None,
     token_file: TokenFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
@@ -135,7 +135,7 @@ async def explain_live(
     """Return the record of the decision that a running picker would make now.
 
     Raises:
-        LaarError: the picker can't be reached, or refuses the request (with its message).
+        LaarError: the picker can't be reached, or refuses the request; the error has its message.
     """
     sent = {**headers, "content-type": "application/json"}
     params = {name[1:]: sent.pop(name) for name in headers if name.startswith(":")}
@@ -146,7 +146,7 @@ async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> d
     """Send a request to a running picker's admin port and return its JSON answer.
 
     Raises:
-        LaarError: it can't be reached, or refuses the request (with its message).
+        LaarError: it can't be reached, or refuses the request; the error has its message.
     """
     import aiohttp
     import orjson
@@ -188,7 +188,7 @@ def same_version(url: str) -> Iterator[None]:
     except (AttributeError, LookupError, TypeError, ValueError) as fault:
         raise LaarError(
             f"{url}: its answer can't be shown ({type(fault).__name__}: {fault}): the picker must "
-            f"be laar {version('laar')}, like this command; --json prints it as it is"
+            f"be laar {version('laar')}, like this command; --json prints the answer unchanged"
         ) from None
 
 
@@ -229,16 +229,16 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
     for row in (*without, *shown.get("filtered", ())):
         say(f"not considered: {row['endpoint']} ({row['model']}): {row['why']}")
     if shown["exhausted"]:
-        console.print("After this attempt every model that can serve has been tried.")
+        console.print("After this attempt every model that can serve the request has been tried.")
 
 
 def _room(sessions: Mapping[str, Any]) -> str:
-    """Describe what room for a session's context costs; "" if it is free and no other waits."""
+    """Describe the cost of room for a session's context; "" if free and no turn is waiting."""
     inside, waiting, price_s = sessions["inside"], sessions["waiting"], sessions["price_s"]
     if sessions["has_place"]:
         said = "its session's context has a place in a cache"
     elif price_s is None:
-        said = "turns in flight take the room for its context; it would wait for one of them to end"
+        said = "turns in flight occupy the room for its context; it would wait for one to end"
     elif price_s > 0.0:
         wait = f"waiting for it takes {sessions['wait_s']:.1f} s"
         said = f"room for its context costs others {price_s:.1f} s; {wait}"

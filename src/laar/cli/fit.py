@@ -23,8 +23,8 @@ def fit(
     hold_out: Annotated[
         float | None,
         typer.Option(
-            help="Share of the questions to hold out for `laar evaluate`. Default: 0.2 of "
-            "graded answers, 0 for outcomes files of `laar measure`.",
+            help="Share of the questions to hold out for `laar evaluate`. Default: 0.2 for graded "
+            "answers, 0 for outcomes files of `laar measure`.",
             min=0.0,
             max=0.9,
         ),

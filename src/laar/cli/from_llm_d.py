@@ -12,7 +12,7 @@ def from_llm_d(
     config: Annotated[
         Path,
         typer.Argument(
-            help="llm-d's EndpointPickerConfig, or Helm values or a ConfigMap with one, as YAML."
+            help="llm-d's EndpointPickerConfig, or Helm values or a ConfigMap containing it (YAML)."
         ),
     ],
     pool: Annotated[

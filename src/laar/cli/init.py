@@ -43,7 +43,7 @@ def init(
 ) -> None:
     """Examine running engines and write laar.yaml, endpoints.yaml and envoy.yaml for them.
 
-    Exits with status 1 if an engine listed no model; endpoints.yaml has these engines as comments.
+    Exits with status 1 if an engine listed no model; endpoints.yaml lists such engines as comments.
     """
     import asyncio
 

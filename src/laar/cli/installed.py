@@ -2,7 +2,7 @@
 
 Packages provide entry points in the ``laar.commands`` group, named after the command, with dots
 between the words: ``up`` or ``context.plan``. Each refers to a function for Typer or to a
-`typer.Typer`. A command is imported only when run or listed, so others need not pay for it.
+`typer.Typer`. A command is imported only when run or listed, so the others start no slower.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class InstalledGroup(TyperGroup):
     """A group with laar's own commands, then those of installed packages."""
 
     own: Mapping[str, str] = {}
-    """laar's own commands that are imported when needed, besides the registered commands."""
+    """laar's own commands that are imported when needed, in addition to the registered ones."""
     path = ""
     """Prefix of the packages' entry point names."""
 

@@ -24,8 +24,8 @@ def serve(
         bool,
         typer.Option(
             "--with-envoy",
-            help="Also run Envoy, which keeps running while the picker restarts: with the "
-            "envoy.yaml in the settings' directory, or with a rendered bootstrap.",
+            help="Also run Envoy, with the envoy.yaml in the settings' directory or a rendered "
+            "bootstrap. It keeps running while the picker restarts.",
         ),
     ] = False,
     workers: Annotated[
@@ -46,11 +46,11 @@ def serve(
     worker_home: Annotated[Path, typer.Option(hidden=True)] = Path(),
 ) -> None:
     """Run the picker: ext_proc, gRPC health, and the admin port with metrics."""
-    gc.disable()  # until `keep_young`; saves a tenth of startup, which is mostly imports
+    gc.disable()  # until `keep_young`; saves a tenth of the startup time, mostly imports
     from laar.settings import load
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the settings are about to be read anyway
-    # Usually 1024, for programs that use select(): polls take four connections per endpoint.
+    # Usually 1024, because of programs that use select(). Polling takes 4 sockets per endpoint.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError):  # macOS refuses infinity
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -79,7 +79,7 @@ def _serve_together(
     """Run workers, and Envoy if requested.
 
     Raises:
-        LaarError: a setting does not allow several workers, or one could not start.
+        LaarError: a setting does not allow several workers, or a worker could not start.
     """
     import sys
 
@@ -99,7 +99,7 @@ def _serve_together(
     _, admin = split_address(listen.admin)
     last = admin + count - 1
     if last > 65535:
-        raise SettingError(f"listen.admin: the last of {count} workers would have port {last}")
+        raise SettingError(f"listen.admin: worker {count - 1} would have port {last}, over 65535")
     for name in ("ext_proc", "health"):
         _, port = split_address(getattr(listen, name))
         if admin <= port <= last:
@@ -107,7 +107,7 @@ def _serve_together(
                 f"listen.{name}: port {port} is also the admin port of worker {port - admin}: "
                 f"{count} workers use the ports {admin} to {last}, starting at listen.admin"
             )
-    if taken := ports_in_use(listen):  # workers could share them even with another fleet's picker
+    if taken := ports_in_use(listen):  # workers would share them even with another fleet's picker
         raise taken[0]
     bootstrap = bootstrap_beside(loaded, config) if with_envoy else None
     command = [sys.executable, "-m", "laar.cli", "serve", "--config", str(config)]

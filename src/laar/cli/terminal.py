@@ -26,7 +26,7 @@ JsonFile = Annotated[
 TokenFile = Annotated[
     Path | None,
     typer.Option(
-        help="File with the running picker's viewers' token (decisions.viewers_token_file)."
+        help="File with the viewers' token of the running picker (decisions.viewers_token_file)."
     ),
 ]
 OutcomesFile = Annotated[Path, typer.Option(help="Outcomes file (JSONL); resumed if it exists.")]
@@ -37,7 +37,7 @@ Models = Annotated[
 Concurrency = Annotated[
     int,
     typer.Option(
-        help="Requests in flight at each endpoint. With 1, times include no queueing.",
+        help="Requests in flight at each endpoint. With 1, the measured times include no queuing.",
         min=1,
     ),
 ]
@@ -83,7 +83,7 @@ def report_errors() -> Iterator[None]:
 
 @contextmanager
 def handle_signals() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP end a command like Ctrl-C, including everything it started.
+    """Make SIGTERM and SIGHUP end a command and everything it started, as Ctrl-C does.
 
     Ctrl-C is enabled even if it was ignored, as in a script's background jobs. Commands with their
     own shutdown replace these handlers.
@@ -133,11 +133,11 @@ def admin_url(place: str) -> str:
 
 
 def read_token(path: Path | None) -> str | None:
-    """Read the token in a file; return None without a file.
+    """Return the token in a file; None if no file is given.
 
     Raises:
         OSError: the file can't be read.
-        SettingError: it has several tokens, as the reporters' file may.
+        SettingError: the file has several tokens, as a reporters' file may.
     """
     if path is None:
         return None
@@ -148,7 +148,7 @@ def read_token(path: Path | None) -> str | None:
 
 
 def key_headers(key_variable: str | None) -> Mapping[str, str]:
-    """Return the header with the API key in an environment variable; empty if no name is given.
+    """Return a header with the API key from an environment variable; empty if none is named.
 
     Raises:
         SettingError: the variable is not set, or its value can't be sent in a header.
