@@ -26,7 +26,7 @@ def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:
 
     Args:
         loaded: the settings.
-        ports: whether to require free addresses; False next to a running picker.
+        ports: whether to require free addresses; use False next to a running picker.
     """
     settings = loaded.settings
     found: dict[str, None] = {}

@@ -64,7 +64,7 @@ class Collectors:
         self.resolver.replace("settings", settings.listed())
 
     def prepare(self) -> None:
-        """Read the endpoints file, and find access to the clusters.
+        """Read the endpoints file, and find the API servers of the clusters.
 
         Raises:
             SettingError: the endpoints file cannot be used, or laar is not in a cluster's pod.
@@ -143,7 +143,7 @@ class Collectors:
             tasks.spawn(visits.kind, visits.run)
 
     def interval_s(self, set_s: float, stale_s: float) -> float:
-        """Return the seconds between visits to an endpoint: as set, or more while idle.
+        """Return the seconds between visits to an endpoint: as configured, or more while idle.
 
         The interval is always short enough to keep the readings from reaching the age `stale_s`.
         """
@@ -187,9 +187,9 @@ class Collectors:
     async def _compare(self, slot: int, name: str, session: ClientSession) -> None:
         """Withhold a model from an endpoint that fails requests for it while another answers them.
 
-        Unless it refuses with 400, 404 or 422, the endpoint must answer for its main model:
+        Unless the endpoint refuses with 400, 404 or 422, it must answer for its main model:
         otherwise it is down, or requires a client's key. It is compared with the endpoint that last
-        answered for the model: others may fail too.
+        answered for the model, since others may fail too.
         """
         table, own, lacks = self._picker.table, self._picker.table.by_slot.get(slot), False
         known = self._picker.health.records.endpoints
@@ -209,7 +209,7 @@ class Collectors:
             fails = refuses or (main == GOOD and found not in (GOOD, Kind.FULL))
             answers = lacks or control == GOOD
             lacks = table.withhold(own.address, name, lacks=fails and answers and bool(others))
-            problem = "gets no requests for this model: it fails them while another answers"
+            problem = "gets no requests for this model: it fails them, but another endpoint answers"
             self._fleet.problem(f"endpoint {own.address} {name}", problem if lacks else None)
             if not lacks:
                 break
@@ -223,8 +223,8 @@ class Collectors:
             return
         failed = asked.failed
         if failed is None and asked.reply is None and not table.takes[slot]:
-            # Perhaps only the picker can't reach it. But count it as failed: trying a prefiller
-            # costs a client its answer, since Envoy's retries elsewhere use the same prefiller.
+            # Perhaps only the picker can't reach it. Count it as failed anyway: trying a prefiller
+            # costs a client its answer, since Envoy's retries all use the same prefiller.
             failed = Kind.STATUS
         self._picker.health.questions.answered(
             slot, asked.reply, now, failed, refused=asked.refused

@@ -39,7 +39,7 @@ _ADDED_BOUNDS_S = (2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3)
 
 
 class Ordering:
-    """A route with its rule, its hook and its counters, which two pages show."""
+    """A route with its rule, its hook and its counters, as shown on two pages."""
 
     def __init__(self, rule: ContextRoute, clock: Callable[[], float], memo: Memo) -> None:
         from laar.context.hook import ContextHook  # imported lazily: most pickers have no route
@@ -56,9 +56,9 @@ class Ordering:
         self.eligible = 0
         self.document_bytes = 0
         self.expected_bytes = 0
-        """Document bytes expected in the caches in the hook's order."""
+        """Document bytes expected to be cached with the hook's order."""
         self.received_bytes = 0
-        """The same in the order received."""
+        """Document bytes expected to be cached with the received order."""
 
     @property
     def is_off(self) -> bool:
@@ -194,7 +194,7 @@ class ContextHooks:
     # -- a request -----------------------------------------------------------------------------
 
     def reads_answer(self, head: Head, now: float) -> bool:
-        """Return whether to read the response, drawn with the share that its path's routes set."""
+        """Return whether to read the response: a random share, as set by the path's routes."""
         share = max(
             (
                 o.rule.sample_answers

@@ -25,7 +25,7 @@ class EnvoyFile:
         """Addresses that Envoy knows."""
         self.again_s: float | None = None
         """Seconds until the file must be rewritten, since endpoints were removed or writing failed
-        (full disk, directory mounted late); None if not needed."""
+        (full disk, directory mounted late); None if it need not be."""
 
     async def write(self, wanted: Mapping[str, EndpointSpec]) -> bool:
         """Write the endpoints, by address; return whether Envoy knows them.

@@ -148,7 +148,7 @@ class FleetState:
             self._beliefs.removed(slot, block_hashes, tier)
 
     def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:
-        """Forget the content of the endpoint's cache: it is empty, or was at `at_s` if `past`."""
+        """Forget the content of the endpoint's cache; if `past`, what it held until `at_s`."""
         slot = self._table.slot(address)
         if slot >= 0:
             if self._beliefs is not None:

@@ -40,7 +40,7 @@ class Waiting:
 
         Raises:
             RequestError: no endpoint can serve it, or it was shed.
-            Exception: deciding failed by an internal error.
+            Exception: deciding failed with an internal error.
         """
         try:
             outcome = await self._future
@@ -76,7 +76,7 @@ class FlowControl:
 
         Raises:
             RequestError: no endpoint can serve it, or it was shed.
-            Exception: deciding failed by an internal error.
+            Exception: deciding failed with an internal error.
         """
         try:
             answer = self._admission.ask(request, now)
@@ -100,11 +100,11 @@ class FlowControl:
         self._call()
 
     def moved(self, decision: Decision) -> None:
-        """Handle a request that Envoy serves at an endpoint other than the picked endpoint."""
+        """Handle a request that Envoy sent to an endpoint other than the picked one."""
         self._admission.moved(decision, self._clock())
 
     def endpoints_changed(self, *, known: bool) -> None:
-        """Record whether any endpoint is known, after Envoy's file is written."""
+        """Record whether any endpoint is known; called once Envoy's file is written."""
         if not known and self.by_load:
             self._admission.ready = False
             if self._opening is not None:

@@ -2,7 +2,7 @@
 
 This module connects decisions to the learners: reported outcomes correct P(correct), and sampled
 answers show how many characters a token has. c(m) is learned in `laar.core.engines` and shown here
-next to the artifact's value. Snapshots keep all of it over a restart (`laar.sharing.snapshot`).
+next to the artifact's value. Snapshots keep all of it across a restart (`laar.sharing.snapshot`).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Learning:
             self.reports.failed(decision.id, refused=unanswered)
 
     def calibrated(self, served: Collection[str]) -> bool:
-        """Return whether the accuracy of any served model is known, by artifact or outcomes."""
+        """Return whether the artifact or outcomes cover any served model."""
         known = not set(served).isdisjoint(self.assessor.capability.models)
         return known or (self.online is not None and bool(self.online.cells))
 
@@ -101,7 +101,7 @@ class Learning:
         if unsure := [name for name in self.assessor.capability.unsure if name in served]:
             return (
                 f"{artifact} gives {_named(unsure)} a us/token with a spread of over 50 %: it is "
-                "ignored, and learned from answers instead; run `laar calibrate` again"
+                "ignored, and the speed is learned from answers; run `laar calibrate` again"
             )
         if not measured or not served or not set(measured).isdisjoint(served):
             return None

@@ -1,6 +1,6 @@
 """Models reported by pods whose models neither annotations nor settings name.
 
-A pod like this is no endpoint until it has reported a model. The first pods of a source are used
+Such a pod is not an endpoint until it has reported a model. The first pods of a source are used
 together, once all have answered: otherwise requests for models of slower pods would be refused. A
 pod that does not answer delays the others by at most `WAIT_S`, and may report its models later.
 
@@ -42,7 +42,7 @@ class _Source:
 
 
 class OwnNames:
-    """The endpoints from all sources, completed with the models that pods report."""
+    """The endpoints from all sources, supplemented with the models that pods report."""
 
     def __init__(self) -> None:
         self._sources: dict[str, _Source] = {}
@@ -115,7 +115,7 @@ class OwnNames:
     def _keep(self, pod: _Pod, served: Served) -> bool:
         """Store a pod's report; return whether it changes what is known about the pod's names.
 
-        An empty report replaces no names; only a pod's first report can matter if it is empty.
+        An empty report replaces no names, so it can matter only as a pod's first report.
         """
         before = self._served.get(pod)
         if not served.weights:

@@ -88,7 +88,7 @@ class Picker:
         self.tuner = Tuner(climb.climb, weights.tunable()) if climb.enabled else None
         self.health = Health(settings.health.breaker, rng=rng)
         self.doubt_names: Callable[[str], None] = lambda _address: None
-        """Schedules a refresh of an endpoint's models, or of all if the address is empty."""
+        """Schedules a refresh of the models of an endpoint, or of all if the address is empty."""
         self.director = self._director()
         self.director.engines.reassess(self.learning.assessor.capability.speed)
         self.admission: Admission | None = None
@@ -158,7 +158,7 @@ class Picker:
         self.pools.waited(outcome)
 
     def reading(self, address: str, reading: Reading) -> None:
-        """Record a reading of an endpoint's metrics page, after the table is updated."""
+        """Record a reading of an endpoint's metrics page; called after the table is updated."""
         self.observability.page.hit_rates.read(address, reading)
         slot = self.table.slot(address)
         if reading.restarted and slot >= 0:

@@ -41,7 +41,7 @@ class Ports:
 def picking_server(
     processor: ExternalProcessor, max_body_bytes: int, *, together: bool = False
 ) -> H2Server:
-    """Return the server for Envoys, not bound yet; `together` if other processes share the port.
+    """Return the server for Envoys, not yet bound; `together`: other processes share the port.
 
     Messages much longer than a body of `max_body_bytes` are rejected.
     """

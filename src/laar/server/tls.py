@@ -1,11 +1,11 @@
 """TLS on the ext_proc port: self-signed, or certificate files that may be replaced while serving.
 
 Gateways that follow the endpoint-picker contract use TLS and accept any certificate by default, so
-it can be generated at startup. Files are reread once a second in a thread, so a renewed Secret
+one can be generated at startup. Files are reread once a second in a thread, so a renewed Secret
 needs no restart; it applies to new handshakes, and open connections are kept. Unusable files are
-ignored, as is a certificate that has expired or is not valid yet while a valid one is in use.
-If there is no valid certificate, an invalid one is served and reported: gateways that don't verify
-it continue as before, and gateways that do continue without the picker in either case.
+ignored, as is a certificate that has expired or is not valid yet while a valid one is in use. If
+there is no valid certificate, an invalid one is served and reported: gateways that don't verify it
+continue as before; those that do would continue without the picker either way.
 
 With `client_ca`, callers must present a certificate issued by that CA (mTLS).
 """

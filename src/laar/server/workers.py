@@ -41,7 +41,7 @@ _SOUND_S = 2.0  # a worker that lived longer is restarted after the first wait
 _BEAT_S = 1.0
 _GO = b"go\n"
 _HUNG_BEATS = 10  # missed beats after which a worker is considered hung
-_STUCK_S = 10.0  # seconds beyond drain and grace after which a stopping worker has hung
+_STUCK_S = 10.0  # seconds beyond drain and grace after which a stopping worker is considered hung
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Worker:
         return sys.stdin.buffer.readline() == _GO
 
     async def keep_beating(self) -> None:
-        """Show the parent, until cancelled, that this worker has started and its loop runs."""
+        """Show the parent, until cancelled, that this worker's loop is running."""
         while True:
             _beat(self.home, self.index).touch()
             await asyncio.sleep(_BEAT_S)
@@ -226,7 +226,7 @@ class _Parent:
                 with contextlib.suppress(OSError):  # the system may lack resources
                     self._next = await self._start(index)
             if missed >= _HUNG_BEATS:
-                _LOG.error("worker %d has hung for %g s and is killed", index, missed * _BEAT_S)
+                _LOG.error("worker %d has hung for %g s; killing it", index, missed * _BEAT_S)
                 process.kill()
                 return
 
@@ -252,7 +252,7 @@ class _Parent:
         return running.shutdown
 
     def _end_stuck(self) -> None:
-        _LOG.error("a worker did not stop in time and is killed")
+        _LOG.error("a worker did not stop in time; killing it")
         self._pass_on(signal.SIGKILL)
 
     def _pass_on(self, number: int) -> None:

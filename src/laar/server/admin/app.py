@@ -24,8 +24,8 @@ WAIT_S = 10.0
 line and headers."""
 
 _LOOKS = 3
-"""Checks without progress after which a client is considered stalled. On a slow network the system
-rarely accepts the next megabyte of a response."""
+"""Number of checks without progress after which a client is considered stalled. On a slow network
+the system rarely accepts the next megabyte of a response."""
 
 _TICK_S = 1.0
 """Seconds between updates of uvicorn's date header."""

@@ -37,15 +37,15 @@ _FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 class Attempts:
     """Counts wrong tokens by client address.
 
-    A wrong token sent repeatedly counts once: that is not guessing, and clients behind a proxy or a
-    mesh share their address with a client that still has yesterday's token.
+    A repeated wrong token counts once: that is not guessing, and clients behind a proxy or a mesh
+    may share their address with a client that still has yesterday's token.
 
     Args:
         clock: monotonic seconds.
     """
 
     MOST = 10
-    """Maximum number of different wrong tokens in a row from an address: people mistype less."""
+    """Maximum number of different wrong tokens in a row from an address: people err less."""
     WAIT_S = 60.0
     MAX_ADDRESSES = 10_000
 
@@ -54,7 +54,7 @@ class Attempts:
         self._wrong: Latest[str, tuple[set[int], float]] = Latest(self.MAX_ADDRESSES)
 
     def may_try(self, address: str) -> bool:
-        """Return whether a token from this address is checked now."""
+        """Return whether a token from this address may be checked now."""
         wrong, last_s = self._wrong.get(address, (set(), 0.0))
         return len(wrong) < self.MOST or self._clock() - last_s >= self.WAIT_S
 
@@ -151,7 +151,7 @@ class AdminAuth:
 
     def _is_token(self, given: str, scope: Scope) -> bool:
         address = address_of(scope)
-        if not self._attempts.may_try(address):  # other attempts failed while this body arrived
+        if not self._attempts.may_try(address):  # others failed while this body was arriving
             return False
         right = hmac.compare_digest(given.encode(), (self.token or "").encode())
         if right:

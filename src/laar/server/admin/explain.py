@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from laar.server.picker import Picker
 
 MAX_LIMIT = 200
-_AT_ONCE = 100  # decisions searched before other tasks run; half a millisecond
+_AT_ONCE = 100  # decisions searched, in half a millisecond, before other tasks run
 SLOW_S = 10.0
 """Seconds after which a complete response is considered slow: users give up at about that point."""
 KINDS: Mapping[str, Callable[[DecisionMemory, DecisionRecord], bool]] = {
@@ -57,7 +57,7 @@ KINDS: Mapping[str, Callable[[DecisionMemory, DecisionRecord], bool]] = {
     "slow": lambda _memory, of: of.end is not None and of.end.latency_s >= SLOW_S,
     "wrong": lambda memory, of: memory.outcome_of(of.decision.id) is False,
 }
-"""Kinds of decisions that can be searched for, and whether a decision is of that kind."""
+"""Kinds of decisions that can be searched for, each with its test."""
 _FOR_THIS_PORT = frozenset({"authorization", "cookie"})
 """Headers that may hold the viewer's token; all others belong to the explained request."""
 _PATHS = (
@@ -80,7 +80,7 @@ def explain(picker: Picker, body: bytes, headers: Mapping[str, str]) -> dict[str
     """Return the record of the decision that would be made now; reserve nothing.
 
     Args:
-        picker: decides; only the model rewrites among its rules are used.
+        picker: makes the decision; of its rules, only the model rewrites are used.
         body: the request's body.
         headers: its headers, in lower case; ``:path`` is derived if missing, and `POOL`
             names the pool that the gateway sends the request to.
@@ -94,7 +94,7 @@ def explain(picker: Picker, body: bytes, headers: Mapping[str, str]) -> dict[str
 def _preview(picker: Picker, request: CoreRequest) -> dict[str, object]:
     """Return the record of the decision on a request returned by `_read`.
 
-    Its `too_long` is whether the prompt exceeds every candidate's context window.
+    `too_long` in it tells whether the prompt exceeds every candidate's context window.
     """
     now, memory = picker.clock(), picker.observability.memory
     decision = picker.director.preview(request, now)

@@ -204,7 +204,7 @@ class _Columns:
 
 
 class _Rows:
-    """The figures of several objects, by label; some also by the keys of a counter."""
+    """The figures of several objects, by label; some are also split by the keys of a counter."""
 
     def __init__(self, rows: Iterable[tuple[Any, Any]]) -> None:
         self.rows = list(rows)

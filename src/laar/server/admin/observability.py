@@ -59,7 +59,7 @@ class Observability:
     """Remembers, logs and displays decisions.
 
     Args:
-        picker: the picker, whose other parts exist.
+        picker: the picker, whose other parts have been created.
     """
 
     def __init__(self, picker: Picker) -> None:

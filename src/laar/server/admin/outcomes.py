@@ -1,11 +1,11 @@
 """Outcomes over HTTP, and the state of the models.
 
     POST /outcomes  {"decision_id": "...", "correct": true}, or {"outcomes": [{...}, ...]}
-    GET /models     evidence, c(m) as measured and as seen, characters per token
+    GET /models     evidence, c(m) in the artifact and as learned, characters per token
 
 Reporting is idempotent: a decision counts once, however often it is reported. Reporters can shift
-the routing (within the hourly cap), so a token can be required. Their outcomes are compared by
-reporter: the name bound to the token, or else the name in `x-laar-reporter`.
+the routing (within the hourly cap), so a token can be required. Outcomes are compared between
+reporters, identified by the name bound to the token, or else by `x-laar-reporter`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from laar.server.picker import Picker
 from laar.server.token_file import reporter_of
 
 MAX_BATCH = 1000
-"""Maximum number of outcomes per report: 20 ms of work, 70 with many reporters, in slices between
-which the event loop runs."""
+"""Maximum number of outcomes per report. They take 20 ms (70 with many reporters), in slices
+between which the event loop runs."""
 
 _AT_ONCE = 100
 

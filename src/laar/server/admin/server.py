@@ -25,7 +25,7 @@ from laar.server.ports import cannot_listen
 from laar.server.token_file import reporter_tokens, viewers_token
 
 TOKENS_S = 5.0
-"""Seconds between checks of the token files; a replaced token stays valid for up to that long."""
+"""Seconds between checks of the token files, for which a replaced token may remain valid."""
 
 
 class AdminPort:
@@ -75,7 +75,7 @@ class AdminPort:
         """Bind the port; requests wait until the server runs.
 
         Args:
-            above: added to the port, for workers after the first; port 0 stays 0.
+            above: offset to add to the port, for workers after the first; port 0 stays 0.
 
         Raises:
             SettingError: the address cannot be bound.
@@ -102,7 +102,7 @@ def _own_routes(picker: Picker, health: HealthService) -> list[Route]:
     async def ready(_request: Request) -> Response:
         if health.ready:
             return PlainTextResponse("ready\n")
-        return PlainTextResponse("not ready: no endpoint is known, or draining\n", 503)
+        return PlainTextResponse("not ready: no endpoint is known, or laar is draining\n", 503)
 
     async def config(_request: Request) -> Response:
         return as_json(picker.reloader.shown() if picker.reloader else {})

@@ -117,7 +117,7 @@ class Exchange(Handler):
     def _pass(self, piece: bytes) -> bool:
         """Pass a piece of an answer unchanged; return False if it needs `_take`.
 
-        `_take` would send the same reply, in three times the time.
+        `_take` would send the same reply, but take three times as long.
         """
         stream, processor = self._stream, self._processor
         now = processor.clock()
@@ -130,7 +130,7 @@ class Exchange(Handler):
         return True
 
     def _take(self, event: Event) -> Wait | None:
-        """Pass an event to the machine; return its wait, or None if it does not have to wait."""
+        """Pass an event to the machine; return what it has to wait for, or None."""
         processor, call, stream = self._processor, self._call, self._stream
         if stream is None:
             spans = processor.spans

@@ -45,7 +45,7 @@ class ExternalProcessor:
     """The state shared by the exchanges of `Process`, one exchange per HTTP request.
 
     Args:
-        picker: decides, and counts.
+        picker: makes the decisions, and counts events.
         flow: holds requests while the fleet is full; None to send each at once.
     """
 

@@ -26,7 +26,7 @@ FRAME_BYTES = 1 << 16
 """Maximum payload of a frame, so that calls take turns. Many peers accept only 16 KB."""
 
 _CREDIT_BYTES = STREAM_WINDOW_BYTES // 2
-"""Used bytes of a stream's window at which it is replenished."""
+"""Number of used bytes of a stream's window at which the window is replenished."""
 
 _RESPONSE = (
     (b":status", b"200"),
@@ -135,7 +135,7 @@ class Call:
             return
         length = len(data) - PREFIX_BYTES
         if (
-            int.from_bytes(data[:PREFIX_BYTES], "big") == length  # the flag, too: no compression
+            int.from_bytes(data[:PREFIX_BYTES], "big") == length  # and no compression flag
             and self._unframer is None
             and length <= self._longest_bytes
             and not (self._holding or self._inbox or self._out_bytes > _CHOKED_BYTES)

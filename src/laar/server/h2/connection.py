@@ -1,8 +1,8 @@
 """One HTTP/2 connection: an asyncio protocol around jh2's state machine.
 
 The bytes of one read are handled and answered before the next read. Connections take turns: one
-whose time is up continues after the others. Messages to send wait in their calls for flow-control
-windows and a writable socket, received ones for their handlers.
+whose time is up continues after the others. Outgoing messages wait in their calls for flow-control
+windows and a writable socket; received ones wait there for their handlers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ answer Envoy gives up on the picker after 1.8 s, and a long body may take longer
 
 _UNSENT_BYTES = 256 << 10
 _WRITE_BYTES = 128 << 10
-"""Bytes after which a write shows whether the socket accepts more."""
+"""Number of bytes to write before checking whether the socket accepts more."""
 _FLOODED_BYTES = 4 << 20
 """Maximum bytes of unread answers to a peer's control frames."""
 
@@ -67,7 +67,7 @@ _LAST_STREAM = 2**31 - 1
 
 
 class Connection(asyncio.Protocol):
-    """A connection of the server, which provides methods and limits."""
+    """A server-side connection; its methods and limits are the server's."""
 
     turn_s = TURN_S
 
@@ -230,7 +230,7 @@ class Connection(asyncio.Protocol):
             self._write_soon()
 
     def hold_bytes(self, count: int) -> bool:
-        """Add to the bytes held by calls; return False beyond this connection's share."""
+        """Add to the bytes held by calls; return False if they exceed this connection's share."""
         self._held_bytes += count
         return self._server.held_bytes.take(count, self._held_bytes) or count <= 0
 
@@ -313,7 +313,7 @@ class Connection(asyncio.Protocol):
         # Envoy resets each stream at its end, and when a client leaves before a response, but it
         # sends a message first. Calls that are reset without one are a flood.
         if call is not None and not call.heard and not self._resets.spend(self._loop.time()):
-            raise FloodError("too many calls that are reset at once")
+            raise FloodError("too many calls that are reset immediately")
 
     def _window(self, event: Any) -> None:
         if not event.stream_id:

@@ -49,7 +49,7 @@ class Unframer:
     def __init__(self, longest_bytes: int) -> None:
         self._longest_bytes = longest_bytes
         self._pieces: list[bytes] = []
-        self._wanted_bytes = PREFIX_BYTES  # length of pieces at which parsing can continue
+        self._wanted_bytes = PREFIX_BYTES  # length of the pieces needed to continue parsing
         self.held_bytes = 0
         """Bytes of an incomplete message held so far."""
 

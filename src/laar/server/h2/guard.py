@@ -1,4 +1,4 @@
-"""The guard in front of the HTTP/2 library, which reads only each frame's nine-byte header.
+"""The guard in front of the HTTP/2 library; it reads only each frame's nine-byte header.
 
 The library checks which frames peers may send, but does not limit their cost. The guard limits the
 length of frames, before they are buffered, and of header blocks, and the number of frames that
@@ -32,13 +32,13 @@ _STREAM_ID = 0x7FFFFFFF
 _END_HEADERS, _ACK = 0x4, 0x1
 
 _LIBRARY, _NOBODY = 0, -1
-"""Recipients of frames other than streams."""
+"""Where a frame's bytes go if not to a stream."""
 
 _LIBRARY_BYTES = 4096
 """Maximum bytes of frames passed to the library at once, so that a turn can end in between."""
 
 PAID_FRAMES, _BURST_FRAMES = 4, 8000
-"""Number of frames without content that a message pays for, and the maximum number at once."""
+"""Number of frames without content allowed for each message, and allowed as a burst."""
 
 _SMALL_DATA_BYTES = 256
 """Minimum length of DATA frames that are free; shorter ones are charged."""
@@ -53,7 +53,7 @@ LIBRARY = -1
 """Yielded instead of a frame's type and flags if the bytes are for the library."""
 
 _FREE = {DATA: _SMALL_DATA_BYTES, HEADERS: 0, RST_STREAM: 0}
-"""Minimum length of those frames that `Guard._judge` need not see."""
+"""Minimum length at which such frames need not be checked by `Guard._judge`."""
 
 
 class FloodError(Exception):
@@ -109,7 +109,7 @@ class Guard:
     Args:
         now: monotonic seconds.
         takes: returns whether a frame (`DATA`, `HEADERS` or `RST_STREAM`) bypasses the library,
-            given its type, stream and length; it then subtracts DATA from the windows.
+            given its type, stream and length; if so, it subtracts DATA from the windows.
     """
 
     def __init__(self, now: float, takes: Callable[[int, int, int], bool]) -> None:
@@ -125,7 +125,7 @@ class Guard:
         self.leaving = False
         """The peer sent GOAWAY: it opens no more streams."""
         self.paid_frames = 0
-        """Frames that messages have paid for since one was last charged: `PAID_FRAMES` each."""
+        """Frames earned by messages (`PAID_FRAMES` each) since a frame was last charged."""
 
     def feed(self, data: bytes, now: float) -> Iterator[tuple[int, int, bytes]]:
         """Inspect received bytes.

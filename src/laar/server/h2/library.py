@@ -63,7 +63,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         """Begin the server side of a connection, and announce its limits to the peer."""
         super().__init__(config=_CONFIG)
         self._frame_dispatch_table[HeadersFrame] = self._receive_checked
-        self._before_headers = _NO_TABLE  # only before the first ones
+        self._before_headers = _NO_TABLE  # sent only before the first headers
         self.local_settings = Settings(
             client=False,
             initial_values={
@@ -131,7 +131,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
             try:
                 found = tuple(self.decoder.decode(block, raw=True))
             except BaseException as error:  # a Rust panic is not an Exception
-                _decode_headers(_Failed(error), block)  # raises it as the library's error
+                _decode_headers(_Failed(error), block)  # raises it as one of the library's errors
                 raise
             stream = self._begin_new_stream(stream_id, AllowedStreamIDs.ODD)
             stream.state_machine.process_input(StreamInputs.RECV_HEADERS)
@@ -172,7 +172,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
     ) -> None:
         """Write a DATA frame to a stream that has not ended.
 
-        Its `length` in bytes must be within both windows and the longest frame.
+        Its `length` in bytes must not exceed either window or the maximum frame size.
         """
         self.outbound_flow_control_window -= length
         stream.outbound_flow_control_window -= length
@@ -219,7 +219,7 @@ class Head:
 
 
 def head_of(found: tuple[tuple[Any, ...], ...], is_trailer: bool = False) -> Head:
-    """Validate headers, with any further fields from the decoder; cache results for short lists.
+    """Validate headers as decoded; cache the results for short lists.
 
     Raises:
         ProtocolError: the headers break a rule.

@@ -128,7 +128,7 @@ class H2Server:
         return port
 
     async def start(self) -> None:
-        """Accept connections; a further call does so with a different TLS context.
+        """Accept connections; call it again to change the TLS context.
 
         The sockets stay open and keep their queue, so no client is refused meanwhile.
         """

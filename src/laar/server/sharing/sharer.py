@@ -44,10 +44,10 @@ WARM_S = 1.0
 _POLL_S = 0.25
 _AGAIN_S = (0.1, 1.0)  # first and longest wait before reconnecting
 _LATER = 3.0
-"""Factor by which request ends may wait longer than decisions, to be sent along with a decision."""
+"""Records of request ends may wait this many times as long, to be sent with decisions."""
 _REFUSED = 10.0
-"""Intervals skipped after a rejected snapshot: sending megabytes that do not fit into the store
-also burdens others."""
+"""Number of intervals to skip after a rejected snapshot: sending megabytes that do not fit into the
+store also burdens others."""
 _SLICE_S = 0.004  # time spent on received records before yielding to requests
 
 
@@ -145,7 +145,7 @@ class Sharer:
         await occurs(self._warm, WARM_S)
 
     async def stop(self) -> None:
-        """Save, notify the others, and close. To them, a restarted picker is new."""
+        """Save, notify the others, and close; to them, a restarted picker is a new one."""
         if self._file is not None and self._warm.is_set():  # otherwise the file is still unread
             await self._save(self._file)
         if self.store is None:

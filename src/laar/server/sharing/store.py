@@ -32,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 
 _TIMEOUT_S = 1.0
 _FETCH_S = 5.0
-"""Longest wait in seconds of a starting picker for the snapshot; then it starts without it."""
+"""Seconds that a starting picker waits for the snapshot before it starts without one."""
 _OTHERS_S = 2.5
 """Seconds that a starting picker gives the others to provide a key: if the store was emptied, they
 still use the key it lost, and offer it again within two seconds."""
@@ -51,7 +51,7 @@ class StoreError(Exception):
 
 
 class Store:
-    """Transports batches, in the same order for all: a snapshot's writer has read all before it.
+    """Transports batches in one order for all pickers, so a snapshot includes all earlier ones.
 
     Every method except `close` raises `StoreError` if the store cannot be used.
 
@@ -128,7 +128,7 @@ class Store:
         now_s = asyncio.get_running_loop().time()
         self._clock_ms = (int(seconds) - now_s) * 1e3 + int(micros) / 1e3
         self._sent.clear()
-        # A full store accepts no entries, so old entries would keep it full.
+        # Trim first: a full store accepts no entries, so old ones would keep it full.
         await self._ask("XTRIM", self._records, "MINID", "~", self._oldest)
         if starting and self._secret is None and not await self._ask("EXISTS", self._key):
             await asyncio.sleep(_OTHERS_S)
@@ -167,7 +167,7 @@ class Store:
         return _number(last[0][0]) if last else None
 
     async def after(self, place: str) -> None:
-        """Receive only the batches after a snapshot's position: it includes the earlier batches."""
+        """Receive only batches after a snapshot's position, since it includes the earlier ones."""
         # From a position beyond the stream's end, nothing would ever be received.
         if _number(self.place) < _number(place) <= (await self._last() or (0, 0)):
             self.place = place
@@ -181,7 +181,7 @@ class Store:
         self._note_sent(place.decode())
 
     async def receive(self) -> AsyncIterator[list[tuple[bytes, float]]]:
-        """Yield the others' batches and their ages (seconds), in order, until it is closed."""
+        """Yield the others' batches in order, each with its age in seconds, until `close`."""
         loop, within_s = asyncio.get_running_loop(), _TIMEOUT_S + _BLOCK_MS / 1e3
         while True:
             next_at = loop.time() + _PAUSE_S
@@ -232,7 +232,7 @@ class Store:
         return f"{max(0, int(self._now_ms()) - self._history_ms)}-0"
 
     def _note_sent(self, place: str) -> None:
-        """Remember a position each second, since the milliseconds in positions do not measure time.
+        """Remember a position each second, since the milliseconds in positions are not reliable.
 
         They stand still after the store's clock is set back, and jump when it is set ahead.
         """
@@ -262,7 +262,7 @@ class Store:
                 await connection.send_packed_command(connection.pack_commands(commands))
                 return [await connection.read_response() for _ in commands]
         except self._faults as fault:
-            await connection.disconnect(nowait=True)  # so that no late reply is read as the next
+            await connection.disconnect(nowait=True)  # or a late reply may be taken for the next
             text = str(fault).splitlines()[0][:200] if str(fault) else type(fault).__name__
             raise StoreError(f"the store {self._where} can't be used ({text})") from None
 
@@ -271,7 +271,7 @@ def _tls(share: Share) -> dict[str, Any]:
     """Return the client's TLS options; the store's certificate is always verified.
 
     Raises:
-        SettingError: a file cannot be used; otherwise each connection would fail.
+        SettingError: a file cannot be used, so every connection would fail.
     """
     try:
         context = ssl.create_default_context(cafile=share.ca_file)
