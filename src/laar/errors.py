@@ -82,7 +82,7 @@ def first_fault(error: ValidationError, whole: str = "the entry") -> str:
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
-    """Return the error text for an unknown name, the same wherever a name is looked up.
+    """Return the error text for an unknown name, which is the same for all lookups.
 
     Args:
         kind: kind of thing, such as ``policy``.

@@ -73,7 +73,7 @@ def make_view(
         queued_tokens: prompt tokens in flight at each endpoint.
         in_flight: requests in flight at each endpoint, as the picker counts them.
         waiting: requests waiting in the engine as last scraped; None if it was never scraped.
-        running: requests running in the engine as last scraped; None uses `in_flight`.
+        running: requests running in the engine as last scraped; None means `in_flight`.
         kv_usage: share of the KV cache in use.
         rtt_s: round-trip time.
         probability: P(correct).
@@ -330,7 +330,7 @@ def _check_masks(make: Callable[[], Extension]) -> None:
         room = draw.random(6) < 0.4
         room[draw.integers(6)] = True
         request = Request(id=str(i), api=Api.CHAT, model="model", spans=(f"{i % 3}",), chars=400)
-        # The director calls it immediately, while `room` is this round's.
+        # The director calls it immediately, so `room` still has this round's value.
         decision = director.decide(request, 100.0 + i, lambda v: room[v.slots])  # noqa: B023
         assert room[decision.slot], f"slot {decision.slot} was chosen; only {room} may be"
         assert not director.degraded, f"it fails in the director: {dict(director.degraded)}"
