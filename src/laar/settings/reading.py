@@ -41,7 +41,7 @@ class Bodies(Section):
     max_held_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = 512 << 20
     """Maximum total size, in bytes, of request bodies that are incomplete (gateway shape) or
     waiting to be read (over 1 MB); requests beyond that get 503. Without a limit, many slow uploads
-    could exhaust memory. At the limit, uploads slower than 16 KiB/s are dropped first."""
+    could exhaust memory. At the limit, uploads slower than 16 KiB/s are dropped to make room."""
     sample_answers: Annotated[float, Ge(0), Le(1)] = 0.01
     """Share of answers read as they pass (native shape), to learn the time to first token, usage
     and prefill speed (`flow`). Reading costs about 50 us per chunk, hence 1 in 100. 0: none."""

@@ -57,7 +57,7 @@ answer Envoy gives up on the picker after 1.8 s, and a long body may take longer
 
 _UNSENT_BYTES = 256 << 10
 _WRITE_BYTES = 128 << 10
-"""Number of bytes to write before checking whether the socket accepts more."""
+"""Bytes collected before a write, which then shows whether the socket accepts more."""
 _FLOODED_BYTES = 4 << 20
 """Maximum bytes of unread answers to a peer's control frames."""
 
