@@ -1,7 +1,7 @@
 """Reload the settings files of a running picker when they change.
 
-The settings file, and the artifact and the key files it names, are polled (on SIGHUP, checked at
-once), and read together in a thread. Files with which a picker would not start are not applied: an
+The settings file, the artifact and the key files it names are polled, and checked at once on
+SIGHUP; a thread reads them together. Files with which a picker would not start are not applied: an
 error leaves everything unchanged and is reported with file, line and key. From usable files, all
 settings that may change at runtime are applied together, in one call between two stream messages.
 Other changes are listed as pending until a restart, or until the file has the old values again.
@@ -44,7 +44,7 @@ RESTART = "settings restart"
 """Source of the problem that lists changes waiting for a restart."""
 
 _NAMED = 10
-"""Maximum number of settings named in a problem; more probably mean a different file."""
+"""Maximum number of settings named in a problem; more changes suggest a different file."""
 
 Policies = Mapping[str, Policy]
 

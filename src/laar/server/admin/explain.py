@@ -94,7 +94,7 @@ def explain(picker: Picker, body: bytes, headers: Mapping[str, str]) -> dict[str
 def _preview(picker: Picker, request: CoreRequest) -> dict[str, object]:
     """Return the record of the decision on a request returned by `_read`.
 
-    `too_long` in it tells whether the prompt exceeds every candidate's context window.
+    Its `too_long` tells whether the prompt exceeds every candidate's context window.
     """
     now, memory = picker.clock(), picker.observability.memory
     decision = picker.director.preview(request, now)
