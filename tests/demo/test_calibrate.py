@@ -49,7 +49,7 @@ async def test_calibration_recovers_the_properties_of_engines(
         expected = surface.accuracy(name, "en", 8192)
         assert abs(longest.correct / longest.outcomes - expected) < 0.3
     assert "Held out" in ran.text
-    assert "questions that the fit had not seen, the first answer is correct for" in ran.text
+    assert "of the first answers are correct with this artifact" in ran.text
     done = [
         MeasuredOutcome.model_validate_json(line) for line in outcomes.read_bytes().splitlines()
     ]

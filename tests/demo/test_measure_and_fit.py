@@ -139,8 +139,8 @@ def test_errors_are_reported_with_exit_status_2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"features_schema": 99}, "features_schema 99; this laar reads 1"),
-        ({"artifact_schema": "7"}, "artifact_schema '7'; this laar reads 1"),
+        ({"features_schema": 99}, "features_schema 99, but laar reads 1"),
+        ({"artifact_schema": "7"}, "artifact_schema '7', but laar reads 1"),
         ({"models": {}}, "models"),
         ({"surprise": 1}, "surprise"),
     ],

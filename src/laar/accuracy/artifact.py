@@ -289,7 +289,7 @@ def parse_artifact(data: bytes, *, source: str) -> Capability:
         theirs = raw.get(name)
         if theirs != ours:
             raise SettingError(
-                f"{source} has {name} {theirs!r:.40}; this laar reads {ours}: run `laar fit` again"
+                f"{source} has {name} {theirs!r:.40}, but laar reads {ours}: run `laar fit` again"
             )
     try:
         return Capability.model_validate(raw)

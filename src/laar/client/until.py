@@ -176,7 +176,7 @@ def judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
     if isinstance(verdict, Awaitable):
         if isinstance(verdict, Coroutine):
             verdict.close()
-        raise SettingError("the check is asynchronous: give one that returns its verdict at once")
+        raise SettingError("the check is asynchronous: pass one that returns its verdict at once")
     return Attempt(
         model=reply.headers.get(names.MODEL) or (answer.model if answer else None),
         endpoint=reply.headers.get(names.ENDPOINT),

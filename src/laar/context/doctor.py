@@ -20,12 +20,12 @@ from laar.context.turn import TurnPlan
 _MOVABLE = (Reason.UNCHANGED, Reason.OBSERVED)
 
 WHY = {
-    "no_documents": "No text of the last turn, in the roles that may be changed, has three or more "
-    "documents in tags or JSON, or recurring ones. Give several bodies of the route, one per line, "
-    "to learn recurring documents from.",
-    "same_order": "No two of them were seen in another order, so their order may mean something.",
+    "no_documents": "No text of the last turn, in a role that may be changed, contains three or "
+    "more documents in tags, in JSON or recurring. Give several bodies of the route, one per line, "
+    "so that recurring documents can be learned.",
+    "same_order": "No two of them were seen in another order, so their order may have a meaning.",
     "positional_labels": "The labels number the documents, and an answer may cite them. Ids "
-    "replace them if the numbers are recognized and the answer is plain text (chat or completions, "
+    "replace the numbers if they are recognized and the answer is plain text (chat or completions, "
     "without tools or a grammar). Set `relabel: true` if nobody uses the numbers.",
     "too_small": "The text is too short to save anything.",
     "repeated_documents": "Two documents are equal.",

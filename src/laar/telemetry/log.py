@@ -110,7 +110,7 @@ class DecisionLog:
         except OSError as error:
             return (
                 f"decisions.log {self._path} can't be written ({error.strerror}); these lines are "
-                "lost; the next will be tried again"
+                "lost, but the next ones will be tried"
             )
         return None
 

@@ -114,7 +114,7 @@ def test_the_gain_over_the_best_model_alone_is_reported(large: Fit) -> None:
     outcomes = world(400, seed=9)
     said = evaluate(large.artifact, outcomes).worth
     numbers = re.search(
-        r"On (\d+) .* (\d+)%, after .* (\d+)%, after .* with (\w+) alone \((\S+) p", said
+        r"On (\d+) .* (\d+)% of .* (\d+)%, after .* with (\w+) alone \((\S+) p", said
     )
     assert numbers is not None, said
     asked, chosen, alone, best, points = numbers.groups()
@@ -157,7 +157,7 @@ def test_the_report_says_how_much_sooner_choosing_gives_correct_answers() -> Non
                 seconds[first.model] += 0.0 if first.correct else second.latency_s
     shown = {name: f"{total / solved:.3g}" for name, total in seconds.items()}
     assert (
-        f"With retries on other models, a correct answer takes {shown['fast']} s, and "
+        f"With retries on other models, a correct answer takes {shown['fast']} s, or "
         f"{shown['slow']} s if slow is asked first."
     ) in evaluation.worth
     assert evaluation.gain == pytest.approx(0.6 - 0.98)

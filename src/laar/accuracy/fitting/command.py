@@ -197,8 +197,8 @@ def _show_first_tokens(console: Console, fitted: Fit) -> None:
 def _text_gain(text: TextTerms) -> str:
     known = f"{len(text.tasks)} tasks are recognized by their words."
     if text.gain_unseen is None or text.worst_unseen is None:
-        return f"{known} With fewer than three, nothing shows how far to trust that."
-    end = ", so leads have to be larger than usual." if text.gain_unseen < -MOST_LOSS else "."
+        return f"{known} With fewer than three tasks, this can't be tested on unseen ones."
+    end = ", so a model needs a larger lead to be chosen." if text.gain_unseen < -MOST_LOSS else "."
     return (
         f"{known} On tasks left out of the fit, routing by words is right "
         f"{100 * text.gain_unseen:+.1f} points more often than the best single model, "

@@ -95,12 +95,12 @@ def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> 
         for first in ("", best)
     )
     return (
-        f"On {len(asked)} questions that the fit had not seen, the first answer is correct for "
-        f"{right:.0%}, after {took_s:.2f} s, with this artifact, and for {alone:.0%}, after "
+        f"On {len(asked)} questions that the fit had not seen, {right:.0%} of the first answers "
+        f"are correct with this artifact, after {took_s:.2f} s, and {alone:.0%}, after "
         f"{alone_s:.2f} s, with {best} alone ({100 * (right - alone):+.0f} points). With retries "
-        f"on other models, a correct answer takes {correct_s:.3g} s, and {alone_correct_s:.3g} s "
-        f"if {best} is asked first. laar minimizes this time, which needs clients that retry after "
-        "a wrong answer."
+        f"on other models, a correct answer takes {correct_s:.3g} s, or {alone_correct_s:.3g} s "
+        f"if {best} is asked first. laar minimizes this time; clients have to retry after a wrong "
+        "answer."
     ), right - alone
 
 
