@@ -1,4 +1,4 @@
-"""LAAR: each model's accuracy on a request, its cost, and learning from outcomes.
+"""LAAR: estimate each model's accuracy and speed on a request, and learn from outcomes.
 
 Serving never imports `laar.accuracy.fitting`.
 """

@@ -1,8 +1,8 @@
 """The capability artifact: the result of `laar fit`, as JSON that people can read and check.
 
-It is data, not code: numbers in named fields, validated on load (finite, in range, not too
-many), so an artifact from any source is safe to load. Two versions are checked: the artifact's
-own, and that of its features; if either differs, an error gives both and the artifact is rejected.
+It is data, not code. Its fields are validated on load (finite, in range, not too many), so an
+artifact from any source is safe to load. The versions of the format and of the features must match;
+otherwise the artifact is rejected with an error that gives the found and the expected version.
 
 A model's log odds in a cell are its intercept plus its terms. A term is named by the classes it
 applies to: ``language=ja``, ``bucket=4096``, ``language=ja bucket=4096`` for an interaction.
@@ -29,8 +29,8 @@ MAX_MODELS = 1000
 """Maximum number of models in one artifact."""
 
 MIN_CELL_OUTCOMES = 30
-"""A cell with fewer outcomes is marked `thin` and shrinks to its model's mean: even with 30 the
-standard error of a share is up to 0.09."""
+"""A cell with fewer outcomes is marked `thin` and is shrunk toward its model's mean; even with 30
+outcomes, the standard error of a share is up to 0.09."""
 
 TEXT_COLUMNS = 8192
 """Number of columns into which `laar.accuracy.text` hashes words."""
@@ -42,9 +42,9 @@ CONTEXT_TOKENS = 65536.0
 """Unit of context in `Speed.bend`, chosen so that typical bends are about 1."""
 
 BEND = 2.0
-"""Default of `Speed.bend`, until measured.
+"""Default of `Speed.bend`, used until it is measured.
 
-By operation counts, it is 2 for dense models of 8B and 14B, and 1.2 for 70B.
+Counting operations gives 2 for dense models of 8B and 14B, and 1.2 for 70B.
 """
 
 MAX_BEND = 64.0
@@ -54,7 +54,7 @@ MAX_SPREAD_SHARE = 0.5
 """Relative error above which c(m) is treated as unmeasured."""
 
 FINGERPRINT_BYTES = 5
-"""Bytes of a question's hash. With a million stored, one in a million new questions collides."""
+"""Length of a question's hash. With a million stored, one new question in a million collides."""
 
 _Difference = Annotated[float, Field(ge=-1, le=1)]
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -106,12 +106,12 @@ class Speed(_Part):
     """A model's latency as measured.
 
     Args:
-        seconds_per_token: c(m), seconds per prompt token without context, from times to first token
-            where these were recorded.
+        seconds_per_token: c(m), seconds of prefill per prompt token without context, fitted to
+            times to first token if these were recorded.
         fixed_s: seconds that do not grow with the prompt, mostly decoding a typical answer.
         spread_s_per_token: standard error of c(m).
         start_s: the part of `fixed_s` before the first token.
-        bend: multiple of c(m) that `CONTEXT_TOKENS` of context add to the time per token.
+        bend: how much `CONTEXT_TOKENS` of context add to the time per token, as a multiple of c(m).
     """
 
     seconds_per_token: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
@@ -131,7 +131,7 @@ class ModelCapability(_Part):
     """One model: its logistic regression, its evidence and its speed.
 
     Args:
-        mean: share of correct outcomes over all cells, to which thin cells shrink.
+        mean: share of correct outcomes over all cells, toward which thin cells are shrunk.
         regularisation: C of the regression, chosen by cross-validation; None if it was not fitted
             because all outcomes were correct or all wrong.
     """
@@ -157,11 +157,11 @@ class RetryTerms(_Part):
     """How the log odds change when other models have failed on the same request.
 
     Args:
-        difficulty: spread of the log odds shared by all models on one question
+        difficulty: spread, in log odds, of a question's difficulty, which all models share
             (`laar.accuracy.difficulty`); None if it was not fitted.
     """
 
-    model_config = ConfigDict(extra="ignore")  # artifacts of 0.2.0 have terms no longer used
+    model_config = ConfigDict(extra="ignore")  # artifacts from 0.2.0 contain further terms
 
     difficulty: Annotated[float, Field(ge=0, le=MAX_SPREAD, allow_inf_nan=False)] | None = None
 
@@ -171,8 +171,8 @@ class TextColumn(_Part):
 
     Args:
         weights: base64 of one signed byte for each of `TEXT_COLUMNS` columns, in units of `scale`.
-        trust_intercept: intercept of the log odds that a question is of this task rather than of an
-            ungraded one, as a linear function of the regression's log odds.
+        trust_intercept: intercept of the linear function from the regression's log odds to the log
+            odds that a question belongs to this task rather than to an ungraded one.
         trust_slope: slope of that function.
     """
 
@@ -197,7 +197,7 @@ class TextTerms(_Part):
     Args:
         text_schema: version of the hashing.
         gain_unseen: mean gain in the share of correct answers over the best single model, on tasks
-            left out of all fits, even of the trust terms; None with too few tasks.
+            left out of every fit; None if there are too few tasks.
         worst_unseen: the gain on the worst of these tasks.
     """
 
@@ -231,9 +231,8 @@ class Capability(_Part):
     Args:
         created: date of the fit.
         data_sha256: hash of the outcomes it was fitted on.
-        text: terms for texts; None if the evidence contains no questions, or no tasks to
-            distinguish.
-        fitted_on: the questions of the fit; None if none was held out and `text` is None.
+        text: terms for texts; None if the outcomes contain no questions or no tasks to distinguish.
+        fitted_on: the questions used; None if no questions were held out and `text` is None.
     """
 
     artifact_schema: int = ARTIFACT_SCHEMA

@@ -1,7 +1,7 @@
-"""Estimate each model for one request: P(correct), prompt length, speed.
+"""Estimate each model's P(correct), prompt length and speed for one request.
 
-`CapabilityAssessor` uses an artifact and reported outcomes. `PlainAssessor` replaces it if nothing
-was measured, or if it fails.
+`CapabilityAssessor` uses an artifact and reported outcomes. `PlainAssessor` takes its place if
+nothing was measured, or if it fails.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ Cell = tuple[str, int, str]
 
 @dataclass(slots=True, kw_only=True)
 class Assessment:
-    """The estimates of each model for one request; arrays over the requested models.
+    """Estimates for one request, as arrays over the requested models.
 
     Args:
         tokens: length of the prompt in the model's tokens.
         probability: P(correct), given the models already tried.
-        evidence: number of outcomes that this is based on.
+        evidence: number of outcomes on which `probability` is based.
         seconds_per_token: c(m), seconds of prefill per token.
         base_s: seconds that do not grow with the prompt.
         cell: language, length bucket and task used for the look-up.
-        timed_answers: `base_s` lasts until the end of a typical answer, as in artifacts; otherwise,
-            until the first token at most.
+        timed_answers: whether `base_s` includes decoding a typical answer, as in artifacts;
+            otherwise it ends at the first token at the latest.
         unlike: the request resembles nothing measured, so its probabilities are mostly base rates.
         published: the artifact's P(correct) for the request's class, ignoring failed models and
-            reported outcomes: Q as in LAAR. None if only `probability` is known.
-        reported: decayed number of outcomes reported for the request's class; None if none were
-            reported at all.
+            reported outcomes: the Q of LAAR. None if only `probability` is known.
+        reported: decayed number of outcomes reported for the request's class; None if no outcomes
+            were reported at all.
     """
 
     tokens: Floats
@@ -69,14 +69,14 @@ class Assessment:
 
 
 class RequestText(Protocol):
-    """The parts of a request that estimates are based on.
+    """The parts of a request on which estimates are based.
 
     Attributes:
         question: the last user message.
         system: beginning of the system prompt.
         marks: features of the body.
         chars: characters of the complete prompt.
-        task: the client's name for the task; empty to detect.
+        task: the client's name for the task; empty to detect the task.
         tenant: the tenant; the number of task names is limited per tenant.
     """
 
@@ -89,7 +89,7 @@ class RequestText(Protocol):
 
 
 class PlainAssessor:
-    """Assumes that all models are correct and equally fast, at four characters per token."""
+    """Assumes that all models are correct and equally fast, with four characters per token."""
 
     CHARS_PER_TOKEN = 4.0
     SECONDS_PER_TOKEN = 1e-4  # an 8B model on an A100 prefills about 10,000 tokens per second
@@ -128,12 +128,12 @@ def read_capability(path: Path) -> CapabilityModel:
 
 
 class CapabilityAssessor:
-    """Estimates models from an artifact, and prompt lengths from the usage that engines report.
+    """Estimates accuracy and speed from an artifact, and prompt lengths from the reported usage.
 
     Args:
-        capability: the model read from the artifact.
+        capability: the capability model of the artifact.
         online: reported outcomes; None to use only the artifact.
-        tasks: names that every client may use, in addition to the artifact's.
+        tasks: task names that every client may use, in addition to the artifact's.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class CapabilityAssessor:
         self.tokens = TokenEstimator(capability.chars_per_token)
 
     def use(self, capability: CapabilityModel) -> None:
-        """Replace the artifact; keep reported outcomes and apply them to the new prior."""
+        """Replace the artifact; keep the reported outcomes and apply them to the new prior."""
         self.capability = capability
         if self.online is not None:
             self.online.capability = capability

@@ -2,14 +2,13 @@
 
 On the request path this is a table look-up: the log odds of a cell are summed once and the whole
 row of models is cached. Retries shift that row by the artifact's retry terms, because failures are
-not independent: a query that one model failed is harder than its features show (the paper assumes
-independence, LAAR section 5.1).
+not independent: a query that one model has failed is harder than its features suggest (the paper
+assumes independence, LAAR section 5.1).
 
 Unmeasured classes have fixed substitutes: a length bucket uses the next longer measured bucket, or
-else the longest; an unmeasured language or task uses the mean over the measured ones,
-weighted by outcomes; an unmeasured model uses the mean of the fleet, and `evidence` says so.
-If the task is inferred from the request's words, the row is a mixture over the tasks that the
-request resembles.
+else the longest; an unmeasured language or task uses the mean over the measured ones, weighted by
+outcomes; an unmeasured model uses the mean of the fleet, with an `evidence` of 0. If the task is
+inferred from the request's words, the row is a mixture over the tasks that the request resembles.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ from laar.accuracy.features import GENERIC, Features
 from laar.accuracy.text import Said, TaskTable, TextModel, task_table
 
 MIN_PROBABILITY, MAX_PROBABILITY = 0.001, 0.999
-"""Bounds on Q: a cost is divided by it, and no evidence shows that a model never fails."""
+"""Bounds on Q: costs are divided by Q, and no evidence can show that a model never fails."""
 
 MAX_CACHED_ROWS = 4096
-"""Cached rows, one per model list and cell. Clients may name any task, so a cap is needed."""
+"""Maximum number of cached rows, one per model list and cell; clients may name any task."""
 
 _MAX_CACHED_TABLES = 256  # one per model list, language and length
 _MAX_LISTS = 16  # cached model lists: the fleet's, and one per virtual name for adapters
-_MOSTLY = 0.5  # share above which a request belongs to a task, or to any measured task
+_MOSTLY = 0.5  # share above which a request counts as belonging to a task, or to any measured task
 
 UNMEASURED_PROBABILITY = 0.5
 """Q without an artifact: equal for all models, so it does not affect the choice."""
@@ -54,8 +53,8 @@ UNMEASURED_SECONDS_PER_TOKEN = 1e-4
 """c(m) without any measurement: the order of magnitude of an 8B model on one large GPU."""
 
 _LEAST_ERROR = 0.25
-"""Minimum relative error assumed for a measured c(m): engines behave differently under load, or
-after an upgrade, than when they were measured alone."""
+"""Minimum relative error assumed for a measured c(m): under load, or after an upgrade, an engine
+behaves differently from when it was measured alone."""
 
 _ANY = ""
 """Wildcard for all measured languages or tasks; a real name is never empty."""
@@ -70,7 +69,7 @@ class SpeedPrior(NamedTuple):
         seconds_per_token: c(m).
         error: its relative standard error.
         start_s: seconds to the first token of an empty prompt.
-        bend: multiple of c(m) that `CONTEXT_TOKENS` of context add to the time per token.
+        bend: how much `CONTEXT_TOKENS` of context add to the time per token, as a multiple of c(m).
     """
 
     seconds_per_token: float = UNMEASURED_SECONDS_PER_TOKEN
@@ -83,10 +82,10 @@ class Guess(NamedTuple):
     """A request's task, as inferred from its words.
 
     Args:
-        features: the request's features, with the most likely task, if any, unless it gave one.
+        features: the request's features, with ``generic`` replaced by the most likely task, if any.
         shares: share of each of the text model's tasks among all requests that look like this one;
             None if the words were not used.
-        unlike: the request gives no measured task and probably belongs to none, so its
+        unlike: the request names no measured task and probably belongs to none, so its
             probabilities are mostly base rates.
     """
 
@@ -100,7 +99,7 @@ _FEW_OUTCOMES = 30.0
 
 
 def _base_rates(models: Mapping[str, ModelCapability]) -> dict[str, float]:
-    """Return each model's mean, shrunk towards the mean of all; without cells, its stored mean."""
+    """Return each model's mean, shrunk toward the overall mean if it has cells."""
     counts = {name: model.outcomes for name, model in models.items()}
     total = max(1, sum(counts.values()))
     pooled = sum(models[name].mean * count for name, count in counts.items()) / total
@@ -116,14 +115,14 @@ class CapabilityModel:
     """Provides P(correct) and speed; immutable except for its cache.
 
     Args:
-        artifact: None if nothing was measured yet.
+        artifact: None if nothing has been measured yet.
         digest: identifies the artifact in saved states.
     """
 
     def __init__(self, artifact: Capability | None = None, digest: str = "") -> None:
         self.digest = digest
         self.measured_models = dict(artifact.models) if artifact else {}
-        """The artifact's entries of the measured models."""
+        """The artifact's entries for the measured models."""
         self.models = tuple(self.measured_models)
         self.chars_per_token = {name: m.chars_per_token for name, m in self.measured_models.items()}
         """Characters per token by model, then language: initial values of a `TokenEstimator`."""
@@ -139,7 +138,7 @@ class CapabilityModel:
             for cell in model.cells
         }
         self.base_rates = _base_rates(self.measured_models)
-        """Each model's mean, shrunk to the mean of all models if few outcomes were measured."""
+        """Each model's mean, shrunk toward the mean of all models if few outcomes were measured."""
         self._sums = _summed(self.measured_models, measured_cells, self.base_rates)
         self._learned: Counter[tuple[str, Features]] = Counter()
         for (name, features), outcomes in measured_cells.items():
@@ -172,12 +171,12 @@ class CapabilityModel:
         self._row: Callable[[tuple[str, ...], Features], _Row] = rows(self._probabilities)
         self._table: Callable[[tuple[str, ...], str, int], TaskTable] = tables(self._task_table)
         self.evidence: Callable[[tuple[str, ...], Features], _Row] = rows(self._evidence)
-        """Returns the number of outcomes of each model in exactly this cell; 0 if it is unknown."""
+        """Returns each model's number of outcomes in exactly this cell; 0 if none were measured."""
         self.text = TextModel(artifact.text) if artifact and artifact.text else None
         """Classifier of tasks by words; None if the artifact has no terms for it."""
 
     def guess(self, features: Features, said: Said) -> Guess:
-        """Infer a request's task from its words, unless it gives a measured task."""
+        """Infer a request's task from its words, unless it names a measured task."""
         if self.text is None or features.task in self.tasks:
             return Guess(features, None, self.text is not None and features.task not in self.tasks)
         shares = self.text.guess(said)
@@ -198,7 +197,7 @@ class CapabilityModel:
             models: the models of the result.
             features: features of the request.
             tried: models that have failed on it.
-            shares: share of each of the text model's tasks in the request; None uses `features`.
+            shares: share of each of the text model's tasks; None to use the task in `features`.
 
         Returns:
             Shape (len(models),), read-only if nothing was tried.
@@ -214,7 +213,7 @@ class CapabilityModel:
         return self._row(tuple(models), features)
 
     def _task_table(self, models: tuple[str, ...], language: str, bucket: int) -> TaskTable:
-        """Return P(correct) by the text model's tasks and by model, at this language and length."""
+        """Return P(correct) by task of the text model, then model, for this language and length."""
         assert self.text is not None
         cells = [Features(language, bucket, task) for task in self.text.tasks]
         return task_table(
@@ -226,7 +225,7 @@ class CapabilityModel:
         )
 
     def _counted(self, model: str, features: Features) -> int:
-        """Return the number of outcomes on which the model's probability here is based."""
+        """Return the number of outcomes on which the model's P(correct) here is based."""
         return self._sums.get((model, self._standing_for(features)), (0.0, 0))[1]
 
     def given_failures(self, row: _Row, models: Sequence[str], tried: Sequence[str]) -> _Row:
@@ -250,7 +249,7 @@ class CapabilityModel:
         return np.array([self._sums.get((model, cell), (0.0, 0))[1] for model in models], float)
 
     def measured(self, model: str, features: Features) -> int:
-        """Return the number of measured outcomes behind the cell to which reports are added."""
+        """Return the number of measured outcomes in the cell to which reports are added."""
         return self._learned[model, learned(self._at_measured_length(features))]
 
     def _probabilities(self, models: tuple[str, ...], features: Features) -> _Row:
@@ -297,7 +296,7 @@ def _summed(
 ) -> dict[tuple[str, Features], tuple[float, int]]:
     """Return sums of P(correct) * outcomes and of outcomes, by model and cell, including `_ANY`.
 
-    Precomputed because the request path can't wait for sums over hundreds of cells.
+    They are precomputed because the request path can't wait for sums over hundreds of cells.
     """
     sums: dict[tuple[str, Features], tuple[float, int]] = {}
     terms = {cell: terms_of(cell) for _, cell in outcomes}

@@ -18,7 +18,7 @@ from laar.accuracy.trust import Evidence
 
 MAX_NAME_CHARS = 256
 
-_MAX_COUNT = 1e9  # far above any sum of decaying weights; a restored state might exceed it
+_MAX_COUNT = 1e9  # far above any sum of decaying weights; only an invalid saved state exceeds it
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Share:
     """One reporter's share of a cell.
 
     Args:
-        correct: decaying count; an offset can take it slightly below 0 or above `outcomes`.
+        correct: decaying count; an offset can move it slightly below 0 or above `outcomes`.
         outcomes: decaying count.
         level: level of the leaky bucket that limits its reports.
         found: the cell's evidence about the reporter.
@@ -85,7 +85,7 @@ class Saved(NamedTuple):
 
 
 def learned(features: Features) -> Features:
-    """Return the cell that counts outcomes of these features."""
+    """Return the features of the cell in which outcomes with these features are counted."""
     if features.bucket >= MIN_LEARNED_BUCKET_TOKENS:
         return features
     return features._replace(bucket=MIN_LEARNED_BUCKET_TOKENS)

@@ -1,4 +1,4 @@
-"""P(correct) after other models have failed: a difficulty shared by all models.
+"""P(correct) after other models have failed, given a difficulty that all models share.
 
 LAAR assumes independent attempts (section 5.1). They are not: a hard question is hard for all. Here
 a question has a hidden difficulty d, standard normal, and model m is right with log odds
@@ -6,9 +6,9 @@ a question has a hidden difficulty d, standard normal, and model m is right with
     z_m * sqrt(1 + pi/8 * spread^2) + spread * d
 
 so that over all difficulties it is right with about sigmoid(z_m), the artifact's probability (the
-factor is the usual probit approximation of a logistic-normal integral). By Bayes, a failure is
-evidence about d: the likelier success was, the stronger. The integral over d is a sum over a
-few nodes (Gauss-Hermite), which takes some microseconds, and only on retries.
+factor is the usual probit approximation of a logistic-normal integral). By Bayes' rule, a failure
+is evidence about d, and the stronger the likelier success was. The integral over d is a sum over a
+few nodes (Gauss-Hermite), which takes a few microseconds, and only on retries.
 
 This is the Rasch model of test theory with the log odds as the models' abilities (Rasch 1960).
 """

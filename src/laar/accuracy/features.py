@@ -1,15 +1,15 @@
-"""Cheap features of a request: language, length bucket, task (LAAR, sections 5.2, 5.4).
+"""Cheap features of a request: language, length bucket and task (LAAR, sections 5.2 and 5.4).
 
-All are computed from bounded samples of the last user message, so the cost does not grow with the
-prompt. Language is inferred from the script of head AND tail, because in long prompts the middle is
-data in any language and only the lead-in and the question are the user's words. It identifies the
-script, not the language: a code stands for the script's most common language ("en" for all Latin
+They are computed from bounded samples of the last user message, so the cost does not grow with the
+prompt. The language is inferred from the script of the head and the tail, because the middle of a
+long prompt is data in any language; only the lead-in and the question are the user's words. Only
+the script is identified: a code stands for the script's most common language ("en" for all Latin
 text, "ru" for all Cyrillic), and one Chinese sentence in an English prompt's tail makes it "zh".
 The capability model only needs classes that are stable, not correct.
 
-`FEATURES_SCHEMA` changes whenever the same prompt could yield features for which an artifact would
-be wrong; artifacts fitted on a different version are rejected. Adding finer buckets is not such a
-change: if an artifact lacks one, the bucket above is used.
+`FEATURES_SCHEMA` must change whenever a prompt could get features for which existing artifacts
+would be wrong; artifacts fitted on a different version are rejected. Adding finer buckets is not
+such a change: if an artifact lacks one, the bucket above is used.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ FEATURES_SCHEMA = 1
 
 MIN_BUCKET_TOKENS = 512
 MIN_LEARNED_BUCKET_TOKENS = 4096
-"""Shortest bucket of online learning; each of the four it combines would fill a quarter as fast."""
+"""Shortest bucket of online learning. It combines four, which would each fill slowly."""
 
 MAX_BUCKET_TOKENS = 2**24
-"""Largest bucket, so that their number is finite: no engine serves prompts over 16M tokens."""
+"""Largest bucket, to bound the number of buckets; no engine serves prompts over 16M tokens."""
 
 GENERIC = "generic"
 
@@ -34,10 +34,10 @@ _HEAD_CHARS = 200
 _TAIL_CHARS = 300  # enough for a question that contains a key or a quotation
 
 _ESTIMATE_SLACK = 1.0625
-"""Tolerance above a bucket's edge, one sixteenth: lengths are estimates (learning error, chat
-template), and a prompt cut to fit 64K is right at the edge."""
+"""Tolerance of one sixteenth above a bucket's edge, since lengths are estimates (learning error,
+chat template) and a prompt cut to fit 64K is right at the edge."""
 
-# Tried in order: kana distinguish Japanese from Chinese, since both use ideographs.
+# Tried in order: both Japanese and Chinese use ideographs, but only Japanese uses kana.
 _EASTERN = {
     "ja": "\u3041-\u309f\u30a1-\u30fa\u31f0-\u31ff\uff66-\uff9d",
     "zh": "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd",
@@ -61,7 +61,7 @@ _TASK_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 
 _LOOKUP = re.compile(rf'\{{\s*"{_UUID}"\s*:')
 
-# Plain words rather than patterns: a sample without any of them takes 2 us instead of 30.
+# Plain words, not patterns, so that a sample without any of them takes 2 us instead of 30.
 _WORDS = (
     ("code", ("```", "\ndef ", "\nclass ", "\nimport ", "#include <", "function(", "public class")),
     ("translation", ("translate", "translation", "翻訳", "翻译", "翻譯")),
@@ -69,7 +69,7 @@ _WORDS = (
 )
 
 Name = Annotated[str, Meta(max_length=1024)]
-"""A name as sent between pickers; the bound is checked where it is received."""
+"""A name as sent between pickers; the receiver checks the bound."""
 
 
 class Features(NamedTuple):
@@ -93,7 +93,7 @@ def task_name(task: str) -> str:
 
 
 def bucket_of(tokens: float) -> int:
-    """Return the smallest bucket (512 tokens and its doublings) that fits an estimated length."""
+    """Return the smallest bucket (512 tokens and its doublings) that holds an estimated length."""
     tokens /= _ESTIMATE_SLACK
     if not tokens > MIN_BUCKET_TOKENS:  # NaN gets the shortest bucket
         return MIN_BUCKET_TOKENS
@@ -111,7 +111,7 @@ def head_and_tail(text: str, head_chars: int = _HEAD_CHARS, tail_chars: int = _T
 
 
 def language_of(text: str) -> str:
-    """Return the language, by the script of head and tail; "en" for Latin script or no text."""
+    """Return the language by the script of head and tail; "en" for Latin script or no text."""
     sample = head_and_tail(text)
     if sample.isascii():
         return "en"

@@ -1,18 +1,18 @@
-"""Learning from reported outcomes: a Beta posterior per model and cell, around the fitted prior.
+"""Learn from reported outcomes: a Beta posterior per model and cell, around the fitted prior.
 
 A cell has a decaying count of outcomes n and of correct ones s. With the prior p worth k outcomes
 the posterior mean is (k p + s) / (k + n): without reports it is the prior, and old reports are
 forgotten exponentially, faster if there are many, so that a model replaced under the same name is
-noticed. k is the artifact's number of outcomes in the cell, clamped to between `kappa` and four
-times that: a few reports, some of them inverted, must not outweigh many measurements. It is lower
-if the model's other cells show that the artifact is wrong about it (`laar.accuracy.trust`).
+noticed. k is the artifact's number of outcomes in the cell, clamped to the range from `kappa` to 4
+`kappa`, because a few reports, some of them inverted, must not outweigh many measurements. k is
+lower if the model's other cells show that the artifact is wrong about it (`laar.accuracy.trust`).
 
-Reports are not trusted. A cell accepts at most `cap_per_hour` of them in any hour, so false ones
-can move it by at most cap / (kappa + cap) of the way in an hour, while true reports pull it back.
+Reports are not trusted. A cell accepts at most `cap_per_hour` of them in any hour, so in an hour
+false reports can move it at most cap / (kappa + cap) of the way, while true reports pull it back.
 False reports in many cells of a model together look like a wrong artifact, so they lower k too.
 Named reporters are compared with each other: one that disagrees with the others loses weight,
 including for its past reports (`laar.accuracy.reporters`), and can use at most half of a cell's
-cap. If most of them lie, for days, they win; the server restricts who may report.
+cap. If most reporters lie for days, they win; the server restricts who may report.
 
 An outcome that follows failures comes from a harder query. Its `offset` (how far the failures
 had lowered the expectation) is added back, so that a model that is only ever tried last does not
@@ -40,31 +40,31 @@ from laar.accuracy.trust import PriorTrust
 STATE_SCHEMA = 1
 
 MAX_CELLS = 20_000
-"""Maximum number of cells (6 MB): 400 each for 50 models. Capped: clients may name any task."""
+"""Maximum number of cells (6 MB): 400 each for 50 models. Clients may name any task."""
 
 MAX_CELLS_OF_TENANT = 5_000
-"""Maximum number of cells from one tenant's outcomes: 100 each for 50 models. Others need room."""
+"""Maximum number of cells from one tenant's outcomes, to leave room for others: 100 per model."""
 
 MAX_SHARES = 40_000
-"""Maximum number of shares, one per cell and reporter (8 MB); then new reporters are unnamed."""
+"""Maximum number of shares, one per cell and reporter (8 MB); further reporters are unnamed."""
 
 KAPPA = 50.0
-"""Minimum weight of a fitted prior, in outcomes: even a thin cell uses the fit's other cells."""
+"""Minimum weight of a fitted prior, in outcomes; even a thin cell's prior draws on other cells."""
 _MOST_KAPPAS = 4.0
 """Maximum weight of a well-measured prior, as a multiple of `KAPPA`: 200 outcomes, as many as a
 cell accepts in an hour."""
 HALF_LIFE_S = 86_400.0
-"""Half-life of an outcome, a day: models rarely change, while traffic changes by the hour."""
+"""Half-life of an outcome: a day, because models rarely change but traffic changes hourly."""
 CAP_PER_HOUR = 200.0
-"""Weight of outcomes that one cell accepts in any hour: true reports move it 80 % of the
-way within the hour; a burst of false ones cannot."""
+"""Weight of outcomes that one cell accepts in any hour: enough for true reports to move it 80 % of
+the way in an hour, but not for a burst of false ones."""
 
 _MOST_OUTCOMES = 1000.0
-"""Outcomes that a cell remembers, so that a model replaced under the same name is noticed in hours
-even if many are reported. The standard error of a share is then 0.016 at most."""
+"""Number of outcomes that a cell remembers: small enough to notice within hours that a model was
+replaced under the same name, yet enough for a share's standard error to be at most 0.016."""
 
 _HOUR_S = 3600.0
-_SWEEP_S = 60.0  # minimum interval between sweeps of forgotten cells and reporters at a cap
+_SWEEP_S = 60.0  # minimum interval between sweeps, which free room when a cap is reached
 _FORGOTTEN = 0.5  # outcomes below which a cell, or a reporter's name in it, is dropped
 
 
@@ -77,7 +77,7 @@ class ModelOutcomes(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """An outcome accepted by `OnlineOutcomes.observe`; the bounds check other pickers' outcomes."""
+    """An outcome that `OnlineOutcomes.observe` accepted, with bounds for those of other pickers."""
 
     model: Name
     features: Features
@@ -112,7 +112,7 @@ class OnlineOutcomes:
         self.cap_per_hour = cap_per_hour
         self._forgetting = log(2) / half_life_s
         # A leaky bucket of half the cap that drains half the cap an hour passes at most the cap in
-        # any hour, wherever the hour begins.
+        # any hour, whenever the hour begins.
         self._burst = cap_per_hour / 2
         self._burst_of_one = max(cap_per_hour / 4, 1.0)  # per reporter, and at least one report
         self.cells: dict[tuple[str, Features], Cell] = {}
@@ -128,7 +128,7 @@ class OnlineOutcomes:
     def posterior(
         self, prior: NDArray[np.float64], models: Sequence[str], features: Features, now: float
     ) -> NDArray[np.float64]:
-        """Return posterior means around `prior`, shape (len(models),); `prior` without outcomes."""
+        """Return posterior means, shape (len(models),), or `prior` if there are no outcomes."""
         features = learned(features)
         found = [self.cells.get((model, features)) for model in models]
         if not any(found):
@@ -179,9 +179,9 @@ class OnlineOutcomes:
             features: features of the request.
             correct: the client's verdict.
             now: seconds, monotonic.
-            weight: in (0, 1]; less than 1 for an outcome that is only inferred.
+            weight: in (0, 1]; less than 1 if the outcome is only inferred.
             offset: the unconditional probability minus the one expected for this attempt.
-            tried: models that had failed on the request before, from which the offset follows.
+            tried: models that had failed on the request before; the offset depends on them.
             tenant: tenant of the request.
             reporter: name of whoever judged the answer.
         """
@@ -201,7 +201,7 @@ class OnlineOutcomes:
         return True
 
     def heard(self, outcome: Taken, now: float) -> bool:
-        """Record a validated outcome, here or from another picker; return as `observe` does."""
+        """Record a validated outcome from this or another picker; return the same as `observe`."""
         model, features, correct, weight, _, offset, tenant, reporter = outcome
         admitted = self._reporters.admitted(reporter)
         if admitted != reporter and self._swept(now):  # before the look-up: it may drop cells
@@ -272,7 +272,7 @@ class OnlineOutcomes:
     def restore(self, state: object, now: float, *, away_s: float = 0.0) -> int:
         """Restore a saved state over the present cells; return the number restored.
 
-        The state may come from a file that anyone edited, so no error is raised: invalid entries
+        The state may come from a file that anyone can edit, so no error is raised: invalid entries
         are skipped and counted as refused, and a state with a different schema restores nothing.
         Evidence about an artifact that has been replaced is dropped, as in `new_prior`.
 
@@ -312,7 +312,7 @@ class OnlineOutcomes:
     def new_prior(self) -> None:
         """Drop the evidence about priors after the artifact was replaced.
 
-        The outcomes are kept; the next outcome in a cell makes it evidence again.
+        The outcomes are kept; a cell counts as evidence again after its next outcome.
         """
         self.trust.clear()
         for cell in self.cells.values():
@@ -336,7 +336,7 @@ class OnlineOutcomes:
         return name
 
     def _believed(self, cell: Cell, kept: float = 1.0) -> tuple[float, float]:
-        """Return the `kept` part of a cell's correct and of all outcomes, weighted by reporter."""
+        """Return a cell's correct and total outcomes, times `kept` and weighted by reporter."""
         if not cell.shares or not self._reporters.doubted:
             return kept * cell.total.correct, kept * cell.total.outcomes
         correct = outcomes = 0.0
@@ -400,7 +400,7 @@ class OnlineOutcomes:
         return len(self.cells) < MAX_CELLS and self._begun[tenant] < MAX_CELLS_OF_TENANT
 
     def _swept(self, now: float) -> bool:
-        """Drop forgotten cells, the names of forgotten reporters, and their evidence.
+        """Drop forgotten cells, the names of forgotten reporters, and the evidence of both.
 
         Return False if the last sweep was less than a minute ago.
         """
@@ -427,7 +427,7 @@ class OnlineOutcomes:
 
 
 def _merge_forgotten(cell: Cell, kept: float) -> None:
-    """Count a cell's forgotten reporters as unnamed; `kept` is the decay of its outcomes."""
+    """Count a cell's forgotten reporters as unnamed; `kept` is the decay factor of its outcomes."""
     forgotten = [
         name
         for name, share in cell.shares.items()

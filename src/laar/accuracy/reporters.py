@@ -4,15 +4,14 @@ Every outcome is about a different answer, so two reports never contradict each 
 reporters of the same kind of request (a model and a cell) should see similar shares of correct
 answers. A reporter is compared with the others of a cell by a beta-binomial likelihood under four
 hypotheses: its reports are true, a quarter of them are inverted, they are unrelated to the answers,
-all are inverted. The evidence of cells adds up, and Bayes gives the weight of its reports: 1, 1/4,
-0, 0. The weight for an inverted share f is (1 - 2 f)^2, the information left in a binary answer
-(the one-coin model of Dawid and Skene 1979).
+all are inverted. The evidence of all cells is added up. A reporter's weight is the mean over the
+hypotheses of 1, 1/4, 0 and 0. For an inverted share f it is (1 - 2 f)^2, the information left in a
+binary answer (the one-coin model of Dawid and Skene 1979).
 
 Each reporter has one vote: none outweighs all others together, however much it sends, and a cell is
 evidence about a reporter only if two others report there. So one of three can be outvoted, a lone
 reporter is never judged, and an honest majority is required. An honest reporter may have harder
-questions, so shares may differ with a standard deviation of about 0.1 (`_ALIKE`) without losing
-weight.
+questions, so a standard deviation of about 0.1 between shares (`_ALIKE`) costs no weight.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ MAX_REPORTERS = 16
 treated as unnamed until the outcomes of an earlier reporter are forgotten."""
 
 SIGNS = "(signs)"
-"""The reporter of weak outcomes (`laar.accuracy.signs`)."""
+"""The reporter name of weak outcomes (`laar.accuracy.signs`)."""
 
 UNNAMED = ""
-"""The reporter of all reports without a name."""
+"""The reporter name of all reports that give none."""
 
 _WEIGHTS = (1.0, 0.25, 0.0, 0.0)
 _PRIORS = (0.94, 0.02, 0.02, 0.02)
@@ -60,7 +59,7 @@ class ReporterTrust:
         return name
 
     def weight(self, name: str) -> float:
-        """Return the weight of a reporter's outcomes, in 0..1; 1 if it was not judged."""
+        """Return the weight of a reporter's outcomes, in 0..1; 1 if it has not been judged."""
         return self._weights.get(name, 1.0)
 
     @property

@@ -1,21 +1,20 @@
 """Outcomes reported for decisions: which are used, and what a retry implies.
 
-A report refers to a decision. It is used once, while the decision is remembered. Repeats change
-nothing, nor do contradictions (the first report stands), and both are counted separately so that a
-faulty client can be found. A report that is used is still subject to the hourly cap of
-`OnlineOutcomes`.
+A report refers to a decision and is used once, while the decision is remembered. Repetitions and
+contradictions change nothing (the first report stands); each is counted, so that a faulty client
+can be found. A report that is used is still subject to the hourly cap of `OnlineOutcomes`.
 
 A retry shows that the previous answer was wrong. Used alone it would bias the estimate: no client
 retries a correct answer, so only failures would ever be seen, and the model that is used most would
 drop most. So a chain of retries is used only when an outcome is reported for its end: then every
 earlier attempt failed. A client that checks its answers therefore reports once per question, about
 the last attempt; reporting each attempt changes nothing, since each is used once; a client that
-only retries contributes no outcome. An attempt that an endpoint refused or aborted says nothing
+only retries contributes no outcomes. An attempt that an endpoint refused or aborted says nothing
 about its model: there was no answer that could be wrong.
 
-Attempts are chained without a session: a retry is the same request (a fingerprint of bounded
-samples of it), sent with the list of tried models from the earlier attempt's answer. If two clients
-send the same request and neither has reported, a retry is chained to neither.
+Attempts are chained without a session: a retry is the same request (compared by a fingerprint of
+samples), with the list of tried models that the earlier attempt's answer gave. If two clients send
+the same request and neither has reported, a retry is chained to neither.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from laar.accuracy.signs import Sign, Signs
 
 MAX_PENDING = 50_000
-"""Maximum number of decisions remembered (30 MB): minutes at 100 a second. The oldest go first."""
+"""Maximum number of decisions remembered (30 MB): minutes at 100 per second; drops the oldest."""
 
 
 class Verdict(StrEnum):
@@ -71,9 +70,9 @@ class Answered(NamedTuple):
 
 
 _MOST_ALIKE = 8
-"""Latest attempts remembered per request and list of tried models; a retry may follow any."""
+"""Number of attempts remembered per request and list of tried models; a retry may follow any."""
 
-_AT_ONCE_S = 60.0  # repeating the question this soon after an answer shows dissatisfaction
+_AT_ONCE_S = 60.0  # repeating the question within this time after an answer shows dissatisfaction
 
 _Link = tuple[Hashable, tuple[str, ...]]
 """A request, and the models tried on it."""
@@ -107,7 +106,7 @@ class OutcomeReports:
         self.on_verdict: Callable[[str, bool], None] = lambda _decision_id, _correct: None
         """Called once with each verdict on a decision, reported or implied by a retry."""
         self.pass_on: Callable[[str, bool, str], bool] = lambda *_report: False
-        """Forwards a report on an unknown decision to other pickers; False if none decided it."""
+        """Forwards a report on an unknown decision to its picker; False if there is none."""
         self._online = online
         self.signs: Signs | None = None
         """The reliability of signs in answers; None if signs are not used."""
@@ -142,12 +141,12 @@ class OutcomeReports:
             model: the chosen model.
             features: features of the request.
             tried: models that have failed on the request, as the client reports.
-            request: key shared by a request and its retries; None if its retries are unknown.
+            request: key shared by a request and its retries; None if retries can't be recognized.
             tenant: tenant of the request.
             policy: the policy that decided.
             now: seconds, monotonic.
             adapter: the requested LoRA adapter of the model. Outcomes belong to the adapter; its
-                failures say nothing about the model.
+                failures are no evidence about the model.
             session: equal for the turns of one conversation; None if unknown.
         """
         if len(self._decisions) >= MAX_PENDING:
@@ -203,7 +202,7 @@ class OutcomeReports:
             self._shown(before, signs.of_turn(again=again), signs, now)
 
     def _shown(self, decision: _Decision, sign: Sign, signs: Signs, now: float) -> None:
-        """Learn a sign's reliability if the answer was reported; else count a weak outcome."""
+        """Learn a sign's reliability from the reported outcome, or record a weak outcome."""
         model = decision.adapter or decision.model
         if decision.correct is not None:
             signs.learn(model, sign, correct=decision.correct)

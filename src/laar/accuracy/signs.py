@@ -1,17 +1,17 @@
 """Weak outcomes: signs of how good an answer was, used if no client reports on it.
 
 One sign is in the answer: it ends at its limit, calls a tool with invalid JSON, repeats the
-previous answer's call, or has low token probabilities. Another is the conversation's next turn:
-a client that repeats its question immediately was not satisfied. With
-P(sign | right) = r and P(sign | wrong) = w, learned from reported answers, an answer expected to
-be right with probability p is right with p r / q, where q = p r + (1 - p) w, and is worth
-p (1 - p) * sum((r - w)^2 / q) of a reported outcome, summed over the signs that it might have
-shown: 1 if they never err, 0 if they carry no information.
+previous answer's call, or has low token probabilities. Another is the conversation's next turn: a
+client that repeats its question immediately was not satisfied. With r = P(sign | right) and
+w = P(sign | wrong), learned from reported answers, an answer expected to be right with probability
+p is now right with probability p r / q, where q = p r + (1 - p) w. It weighs as much as
+p (1 - p) * sum((r - w)^2 / q) reported outcomes, summed over the signs that it might have shown:
+1 if signs never err, 0 if they carry no information.
 
-Signs that all models show equally distinguish none: the recent mean of p r / q - p is subtracted.
+The recent mean of p r / q - p is subtracted, since signs that all models show distinguish none.
 
-Clients choose requests, and thereby signs. All signs together are one reporter: a quarter of a
-cell's cap, and less if two named reporters disagree.
+Clients can influence signs by their choice of requests. So all signs together count as one
+reporter, with a quarter of a cell's cap, and less if two named reporters disagree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import orjson
 from numpy.typing import NDArray
 
 PLAIN, CUT, BROKEN_CALL = 0, 1, 2
-"""Signs of an answer: none, cut at its limit, a tool call that is repeated or has invalid JSON."""
+"""Signs of an answer: none, cut off at its limit, a repeated tool call or one with invalid JSON."""
 
 FORM, SURE, TURN = 0, 1, 2
 """Where a sign was seen: in an answer, in an answer with log-probabilities, in the next turn."""
@@ -44,7 +44,7 @@ _GUESSES = (
 """Initial P(sign) of wrong and of right answers, by where the sign is seen."""
 _PRIOR_OUTCOMES = 30.0  # weight of `_GUESSES` in the total, and of the total in a model's counts
 _ALL = ""
-_RECENT = 300.0  # answers over which the mean shift fades
+_RECENT = 300.0  # number of answers over which the mean shift is averaged
 
 _Floats = NDArray[np.float64]
 

@@ -27,9 +27,9 @@ _HEAD_CHARS = 500
 _TAIL_CHARS = 500
 _SYSTEM_CHARS = 200
 _MAX_MARKS = 16
-_MAX_BYTES = 1536  # per sample; the middle of longer samples (multi-byte characters) is cut
+_MAX_BYTES = 1536  # per sample; longer ones, with multi-byte characters, are cut in the middle
 
-# Question, system prompt, body features: the second describes the application, not the request.
+# Of question, system prompt (which describes the application) and body features.
 _WEIGHTS = (0.7, 0.5, 0.2)
 _CHARACTERS_WEIGHT = 0.7  # weight of the question's character n-grams
 _SALTS = np.array([0, 0x51AB, 0x7E11], np.uint64)
@@ -45,7 +45,7 @@ _GAP, _WORD, _SIGN, _CHARACTER = range(4)
 
 def _kinds() -> bytes:
     kinds = bytearray([_SIGN] * 128 + [_WORD] * 96)
-    kinds += bytes([_CHARACTER] * 32)  # lead bytes of 3 or 4: mostly scripts without spaces
+    kinds += bytes([_CHARACTER] * 32)  # lead bytes of 3 or 4 bytes: mostly scripts without spaces
     for byte in b"abcdefghijklmnopqrstuvwxyz0123456789_":
         kinds[byte] = _WORD
     for byte in b" \t\r\n\x0b\x0c\x00":
@@ -184,7 +184,7 @@ def shares_of(log_odds: _Floats, intercepts: _Floats, slopes: _Floats) -> _Float
     """
     trust = np.maximum.reduce(intercepts + slopes * log_odds, axis=-1, keepdims=True)
     odds = np.exp(np.minimum(np.maximum(log_odds, -50), 50))
-    # Squared: otherwise a task half as likely would get a third of the request, rarely correctly.
+    # Squared, because otherwise a task half as likely would get a third of the request.
     likeness = (odds / (1 + odds)) ** 2
     shares: _Floats = likeness / (
         _total(likeness) * (1 + np.exp(-np.minimum(np.maximum(trust, -50), 50)))
@@ -213,7 +213,7 @@ class TaskTable(NamedTuple):
         """Return P(correct) by model for requests with these shares of tasks.
 
         No model exceeds the best single model by more than its lower bound. Then all are multiplied
-        by one factor, so that their mean has the reduced trust (`_DOUBT`); this changes no choice.
+        by one factor, so that their mean reflects the reduced trust (`_DOUBT`); no choice changes.
         """
         trust, likely = _total(shares), shares @ self.probabilities
         row = likely + (1 - trust) * self.base
@@ -226,20 +226,20 @@ class TaskTable(NamedTuple):
         return scaled
 
 
-_LESS = 1e-9  # keeps a model that is not surely better ranked below the best single model
+_LESS = 1e-9  # ranks a model below the best single model unless it is clearly better
 
 _DOUBT = 8.0
 """The mean of P(correct) uses a reduced trust, whose odds are the trust's squared odds divided by
-this: the largest trust over many tasks is too high. Of left-out questions, a quarter were of known
-tasks at a trust of 0.6, and half at 0.8."""
+this, because the largest trust of many tasks is too high. Of left-out questions with a trust of
+0.6, only a quarter were from known tasks; with 0.8, half."""
 
 _SURE, _SURER = (0.5, 0.5), (1.0, 2.0)
-"""Margins deducted from a model's lead: in standard errors over its questions on a graded task, in
-standard deviations between tasks on an ungraded one. Decision 11 gives the cost of other values."""
+"""Margins deducted from a model's lead: on a graded task, in standard errors over its questions; on
+another, in standard deviations between tasks. Decision 11 gives the cost of other values."""
 
 MOST_LOSS = 0.003
-"""Estimated loss on tasks left out of the fit, in shares of the answers, beyond which `_SURER`
-applies: on fleets other than the nine models, switching mostly loses if the fit predicts it."""
+"""Estimated loss on tasks left out of the fit, as a share of the answers, above which `_SURER`
+applies: on fleets other than the nine models, a predicted loss mostly comes true."""
 
 
 def task_table(

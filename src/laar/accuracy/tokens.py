@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 MAX_TOKEN_CELLS = 4096
 """Maximum number of cells (a few hundred KB): 200 models in 20 languages."""
 
-_FLEET = ""  # the cell of a language over all models: no model has an empty name
+_FLEET = ""  # for the cell of a language over all models; no model has an empty name
 
 # Rough figures for today's tokenizers on prose.
 _CHARS_PER_TOKEN = {"en": 4.0, "ja": 1.5, "zh": 1.5, "ko": 1.6, "ru": 3.0, "ar": 2.6}
@@ -34,7 +34,7 @@ _OTHER_CHARS_PER_TOKEN = 2.5
 
 _LOG_MIN, _LOG_MAX = log(0.2), log(20.0)  # no tokenizer uses 5 tokens per character, or 1 per 20
 _MIN_CHARS = 400  # for shorter prompts, the chat template's tokens would be learned as the text's
-_SLOWEST_RATE = 0.02  # share of the distance to a report: adapts to a new mix in ~50 reports
+_SLOWEST_RATE = 0.02  # share of the distance to a report; adapts to a new mix in about 50 reports
 _MEASURED_REPORTS = 20.0  # weight of an artifact's ratio, in reports
 _MAX_KEPT = 256  # cached estimates, one per set of models and language
 _Name = Annotated[str, Meta(max_length=256)]
@@ -103,7 +103,7 @@ class TokenEstimator:
     def restore(self, state: object) -> int:
         """Restore a saved state over the artifact's values; return the number of cells restored.
 
-        The state may come from a file that anyone edited: invalid parts are skipped.
+        The state may come from a file that anyone can edit, so invalid parts are skipped.
         """
         kept = 0
         for entry in state if isinstance(state, list) else ():
@@ -116,7 +116,7 @@ class TokenEstimator:
         return kept
 
     def _set(self, key: tuple[str, str], value: float, reports: float) -> bool:
-        """Set a cell; return False if it is new and none is free."""
+        """Set a cell; return False if it would be new and no cell is free."""
         if key not in self._cells and len(self._cells) >= MAX_TOKEN_CELLS:
             return False
         self._cells[key] = value, reports
@@ -135,7 +135,7 @@ class TokenEstimator:
         return np.exp(np.negative(logs)), exp(-self._current(_FLEET, language))
 
     def _current(self, model: str, language: str) -> float:
-        """Return the cell's log ratio; if unknown, the fleet's, else the language's."""
+        """Return the cell's log ratio; if unknown, the fleet's, or else the language's."""
         known = self._cells.get((model, language)) or self._cells.get((_FLEET, language))
         if known is None:
             return log(_CHARS_PER_TOKEN.get(language, _OTHER_CHARS_PER_TOKEN))

@@ -117,7 +117,7 @@ def run_fit(
 
 
 def _notes(read: Records) -> list[str]:
-    """Return notes on errors in the files, beginning with those in single lines."""
+    """Return notes on errors in the files, starting with those in single lines."""
     notes = list(read.faults)
     if read.unreadable > len(read.faults):
         notes.append(f"{read.unreadable - len(read.faults)} more lines could not be read")

@@ -32,7 +32,7 @@ class Bin(NamedTuple):
 
 
 class RetryScores(NamedTuple):
-    """Brier scores at attempts 2 and later, with and without the retry terms; 0 if none."""
+    """Brier scores of retries, with and without the retry terms; 0 if there are none."""
 
     brier_unconditional: float
     brier: float
@@ -50,7 +50,7 @@ class Evaluation:
         retries: the effect of the retry terms.
         queries: number of held-out queries.
         worth: sentences on what is gained by choosing models with the artifact on these queries.
-        gain: share of correct first answers, less that of the best model alone; 0 if unknown.
+        gain: share of correct first answers minus that of the best single model; 0 if unknown.
     """
 
     overall: HeldOut
@@ -84,7 +84,7 @@ def evaluate(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> Evalu
 
 
 def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> tuple[str, float]:
-    """Compare the chosen models with the best single model, by first answers and with retries."""
+    """Compare choosing by the artifact with the best single model, without and with retries."""
     models = capability.models
     asked = [a for a in by_query(held_out).values() if set(models) <= a.keys()]
     if not asked or len(models) < 2:
@@ -105,9 +105,9 @@ def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> 
 
 
 def _figures(tries: Sequence[Sequence[MeasuredOutcome]]) -> list[float]:
-    """Return share correct and mean seconds of first answers, and mean seconds to a correct one.
+    """Return the share correct and mean seconds of first answers, and mean seconds to correct ones.
 
-    The last excludes questions that no model answers correctly.
+    The last mean excludes questions that no model answers correctly.
     """
     until_s = [sum(o.latency_s for o in each) for each in tries if each[-1].correct] or [0.0]
     firsts = [(each[0].right, each[0].latency_s) for each in tries]
@@ -115,7 +115,7 @@ def _figures(tries: Sequence[Sequence[MeasuredOutcome]]) -> list[float]:
 
 
 def _retry_scores(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> RetryScores:
-    """Return Brier scores of the later attempts that routing by this artifact would make."""
+    """Return Brier scores of the retries that routing by this artifact would make."""
     plain: list[float] = []
     given: list[float] = []
     for answers in by_query(held_out).values():
@@ -135,7 +135,7 @@ def _retry_scores(capability: CapabilityModel, held_out: Sequence[MeasuredOutcom
 def _attempts(
     capability: CapabilityModel, answers: Mapping[str, MeasuredOutcome], first: str = ""
 ) -> Iterator[MeasuredOutcome]:
-    """Yield `first`'s outcome, then others by latency / P(correct), up to the first correct one."""
+    """Yield the outcome of `first`, then others by latency / P(correct), up to a correct one."""
     left = dict(answers)
     tried: list[str] = []
     while left:

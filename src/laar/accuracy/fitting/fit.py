@@ -1,11 +1,11 @@
 """Fit an artifact to outcomes: one logistic regression per model (LAAR, section 5.2).
 
-The features are classes, so outcomes are summed by cell and the regression uses counts: the time to
-fit hardly grows with the data. Language, bucket and task are one-hot encoded with their pairwise
-interactions; the strength of the L2 penalty is chosen by cross-validation over queries.
+The features are classes, so outcomes are summed by cell and the regression uses the counts; thus
+the time to fit hardly grows with the data. Language, bucket and task are one-hot encoded with their
+pairwise interactions; the strength of the L2 penalty is chosen by cross-validation over queries.
 
-Every quality figure is held out: queries are split in half by a hash of their id, the figures come
-from a fit on one half evaluated on the other, and the artifact's coefficients from a fit on all.
+All quality figures are from held-out data: queries are split in half by a hash of their id, and a
+fit on one half is evaluated on the other. The artifact's coefficients are fitted on all queries.
 scikit-learn and scipy are imported only here; serving an artifact needs neither.
 """
 
@@ -126,8 +126,8 @@ def _fit(judged: Sequence[MeasuredOutcome], created: str, data_sha256: str, hold
     second = [outcome for outcome in judged if _held_out(outcome.query_id)]
     if not first or not second:
         raise SettingError(f"{len(judged)} outcomes are too few to fit: measure more queries")
-    # Matrices have about 30 columns: the linear algebra library's threads would only wait for each
-    # other, on a busy machine twenty times as long as the work itself takes.
+    # The matrices have only about 30 columns. Threads of the linear algebra library would wait for
+    # each other: on a busy machine, twenty times as long as the work itself takes.
     with threadpool_limits(1):
         on_first, _ = _artifact(first, created, data_sha256)
         evaluation = evaluate(on_first, second)
@@ -168,7 +168,7 @@ def _fold(query_id: str) -> int:
 def _artifact(
     outcomes: Sequence[MeasuredOutcome], created: str, data_sha256: str
 ) -> tuple[Capability, dict[str, str]]:
-    """Return an artifact, and the reasons why models in it have no speed."""
+    """Return an artifact, and for each model without a speed the reason."""
     artifact, no_speed = without_retries(outcomes, created, data_sha256)
     retry = RetryTerms(difficulty=_difficulty(CapabilityModel(artifact), outcomes))
     return artifact.model_copy(update={"retry": retry}), no_speed
@@ -177,7 +177,7 @@ def _artifact(
 def without_retries(
     outcomes: Sequence[MeasuredOutcome], created: str, data_sha256: str
 ) -> tuple[Capability, dict[str, str]]:
-    """Return an artifact without retry terms, and the reasons why models in it have no speed."""
+    """Return an artifact without retry terms, and for each model without a speed the reason."""
     by_model: dict[str, list[MeasuredOutcome]] = defaultdict(list)
     by_base: dict[str, list[MeasuredOutcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -195,10 +195,10 @@ def without_retries(
 
 
 def _difficulty(capability: CapabilityModel, outcomes: Sequence[MeasuredOutcome]) -> float:
-    """Return the most likely spread of a question's difficulty, shrunk towards 0.
+    """Return the most likely spread of a question's difficulty, shrunk toward 0.
 
-    All models share the difficulty (`laar.accuracy.difficulty`), so it shows in the verdicts of
-    several models on the same queries. The unconditional probabilities are those of `capability`.
+    All models share the difficulty (`laar.accuracy.difficulty`), so verdicts on several models'
+    answers to one query reveal it. The unconditional probabilities are those of `capability`.
     """
     from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]  # ships no types
 
@@ -224,7 +224,7 @@ def _difficulty(capability: CapabilityModel, outcomes: Sequence[MeasuredOutcome]
         return float(-np.log(np.maximum(likely, 1e-300)).sum()) + 0.5 * spread**2
 
     found = minimize_scalar(loss, bounds=(0.0, MAX_SPREAD), method="bounded")
-    # The minimizer never tries the bounds. If 0 is hardly worse, attempts are independent.
+    # The minimizer never tries the bounds. If 0 is hardly worse, treat attempts as independent.
     return 0.0 if loss(0.0) <= float(found.fun) + _WORTH_A_SPREAD else round(float(found.x), 4)
 
 

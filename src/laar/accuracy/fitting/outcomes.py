@@ -1,6 +1,6 @@
 """Measured outcomes: one line of JSON per query and model, as written by `laar measure`.
 
-If a query and model occur twice, the later line is used.
+If a query occurs twice with the same model, the later line is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class MeasuredOutcome(BaseModel):
     """One query answered by one model.
 
     Args:
-        correct: the verdict; None if there was no answer, or the check could not judge it.
+        correct: the verdict; None if there was no answer, or if the check could not judge it.
         language: the language that `language_of` detects, as in serving.
         prompt_chars: characters of all messages, from which serving estimates tokens.
         prompt_tokens: prompt tokens in the reported usage; None if not reported.

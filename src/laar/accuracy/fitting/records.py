@@ -8,13 +8,13 @@ A file has one JSON entry per line, or one JSON array of entries, optionally gzi
   also called ``score`` or ``grade``; ``messages`` may replace the question;
 * an outcome of `laar measure`;
 * a decision of the log, or of ``GET /decisions``, with the outcome reported for it as ``correct``,
-  or in a separate line: ``{decision_id, correct}``. Without an outcome it is not judged. Retries
-  are left out, since they come from questions that other models failed.
+  or in a separate line: ``{decision_id, correct}``. A decision without an outcome counts as
+  unjudged. Retries are left out, since they come from questions that other models failed.
 
-A question is identified by a hash of its text, so that a fit can record which it has seen. If one
-model answers a text at several prompt lengths, each length is a different question. If it answers
-the same text several times in a file, the text does not identify the question (it refers to a
-document that the record does not contain); then an answer is identified by its content and its
+A question is identified by a hash of its text, so that a fit can record which questions it used. If
+one model answers a text at several prompt lengths, each length is a different question. If it
+answers the same text several times in a file, the text does not identify the question (it refers to
+a document that the record does not contain); then an answer is identified by its content and its
 number among answers with the same content. A file that is given twice is read once.
 """
 
@@ -57,10 +57,9 @@ MAX_FAULTS_NAMED = 20
 _MAX_LINE_BYTES = 64 << 20
 MAX_TASK_CHARS = 128
 _MAX_LANGUAGE_CHARS = 64
-"""Short, since a term in an artifact, of at most 256 characters, contains a task and a language."""
+"""Short, so that a term of an artifact (256 characters) can contain a task and a language."""
 _MANY_QUESTIONS = 30
-"""Minimum number of questions with several answers for holding out questions rather than single
-answers."""
+"""Minimum number of questions with several answers to hold out questions, not single answers."""
 
 _GRADES = ("correct", "score", "grade")
 _LISTS = ("decisions", "records", "outcomes")  # keys of an object that only holds a list of entries
@@ -106,7 +105,7 @@ class Records:
 
 
 def question_of(query_id: str) -> str:
-    """Return the part of an id shared by all answers to its question, at any length."""
+    """Return the part of an id that all answers to the question share, at any prompt length."""
     kind, _, rest = query_id.partition(":")
     if kind == "len":
         return rest.partition(":")[2] or query_id
@@ -244,7 +243,7 @@ def _unpacked(path: Path) -> bytes:
 
 
 def _entries(data: bytes) -> Iterator[tuple[int, object]]:
-    """Yield each entry with its line number or index; a `ValueError` for an invalid line."""
+    """Yield each entry, or a `ValueError` for an invalid line, with its line number or index."""
     try:
         document = orjson.loads(data)  # stops at the second of several values
     except orjson.JSONDecodeError:
@@ -427,7 +426,7 @@ def _length(outcome: MeasuredOutcome) -> int | None:
 
 
 def place_of(entry: Sequence[MeasuredOutcome], query_id: str, number: int) -> str:
-    """Return the id of the answers in the `number`-th entry with this content."""
+    """Return the answer id of the `number`-th entry with this content."""
     of = entry[0]
     scores = sorted((outcome.model, outcome.score) for outcome in entry)
     content = _hash(repr((query_id, of.text, of.task, of.prompt_tokens, scores, number)))
@@ -435,7 +434,7 @@ def place_of(entry: Sequence[MeasuredOutcome], query_id: str, number: int) -> st
 
 
 def texts_of(message: Mapping[str, Any]) -> list[str]:
-    """Return the parts of a message's text, or its one string."""
+    """Return the text parts of a message, or its single string."""
     content = message.get("content")
     if isinstance(content, str):
         return [content]

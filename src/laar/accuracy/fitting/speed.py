@@ -1,11 +1,11 @@
 """Fit c(m) to timed answers: a slope that is robust to outliers and to many short prompts.
 
-The first token of a short prompt shows an engine's overhead, queue and jitter; only prompts of very
-different lengths show the time per token. So the slope is the weighted median of the slopes between
-pairs of such prompts (Theil and Sen), each weighted by the difference between its lengths. Its
-error is the standard deviation of this median over resampled answers. The effect of context is
-chosen from a few values; the default is used unless one fits clearly better. An adapter uses
-the weights of its base, so the answers of both share one slope.
+The time to first token of a short prompt mostly reflects the engine's overhead, queue and jitter;
+only prompts of very different lengths reveal the time per token. So the slope is the weighted
+median of the slopes between pairs of such prompts (Theil and Sen), each weighted by the difference
+between its lengths. Its error is the standard deviation of this median over resampled answers. The
+effect of context is chosen from a few values; the default is used unless one fits clearly better.
+An adapter uses the weights of its base, so one slope is fitted to the answers of both.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from laar.accuracy.artifact import BEND, CONTEXT_TOKENS, MAX_BEND, Speed
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 
 LENGTHS = (200, 500, 1000, 2000, 4000, 8000)
-"""Boundaries of the length classes, in tokens, by which predicted first tokens are checked."""
+"""Boundaries, in tokens, of the length classes for checking predicted times to first token."""
 
-_APART = 2.0  # minimum ratio of lengths: below it, two prompts show only jitter
+_APART = 2.0  # minimum ratio of lengths; below it, two prompts differ only by jitter
 _LEAST_PAIRS = 10
 _POINTS = 96  # beyond this, answers of similar lengths are replaced by their medians
 _RESAMPLES = 40
 _BENDS = (0.0, 1.0, BEND, 4.0, 8.0, 16.0, 32.0, MAX_BEND)
-_CLEARLY = 0.95  # share of the default bend's error below which a different one replaces it
+_CLEARLY = 0.95  # a bend replaces the default if its error is below this share of the default's
 
 _Floats = NDArray[np.float64]
 _N = TypeVar("_N", float, _Floats)
@@ -91,7 +91,7 @@ def first_token_ratios(
 
 
 def _work(tokens: _N, cached: _N, bend: float) -> _N:
-    """Return how many tokens without context take as long to prefill as the uncached ones."""
+    """Return how many tokens without context would take as long to prefill as the uncached ones."""
     return (tokens - cached) * (1.0 + bend * 0.5 * (tokens + cached) / CONTEXT_TOKENS)
 
 
@@ -114,8 +114,8 @@ def _line(work: _Floats, seconds: _Floats) -> _Line:
 def _timed(outcomes: Sequence[MeasuredOutcome]) -> tuple[list[MeasuredOutcome], _Floats]:
     """Return the answers whose prompts were not fully cached, and their times.
 
-    These are times to first token if most answers have them, because decoding depends on the
-    answer rather than the prompt.
+    The times are those to the first token if most answers have them, because decoding depends on
+    the answer rather than the prompt.
     """
     usable = [
         outcome
@@ -141,7 +141,7 @@ def _medians(x: _Floats, t: _Floats) -> tuple[_Floats, _Floats]:
 
 
 def _apart(x: _Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the pairs of points whose second is at least `_APART` times the first."""
+    """Return the pairs of points in which the second is at least `_APART` times the first."""
     first, second = (x[None, :] >= _APART * x[:, None]).nonzero()
     return first, second
 
@@ -165,7 +165,7 @@ def _spread(x: _Floats, t: _Floats) -> float:
 
 
 def _answer_s(own: Sequence[MeasuredOutcome]) -> float:
-    """Return a typical answer's duration after its first token; 0 if no token was seen."""
+    """Return a typical answer's time after its first token; 0 if first tokens were not timed."""
     rest = [outcome.latency_s - outcome.ttft_s for outcome in own if outcome.ttft_s]
     return max(float(np.median(rest)), 0.0) if rest else 0.0
 
@@ -175,5 +175,5 @@ def _weighted_median(values: _Floats, weights: _Floats) -> float:
 
 
 def rounded(value: float) -> float:
-    """Round to six significant digits, more precise than any measurement."""
+    """Round to six significant digits, which is more precise than any measurement."""
     return float(f"{value:.6g}")

@@ -1,13 +1,13 @@
-"""Fit a classifier of tasks by a request's words, and how far to trust it.
+"""Fit a classifier that infers a request's task from its words, and estimate its reliability.
 
-There is one logistic regression per task: this task against all others and against texts that mix
-the words of two tasks, so that a request can resemble none. The mixtures teach, for example, that a
-physics question in mathematical notation is neither.
+One logistic regression per task separates its questions from those of other tasks and from texts
+that mix the words of two tasks, so that a request can resemble none. From the mixed texts it
+learns, for example, that a physics question in mathematical notation is neither.
 
-The trust is learned by leaving out data: each fit omits a group of tasks and a fold of the other
-questions. Its log odds on the fold's questions, and on those of tasks that it never saw, show how
-likely a question with such log odds is to belong to the task rather than to an ungraded one. The
-same fits show what routing would gain on unseen tasks, with trust learned without them.
+Trust in the classifier is estimated from held-out data: each fit omits a group of tasks and a fold
+of the other questions. The log odds of the omitted questions show how likely a question with such
+log odds is to belong to the task rather than to an ungraded one. The same fits show what routing
+would gain on unseen tasks, with trust estimated without them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.text import Said, TaskTable, hashed, shares_of, task_table
 
 MIN_TASK_QUESTIONS = 20
-"""Minimum number of questions of a task for its words to be learned. A smaller task is only a
-counterexample."""
+"""Minimum number of questions to learn a task's words from. A smaller task only provides
+counterexamples."""
 
 _STRENGTH = 10.0  # C of the regressions, chosen on questions of nine tasks in five folds
-_MAX_QUESTIONS = 30_000  # maximum to learn words from; larger sets are sampled
+_MAX_QUESTIONS = 30_000  # maximum number to learn words from; larger sets are sampled
 _MAX_GROUPS = 10  # groups of left-out tasks; each costs a fit
-_MAX_LEFT_OUT = 200_000  # questions times tasks in a fit that leaves out tasks: takes minutes
+_MAX_LEFT_OUT = 200_000  # questions times tasks in a fit that leaves out tasks, which takes minutes
 _PRIOR_OUTCOMES = 10.0  # weight of the mean in a task's share of correct answers
 _FOLDS = 5  # one fold is left out with each group
 _MIXED = 0.8  # mixed texts per question
@@ -45,9 +45,9 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Questions:
-    """Questions with a text: hashed rows, tasks, and scores by model; NaN if not given.
+    """Questions with their text: hashed rows, tasks, and scores by model (NaN where not given).
 
-    A mixed text has two tasks; a question has the same task twice.
+    A mixed text has two tasks; for an ordinary question the two are the same.
     """
 
     rows: Any  # scipy's sparse matrix
@@ -69,7 +69,7 @@ class _LeftOut(NamedTuple):
     Args:
         columns: the tasks in the fit.
         strangers: the tasks left out of it.
-        asked: questions left out, of both kinds of task.
+        asked: the questions left out, from tasks in the fit and from `strangers`.
         log_odds: by question and column.
         table: the models' shares of correct answers in the fit's data.
         single: the best single model.
@@ -160,7 +160,7 @@ def _mixed(said: Sequence[str], tasks: Sequence[str]) -> list[tuple[str, tuple[s
 
 
 def _some(questions: _Questions, known: Sequence[str]) -> _Questions:
-    """Sample each known task's questions, so that ten fits take only minutes; keep all others."""
+    """Sample each known task's questions, so that ten fits take only minutes; keep the others."""
     most = max(MIN_TASK_QUESTIONS, _MAX_LEFT_OUT // len(known) ** 2)
     chosen = np.ones(len(questions.tasks), bool)
     for task in known:
