@@ -3,5 +3,5 @@
 The hook (`ContextHook` over `OrderIndex`) sees one request at a time, has a few milliseconds, and
 must never fail a request. The paper's offline algorithms are in laar-lab (`laar context plan`).
 
-Nothing is imported here, so that a picker without the hook loads only the settings.
+This package imports nothing, so that a picker without the hook loads only the settings.
 """

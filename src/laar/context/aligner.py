@@ -1,24 +1,24 @@
-"""The online aligner: match an earlier order, then put documents likely to be shared first.
+"""The online aligner: follow an earlier order, then put documents likely to be shared first.
 
-The index stores the orders sent as a trie; a search finds the longest path of earlier requests
-through the same documents, in any order. The remaining documents are sorted by `affinity`; unseen
-documents keep their retrieval order, since moving them gains nothing. This replaces the paper's
-online search, a greedy descent by distance whose cost grows with the tree's fan-out. On the topic
-workload the paper's search has a hit rate of 0.20, this one 0.35 or more (`laar lab run
-context-hits`).
+The index stores the orders sent as a trie. A search finds the longest path of earlier requests that
+consists of the request's documents, in any order. The remaining documents are sorted by `affinity`;
+unseen documents keep their retrieval order, since moving them gains nothing. This replaces the
+paper's online search, a greedy descent by distance whose cost grows with the tree's fan-out. On the
+topic workload the paper's search has a hit rate of 0.20, and this one of 0.35 or more (`laar lab
+run context-hits`).
 
 A path starts at a `seed`: a hash of the scope (tenant, route, model) and of everything before the
-documents. Two prompts that differ there share no cache, so they share no path, and documents under
-an unknown seed keep their received order.
+documents. Two prompts that differ there share no cached prefix, so they share no path, and
+documents under an unknown seed keep their received order.
 
-Only shared prefixes of orders have nodes. Below them the trie points to the order itself: its tail
-costs 8 bytes per document, and a search compares it without probing.
+Only shared prefixes of orders have nodes. Below them the trie points to the order itself, whose
+tail costs 8 bytes per document and is compared directly.
 
-Guarantees: the result is a permutation; it shares at least as long a path as the received order;
-aligning the result again, against the same index, returns it. Orders are evicted, oldest first,
-beyond `capacity_docs` nodes and after `TTL_S`, which keeps the index about as old as the endpoints'
-caches, and by `forget` when an engine reports evictions: each order records its last endpoint. Hash
-collisions affect order, never content.
+Guarantees: the result is a permutation, it shares at least as long a path as the received order,
+and aligning it again with the same index does not change it. Orders are evicted, oldest first,
+beyond `capacity_docs` nodes and after `TTL_S`, so that the index covers about the same time as the
+endpoints' caches. Each order records its last endpoint, so that `forget` can drop orders when an
+engine reports evictions. Hash collisions affect order, never content.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from laar.latest import Latest
 
 MAX_BRANCHES = 60
 """Maximum number of branches per search (0.06 ms). A truncated search may find a shorter path. The
-hit rate on measured loads is at most 0.0007 lower than with a limit of 100 (0.002 with 40)."""
+hit rate on measured loads is at most 0.0007 lower than with 100 branches (0.002 with 40)."""
 
 _SHALLOW = 32
 """Number of documents for which `MAX_BRANCHES` suffices. Each additional document allows one more
 branch; otherwise the search could not reach the end of a long list."""
 
 _MOST_SHARED = 32
-"""Maximum number of documents in all orders (8 bytes each), as a multiple of `capacity_docs`. That
+"""Maximum number of documents in all orders (8 bytes each), as a multiple of `capacity_docs`, which
 alone does not limit them: long orders that differ only at the end take one position each."""
 
-_EXPIRE_AT_ONCE = 32  # per call: a burst of expiries must not cost a request a millisecond
-_FORGET_AT_ONCE = 256  # about 2 ms, when an endpoint's cache is gone; later calls drop the rest
+_EXPIRE_AT_ONCE = 32  # per call, so that a burst of expiries delays no request by a millisecond
+_FORGET_AT_ONCE = 256  # when an endpoint's cache is gone (2 ms); later calls drop the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class _Order:
 
 @dataclass(slots=True, eq=False)
 class _Branch:
-    """A path that `count` orders share, and how they continue, by the next document."""
+    """A path that `count` orders share, and their continuations by the next document."""
 
     count: int
     below: dict[int, _Branch | _Order]
@@ -90,7 +90,7 @@ TTL_S = 900.0
 caches."""
 
 MAX_SCOPES = 32
-"""Maximum number of scopes whose popularity is counted (0.5 MB each); LRU eviction."""
+"""Maximum number of scopes with popularity counts (0.5 MB each); LRU eviction."""
 
 
 class OrderIndex:
@@ -100,7 +100,7 @@ class OrderIndex:
 
     Args:
         capacity_docs: maximum number of positions: as many documents as fit into all endpoints'
-            caches. May be changed; the next orders evict the excess.
+            caches. If it is lowered, the next orders evict the excess.
 
     Attributes:
         orders: the orders, by the hash of all their documents, oldest first.
@@ -145,9 +145,9 @@ class OrderIndex:
         # Break ties by content, so that neither arrival order nor history decides.
         ranked = sorted(sorted(docs), key=score.__getitem__, reverse=True)
         own = self.match(seed, docs)
-        # Among equally long paths, take the one that a later request most likely contains, together
-        # with its next document. If only the order differs, take the one that begins with the rarer
-        # document: branches with popular beginnings survive without this request.
+        # Among equally long paths, take the one that a later request is most likely to contain
+        # together with its next document. If only the order differs, take the one that begins with
+        # the rarer document: branches with popular beginnings survive without this request.
         paths = _descend(root, set(ranked), tuple(docs[:own]))
         path = paths[0]
         if len(paths) > 1:
@@ -186,7 +186,7 @@ class OrderIndex:
     def place(self, seed: int, docs: Sequence[int], now: float, *, endpoint: str) -> None:
         """Record the endpoint of an already recorded order, without counting the request again.
 
-        An order stays with its endpoint until a different one is known.
+        An order keeps its endpoint until a different one is known.
         """
         whole = hash((seed, *docs))
         order = self.orders.get(whole)
@@ -203,12 +203,12 @@ class OrderIndex:
     def forget(self, endpoint: str, *, before: float | None = None) -> int:
         """Drop the orders whose last endpoint is the given one.
 
-        Call it when an endpoint's cache is emptied, or when the endpoint restarted or was removed.
-        With `before`, a time in seconds, orders sent after it are kept: an LRU cache still has
-        them. If there are more than a few hundred, later requests drop the rest.
+        Call this when an endpoint's cache was emptied, or the endpoint restarted or was removed.
+        With `before`, a time in seconds, later orders are kept, since an LRU cache still has them.
+        If there are more than a few hundred orders to drop, later requests drop the rest.
 
         Returns:
-            The number of orders.
+            The number of orders to drop.
         """
         sent = self._sent_to.get(endpoint, {})
         gone = set(takewhile(lambda o: before is None or self.orders[o].sent_at < before, sent))
@@ -224,7 +224,7 @@ class OrderIndex:
             self._drop(whole)
 
     def _send(self, whole: int, order: _Order, endpoint: str) -> None:
-        """Set an order's last endpoint (empty if unknown), for which it is the latest order."""
+        """Set an order's last endpoint (empty if unknown), and make it the latest order there."""
         if order.endpoint:
             there = self._sent_to[order.endpoint]
             del there[whole]
@@ -302,12 +302,12 @@ class OrderIndex:
 
 
 def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the longest paths through the `asked` documents, searched depth first; else `own`.
+    """Return the longest of `own` and the paths through `asked` documents, searched depth first.
 
     No path contains a document twice, so visited documents need not be tracked.
     """
     best, longest = [own], len(own)
-    toll = 1 + len(asked) // 32  # a branch costs more with more documents
+    toll = 1 + len(asked) // 32  # the cost of a branch, which grows with the number of documents
     left = MAX_BRANCHES + toll * max(0, len(asked) - _SHALLOW)
     stack: list[tuple[tuple[int, ...], dict[int, _Branch | _Order], set[int]]]
     stack = [((), root.below, root.below.keys() & asked)]
@@ -335,7 +335,7 @@ def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple
 
 
 def _worth(path: Sequence[int], ranked: Sequence[int], score: Mapping[int, float]) -> float:
-    """Return the probability that a request contains the path and the likeliest next document."""
+    """Return the probability that a request contains the path and its likeliest next document."""
     chance = next((score[doc] for doc in ranked if doc not in path), 1.0)
     for doc in sorted(path):  # in a fixed order, so that equal sets tie exactly
         chance *= score[doc]

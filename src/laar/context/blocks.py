@@ -1,7 +1,7 @@
 """Blocks of documents found by the scanners, as spans of a text.
 
 All positions are offsets into the text as received. Nothing is rendered again, so attributes, gaps
-and anything that a scanner does not know stay unchanged.
+and anything unknown to a scanner stay unchanged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Block:
         labels_stay: the labels are outside the items, so they number positions, not documents.
         quoted: the documents' own text is inside a JSON string.
         shape: the format in which the block was found.
-        held: reason why the items must not move; None if they may.
+        held: the reason why the items must not move; None if they may move.
         numbers: start and end of each number in the labels, and the index of the item that it
             numbers; empty if ids may not replace the numbers.
     """
@@ -92,7 +92,7 @@ MAX_MARKS = 8
 """Maximum number of delimiters examined per allowed document; bounds scans of hostile texts."""
 
 MAX_SEPARATOR = 16
-"""Maximum length of the text between two documents, which must be the same for all pairs."""
+"""Maximum length of the text between two documents, which must be the same between all of them."""
 
 
 def block_of(
@@ -126,7 +126,7 @@ def block_of(
             continue
         values = [own[name] for own in names]
         if count_up(values):
-            if name.lower() not in _PLACES:  # it numbers the parts of one text, such as pages
+            if name.lower() not in _PLACES:  # the name numbers the parts of one text, such as pages
                 whole = tuple(Item(*span) for span in spans)
                 stays = Reason.POSITIONAL_LABELS
                 return Block(whole, end, quoted=quoted, shape=shape, held=stays)

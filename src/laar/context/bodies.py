@@ -3,8 +3,8 @@
 Supports bodies of Chat (`messages`, and vLLM's `documents`), Anthropic (`system`, `messages`),
 Responses (`instructions`, `input`) and completions (`prompt`). A text is *fresh* if it belongs to
 the last turn, after the assistant's last answer. Only fresh text may be reordered. Older text must
-be sent as it was when it was fresh, or the conversation loses its cached prefix. Messages with
-`cache_control` and content that is not text are skipped.
+be sent as it was when it was fresh; otherwise the conversation loses its cached prefix. Messages
+with `cache_control` and content that is not text are skipped.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _prompts(prompt: object) -> list[Text]:
 def said_before(body: dict[str, object], path: Path) -> bytes:
     """Return the parts of the prompt that precede the string at `path`, for hashing.
 
-    Two prompts that differ here share no cached prefix beyond this point.
+    If two prompts differ here, they share no cached prefix beyond this point.
     """
     before: list[object] = [body.get("tools")]
     if path[0] == "prompt":
@@ -121,7 +121,7 @@ def said_before(body: dict[str, object], path: Path) -> bytes:
     if path[0] == "messages":
         before.append(body.get("system"))
     if path[0] == "documents" and isinstance(messages := body.get("messages"), list):
-        # Templates render these after the system prompt.
+        # Chat templates render these after the system prompt.
         before += takewhile(lambda message: _role(message) == "system", messages)
     at: object = body
     for step in path:

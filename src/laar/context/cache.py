@@ -1,4 +1,4 @@
-"""A model of an engine's prefix cache, with documents as units, to count expected hits.
+"""A model of an engine's prefix cache, in units of documents, for counting expected hits.
 
 All documents are assumed to be equally long, and only leading documents are reused. The least
 recently used leaf is evicted first. The system prompt, the question, decoded tokens and rounding to

@@ -7,7 +7,7 @@ numbers to ids, and ids in the answer are replaced by the numbers.
     [1] a [2] b  ->  [4821] b [7340] a (note: 1 = [7340], 2 = [4821])  ->  "see [4821]"  ->  [2]
 
 An id has four digits: longer than list numbers, not a year, and not in the prompt. If the picker
-dies meanwhile and the answer bypasses it, the citations match no document rather than a wrong one.
+dies and the answer bypasses it, the citations match no document instead of a wrong one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PLAIN = frozenset(
      "chat_template_kwargs", "cache_salt", "ignore_eos", "session_id", "chat_id", "stop",
      "prompt_cache_key", "safety_identifier", "keep_alive", "include_reasoning", "stop_token_ids")
 )  # fmt: skip
-"""Request fields that leave the answer plain text; others may ask for tokens, tool calls or a
+"""Request fields with which the answer is plain text; others may request tokens, tool calls or a
 grammar."""
 
 _FIELDS = ("content", "reasoning_content", "reasoning", "text")
@@ -51,7 +51,7 @@ _OPEN = re.compile(r"(?<![\w.$])([0-9]{4}(?=\.?\Z)|[0-9]{1,3}\Z)")
 
 
 def can_restore(body: Mapping[str, Any], api: str) -> bool:
-    """Return whether the answer to a request is plain text with known fields only."""
+    """Return whether the answer to a request will be plain text in known fields."""
     return (
         api in ("chat", "completions")
         and body.get("n") in (None, 1)
@@ -60,9 +60,9 @@ def can_restore(body: Mapping[str, Any], api: str) -> bool:
 
 
 def numbered(text: str, block: Block) -> Block:
-    """Return the block, movable if ids can replace all its numbers; else unchanged.
+    """Return the block, made movable if ids can replace all its numbers.
 
-    They can if each document's number is before it, and perhaps once more after it.
+    That requires each document to have its number before it, and perhaps once more after it.
     """
     if block.held is None or not block.labels_stay or block.quoted:
         return block
@@ -105,7 +105,7 @@ def numbered(text: str, block: Block) -> Block:
 
 
 def ids_of(scope: int, keys: Sequence[int], texts: Sequence[str]) -> tuple[str, ...]:
-    """Return an id for each document, the same in all prompts; empty if one can't get an unused id.
+    """Return an id for each document, the same in all prompts; empty if unused ids are unavailable.
 
     Args:
         scope: hash of tenant, route and model.
@@ -137,7 +137,7 @@ def _numbers_in(text: str) -> set[int]:
 
 
 class _Text:
-    """One text of an answer, fed in chunks; the start of an id is held until the rest arrives."""
+    """One text of an answer, fed in chunks; the start of an id is held back until complete."""
 
     def __init__(self, numbers: Mapping[str, str]) -> None:
         self._numbers = numbers
@@ -145,7 +145,7 @@ class _Text:
         self.held = ""
 
     def feed(self, chunk: str, *, end: bool) -> str:
-        """Return the chunk with ids replaced by numbers, without what is held back."""
+        """Return the chunk with ids replaced by numbers, except for what is held back."""
         at = len(self._before)
         text = self._before + self.held + chunk
         begun = None if end else _OPEN.search(text, max(at, len(text) - _DIGITS - 1))
@@ -182,7 +182,7 @@ class Citations:
         return bool(self._held)
 
     def feed(self, chunk: bytes, *, end: bool) -> bytes:
-        """Return the chunk with numbers restored, without the bytes held back."""
+        """Return the chunk with numbers restored, except for the bytes held back."""
         data = self._held + chunk
         cut = len(data)
         if not end and cut <= MAX_HELD_BYTES:

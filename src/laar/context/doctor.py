@@ -1,6 +1,6 @@
-"""Diagnose a body: which documents the hook finds, and why it moves none, if so.
+"""Diagnose a body: which documents the hook finds and, if it moves none, why not.
 
-As in the hook, earlier bodies show which texts recur.
+As in the hook, documents are learned from earlier bodies.
 """
 
 from __future__ import annotations

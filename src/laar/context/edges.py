@@ -1,9 +1,9 @@
 """Find where the documents of a text begin and end, by the short lines around them.
 
-Short lines that always follow a document (`laar.context.recurrence`) are its tail, and those that
-always precede it its head. Short lines that belong to both neighbours or to neither, and are equal
-in all gaps, are the separator. If their boundary is uncertain, two neighbours stay one item, so
-that no document is cut; a first or last document with an uncertain outer edge stays in place.
+Short lines that always follow a document (`laar.context.recurrence`) are its tail; those that
+always precede it are its head. Short lines that are the same in most gaps, and belong to both
+documents or to neither, are the separator. If the boundary of two documents is uncertain, they stay
+one item, so that none is cut; a first or last document with an uncertain outer edge stays in place.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from laar.context.recurrence import Recurrences
 
 NAME_CHARS = 24
-"""Number of characters by which an order note identifies documents that it can't count."""
+"""Length of the beginnings by which an order note identifies documents that it can't count."""
 
 
 class _Gap(NamedTuple):
-    """The short lines between two documents, each of which claims those in its own tail or head.
+    """The short lines between two documents. Each document claims those of its tail or head.
 
     Args:
         first, stop: range of the lines.
-        start, end: range of the lines that both documents claim, or neither.
+        start, end: range of the lines that are claimed by both documents or by neither.
         masked: text of these lines, without numbers.
         tail, head: number of lines that the previous and the next document claim.
         sure: whether the claims are certain, or there are no lines.
@@ -69,7 +69,7 @@ class Edges:
     def __init__(self, seen: Seen, known: Recurrences) -> None:
         self._seen = seen
         self._known = known
-        self._separator: tuple[str, ...] = ()  # short lines in all gaps, without numbers
+        self._separator: tuple[str, ...] = ()  # short lines of most gaps, without numbers
         self._claimed: tuple[int, ...] = ()  # keys of the separator, if documents claim it
         self._numbered = False
 
@@ -101,7 +101,7 @@ class Edges:
         gaps_differ = len(bounds) == 1 or len({text[end:start] for end, start in bounds}) > 1
         numbers = gaps_differ and any("#" in line for line in self._separator)
         numbered = self._numbered or numbers
-        # If an item contains several documents, a note that counts items would mislead.
+        # If an item contains several documents, a note that counts items would be misleading.
         is_counted = numbered or (None not in gaps and len(bounds) == len(pairs))
         items = tuple(
             [
@@ -112,7 +112,7 @@ class Edges:
         return Block(items, items[-1].end, labels_stay=numbered, shape="recurring")
 
     def _alike(self, bounds: list[_Bound]) -> list[_Bound]:
-        """Return the bounds whose gap, whitespace included, is the same in most; else all."""
+        """Return the bounds whose gap, whitespace included, is shared by most; all if none is."""
         gaps = [self._seen.text[end:start] for end, start in bounds]
         if len(set(gaps)) < 2:
             return bounds
@@ -136,7 +136,7 @@ class Edges:
         return _Gap(first, stop, start, end, masked, tail, head, sure)
 
     def _separate(self, gaps: Sequence[_Gap]) -> None:
-        """Find the separator: in most gaps, the text that both documents claim, or neither."""
+        """Find the separator: text that both documents or neither claim, the same in most gaps."""
         for lines, count in Counter([gap.masked for gap in gaps]).most_common(1):
             if 2 * count > len(gaps) and len(lines) <= MOST_SHORT:  # longer runs are slow to find
                 self._separator = lines
@@ -150,7 +150,7 @@ class Edges:
         )
 
     def _between(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
-        """Return the bound in a gap that has no unknown long lines; None if uncertain."""
+        """Return the bound in a gap without unknown long lines; None if it is uncertain."""
         lines, size = self._seen.lines, len(self._separator)
         if self._known.together.mostly(lines.last_keys[x.line], lines.keys[y.line]):
             return None
@@ -187,7 +187,7 @@ class Edges:
         return None if start is None else (lines.ends[end - 1], start)
 
     def _core(self, place: Place, line: int) -> int | None:
-        """Return where a document begins on its first line; None if uncertain."""
+        """Return where a document begins on its first line; None if that is uncertain."""
         core = self._seen.lines.cores[line]
         if line not in self._seen.labels:
             return core
@@ -196,7 +196,7 @@ class Edges:
         if above >= len(known) or known[above][1] is None:
             return None
         own_number, own_name = known[above]
-        if hash(name) != own_name:  # here the name belongs to the frame
+        if hash(name) != own_name:  # in this case the name belongs to the frame
             return core if not own_name else None
         core -= len(name)
         if self._numbered or not own_number:
@@ -204,7 +204,7 @@ class Edges:
         return core - len(number) if hash(number) == own_number else None
 
     def _start(self, place: Place) -> int | None:
-        """Return the start of a document with an unknown previous neighbour; None if uncertain."""
+        """Return the start of a document after unknown text; None if it is uncertain."""
         lines = self._seen.lines
         first = before_line(lines, place.nth)
         own = self._own(place.piece.head, sure=not place.piece.previous, behind=True)
@@ -253,7 +253,7 @@ class Edges:
         return None
 
     def _tail(self, place: Place) -> int | None:
-        """Return the line after a document and its own short lines; None if uncertain."""
+        """Return the first line after a document and its tail; None if it is uncertain."""
         lines = self._seen.lines
         first, stop = place.line + 1, after_line(lines, place.nth)
         own = self._own(place.piece.tail, sure=not place.piece.next, behind=False)
@@ -265,11 +265,11 @@ class Edges:
             rest, size = without_numbers(self._seen, first + len(own), stop), len(self._separator)
             is_between = size and rest[:size] == self._separator
             if rest and not is_between and not self._known.is_closing(self._seen.scope, rest):
-                return None  # the lines may be part of a document that differs only in them
+                return None  # they may belong to another document that differs only in these lines
         return first + len(own)
 
     def _around_unknown(self, x: Place, y: Place) -> list[_Bound]:
-        """Return the certain bounds of unknown text between two documents, treated as one item."""
+        """Return the certain bounds of unknown text between two documents, which is one item."""
         lines, size = self._seen.lines, len(self._separator)
         bounds: list[_Bound] = []
         end = self._tail(x)

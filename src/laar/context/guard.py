@@ -1,18 +1,18 @@
-"""Decide whether reordering pays on a route: the cached share of prompts with and without it.
+"""Decide whether reordering pays off on a route: compare cached shares with and without it.
 
 A comparison with a control group would overestimate the gain, since a small group shares prefixes
 only within itself. Instead all documents pass through two simulated caches, one in the order sent
 and one in the order received. The gain is the difference in expected hits. Routing and eviction
 lose some hits in either order, so the difference is scaled by a regression of reported on expected
-shares. It includes windows in which new conversations are left unchanged. A route is switched off
-if its gain plus two standard errors is below the minimum, or if its answers are reported to be
+shares, which includes windows in which new conversations are left unchanged. A route is switched
+off if its gain plus two standard errors is below the minimum, or if its answers are reported to be
 worse than without reordering; it stays off until `reset`.
 
-A conversation counts once, by its mean, and stays in its group with all its turns and retries.
+Each conversation counts once, with its mean, and stays in one group with all its turns and retries.
 Otherwise the difficulty of a few popular questions would decide.
 
-De-duplication always saves the text it removes, so only its harm is measured: a share of the
-conversations tries it, and once reported outcomes show no harm, all but that share get it.
+De-duplication always saves the text it removes, so only its harm is measured: it is tried on a
+share of the conversations and, once reported outcomes show no harm, used in all but that share.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ import numpy as np
 from laar.latest import Latest
 
 MAX_CONVERSATIONS = 2048
-"""Number of recent conversations remembered for each mean, about 0.2 KB each. If an older one
-continues, it is treated as new."""
+"""Number of recent conversations remembered for each mean (0.2 KB each). An older conversation that
+continues is treated as new."""
 
 MAX_SIDES = 20_000
-"""Number of conversations whose group is remembered; others join the current window's group."""
+"""Number of conversations whose group is remembered; others join the current window's."""
 
 HARM_ERRORS = 3.0
-"""Number of standard errors by which answers must be worse to show harm. The test is repeated
-after each outcome, so two standard errors would be exceeded by chance sooner or later."""
+"""Number of standard errors by which answers must be worse to count as harm. The test is repeated
+after each outcome, so chance would exceed two standard errors sooner or later."""
 
 MIN_GAIN = 0.01
 """Minimum increase in the cached share of prompt tokens; a smaller increase does not justify
@@ -47,14 +47,14 @@ MIN_OUTCOMES = 50
 """Conversations per side with reported outcomes needed to compare correctness."""
 
 WINDOW = 50
-"""New conversations per window: enough for them to share orders."""
+"""Number of new conversations per window, enough for them to share orders."""
 
 _PRIOR = 0.01  # weight of the prior assumption that all expected hits occur
 
 
 @dataclass(slots=True)
 class MeanOfMeans:
-    """Mean of the conversations' mean values, with its squared standard error."""
+    """Mean of the means of conversations, with its squared standard error."""
 
     n: int = 0
     _sum: float = 0.0
@@ -63,12 +63,12 @@ class MeanOfMeans:
 
     @property
     def mean(self) -> float:
-        """Return the mean; 0 without values."""
+        """Return the mean, or 0 if there are no values."""
         return self._sum / self.n if self.n else 0.0
 
     @property
     def known(self) -> float | None:
-        """Return the mean; None without values."""
+        """Return the mean, or None if there are no values."""
         return self.mean if self.n else None
 
     def add(self, conversation: int, value: float) -> None:
@@ -89,7 +89,7 @@ class MeanOfMeans:
 
 @dataclass(slots=True)
 class Sides:
-    """Shares of correct answers, for changed and for unchanged prompts."""
+    """Shares of correct answers to changed and to unchanged prompts."""
 
     changed: MeanOfMeans = field(default_factory=MeanOfMeans)
     left: MeanOfMeans = field(default_factory=MeanOfMeans)
@@ -97,7 +97,7 @@ class Sides:
     def harms(self) -> bool | None:
         """Return whether answers to changed prompts are significantly worse; None if too few exist.
 
-        The standard error assumes equally good sides, since 50 of 50 correct have no variance.
+        The standard error is that of equally good sides, since 50 correct of 50 have no variance.
         """
         changed, left = self.changed, self.left
         if min(changed.n, left.n) < MIN_OUTCOMES:
@@ -111,14 +111,14 @@ class GainGuard:
     """Decides whether reordering and de-duplication continue on a route.
 
     Args:
-        share: share of conversations left unchanged, in windows, and of others de-duplicated on
-            trial; 0 disables the guard.
+        share: share of conversations left unchanged, in windows, and share of the others in which
+            de-duplication is tried; 0 disables the guard.
 
     Attributes:
         off: reordering was switched off.
         harm: it was switched off because answers were worse.
         dedup: state of de-duplication: ``trial``, ``on`` or ``off``.
-        ahead: lead of the expected hits over those in the received order.
+        ahead: by how much expected hits exceed those in the received order.
         moved: shares of correct answers with and without reordering.
     """
 
@@ -128,7 +128,7 @@ class GainGuard:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was measured, and switch reordering on again."""
+        """Discard all measurements, and switch reordering on again."""
         self.off = self.harm = False
         self.dedup = "trial"
         self.ahead = MeanOfMeans()
@@ -162,7 +162,7 @@ class GainGuard:
             conversation: hash of its beginning.
             found: share that the engine found in its cache.
             expected: expected share in the order sent.
-            ahead: lead of `expected` over the received order; None if that order was kept.
+            ahead: `expected` minus the share for the received order; None if that order was kept.
         """
         row = 1.0, expected, min(1.0, max(0.0, found))
         self._products += np.outer(row, row)
@@ -174,9 +174,9 @@ class GainGuard:
             self.off = True
 
     def gain(self) -> tuple[float, float]:
-        """Return the cached share of prompts due to reordering, and its standard error.
+        """Return the increase in the cached share due to reordering, and its standard error.
 
-        This is the number of reported hits per expected hit, times the lead.
+        This is the number of reported hits per expected hit, times `ahead`.
         """
         n, sums = max(1.0, self._products[0, 0]), self._products[0, 1:]
         (xx, xy), (_, yy) = self._products[1:, 1:] - np.outer(sums, sums) / n + _PRIOR

@@ -2,14 +2,14 @@
 
     size -> parse -> scan -> (duplicates) -> align -> rewrite -> verify -> splice
 
-Its state is bounded: hashes of the orders sent, hashes and positions of the changes to running
-conversations with the documents' names, and counts. It keeps no other text after a request's
-commit, so none can leak into other requests: a duplicate note only refers to text earlier in the
-same outgoing body.
+Its state is bounded. It keeps hashes of the orders sent, hashes, positions and document names of
+the changes to running conversations, and counts. It keeps no other text after a request's commit,
+so none can leak into other requests; a duplicate note only refers to text earlier in the same
+outgoing body.
 
 A request never fails because of the hook. A body is forwarded unchanged, with a reason, if it is
 not clearly a list of documents, takes too long or causes an error. The hook learns from a request
-at `commit`, once an endpoint has accepted it; a missing commit costs at most a cache hit.
+at `commit`, once an endpoint has accepted it; a missing commit costs at most one cache hit.
 
 Tenants share only capacity: the scope (tenant, route, model, cache salt) is part of every hash and
 has separate counts.
@@ -64,7 +64,7 @@ class ContextHook:
     ) -> None:
         self._route = route
         self.settings = s = settings or ContextSettings()
-        self.clock = clock or float  # without a clock it is always 0.0
+        self.clock = clock or float  # always 0.0 without a clock
         self.index = OrderIndex(capacity_docs=s.capacity_docs)
         self.received = DocCache(s.capacity_docs)
         """A simulated cache that receives all documents in their received order."""
@@ -144,7 +144,7 @@ class ContextHook:
             return TurnPlan(body=body, reason=Reason.ERROR)
 
     def note(self, plan: TurnPlan, now: float) -> None:
-        """Remember the order of a request in flight, so that a burst of requests shares it.
+        """Remember the order of a request in flight, so that a burst of requests can share it.
 
         `commit` must follow, or `retract` if no endpoint accepts it.
         """
@@ -205,7 +205,7 @@ class ContextHook:
     def record_usage(self, plan: TurnPlan, *, prompt_tokens: int, cached_tokens: int) -> None:
         """Record the cached tokens that an engine reports for a prompt with orders, for the guard.
 
-        A prompt without orders is ignored: only its older turns were changed.
+        A prompt without orders is ignored, since only its older turns were changed.
         """
         if not plan.orders or prompt_tokens <= 0:
             return
@@ -234,7 +234,7 @@ class ContextHook:
 
 
 def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -> int:
-    """Return the hash of a request's scope; observed requests, which send no orders, differ."""
+    """Return the hash of a request's scope; requests that are only observed have their own."""
     named = (body.get(name) for name in ("model", "cache_salt"))
     texts = [name if isinstance(name, str) else None for name in named]  # may be nested too deeply
     parts = [tenant, route, *texts, observe]
@@ -242,7 +242,7 @@ def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -
 
 
 _DEPTHS = frozenset((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256))
-"""Lengths of the prefixes to hash for a context: few, since the queue has an entry for each."""
+"""Lengths of the prefixes to hash for a context; only a few, since each has a queue entry."""
 
 
 def _context(seed: int, docs: Sequence[int]) -> tuple[int, ...]:

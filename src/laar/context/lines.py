@@ -1,4 +1,4 @@
-"""The lines of a text, as documents are recognized by them (`laar.context.recurrence`)."""
+"""The lines of a text, by which documents are recognized (`laar.context.recurrence`)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ MOST_SHORT = 24
 """Maximum number of consecutive short lines considered as tail or head of a document."""
 
 KEY_LINES = 3
-"""Number of long lines by which a document is looked up: chunks may share the first two, their
-file's name and address."""
+"""Number of long lines by which a document is looked up: chunks may share the first two, which are
+their file's name and address."""
 
 _LABEL = re.compile(
     r"((?:[-*•+>]\s+)?(?:[#=*\-_\[(【<]{0,6}\s?(?:[^\W\d]{1,20}[\s_:#.\-]{0,3})?\d{1,6}"
     r"(?:[\])】>.:|]{1,3}\s*|\s*+[=*\-_#]{1,8}$|\s+))?)"
     r"((?:[^\s:]{1,40}:(?:\s+|$))?)"
 )
-"""Text that may precede a document on its first line: a bullet or number, a name with a colon."""
+"""Text that may precede a document on its first line: a bullet, a number or a name with a colon."""
 
 NUMBER = re.compile(r"\d+")
 _RULE = "-=#*_~+|`.:<>/ \t\r"
@@ -60,9 +60,9 @@ class Piece:
 
     Args:
         before, after: keys of the adjacent long lines; 0 once they have varied.
-        tail, head: short lines that always followed it, or preceded it; None if unknown.
-        labels: hashes of number and name at the start of its first long line, then of each line of
-            its head from the last one up; 0 if none, None if they have varied.
+        tail, head: short lines that have always followed or preceded it; None if unknown.
+        labels: hashes of number and name at the start of its first long line, and of each line of
+            its head, from the last one up; 0 if there is none, None if they have varied.
         previous, next: the adjacent documents; 0 once they have varied.
         times: number of texts learned from that contained it.
     """
@@ -115,7 +115,7 @@ NO_LABEL = ("", "")
 
 
 def without_numbers(seen: Seen, first: int, stop: int) -> tuple[str, ...]:
-    """Return the text of some lines, minus numbers in short ones, which may count positions."""
+    """Return the text of some lines, without numbers in short ones, which may be positions."""
     spans = zip(seen.lines.starts[first:stop], seen.lines.ends[first:stop], strict=True)
     lines = [seen.text[start:end] for start, end in spans]
     return tuple([NUMBER.sub("#", line) if len(line) < LONG_LINE else line for line in lines])

@@ -23,7 +23,7 @@ from laar.latest import Latest
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The changes to a text; empty if it was sent unchanged.
+    """The changes made to a text; empty if it was sent unchanged.
 
     Args:
         changes: the changes to its blocks.
@@ -74,7 +74,7 @@ class Memo:
         return int.from_bytes(blake2b(text, digest_size=8, key=self._secret()).digest(), "little")
 
     def get(self, key: int, now: float) -> Remembered | bytes | None:
-        """Return a text's changes, possibly as `saved`, and refresh the entry; None if unknown."""
+        """Return a text's changes, if known, and refresh the entry; they may be in `saved` form."""
         entry = self._entries.get(key)
         if entry is None or now - entry[0] > TTL_S:
             return None

@@ -1,8 +1,8 @@
 """The notes that tell the model what the hook changed (ContextPilot, 5.3 and 6).
 
-An order note follows moved documents; before them it would end the shared prefix. A duplicate note
-replaces a document's text, and only refers to text earlier in the same body. The notes are part of
-prompts, so changing their wording invalidates caches.
+An order note follows the moved documents; before them, it would end the shared prefix. A duplicate
+note replaces a document's text, and only refers to text earlier in the same body. The notes are
+part of prompts, so changing their wording invalidates caches.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 HEAD_CHARS = 60
-"""Characters of the removed text quoted in a note: enough to distinguish documents, fewer than the
-text replaced."""
+"""Characters of the removed text quoted in a note: enough to distinguish documents, but fewer than
+the text has."""
 
 WORTH_A_NOTE = 256
 """Minimum length of a repeated document that a note replaces; a note takes about 100 bytes."""

@@ -1,18 +1,18 @@
-"""Learn documents by recurrence: a span that recurs between different neighbours is a document.
+"""Learn documents by recurrence: a span that recurs between different neighbors is a document.
 
 Nothing is assumed about format, words or language. A text is a sequence of lines; a *long* line is
 recognized by its text alone. Two adjacent lines are joined as long as either is mostly seen next to
-the other, and separated otherwise. A span between two breaks that recurs with a different line
-before it and a different one after it is a document; from then on it is found anywhere. Overlaps of
-chunks, and paragraphs or headings shared by many chunks, do not qualify: a part that always has the
-same neighbour is not a separate document. A span that always follows the same line, such as its
-file's name, is a document together with that line.
+the other, and separated otherwise. A span between two breaks is a document once it has recurred
+with a different line before it and a different one after it; from then on it is found anywhere.
+Overlaps of chunks, and paragraphs or headings shared by many chunks, do not qualify: a part that
+always has the same neighbor is not a separate document. A span that always follows the same line,
+such as its file's name, forms one document with that line.
 
     learn:  lines -> breaks -> pieces -> (different neighbours on both sides) -> documents
     find:   lines -> documents, longest first -> owners of the short lines between them
 
-Short lines (labels, rules, fences) identify nothing; `laar.context.edges` finds out whose they are.
-The *frame* is the text of the prompt around the documents.
+Short lines (labels, rules, fences) identify nothing; `laar.context.edges` assigns them. The *frame*
+is the text of the prompt around the documents.
 
 Only hashes are kept, salted per process, in tables of fixed size. Each hash includes the scope
 (tenant, route and model).
@@ -61,50 +61,50 @@ MAX_ALIKE = 12
 
 _COMPARED = 8
 """Maximum number of characters compared with documents that begin alike, as a multiple of the
-text's length: one for each document found, and few more unless the text is hostile."""
+text's length. Usually each document is compared once; only hostile texts reach the limit."""
 
 _LONGEST_HEADING = 120
 """Maximum length of a single line that may be a heading or a source instead of a document."""
 
 _OFTEN = 3
 _OFTEN_TEXTS = 2
-"""A line belongs to the frame, not to a document, if the texts in which it occurs at least `_OFTEN`
-times outnumber the others by `_OFTEN_TEXTS`."""
+"""A line belongs to the frame, not to a document, if texts in which it occurs at least `_OFTEN`
+times outnumber other texts by `_OFTEN_TEXTS`."""
 
 _WELL_KNOWN, _LEARN_EVERY = 16, 8
 """Once each document of a text has been learned from `_WELL_KNOWN` texts, laar learns from only one
-such text in `_LEARN_EVERY`: it saves the documents from eviction, and may refute them."""
+such text in `_LEARN_EVERY`, to keep the documents from being evicted and to notice wrong ones."""
 
 MAX_PARSED = 30_000
-"""Maximum number of cached parsed lines (0.2 KB each); then the cache is cleared."""
+"""Maximum number of parsed lines in the cache (0.2 KB each); beyond it, the cache is cleared."""
 
 MAX_FRAME = 4_000
 """Maximum number of lines counted to recognize the frame, and of scopes for which the usual lines
 after the last document are known."""
 
 _MOSTLY = 0.5
-"""Two lines are one piece if either is seen next to the other in over this share of cases."""
+"""Two lines form one piece if one is next to the other in more than this share of its cases."""
 
 _SURE_TIMES = 8
-"""Maximum count of a scope's usual closing: that many texts with other closings replace it."""
+"""Maximum count of a scope's usual closing, which this many texts with other closings replace."""
 
 _SLOT_BITS = 21  # 4 MB; 500 chunks of 1 KB collide in 1 % of their lines
 _MASK = (1 << _SLOT_BITS) - 1
 _FULL = (1 << 16) - 1
-_BEGIN, _END = 1, 2  # the edges of a text, as neighbours
+_BEGIN, _END = 1, 2  # the edges of a text, as neighbors
 
 
 class _Together:
-    """Counts of adjacent pairs of lines, and of the neighbours of each line.
+    """Counts of adjacent pairs of lines, and of the neighbors of each line.
 
-    The size is fixed: collisions make some counts too high.
+    The size is fixed, so collisions make some counts too high.
     """
 
     def __init__(self) -> None:
         self._counts = array("H", bytes(2 << _SLOT_BITS))
 
     def note(self, keys: Iterable[int]) -> None:
-        """Count pairs and each line's neighbours; halve all counts if one reaches its maximum."""
+        """Count pairs and each line's neighbors; halve all counts if one reaches its maximum."""
         counts = self._counts
         for key in keys:
             counts[key & _MASK] += 1
@@ -112,7 +112,7 @@ class _Together:
                 np.frombuffer(counts, np.uint16)[:] >>= 1
 
     def mostly(self, a: int, b: int, *, least: int = 2) -> bool:
-        """Return whether either line is mostly seen next to the other, `least` times at least."""
+        """Return whether either line is mostly next to the other, and at least `least` times."""
         counts = self._counts
         pair = counts[hash((a, b)) & _MASK]
         return pair >= least and 2 * pair > _MOSTLY * min(counts[a & _MASK], counts[b & _MASK])
@@ -129,15 +129,15 @@ class Recurrences:
     def __init__(self) -> None:
         self.together = _Together()
         self.frame: Latest[int, int] = Latest(MAX_FRAME)
-        """Lines that often occur several times in a text, with the number of these texts."""
+        """Lines that often recur within a text, with the excess of such texts over other texts."""
         self._parsed: dict[int, ParsedLine] = {}
         self._pieces: Latest[int, Piece] = Latest(MAX_PIECES)
         self._closings: Latest[int, tuple[int, int]] = Latest(MAX_FRAME)  # by scope, with a count
         self._without_news = 0
-        # By the keys of the first long lines: documents by hash, with length and last line's key.
+        # By the keys of the first long lines: documents by hash, with length and key of last line.
         self._documents: OrderedDict[tuple[int, ...], Latest[int, tuple[int, int]]] = OrderedDict()
         self._begun: Counter[tuple[int, ...]] = Counter()  # documents by the start of these keys
-        # By first key, the keys of a document if no other begins so: then that key identifies it.
+        # By first key: the keys of the document that begins with it, if there is only one.
         self._alone: dict[int, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
@@ -145,7 +145,7 @@ class Recurrences:
         return len(self._pieces)
 
     def is_heading(self, *keys: int) -> bool:
-        """Return whether long lines precede several documents, such as the name of their file."""
+        """Return whether these long lines precede several documents, as a file's name does."""
         return self._begun[keys] - (keys in self._documents) > 1
 
     def is_closing(self, scope: int, lines: tuple[str, ...]) -> bool:
@@ -162,7 +162,7 @@ class Recurrences:
         return Edges(seen, self).block(), seen
 
     def _read(self, scope: int, text: str) -> Seen:
-        """Return the lines of a text, each known document as one line, and their labels."""
+        """Return the lines of a text, with each known document as one line, and their labels."""
         lines = starts, cores, ends, keys, last_keys, long = Lines([], [], [], [], [], [])
         seen = Seen(scope, text, lines, [], _COMPARED * len(text))
         parsed, frame, begun = self._parsed, self.frame, self._begun
@@ -186,7 +186,7 @@ class Recurrences:
                         seen.places.append(Place(n, len(long), piece))
                         stop = text.find("\n", end)
                     elif not (known or seen.places) and (lead := self._lead(scope, line)):
-                        # Words of the frame precede the first document: make them a separate line.
+                        # Words of the frame that precede the first document become a separate line.
                         at += lead
                         continue
                     long.append(n)
@@ -204,7 +204,7 @@ class Recurrences:
         return seen
 
     def _lead(self, scope: int, line: str) -> int:
-        """Return the length of the words up to a colon that a known document follows; else 0."""
+        """Return the length of words up to a colon before a known document; 0 if there are none."""
         rest = line.partition(": ")[2]
         parsed = self._parsed.get(hash(rest)) or self._parse(rest)
         return len(line) - len(rest) if (hash((scope, parsed[4])),) in self._begun else 0
@@ -253,13 +253,13 @@ class Recurrences:
         return tuple(keys)
 
     def _parse(self, line: str) -> ParsedLine:
-        """Parse a line, cached since most lines recur."""
+        """Parse a line; results are cached because most lines recur."""
         if len(self._parsed) >= MAX_PARSED:
             self._parsed.clear()
         return self._parsed.setdefault(hash(line), parse_line(line))
 
     def _unjoined(self, lines: Lines, places: list[Place]) -> list[Place]:
-        """Return the places without those joined to an adjacent line: they are parts of a piece."""
+        """Return the places, except those joined to an adjacent line, which are parts of pieces."""
         known = {place.nth for place in places}
         return [
             place
@@ -320,7 +320,7 @@ class Recurrences:
         after = lines.keys[lines.long[stop]] if stop < len(lines.long) else _END
         piece = self._piece(seen, lines.long[start], lines.long[stop - 1], before, after)
         if piece is not None:
-            # The short lines show where this document begins or ends only next to another one.
+            # Only next to another document do short lines show where this one begins or ends.
             if n > 1 or (n and start - 1 in documents):
                 self._learn_start(seen, piece, start, before)
             if stop < starts[-1] or stop in documents:
@@ -328,7 +328,7 @@ class Recurrences:
         return piece
 
     def _learn_frame(self, keys: list[int]) -> None:
-        """Record which of a text's long lines occur often in it."""
+        """Record which of a text's long lines occur in it often."""
         frame = self.frame
         for key, count in Counter(keys).items():
             texts = frame.get(key, 0) + (1 if count >= _OFTEN else -1)

@@ -20,7 +20,7 @@ from laar.context.settings import ContextSettings
 
 MAX_SEARCHED = 32 << 20
 """Maximum number of characters searched for earlier copies of a text's repeated documents (7 ms);
-beyond it, the text is sent as received. In periodic text, searching takes ten times as long."""
+beyond it, the text is sent as received. Searching periodic text takes ten times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Change:
         block: the documents.
         order: received positions in sending order.
         repeated: received positions whose text is replaced by a note.
-        ids: replacements for the document numbers, by received position; empty to keep the numbers.
+        ids: what replaces the document numbers, by received position; empty to keep the numbers.
     """
 
     block: Block
@@ -56,7 +56,7 @@ def note_bytes(block: Block, settings: ContextSettings) -> int:
 
 
 def is_too_small(block: Block, size: int, settings: ContextSettings) -> bool:
-    """Return whether a block of `size` bytes saves too little even if all of it is cached."""
+    """Return whether a block of `size` bytes would save too little even if it were all cached."""
     return max(0, size - note_bytes(block, settings)) < settings.min_saving_bytes
 
 
@@ -67,7 +67,7 @@ def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
         The text without and with order notes.
     """
     parts: list[str] = []
-    notes: list[tuple[int, str]] = []  # each with the number of parts before it
+    notes: list[tuple[int, str]] = []  # each note with the number of parts before it
     done = 0
     for change in changes:
         items = change.block.items
@@ -78,7 +78,7 @@ def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
             end = change.block.end
             parts.append(_gap(text, change, done, end))
             note = _note(change)
-            if change.block.shape == "parts":  # the note needs its own block
+            if change.block.shape == "parts":  # the note must be a block of its own
                 own = orjson.loads(text[items[0].start : items[0].end])
                 kind = "input_text" if own.get("type") == "input_text" else "text"
                 fields = {"type": kind} if "type" in own else dict.fromkeys(own, "")
@@ -137,7 +137,7 @@ def verified(text: str, changes: Sequence[Change], made: str, earlier: Sequence[
 
 
 def _gap(text: str, change: Change, start: int, end: int) -> str:
-    """Return the text between two documents, with numbers replaced by their ids."""
+    """Return the text between two documents, with ids instead of numbers."""
     if not change.ids:
         return text[start:end]
     parts: list[str] = []

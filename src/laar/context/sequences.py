@@ -1,8 +1,8 @@
-"""Learn from received prompts whether the order of documents is meaningful, and worth changing.
+"""Learn from received prompts whether the order of documents is meaningful and worth changing.
 
 A search ranks the same documents differently for each query, but the parts of a story, the steps of
-a recipe and results sorted by a client keep their order. So a document may move once it was seen
-both before and after the same other document.
+a recipe and results sorted by a client keep their order. So a document may move once it has been
+seen both before and after the same other document.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sequences:
             Start and end of the run, and whether any two documents were seen together before.
 
         A document that was seen with others of the list in only one order ends a run. A run has at
-        least two documents seen in several orders; new documents among them may move.
+        least two documents that were seen in several orders; new documents among them may move.
         """
         free, met = self._compared([hash((scope, doc)) for doc in docs])
         best = (0, 0)
@@ -64,7 +64,7 @@ class Sequences:
                 self._last[key] = _Last(whole, place, moves)
 
     def _compared(self, keys: Sequence[int]) -> tuple[list[bool], list[bool]]:
-        """Return for each document whether it may move, and whether it was seen with others."""
+        """Return, for each document, whether it may move and whether it was seen with others."""
         known = list(map(self._last.get, keys))
         free = [last is not None and last.free for last in known]
         if all(free):
@@ -93,22 +93,23 @@ MAX_OPENINGS = 20_000
 
 _GAIN, _RARELY = 1 / 128, 1 / 16
 """Weight of a prompt in the average share of beginnings that recur, and the share below which
-prompts with a new beginning are not reordered. The share falls that low after 354 new beginnings in
-a row: looking for shared documents costs little compared with missing them."""
+prompts with a new beginning are not reordered. The share falls that low only after 354 new
+beginnings in a row, because looking for shared documents costs little compared with missing
+them."""
 
 
 class Openings:
     """Beginnings of prompts, as hashes, and how often they recur.
 
     If a question or an answer precedes the documents, each prompt has its own beginning, and
-    nothing after it is shared, whatever the order is.
+    nothing after it can be shared in any order.
     """
 
     def __init__(self) -> None:
         self._seen: Latest[int, float] = Latest(MAX_OPENINGS)
 
     def is_alone(self, place: int, before: str) -> bool:
-        """Record the text before a text; return whether it is new and such texts rarely recur.
+        """Record the text that precedes another; return whether it is new and such texts are rare.
 
         Args:
             place: hash of the scope and the text's place in the body.

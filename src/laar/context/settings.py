@@ -22,7 +22,7 @@ Role = Literal["user", "system", "tool"]
 
 
 class Reason(StrEnum):
-    """Result of the hook for a body; each has a counter."""
+    """What the hook did with a body, or why it did nothing; each reason has a counter."""
 
     # The body was changed.
     REORDERED = "reordered"
@@ -88,17 +88,17 @@ class ContextSettings:
     applies: ClassVar = Applies.AT_ONCE
 
     formats: Annotated[tuple[Format, ...], MinLen(1)] = get_args(Format)
-    """Where to look for documents: tags named for documents, JSON lists, and texts that recur next
-    to different texts (`recurring`). All by default."""
+    """Where to look for documents: tags named for documents, JSON lists, and texts that recur with
+    different neighbors (`recurring`). All by default."""
     delimiters: Annotated[tuple[Delimiters, ...], MaxLen(8)] = ()
     """Additional formats of this route's prompts, tried first."""
     roles: Annotated[tuple[Role, ...], MinLen(1)] = ("user", "system", "tool")
     """Roles whose messages may be changed; assistant messages never are."""
     min_docs: Annotated[int, FIXED, Ge(2)] = 3
-    """Minimum number of documents in a list to change it; shorter lists gain little."""
+    """Minimum number of documents in a list that is changed; shorter lists gain little."""
     min_saving_bytes: Annotated[int, FIXED, Ge(0)] = 256
-    """Minimum possible saving in bytes (a list's text minus the note about its order) to change it.
-    256 bytes is about 64 tokens: one to four blocks of an engine's cache."""
+    """Minimum possible saving (a list's text minus the note about its order) to change a list, in
+    bytes. 256 bytes is about 64 tokens: one to four blocks of an engine's cache."""
     annotate: Annotated[bool, FIXED] = True
     """Whether a note after reordered documents tells the model their original order; 5 to 6 tokens
     per document. Without it, measured accuracy was lower."""

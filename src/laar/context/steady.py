@@ -1,7 +1,7 @@
 """Stabilize prefixes of a body: sort tools, and move some system prompt lines to the end.
 
 The order of tools means nothing to a model. A tool with `cache_control` keeps its position, and the
-others stay on their side of it. The route's settings specify the lines to move after the user's
+others stay on the same side of it. The route's settings specify the lines to move after the user's
 last text; `laar context advise` suggests them.
 """
 
@@ -54,7 +54,7 @@ def with_last(body: bytes, api: str, lines: str) -> bytes:
         Refused: the body cannot be changed safely.
     """
     text = _last(prompt_texts(orjson.loads(body), api))
-    assert text is not None  # otherwise `steadied` removes no lines
+    assert text is not None  # `steadied` removes lines only from such bodies
     return splice(body, {text.path: f"{text.value}\n\n{lines}"})
 
 

@@ -1,9 +1,9 @@
 """Plan the changes to a request: each text of the prompt, in prompt order.
 
-Documents of the last turn are aligned with the index. Older text is changed as it was in its own
-turn if the memo has those changes, and otherwise stays unchanged, so that later turns extend the
-text sent before and never rewrite it. A note may replace a document only if its full text is sent
-earlier in the same body; candidates are found by hash, then compared.
+Documents of the last turn are aligned with the index. Older text is changed as in its own turn if
+the memo has those changes, and otherwise stays unchanged, so that later turns extend the text sent
+before and never rewrite it. A note may replace a document only if its full text is sent earlier in
+the same body; candidates are found by hash, then compared.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TurnPlan:
     Args:
         body: the body to forward; the same object as the received one if unchanged.
         conversation: hash of the conversation's beginning.
-        held_out: the documents stay as received, for comparison or because the guard requires it.
+        held_out: the documents stay as received, for comparison or because the guard requires that.
         deduplicated: whether notes replace repeated documents; None if none are repeated.
         edits: new texts by path.
         orders: the documents of each block as sent, with the seed that they follow.
@@ -61,8 +61,8 @@ class TurnPlan:
         document_bytes: total bytes of the last turn's documents.
         predicted_bytes: bytes of the leading documents that match an order sent before, and so may
             be cached; in the received order if the request is left unchanged.
-        baseline_bytes: what that would be if all requests had been sent as received; the difference
-            is the hook's gain.
+        baseline_bytes: the same if all requests had been sent as received; the difference is the
+            hook's gain.
         removed_bytes: bytes of text replaced by notes, minus the notes.
         shapes: number of documents in the last turn's blocks, by format.
         numbers: the client's document numbers by the ids that replaced them, to restore in answers
@@ -103,11 +103,11 @@ class Turn:
     """Plans the changes to a request.
 
     Args:
-        hook: settings, and what was learned; `commit` adds what the plan contains.
+        hook: settings, and what was learned; `commit` adds the contents of the plan.
         scope: hash of tenant, route and model.
         now: seconds, monotonic.
         ends_at: time on the hook's clock after which the plan is dropped.
-        observes: nothing will be changed, so there is no guard.
+        observes: the body will be forwarded unchanged, so the guard does not apply.
         restores: whether ids in the answer can be replaced by numbers.
     """
 
@@ -157,7 +157,7 @@ class Turn:
         memo_key = self.hook.memo.key(self.scope, text.value.encode())
         known = self.hook.memo.get(memo_key, self.now)
         if isinstance(known, bytes):
-            data, known = known, Remembered()  # if anything does not fit, change nothing
+            data, known = known, Remembered()  # if any change does not fit, make none
             with suppress(ValueError, LookupError, RecursionError, Refused):
                 known = Remembered(tuple(self._checked(_read_changes(data), text)))
             self.hook.memo.put(memo_key, known, self.now)
@@ -175,13 +175,13 @@ class Turn:
         except Refused as refused:
             if refused.reason is not Reason.OVER_BUDGET:
                 raise
-            # Even if time is up, older texts are repeated as sent before.
+            # Even when the time is up, older texts are sent as before.
             self._late, self._plan.reason = True, refused.reason
             self._plan.orders.clear()
             return text.value
 
     def _checked(self, changes: Sequence[Change], text: Text) -> Iterator[Change]:
-        """Yield untrusted changes, with documents' names, if they neither add nor lose any text."""
+        """Yield untrusted changes, with documents' names, that neither add nor lose text."""
         blocks = [change.block for change in changes]
         ends = [(*((a, c, d, b) for a, b, c, d, _ in own.items), (own.end,)) for own in blocks]
         places = [0, *chain.from_iterable(chain(*ends)), len(text.value)]
@@ -355,7 +355,7 @@ class Turn:
     def _changed(
         self, block: Block, docs: _Documents, found: Alignment, repeated: frozenset[int]
     ) -> Change | None:
-        """Return the change that gives the order found; None if required ids are unavailable."""
+        """Return the change to the order that was found; None if required ids are unavailable."""
         ids: tuple[str, ...] = ()
         if block.numbers:
             ids = ids_of(self.scope, docs.keys, [text.value for text in self._texts])
@@ -375,7 +375,7 @@ class Turn:
         return differ
 
     def _is_worth_its_note(self, block: Block, docs: _Documents, found: Alignment) -> bool:
-        """Return whether an order saves more than its note costs, or may do so later."""
+        """Return whether an order saves more than its note costs, or may later."""
         note = note_bytes(block, self.hook.settings)
         matched = [docs.live[j] for j in found.permutation[: found.matched]]
         gained = docs.bytes(matched) - docs.bytes(docs.live[: found.baseline])
@@ -396,7 +396,7 @@ class Turn:
         plan.document_bytes += sum(docs.sizes)
 
     def _repeated(self, block: Block, own_keys: Sequence[int]) -> frozenset[int]:
-        """Return the items to replace by notes, since their text occurs earlier in the body."""
+        """Return the items that notes can replace, since the body contains their text before."""
         nothing_before = not self._in_full and len(set(own_keys)) == len(own_keys)
         if self.hook.settings.dedup == "off" or self._control or nothing_before:
             return frozenset()
@@ -435,7 +435,7 @@ class Turn:
             raise Refused(Reason.OVER_BUDGET)
 
     def _is_alone(self, text: Text) -> bool:
-        """Return whether no other prompt will share the documents of a text.
+        """Return whether probably no other prompt shares the documents of a text.
 
         One in `_LOOK_EVERY` conversations is examined in any case: other prompts may contain its
         documents too, and answers with and without notes must be compared.
@@ -457,7 +457,7 @@ class Turn:
         return plan.held_out
 
     def _note(self, reason: Reason) -> None:
-        """Record a reason; those about usable documents override others, else the first is kept."""
+        """Record a reason: the plan keeps the first, or the latest about usable documents."""
         fit = (Reason.UNCHANGED, Reason.SAME_ORDER, Reason.NOTHING_SHARED)
         if reason in fit or self._plan.reason is Reason.NO_DOCUMENTS:
             self._plan.reason = reason
@@ -492,13 +492,13 @@ _MARKS = frozenset("\n<[{")
 
 _WORTH_NOTES = 8
 """Minimum length of documents to reorder speculatively, as a multiple of their note's length: later
-requests may share the order, though none is known to do so yet."""
+requests may share an order that no request is known to share yet."""
 
 
 def _whole(
     live: Sequence[int], permutation: Sequence[int], repeated: frozenset[int]
 ) -> tuple[int, ...]:
-    """Return the order of all items; repeated items go last if anything moves."""
+    """Return the order of all items; if anything moves, repeated items go last."""
     if tuple(permutation) == tuple(range(len(live))):
         return tuple(range(len(live) + len(repeated)))
     return (*(live[j] for j in permutation), *sorted(repeated))

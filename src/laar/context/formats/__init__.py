@@ -60,16 +60,16 @@ def _found(
 def held(block: Block, settings: ContextSettings) -> Block:
     """Return the block, marked as held (not to be reordered) if its labels are position numbers.
 
-    An answer may refer to the numbers, so the order stays unless the settings allow relabelling.
+    An answer may refer to the numbers, so the order stays unless the settings allow relabeling.
     """
     stays = block.labels_stay and not settings.relabel
     return replace(block, held=Reason.POSITIONAL_LABELS) if stays else block
 
 
 def _to_line_ends(text: str, block: Block) -> Block:
-    """Return the block with its items extended by trailing whitespace of their last lines.
+    """Return the block with its items extended by the trailing whitespace of their last lines.
 
-    If whitespace stayed in place, prompts with the same documents would differ.
+    If that whitespace stayed in place, prompts with the same documents would differ.
     """
     if block.quoted:
         return block

@@ -1,7 +1,7 @@
-"""Locate values in a JSON text, to replace some and keep all other bytes.
+"""Locate values in a JSON text, so that some can be replaced and all other bytes kept.
 
 The text is known to be valid, since `orjson` has parsed it; Python's decoder skips values that are
-not needed. A duplicate key along a path is refused, because parsers differ in which one they use.
+not needed. A duplicate key on a path is refused, because parsers differ in which one they use.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def spans_of(text: str, paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
     if len(text) > MAX_VALUES and sum(map(text.count, ",[{")) > MAX_VALUES:
         raise Refused(Reason.TOO_COMPLEX)
     wanted: _Want = {}
-    for path in paths:  # one path may extend another
+    for path in paths:  # one path may be the start of another
         at = wanted
         for step in path:
             at = at.setdefault(step, {})

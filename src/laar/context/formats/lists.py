@@ -31,7 +31,7 @@ MAX_WRITTEN = 64 << 10
 """Longest repr of a Python list that is parsed; parsing takes about 2 ms."""
 
 _DEEPEST = 3
-"""Maximum nesting of a list within the JSON, and of the text within an element."""
+"""Maximum nesting depth of a list in the JSON, and of the text in an element."""
 
 _MOST_LISTS = 64
 
@@ -139,7 +139,7 @@ def _blocks(text: str, least: int) -> list[Block]:
 
 
 def _lists(value: _Json, path: Path) -> Iterator[tuple[Path, list[_Json]]]:
-    """Yield all lists, except those inside several elements of another list."""
+    """Yield all lists, except those that are inside several elements of another list."""
     if isinstance(value, list):
         yield path, value
         if len(value) == 1 and isinstance(value[0], dict):
@@ -171,8 +171,8 @@ def _text(element: _Json, depth: int = _DEEPEST) -> tuple[int, Path]:
 
 
 def _count_up(elements: Sequence[dict[str, _Json]], name: str) -> bool:
-    """Return whether a field numbers the parts of one text, such as pages or steps."""
-    numbers = (element.get(name) for element in elements)  # mostly, the first two decide
+    """Return whether the field numbers the parts of one text, such as pages or steps."""
+    numbers = (element.get(name) for element in elements)  # usually the first two decide
     return all(isinstance(a, int) and b == a + 1 for a, b in pairwise(numbers))
 
 

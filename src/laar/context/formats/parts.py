@@ -21,7 +21,7 @@ from laar.context.settings import Reason
 
 _TEXTS = ("text", "input_text")
 _Run = list[tuple[int, Path]]
-"""Consecutive blocks: the index of each in the content, and the path of its text."""
+"""Consecutive blocks: each block's index in the content, and the path of its text."""
 
 
 def scan(text: str, *, by_tool: bool) -> list[Block]:

@@ -1,10 +1,10 @@
 """Documents in XML-like items: ``<document id="7">...</document>``, in a wrapper or bare.
 
-This is not an XML parser: one pass looks for a short list of tag names. It refuses a text with any
-sign that a tag is prose or part of a document: nested items, an end tag without a start tag, an
-invalid or duplicate attribute. An unclosed tag within a sentence ("when the <source> tag has an
-id") is only a mention. The patterns are possessive, or bounded by the characters that they exclude,
-so the time is linear in the length of the text.
+This is not an XML parser: one pass looks for a short list of tag names. It refuses a text if
+anything suggests that a tag is prose or part of a document: nested items, an end tag without a
+start tag, an invalid or duplicate attribute. An unclosed tag within a sentence ("when the <source>
+tag has an id") is only a mention. The patterns are possessive, or bounded by the characters that
+they exclude, so the time is linear in the text's length.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WRAPPERS = dict.fromkeys((*(f"{name}s" for name in _ITEMS if name != "memory"),
 _NAME = r"[A-Za-z_][\w:.-]*+"
 _VALUE = r"""(?:"([^"<>]*+)"|'([^'<>]*+)'|([\w.:-]++))"""
 _ATTRIBUTE = re.compile(rf"\s++({_NAME})\s*+=\s*+{_VALUE}")
-# The attributes are None if the text after the name doesn't complete a tag.
+# The attributes are None if what follows the name does not complete a tag.
 _TAG = re.compile(
     rf"<(/?)({'|'.join((*_WRAPPERS, *_ITEMS))})"
     rf"""(?:((?:\s++{_NAME}\s*+=\s*+(?:"[^"<>]*+"|'[^'<>]*+'|[\w.:-]++))*+)\s*+>|(?=[\s>/]))"""
@@ -31,11 +31,11 @@ _TAG = re.compile(
 _INNER_ITEM = re.compile(rf"\s*+<(?:{'|'.join(_ITEMS)})[\s>]")
 
 _QUOTED = 8
-"""Characters before a tag in which a word or comma may be, past quotes, brackets and blanks."""
+"""Characters before a tag in which to look for a word or comma, skipping quotes and brackets."""
 
 _COMMAS = frozenset(",;.")
 _BREAKS = frozenset("\n>")
-"""If one of these characters is directly before a tag, no sentence mentions the tag."""
+"""A tag directly after one of these characters is not a mention in a sentence."""
 
 
 def scan(text: str, least: int) -> list[Block]:
@@ -53,7 +53,7 @@ class _Scan:
         self.blocks: list[Block] = []
         self.wrapper: str | None = None
         self.found: dict[str, int] = {}
-        # The run of items with the same tag, in progress.
+        # The current run of items with the same tag.
         self.name: str | None = None
         self.spans: list[Span] = []
         self.names: list[dict[str, str]] = []
@@ -96,7 +96,7 @@ class _Scan:
         return self._next(f"</{match[2]}", match.end()) >= again
 
     def _next(self, pattern: str, at: int) -> int:
-        """Return where a pattern occurs next, or the end; no part is searched again."""
+        """Return where a pattern occurs next, or the text's end; no part is searched twice."""
         if self.found.get(pattern, -1) < at:
             match = re.compile(pattern).search(self.text, at)
             self.found[pattern] = len(self.text) if match is None else match.start()
@@ -126,7 +126,7 @@ class _Scan:
     def _open(
         self, name: str, attributes: str | None, match: re.Match[str]
     ) -> tuple[int, int] | None:
-        """Return where the item of an opening tag and its text start; None for a wrapper."""
+        """Return where an opening tag's item and the item's text start; None for a wrapper."""
         if attributes is None:
             raise Refused(Reason.MALFORMED_TAG)
         inside = match.end()
