@@ -1,4 +1,4 @@
-"""The client side of LAAR: ask until an answer is correct, and report outcomes."""
+"""The client side of LAAR: ask until an answer is correct, and report the outcome."""
 
 from laar.client.report import report_outcome, report_outcome_sync
 from laar.client.until import Attempt, Outcome, until_correct, until_correct_sync

@@ -1,8 +1,8 @@
 """Report the outcome of a question to the picker, which learns the accuracy of models from it.
 
-One report per question is enough. It covers the last attempt, and the picker infers from the
-retries that earlier attempts were wrong. Reporting only helps later questions, so a failure to
-report is returned, never raised.
+One report per question is enough. It is about the last attempt; from the retries, the picker infers
+that earlier attempts were wrong. Reporting only helps later questions, so a failure is returned,
+never raised.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def report_outcome(
         outcome: result of the loop; its last attempt is reported if it was answered and judged.
         admin_url: URL of the picker's admin port.
         token: bearer token, if the picker requires one.
-        reporter: name of the checker, if there are several without their own tokens.
+        reporter: name of the checker, if several checkers share a token.
         timeout_s: timeout of the whole call.
 
     Returns:

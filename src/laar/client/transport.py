@@ -13,7 +13,7 @@ from laar.client.wire import MAX_ANSWER_BYTES, Completion, Deltas, NotACompletio
 from laar.datalayer.fetching import read_capped
 from laar.errors import SettingError
 
-_ERROR_CHARS = 300  # characters of an error body: enough to identify it
+_ERROR_CHARS = 300  # number of characters of an error body to quote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Reply:
 
     Args:
         status: HTTP status; 0 if there was no answer.
-        latency_s: seconds from sending to the last byte.
+        latency_s: seconds from sending the request to the last byte of the answer.
         ttft_s: seconds from sending to the first token of a streamed answer, including reasoning.
         headers: headers of the answer, names in lower case.
         completion: the answer; None if there is none, and `error` gives the reason.
@@ -81,7 +81,7 @@ async def post(
                         ttft_s = monotonic() - started
                 completion = deltas.completion()
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, NotACompletion) as fault:
-        # A 200 without an answer counts as no answer, and may be retried.
+        # A 200 without a completion counts as no answer and may be retried.
         status = 0 if status == 200 else status
         error = str(fault) or type(fault).__name__
     return Reply(

@@ -2,9 +2,9 @@
 
 The time to correct answer is the user's wait: the sum of the attempts' latencies and requested
 pauses up to the first correct answer, right-censored if the loop gives up (LAAR, section 4). The
-picker keeps no session: its answer lists the models tried so far, and the loop sends that list back
-(LAAR, section 5.4). The loop stops once every model has been tried, because at temperature 0 a
-repeated attempt gives the same answer.
+picker keeps no session: its answer lists the models tried so far, and the loop returns that list
+with the next attempt (LAAR, section 5.4). The loop stops once every model has been tried, because
+at temperature 0 a repeated attempt gives the same answer.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ async def until_correct(
         timeout_s: timeout of one attempt.
 
     Raises:
-        SettingError: `base_url` is not a URL, `max_attempts` is below 1, or the check is
+        SettingError: `base_url` is not a URL, `max_attempts` is below 1, or `check` is
             asynchronous.
     """
     if max_attempts < 1:
@@ -144,7 +144,7 @@ async def until_correct(
                 break
             if tried := reply.headers.get(names.TRIED):
                 sent[names.TRIED] = tried
-            # A refused request may succeed next time, so it exhausts no model.
+            # A refused request may succeed next time, so its model does not count as tried.
             is_last = reply.status == 200 and reply.headers.get(names.EXHAUSTED) == "true"
             exhausted = stop_when_exhausted and is_last
             waited_s = pause_s(reply, len(made))
@@ -206,7 +206,7 @@ def pause_s(reply: Reply, attempts_made: int) -> float:
 def blocking(call: Callable[P, Coroutine[None, None, T]]) -> Callable[P, T]:
     """Return a synchronous version of a coroutine function, for code without an event loop.
 
-    If an event loop is running, as in notebooks, this blocks that loop and runs in another thread.
+    If an event loop is running, as in notebooks, it is blocked while another thread does the work.
     """
 
     @wraps(call)

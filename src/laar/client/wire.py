@@ -19,12 +19,12 @@ _OF_TOKENS = ("content", "reasoning_content", "reasoning", "tool_calls", "refusa
 
 
 class NotACompletion(Exception):  # noqa: N818  # named for the fault; never leaves the package
-    """The endpoint returned 200 but sent something else."""
+    """The endpoint returned 200 but did not send a completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """An answer's text and usage; counts missing from the answer are None."""
+    """An answer's text and usage; counts that the answer does not contain are None."""
 
     text: str
     model: str | None
@@ -45,7 +45,7 @@ class Deltas:
         self._answers = self._begun = self._ended = self._failed = False
 
     def feed(self, data: bytes) -> bool:
-        """Read the next bytes of the stream; return True once the first token has arrived."""
+        """Read the next bytes of the stream; return whether the first token has arrived."""
         head, newline, tail = data.rpartition(b"\n")
         if newline:
             self._read(bytes(self._held) + head)
@@ -62,7 +62,7 @@ class Deltas:
         return _completion("".join(self._parts), self._model, self._usage)
 
     def _read(self, lines: bytes) -> None:
-        for line in lines.splitlines():  # bytes.splitlines splits only at event line ends
+        for line in lines.splitlines():  # bytes.splitlines splits only at the line ends of events
             if line.startswith(b"data:"):
                 self._event(line[5:].strip())
             elif line.startswith(b"event:") and line[6:].strip() == b"error":
