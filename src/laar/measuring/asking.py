@@ -1,4 +1,4 @@
-"""Options for asking models, in a separate module because commands import it eagerly."""
+"""Options for asking models; a separate module, because commands import it eagerly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Asking:
     concurrency: int = 1
     """Requests in flight at each endpoint."""
     stream: bool = True
-    """Whether to stream answers, so that the time to first token is measured."""
+    """Whether to stream answers, in order to measure the time to first token."""
     timeout_s: float = 600.0
     """Timeout of one request."""
     max_tokens: int | None = None

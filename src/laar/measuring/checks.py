@@ -1,7 +1,7 @@
 """Check answers with the checkers of an evaluation set.
 
     {"contains": "42"}                     the text occurs in the answer
-    {"exact": "42"}                        the answer is the text, ignoring white space at both ends
+    {"exact": "42"}                        the answer is the text, ignoring whitespace at both ends
     {"json": {"x": 1}}                     the answer is this JSON, alone or in a code fence
     {"number": 42, "tolerance": 0.5}       the last number in the answer is within the tolerance
 

@@ -1,12 +1,12 @@
 """`laar measure`: ask every model every question, and record the outcomes.
 
-Outcomes are appended to a JSONL file as they arrive, one line at a time, and a new run resumes
-where the last run stopped, so an interruption loses only the requests in flight. An incomplete last
+Outcomes are appended to a JSONL file as they arrive, one line at a time, and a new run continues
+where the last one stopped, so an interruption loses only the requests in flight. An incomplete last
 line (full disk, power cut) is removed before anything is appended. Requests without an answer are
-recorded too, and repeated by the next run.
+recorded too; the next run repeats them.
 
-By default each endpoint gets one question at a time, whatever it serves, so that latencies reflect
-the model, not a queue. Prompts longer than the endpoint's window are not sent.
+By default each endpoint gets one question at a time, whatever it serves, so that latencies are
+those of the model, without a queue. Prompts longer than the endpoint's window are not sent.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from laar.measuring.asking import Asking
 from laar.measuring.checks import decide
 from laar.measuring.questions import Question
 
-_LEAST_CHARS = 400  # minimum to learn characters per token: the template skews shorter prompts
-_TRIES = 3  # attempts at a request that the endpoint refuses; the next run tries it again
-_BEGINS = b'{"query_id":'  # start of each line from `dump_outcome`
+_LEAST_CHARS = 400  # minimum for learning characters per token; templates distort shorter prompts
+_TRIES = 3  # attempts at a request that the endpoint refuses; the next run repeats it
+_BEGINS = b'{"query_id":'  # start of each line that `dump_outcome` writes
 _DISCOVER_S = 10.0
 _MAX_MODELS_BYTES = 4 * 2**20
 
@@ -107,7 +107,7 @@ def ask(
     Args:
         endpoints: base URLs.
         models: models to ask; empty for all that the endpoints serve.
-        questions: the questions; if there is a time limit, any prefix should be balanced.
+        questions: the questions; with a time limit, they should be balanced however few are asked.
         out: JSONL file of the outcomes, as in `measure`.
         asking: how to ask.
         console: where to show the bar.
@@ -159,13 +159,13 @@ async def discover(
                     answer.raise_for_status()
                     listed = read_list(await read_capped(answer.content, _MAX_MODELS_BYTES))
             except (aiohttp.ClientError, OSError, ValueError) as fault:
-                # Not the repr: it includes the request's headers and thus the key.
+                # Not the repr, which includes the request's headers and thus the key.
                 why = f"{type(fault).__name__}: {fault}"
                 raise SettingError(f"{url} lists no models ({why}): is it running?") from None
             if not listed:
                 raise SettingError(f"{url} lists no models with valid names: is one loaded?")
-            # Several names with one root come from vLLM's --served-model-name; answers have the
-            # first. An adapter has a different root, and its base's window.
+            # Several names with one root come from vLLM's --served-model-name; answers contain the
+            # first. An adapter has its own root, and the window of its base.
             windows = {model.name: model.max_model_len for model in listed}
             roots: dict[str, Target] = {}
             for name, root, parent, window in listed:
@@ -237,7 +237,7 @@ def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
 
     Returns:
         The number of bytes removed, and the answered pairs. A last line that only lacks its newline
-        is kept. Other unreadable lines are kept: `laar fit` reports them.
+        is kept, and so are other unreadable lines, which `laar fit` reports.
 
     Raises:
         SettingError: the file does not contain outcomes; it is left unchanged.
@@ -273,7 +273,7 @@ def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
 
 @asynccontextmanager
 async def _open(out: Path) -> AsyncIterator[BinaryIO]:
-    """Open the file for appending, and sync it to disk even after an error."""
+    """Open the file for appending; sync it to disk at the end, even after an error."""
     try:
         with out.open("ab") as file:
             try:

@@ -53,7 +53,7 @@ def read_questions(path: Path) -> list[Question]:
     """Read an evaluation set.
 
     Raises:
-        SettingError: the file has no questions, or a line is invalid.
+        SettingError: the file contains no questions, or a line is invalid.
         OSError: it can't be read.
     """
     with path.open("rb") as file:

@@ -4,8 +4,8 @@
 * `arithmetic`: sums and products, at three levels.
 * `formats`: answers that must be exactly the given JSON.
 
-They compare models only on questions of these kinds: a model that is right here may be wrong on a
-fleet's real questions, which `laar measure` reads from a file.
+They compare models only on questions of these kinds. A model that answers them correctly may be
+wrong on a fleet's real questions, which `laar measure` reads from a file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from laar.measuring.questions import Question
 
 LOOKUP_TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Nominal prompt lengths in tokens of six characters, spaced to show the time per token. Real
-tokenizers produce two or three times as many, so prompts have 200 to 20,000 tokens, which fit into
+tokenizers produce two or three times as many, so prompts have 200 to 20,000 tokens and fit into
 most engines' windows."""
 
 _LOOKUP_CHARS = 6
@@ -68,7 +68,7 @@ def _lookup(seed: int, number: int) -> Question:
 
 
 def _ids(seed: str, count: int) -> list[str]:
-    rng = random.Random(seed)  # str seeds are hashed by SHA-512: stable across processes
+    rng = random.Random(seed)  # str seeds are hashed with SHA-512, hence stable across processes
     return [str(uuid.UUID(int=rng.getrandbits(128), version=4)) for _ in range(count)]
 
 
@@ -116,4 +116,4 @@ SETS: dict[str, Callable[[int, int], Question]] = {
     "arithmetic": _arithmetic,
     "formats": _formats,
 }
-"""Functions of a seed and a number that make a question, by set name."""
+"""Functions that make a question from a seed and a number, by set name."""
