@@ -1,1 +1,1 @@
-"""Pickers share what they learn: records of it, applied to the objects that decide."""
+"""Share what pickers learn: each sends records, and applies those of others to its own state."""

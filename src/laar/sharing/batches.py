@@ -1,8 +1,8 @@
-"""The batches of records that pickers send each other, as JSON.
+"""Batches of records, as pickers send them to each other in JSON.
 
-JSON is readable by operators, and msgspec parses and validates it as fast as any other format. A
-record is a list that begins with its tag; hashes are base64. Input is untrusted: invalid loads and
-records are skipped and counted, and batches with a different schema or namespace are rejected.
+Operators can read JSON, and msgspec parses and validates it as fast as any other format. A record
+is a list that begins with its tag; hashes are base64. Input is untrusted: invalid loads and records
+are skipped and counted, and batches with a different schema or namespace are rejected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FEW = Meta(max_length=20_000)
 
 
 class Unreadable(LaarError):  # noqa: N818 - names the condition
-    """A batch that this picker cannot use; `reason` is one of a few fixed words."""
+    """Raised for a batch that this picker can't use; `reason` is one of a few fixed words."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -39,10 +39,10 @@ class Batch(Struct, frozen=True):
         namespace: pickers read only batches of their own namespace.
         origin: name of the sending process; a restarted picker has a new name.
         seq: number of the batch: 1, 2, 3 ...
-        key_id: identifies the key of its hashes; only hashes with the same key are comparable.
+        key_id: identifies the key of its hashes; only hashes made with the same key are comparable.
         sent_at_s: wall clock of the sender; used only to display the age of records.
         oldest_open: the oldest open entry; earlier entries have ended, even if no end was received.
-        full: loads missing from this batch are zero.
+        full: loads that this batch does not list are zero.
         loads: loads by endpoint address.
         records: the records.
     """
@@ -50,7 +50,7 @@ class Batch(Struct, frozen=True):
     schema: int
     namespace: Text
     origin: Text
-    seq: Annotated[int, Meta(ge=0, lt=1 << 53)]  # summed in a metric, which is a float
+    seq: Annotated[int, Meta(ge=0, lt=1 << 53)]  # exact as a float, in which a metric sums it
     key_id: Text
     sent_at_s: float
     oldest_open: Count
@@ -67,7 +67,7 @@ def read_batch(namespace: str, data: bytes) -> tuple[Batch, int]:
     """Read a batch; return it and the number of its invalid loads and records.
 
     Raises:
-        Unreadable: too long, not a batch, or with a different schema or namespace.
+        Unreadable: the data is too long, not a batch, or of a different schema or namespace.
     """
     if len(data) > MAX_BATCH_BYTES:
         raise Unreadable("too-long")

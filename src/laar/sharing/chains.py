@@ -2,7 +2,7 @@
 
 Hashes are chained, so if two chains agree at one block they agree on all before it. A chain that
 continues one already sent is sent as an anchor (a position in that chain and its hash) plus the
-blocks after it. So a turn of a conversation sends only its new part, not the full prompt.
+blocks after it. So for a turn of a conversation only the new part is sent.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from laar.latest import Latest
 
 MAX_ANCHORS = 131_072
 """Maximum number of positions remembered, by hash: about 20 MB for chats, 120 MB for agents with
-400 KB prompts. The least recently used is evicted. A sender refers only to the newer half of the
+400 KB prompts. The least recently used is evicted. A sender only refers to the newer half of the
 positions that it remembers."""
 
 _EVERY = 16
-"""Blocks between two anchors of a chain: a prompt that branches off resends at most 15."""
+"""Blocks between two anchors of a chain; for a prompt that branches off, at most 15 are resent."""
 
 
 class Chains:
@@ -30,7 +30,7 @@ class Chains:
     def pack(self, hashes: array[int]) -> tuple[int, int, array[int]]:
         """Return the number of blocks the others know, the hash of the last, and the new blocks.
 
-        If they know none, return (0, 0, hashes). The chain is considered known from now on.
+        If they know none, return (0, 0, hashes). From then on, the chain counts as known.
         """
         places = range(len(hashes), 0, -1)
         known = next((place for place in places if hashes[place - 1] in self._named), 0)
@@ -50,7 +50,7 @@ class Chains:
         return hashes
 
     def note(self, hashes: array[int], known: int = 0) -> None:
-        """Remember a chain that all pickers have; its first `known` blocks are already noted."""
+        """Remember a chain that all pickers have; its first `known` blocks were noted before."""
         end = len(hashes)
         places = (known, *range(known - known % _EVERY + _EVERY, end, _EVERY), end)
         for place in filter(None, places):

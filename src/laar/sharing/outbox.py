@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 BATCH_RECORDS = 128
 """Records per batch. A picker applies a batch without interruption, in about 3 ms."""
 
-_BATCH_BYTES = 32 << 10  # maximum per batch, without its last record and its loads
+_BATCH_BYTES = 32 << 10  # maximum per batch, not counting its last record and its loads
 
 AT_ONCE_BYTES = 256 << 10
-"""Bytes sent at a time, not counting the last batch: one second on a slow link, so that a backlog
-does not block the event loop."""
+"""Bytes sent at a time, not counting the last batch, so that a backlog does not block the event
+loop: one second on a slow link."""
 
 MAX_WAITING_BYTES = 16 << 20
 """Bytes of records that may wait while the store is unreachable: half a minute at 1,000 decisions
 per second. Beyond that the oldest are dropped, which costs cache hits; loads are never dropped."""
 
 _BEATS = 3.0
-"""Heartbeats in a lease: if all of them are missed, the connection is considered lost."""
+"""Heartbeats per lease; if all of them are missed, the connection is considered lost."""
 
 FULL_S = 5.0
-"""Seconds between batches with all loads: a lost batch has no effect for longer than this."""
+"""Seconds between batches with all loads, which limits how long a lost batch matters."""
 
 _RECORD_BYTES = 64  # size of most records when serialized
 
 
 class Outbox:
-    """Queues the records of a picker, and detects which of its loads have changed."""
+    """Queues a picker's records, and detects which of its loads have changed."""
 
     def __init__(self, sharing: Sharing) -> None:
         self._sharing = sharing
@@ -45,10 +45,10 @@ class Outbox:
         self._engines = sharing.director.engines
         self._waiting: deque[Record] = deque()
         self.on_news: Callable[[bool], object] = lambda _soon: None
-        """Called when there is something to send; called again before `batches` only if urgent."""
+        """Called when there is something to send, and again before `batches` only if urgent."""
         self._announced: bool | None = None
         self.closed = False
-        """There are no other pickers, and never will be, so nothing is queued."""
+        """Whether there are no other pickers and never will be; then nothing is queued."""
         self.waiting_bytes = 0
         self.sent: Counter[str] = Counter()
         """Records by kind."""
@@ -74,7 +74,7 @@ class Outbox:
             self._sharing.lost["dropped"] += 1
 
     def send_all_loads(self) -> None:
-        """Send all loads with the next batch: some picker does not know them."""
+        """Send all loads with the next batch, because some picker does not know them."""
         self._full_at = float("-inf")
         self._has_news()
 
@@ -110,7 +110,7 @@ class Outbox:
                     self.seq,
                     sharing.key_id,
                     sharing.wall_clock(),
-                    # Readers must keep an entry open while its end is still queued.
+                    # Readers must keep an entry open as long as its end is still in the queue.
                     0 if self._waiting or prefixes is None else prefixes.oldest_open,
                     full,
                     loads,
@@ -138,8 +138,8 @@ class Outbox:
         """Drop outdated records about endpoints after the connection was lost for a while.
 
         The records describe the past: failures may share the cause that cut this picker off, and an
-        emptied cache has filled again. Prompts entered before it was emptied are sent as failed
-        rather than dropped: later prompts may continue from them.
+        emptied cache has filled again. Prompts entered before that are sent as failed instead of
+        dropped, because later prompts may continue them.
         """
         kept: list[Record] = []
         emptied = set()
@@ -166,7 +166,7 @@ class Outbox:
             self.on_news(soon)
 
     def _loads(self, *, full: bool) -> dict[str, Load]:
-        """Return the loads of endpoints whose counters changed since they were last sent."""
+        """Return the loads of endpoints whose counters have changed since they were last sent."""
         loads = dict.fromkeys(self._follow_table(), NO_LOAD)
         changed, self._changed = self._changed, set()
         if not (changed or full):
@@ -182,7 +182,7 @@ class Outbox:
         return loads
 
     def _follow_table(self) -> list[str]:
-        """Update the slots' addresses; return those sent earlier that have no slot now."""
+        """Update the slots' addresses; return those sent earlier that no longer have a slot."""
         table = self._table
         if table.version == self._version:
             return []

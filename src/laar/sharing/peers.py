@@ -1,8 +1,8 @@
 """The requests that other pickers have in flight, summed per endpoint into this picker's tables.
 
-A picker's load at an endpoint is a state that only it writes, so the sum over pickers needs no
-agreement: records may be lost, duplicated or late, and the next one corrects them. Loads are
-leased: they no longer count once their picker has sent nothing for `lease_s`.
+Only the picker itself writes its load at an endpoint, so the sum over pickers needs no agreement:
+if records are lost, duplicated or late, the next one corrects that. Loads are leased: they stop
+counting when their picker has sent nothing for `lease_s`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from laar.sharing.sharing import Sharing
 
 MAX_PEERS = 256
-"""Maximum number of pickers remembered, present or gone; the longest silent is dropped first."""
+"""Maximum number of pickers remembered, present or gone; evicts the longest-silent one."""
 
 MAX_LOADS = 20_000
-"""Maximum number of endpoints at which another picker has a load: as many as a batch may list."""
+"""Maximum number of endpoints with a load of another picker: as many as a batch may list."""
 
 FORGET_S = 600.0
 """Seconds of silence after which a picker and its batch numbers are forgotten."""
@@ -46,8 +46,8 @@ class Peer:
         seq: number of its last batch.
         heard_at: when that batch was received.
         entries: its open entries; None if no prefixes are kept.
-        loads: its load at each endpoint where it has any.
-        synced: it has sent all its loads, so a missing load is zero.
+        loads: its load at each endpoint where it has one.
+        synced: it has sent all its loads, so a missing load means zero.
         gone: its lease has expired, or it has shut down.
     """
 
@@ -97,7 +97,7 @@ class Peers:
         return peer
 
     def take(self, peer: Peer, loads: dict[str, Load], now: float, *, full: bool) -> None:
-        """Apply a peer's loads; if `full`, those missing are zero."""
+        """Apply a peer's loads; if `full`, loads that are not listed are zero."""
         if full:
             loads = {address: NO_LOAD for address in peer.loads if address not in loads} | loads
         for address, load in loads.items():
@@ -111,7 +111,7 @@ class Peers:
             else:
                 self._sharing.refused["record"] += 1
                 continue
-            first = before is None and not peer.synced  # earlier traffic is not new
+            first = before is None and not peer.synced  # traffic before the first load is not new
             self._apply(address, now, load, load if first else before or NO_LOAD)
         peer.synced |= full
 
@@ -125,7 +125,7 @@ class Peers:
             peer.entries.leave()
 
     def end_leases(self, now: float) -> int:
-        """End expired leases, and apply to new endpoints the loads received before they joined.
+        """End expired leases, and apply loads that were received before their endpoint joined.
 
         Return the number of leases that expired.
         """
@@ -144,7 +144,7 @@ class Peers:
         return ended
 
     def _apply(self, address: str, now: float, load: Load = NO_LOAD, since: Load = NO_LOAD) -> None:
-        """Set the sums at an endpoint, and add a peer's traffic from `since` to `load`."""
+        """Set the sums at an endpoint, and add a peer's traffic between `since` and `load`."""
         slot = self._table.slot_counted(address)
         if slot < 0:
             return
@@ -163,5 +163,5 @@ class Peers:
 
 
 def _more(new: float, old: float) -> float:
-    """Return the growth of a counter; a lower value means that it restarted at zero."""
+    """Return a counter's growth; if its value is lower than before, it restarted at zero."""
     return new - old if new >= old else new

@@ -1,4 +1,4 @@
-"""The prefix index shared between pickers: each also records the others' prompts."""
+"""Share the prefix index between pickers: each one also records the others' prompts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Ends = Callable[[float], None]
 
 CLEAR_ONCE_S = 5.0
-"""Pickers notice an endpoint's restart at different times. In this period, only the first clearing
-is applied: a second one would drop prompts entered after the first."""
+"""Pickers notice an endpoint's restart at different times. Within this period only the first
+clearing is applied, because a second one would drop prompts entered after the first."""
 
 MAX_OPEN = 65_536
 """Maximum number of open entries per other picker; beyond that, the oldest is treated as ended."""
@@ -42,7 +42,7 @@ class SharedPrefixes:
         self.chains = Chains()
         self.on_turn: Callable[[int, Context, float], Ends | None] | None = None
         """Called with an endpoint's slot, the context of another picker's turn there and the time;
-        returns what to call with the time when it ends."""
+        returns a function to call with the time when it ends."""
         self._table = sharing.director.table
         self._next = 1
         self._open: dict[Receipt, int] = {}
@@ -51,7 +51,7 @@ class SharedPrefixes:
 
     @property
     def oldest_open(self) -> int:
-        """The oldest entry that has not ended, or the next one."""
+        """The oldest entry that has not ended; if all have ended, the next one."""
         return next(iter(self._open.values()), self._next)
 
     def entered(self, slot: int, chain: Chain, receipt: Receipt) -> None:
@@ -86,7 +86,7 @@ class SharedPrefixes:
         return True
 
     def heard_clear(self, slot: int) -> bool:
-        """Clear a cache that another picker saw cleared; return False if already known."""
+        """Clear a cache that another picker reports as cleared; return False if that was known."""
         if not self._is_first(slot):
             return False
         self.beliefs.heard_clear(slot)
@@ -127,7 +127,7 @@ class Entries:
         return True
 
     def turn(self, entry: int, slot: int, context: Context) -> None:
-        """Begin a session's turn, which ends with its entry; ignore a turn of an unknown entry."""
+        """Begin a session's turn, which ends with its entry; ignore it if the entry is unknown."""
         on_turn = self._prefixes.on_turn
         receipt, ends = self._open.get(entry, (None, None))
         if on_turn is not None and receipt is not None and ends is None:
@@ -144,12 +144,12 @@ class Entries:
             self._prefixes.beliefs.retract(receipt)
 
     def end_before(self, oldest_open: int) -> None:
-        """Retract all entries before `oldest_open`: they ended, but their result was missed."""
+        """Retract all entries before `oldest_open`; they have ended, but how is unknown."""
         while self._open and (entry := next(iter(self._open))) < oldest_open:
             self._prefixes.beliefs.retract(self._close(entry))
 
     def leave(self) -> None:
-        """Settle all entries of a picker that is gone: its requests have most likely continued."""
+        """Settle all entries of a picker that is gone; most likely its requests have continued."""
         while self._open:
             self._prefixes.beliefs.settle(self._close(next(iter(self._open))), None)
 

@@ -58,7 +58,7 @@ def valid(entries: object, kind: Any) -> Iterator[Any]:
 class Load(NamedTuple):
     """All that one picker has in flight at an endpoint, and its traffic there since it started.
 
-    A state, not a change: the latest load is correct even if earlier loads were lost.
+    It is a state, not a change: the latest load is correct even if earlier ones were lost.
     """
 
     in_flight: Amount
@@ -94,7 +94,7 @@ class Entered(_Record, tag="p"):
     """A prompt was sent to an endpoint.
 
     Its chain is the first `known` blocks of a chain that ends or has an anchor at `anchor`,
-    followed by `tail`. `entry` identifies it when it ends, and ascends per origin.
+    followed by `tail`. `entry` identifies it when it ends; the numbers of an origin ascend.
     """
 
     entry: Count
@@ -105,7 +105,7 @@ class Entered(_Record, tag="p"):
     tail: Hashes
 
     def makes_sense(self) -> bool:
-        """Return whether the chain has complete hashes, as many as a prompt of this size."""
+        """Return whether the hashes are complete, and as many as a prompt of this size has."""
         blocks, incomplete = divmod(len(self.tail), 8)
         return not incomplete and self.known + blocks == blocks_in(self.total_bytes)
 
@@ -135,7 +135,7 @@ class StoredAt(_Record, tag="a"):
 
 
 class Turn(_Record, tag="t"):
-    """The prompt of an entry is a turn of a session; its context takes up room in a cache."""
+    """The prompt of an entry is a turn of a session, whose context takes up cache space."""
 
     entry: Count
     address: Text
@@ -148,7 +148,7 @@ class Turn(_Record, tag="t"):
 
 
 class Moved(_Record, tag="m"):
-    """The context hook changed a text of a conversation, as in `laar.context.memo.saved`."""
+    """The context hook changed a text of a conversation, as `laar.context.memo.saved` describes."""
 
     soon: ClassVar[bool] = False
 
@@ -201,11 +201,11 @@ class Judged(_Record, tag="j"):
 
 
 class Hello(_Record, tag="?"):
-    """A picker has started or missed something: all others should send their loads in full."""
+    """A picker has started or missed something; all others should send all their loads."""
 
 
 class Leaving(_Record, tag="x"):
-    """A picker is shutting down; nothing it had in flight counts any more."""
+    """A picker is shutting down; its requests in flight no longer count."""
 
 
 _OfRequests = Entered | Ended | Cleared | StoredAt | Turn | Moved

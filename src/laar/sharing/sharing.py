@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 SAMPLES_A_S = 50.0
 """Maximum number of engine samples sent per second: an engine's fit remembers about 500, so more
-would only add cost."""
+would have no benefit."""
 
 HELLO_EVERY_S = 1.0
 
@@ -59,13 +59,13 @@ class Sharing:
     Args:
         director: director of this picker.
         settings: what to share, and how soon.
-        origin: name of this picker process; no other process ever has the same.
+        origin: name of this picker process; no other process ever uses it.
         key: secret that keys the hashes.
         wall_clock: seconds since 1970, to display the age of records.
         online: reported outcomes; None if they are not kept.
         tokens: characters per token, for snapshots; None if they are not kept.
         reports: decisions for which outcomes may be reported; None if there are none.
-        on_cleared: called with the address of an endpoint whose cache another picker saw emptied.
+        on_cleared: called with an endpoint's address when another picker reports its cache emptied.
         on_judged: called with a decision id and whether its answer was correct, when another
             picker passes on a report that is accepted here.
     """
@@ -86,7 +86,7 @@ class Sharing:
     ) -> None:
         self.settings = settings
         self.origin = origin
-        self.tag = tag_of(origin)  # the prefix that this picker's decision ids must have
+        self.tag = tag_of(origin)  # prefix that this picker's decision ids must have
         self.director = director
         self.wall_clock = wall_clock
         self.online = online
@@ -116,9 +116,9 @@ class Sharing:
         self.counted: dict[str, int] = {}
         """For each picker, the last batch whose outcomes are in the restored snapshot."""
         self.age_s = 0.0
-        """Age of the last batch when it was received, by the two wall clocks."""
+        """Age of the last batch when it was received, according to both wall clocks."""
         self.now = 0.0
-        """The time given in the last call, for `SharedPrefixes`, which is called without a time."""
+        """The time passed in the last call, for `SharedPrefixes`, which is called without one."""
         self._hello_at = float("-inf")
         self._samples, self._samples_at = SAMPLES_A_S, 0.0
         self._listen()
@@ -126,7 +126,7 @@ class Sharing:
     # -- out -----------------------------------------------------------------------------------
 
     def batches(self, now: float) -> list[bytes]:
-        """Return the batches to send now; call it every `flush_ms` while connected.
+        """Return the batches to send now. Call this every `flush_ms` while connected.
 
         A backlog takes several calls, until `outbox.waiting_bytes` is 0.
         """
@@ -140,7 +140,7 @@ class Sharing:
         self._begin_anew()
 
     def close(self) -> None:
-        """Stop recording for other pickers: there are none, and never will be."""
+        """Stop recording for other pickers, because there are none and never will be."""
         self.outbox.closed = True
         if self.prefixes is not None:
             self.prefixes.beliefs.watcher = None
@@ -157,7 +157,7 @@ class Sharing:
         Args:
             data: the batch as received.
             now: seconds, monotonic.
-            age_s: time it spent in the store; loads of old batches are ignored.
+            age_s: time that the batch spent in the store; loads of old batches are ignored.
         """
         self.now = now
         try:
@@ -255,7 +255,7 @@ class Sharing:
                 self.peers.leave(peer, now)
 
     def _begin_anew(self) -> None:
-        """Send all loads, and complete chains: some picker does not know the earlier chains."""
+        """Send all loads, and complete chains, since some picker does not know the earlier ones."""
         self.outbox.send_all_loads()
         if self.prefixes is not None:
             self.prefixes.chains.forget_sent()

@@ -1,7 +1,7 @@
 """Snapshots of a picker's state, for pickers that start.
 
-Data only: JSON after a checksum. It may come from a store or a file that anyone can write, so
-every part is validated and invalid parts are skipped. Loads are not included: other
+A snapshot is data only: JSON after a checksum. It may come from a store or a file that anyone can
+write, so every part is validated and invalid parts are skipped. Loads are not included: other
 pickers' loads arrive within a second, and a starting picker's own are zero.
 """
 
@@ -23,8 +23,8 @@ from laar.sharing.sharing import Sharing
 SCHEMA = 1
 
 MAX_BLOCKS = 1 << 20
-"""Maximum number of prompt blocks in a snapshot; the latest are kept. 11 MB, about 100 busy
-endpoints' caches. Collecting them blocks the event loop for about 10 ms."""
+"""Maximum number of prompt blocks in a snapshot; the latest are kept. They take 11 MB and cover
+about 100 busy endpoints' caches. Collecting them blocks the event loop for about 10 ms."""
 
 MAX_STORED = 8192
 """Maximum number of stored responses in a snapshot; the latest are kept."""
@@ -84,7 +84,7 @@ def snapshot(
         "ns": sharing.settings.namespace,
         "key_id": sharing.key_id,
         "place": place,
-        # The last batch of each picker whose outcomes are included; for this one, the last sent.
+        # By picker, the last batch whose outcomes are included; for this picker, the last one sent.
         "seen": sharing.peers.numbers() | {sharing.origin: sharing.outbox.seq},
         "sizes": sizes,
         "stored": director.stored.latest(MAX_STORED),
@@ -116,7 +116,7 @@ def read_snapshot(data: bytes, namespace: str) -> dict[str, Any]:
     """Return the snapshot as plain values; may run on any thread.
 
     Raises:
-        SnapshotFault: damaged, or for a different version or namespace.
+        SnapshotFault: the snapshot is damaged, or of a different version or namespace.
     """
     digest, _, body = data.partition(b"\n")
     if len(data) > MAX_SNAPSHOT_BYTES or digest != _digest(body):
@@ -166,8 +166,8 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
     if sharing.tokens is not None:
         sharing.tokens.restore(document.get("tokens"))
     away_s = _age_s(document, sharing.wall_clock())
-    # A picker that learned alone while the store was away keeps that instead; a picker that just
-    # started may have heard a few outcomes before its own file was read.
+    # A picker that learned alone while the store was unreachable keeps what it learned; one that
+    # has just started may have received a few outcomes before its own file was read.
     if (
         (online := sharing.online) is not None
         and (sharing.outbox.closed or not online.cells)
@@ -194,7 +194,7 @@ def _uses(sharing: Sharing, entries: object) -> Iterator[Kept]:
         if slot >= 0 and len(use.hashes) % 8 == 0:
             hashes = from_bytes(use.hashes)
             if not use.start and not sharing.outbox.closed:
-                sharing.prefixes.chains.note(hashes)  # later prompts continue from these
+                sharing.prefixes.chains.note(hashes)  # later prompts may continue these
             yield Kept(slot, use.start, use.proven, hashes, use.sizes)
 
 

@@ -1,10 +1,10 @@
 """Expected requests that other pickers have sent but this one has not heard of yet.
 
-All pickers see the same endpoint as the cheapest, and would all send their next request there until
-they hear of each other's. So each endpoint is owned by one picker, by rendezvous hashing. At
-others' endpoints a picker expects one request, with the probability that any of them sends one
-within `RECORD_S`. Endpoints of nearly equal cost are thus divided between the pickers; an endpoint
-that is cheaper by more than a request costs is still chosen by all.
+The same endpoint is the cheapest for all pickers, so they would all send their next request there
+until they learn of each other's. So rendezvous hashing assigns each endpoint to one picker. At the
+endpoints of others, a picker expects one request, with the probability that any of them sends one
+within `RECORD_S`. Endpoints of nearly equal cost are thus divided between the pickers; all still
+choose an endpoint that is cheaper by more than a request costs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from laar.sharing.sharing import Sharing
 
 RECORD_S = 0.05
-"""Seconds until nearly all pickers have a record, given batching, the network and busy readers."""
+"""Seconds until nearly all pickers have a record: batching, network and processing included."""
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
