@@ -1,6 +1,6 @@
-"""Memory of recent decisions, to explain them: bounded in number and bytes, without prompts.
+"""Remember recent decisions to explain them: bounded in number and bytes, without prompts.
 
-Recording is on the request path, so it only stores references (about 2 us); readable forms are
+Recording happens on the request path, so it only stores references (about 2 us); readable forms are
 built on demand. A record takes about 3 KB plus 100 bytes per candidate: in a fleet of a thousand
 endpoints the byte limit is reached first.
 """
@@ -19,10 +19,10 @@ from laar.explain.decision_record import DecisionRecord, Readings
 from laar.explain.record import shown
 
 MAX_DECISIONS = 2000
-"""Maximum number of decisions kept: 20 s at 100 per second, enough for meaningful percentiles."""
+"""Maximum number of decisions kept: 20 s at 100 per second, enough for useful percentiles."""
 
 MAX_BYTES = 64 << 20
-"""Maximum size of the decisions kept: six hundred decisions among a thousand endpoints."""
+"""Maximum size of the decisions kept: 600 decisions in a fleet of 1,000 endpoints."""
 
 _BYTES = 3000
 _BYTES_PER_CANDIDATE = 13 * 8
@@ -35,8 +35,8 @@ class DecisionMemory:
     Args:
         wall_clock: returns seconds since the epoch.
         on_settled: functions called, in order, with each record once its request has ended.
-        outcome_of: returns whether an answer was reported correct, by the decision's id; None if
-            unknown.
+        outcome_of: returns whether the answer to a decision, given its id, was reported correct;
+            None if unknown.
         max_decisions: maximum number of decisions remembered.
     """
 
@@ -74,7 +74,7 @@ class DecisionMemory:
             self.held_bytes -= _size(oldest)
 
     def record(self, decision: Decision) -> DecisionRecord:
-        """Return a record of a decision without remembering it."""
+        """Return a decision's record without remembering it."""
         view, table, readings = decision.view, self._table, None
         if view is not None and len(view.slots) != len(table.active):
             readings = Readings(*(getattr(table, of.name).copy() for of in fields(Readings)))
@@ -84,7 +84,7 @@ class DecisionMemory:
     def settled(self, decision: Decision, end: Completion) -> None:
         """Record how a decision's request ended, even if it is no longer remembered.
 
-        The prompt and its index entry are dropped: thousands of records outlive their requests.
+        The prompt and its index entry are dropped, since thousands of records outlive requests.
         """
         record, flight = self._open.pop(decision.id, None), decision.flight
         if record is not None:

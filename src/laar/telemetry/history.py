@@ -1,6 +1,6 @@
-"""The last hour in memory, for the page's curves; Prometheus has a longer history and all labels.
+"""The last hour, in memory, for the page's curves; Prometheus keeps all labels for longer.
 
-A ring of one-minute bins. A decision costs one addition, and a request's end a few; only a bounded
+A ring of one-minute bins. A decision costs one addition, and a request's end a few. Only a bounded
 sample of request times is kept.
 """
 
@@ -17,7 +17,7 @@ from laar.explain.decision_record import DecisionRecord
 
 BIN_S = 60.0
 BINS = 61
-"""Bins: an hour, which operators look back on after an alarm, and the current minute."""
+"""Number of bins: an hour, to look back on after an alarm, and the current minute."""
 MAX_SAMPLES = 200
 """Maximum number of times kept per bin, sampled uniformly; the p50 is accurate to a few percent.
 With two kinds of times the ring takes at most 250 KB."""
@@ -54,7 +54,7 @@ class _Bin:
 
 
 class History:
-    """Collects decisions, ends and judged answers into curves."""
+    """Collects decisions, ends of requests and judged answers into curves."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -85,8 +85,8 @@ class History:
     def curves(self, now: float) -> dict[str, object]:
         """Return the last hour, oldest first; None if a bin has no value.
 
-        `rate` is in decisions per second, `hits` a share of prompt tokens, `failed` a share of
-        ended requests; times are medians in seconds. The current bin is left out.
+        `rate` is in decisions per second, `hits` is a share of prompt tokens, and `failed` is a
+        share of ended requests; times are medians in seconds. The current bin is left out.
         """
         last, bins = math.floor(now / BIN_S), []
         for number in range(last - BINS + 1, last):

@@ -1,8 +1,8 @@
 """The decision log: a JSON line per settled decision and outcome; bounded, off the request path.
 
 The request path only appends to a bounded queue. A task renders lines in small slices, so that the
-event loop is never blocked for long, and a thread writes them in one batch. A full disk or missing
-directory costs the lines of that batch and a counted problem, never a request.
+event loop is never blocked for long, and a thread writes them in one batch. If the disk is full or
+the directory missing, that batch is lost and a problem is counted, but no request fails.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import shown
 
 MAX_BYTES = 100 << 20
-"""Size at which the log is rotated: about 50,000 decisions among five endpoints."""
+"""Size at which the log is rotated: about 50,000 decisions in a fleet of five endpoints."""
 
 KEEP = 5
-"""Old files kept, as ``<log>.1`` (the newest) and so on: at most 600 MiB of disk in total."""
+"""Number of old files kept, as ``<log>.1`` (the newest) and so on; at most 600 MiB in total."""
 
 MAX_QUEUED = 20_000
-"""Maximum number of waiting lines: several seconds of a busy picker while a disk stalls."""
+"""Maximum number of waiting lines: enough for a busy picker while a disk stalls for seconds."""
 
-_SLICE = 20  # lines per slice: about 0.3 ms of the event loop
+_SLICE = 20  # lines per slice; they block the event loop for about 0.3 ms
 _INTERVAL_S = 0.25
 _MODE = 0o640
 
@@ -48,12 +48,12 @@ class DecisionLog:
         self._on_problem = on_problem
         self._queue: deque[DecisionRecord | bytes] = deque()
         self._lines: list[bytes] = []  # lines of the next batch
-        self._torn = b""  # newline that ends a line cut off by a full disk
+        self._torn = b""  # a newline, if a full disk has cut off the last line
         self.lines = Counter(written=0, dropped=0)
         """Lines since the start, written or dropped."""
 
     def add(self, entry: DecisionRecord | bytes) -> None:
-        """Queue a settled decision, or a line, unless the queue is full."""
+        """Queue a settled decision or a line, unless the queue is full."""
         if len(self._queue) < MAX_QUEUED:
             self._queue.append(entry)
         else:
@@ -96,7 +96,7 @@ class DecisionLog:
         self._on_problem(fault)
 
     def _write(self, data: bytes) -> str | None:
-        """Append, after rotating if due; return the error message, if any."""
+        """Append to the file, after rotating it if due; return the error message, if any."""
         try:
             self._rotate()
             handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, _MODE)
@@ -115,8 +115,8 @@ class DecisionLog:
         return None
 
     def _rotate(self) -> None:
-        """Rotate the file if due. Workers share one log; one of them moves it."""
-        with contextlib.suppress(FileNotFoundError):  # missing, or another worker moved it
+        """Rotate the file if due. Workers share one log, so one of them moves it."""
+        with contextlib.suppress(FileNotFoundError):  # missing, or another worker has moved it
             if self._path.stat().st_size < MAX_BYTES:
                 return
             handle = os.open(self._path, os.O_WRONLY)

@@ -2,8 +2,8 @@
 
 A prometheus-client counter with labels costs a microsecond and a lock per update; a dictionary
 entry costs a tenth of that. `laar.server.admin.metrics` reads them at each scrape. Labels are names
-from the settings (models, endpoints, policies, reasons), never values sent by clients, except
-tasks, which are capped.
+from the settings (models, endpoints, policies, reasons), never values sent by clients, except for
+tasks, whose number is capped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from laar.core.decision import Decision
 from laar.explain.decision_record import DecisionRecord
 
 MAX_LABELS = 64
-"""Maximum number of tasks with their own series; the rest share ``other``."""
+"""Maximum number of tasks with their own series; the others share ``other``."""
 
 _OVERHEAD_BOUNDS_S = (5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.25)
 _LATENCY_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
@@ -25,7 +25,7 @@ _QUEUE_BOUNDS_S = (0.001, 0.01, 0.05, *_LATENCY_BOUNDS_S[3:])
 _ANSWER_BOUNDS_S = (0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 _ATTEMPTS = (1, 2, 3, 4, 5, 6, 8, 10)
 _RATIOS = (0.5, 0.7, 0.9, 1.1, 1.3, 2.0)
-"""Bounds of predicted / measured; between the third and the fourth, the prediction was accurate."""
+"""Bounds of predicted / measured; from the third to the fourth, a prediction counts as accurate."""
 
 
 class Histogram:
@@ -42,7 +42,7 @@ class Histogram:
         self.sum += value
 
     def buckets(self) -> Iterator[tuple[float, int]]:
-        """Yield upper bounds with the number of values up to each; the last bound is infinite."""
+        """Yield each upper bound with the number of values up to it; the last bound is infinite."""
         total = 0
         for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
             total += count
@@ -99,7 +99,7 @@ class Metrics:
         self.refusals[str(status), reason] += 1
 
     def settled(self, record: DecisionRecord) -> None:
-        """Count how a request ended, and compare predicted with measured values."""
+        """Count how a request ended, and compare the predicted with the measured values."""
         decision, end, served = record.decision, record.end, record.served
         if end is None:
             return

@@ -1,7 +1,7 @@
 """The live page's data, as plain JSON values: fleet, recent decisions, outcomes.
 
-Everything is computed on demand from the table and the decision memory, without extra counting on
-the request path. Percentiles cover the last thousand decisions; Prometheus has a longer history.
+Everything is computed on demand from the table and the decision memory; the request path counts
+nothing extra. Percentiles cover the last thousand decisions; Prometheus has a longer history.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.problems import Events, Problems
 
 MAX_FLEET = 200
-"""Maximum number of endpoints shown; in a larger fleet, those with problems and the busiest."""
+"""Maximum number of endpoints shown; in a larger fleet, the busiest and those with problems."""
 
 SHOWN_DECISIONS = 12
 _WINDOW = 1000
-"""Decisions used for percentiles and shares: a meaningful p99, at 3 ms per frame."""
+"""Number of decisions for percentiles and shares: enough for a p99, and only 3 ms per frame."""
 
 _RECENT = 64  # decisions averaged for an endpoint's P(correct)
 _PROBLEMS = 50
 _SHOWN_FAILURES = 5
 _UNREAD = (math.nan, math.nan, math.nan)
-_POINTS = 80  # points in the plot of predicted against measured
+_POINTS = 80  # points in the plot of predicted against measured values
 
 
 class HitRates:
-    """The share of prompt tokens recently found in each engine's cache, from its counters."""
+    """The share of prompt tokens that each engine recently found in its cache."""
 
     _WEIGHT = 0.3
 
@@ -44,7 +44,7 @@ class HitRates:
         """Queries and hits at the last scrape, and the rate, by address."""
 
     def read(self, address: str, reading: Reading) -> None:
-        """Add a scrape; a rate needs two."""
+        """Add a scrape; two are needed for a rate."""
         queries, hits = reading.prefix_queries_tokens, reading.prefix_hits_tokens
         known_queries, known_hits, rate = self._known.get(address, _UNREAD)
         if queries > known_queries and not reading.restarted:
@@ -97,7 +97,7 @@ class PageModel:
         return Counter(self._health(slot, now) for slot in self._table.active.tolist())
 
     def frame(self, now: float) -> dict[str, object]:
-        """Return everything the page shows; `now` is on the readings' clock."""
+        """Return everything the page shows; `now` is a time of the readings' clock."""
         memory = self._memory
         records = list(memory.latest(_WINDOW))
         before, total = self._last
@@ -184,7 +184,7 @@ class PageModel:
         if learned is not None and (said := learned.state(slot, now)):
             return said
         if math.isnan(table.read_at[slot]):
-            # Without a metrics page, only probes show whether it is up.
+            # Without a metrics page, only probes show whether the endpoint is up.
             probed = table.spec(slot).metrics_url == "" and not math.isnan(table.rtt_at[slot])
             return "ok" if probed else "not read"
         if now - table.read_at[slot] > STALE_S:
@@ -215,7 +215,7 @@ def _percentiles(values: Iterable[float | None]) -> dict[str, object]:
 
 
 def _predicted(records: Sequence[DecisionRecord]) -> dict[str, object]:
-    """Return predicted and measured figures of requests served by the picked endpoint."""
+    """Return predicted and measured values of requests that the picked endpoint served."""
     ttft, latency, cached = [], [], []
     for record in records:
         decision, end = record.decision, record.end
@@ -258,10 +258,10 @@ def _retries(records: Sequence[DecisionRecord], memory: DecisionMemory) -> list[
 
 
 def _shadow(records: Sequence[DecisionRecord]) -> dict[str, object]:
-    """Return how often the serving picker agreed with laar, and the gain of laar's choice.
+    """Return how often the serving picker agreed with laar, and what laar's choices would gain.
 
-    `saved_s` and `more_correct` are means over requests whose serving endpoint was a candidate:
-    expected seconds to a correct answer, and P(correct), as estimated by laar.
+    `saved_s` and `more_correct` are laar's estimates of expected seconds to a correct answer and of
+    P(correct): means over requests whose serving endpoint was a candidate.
     """
     seen = [a for a in records if a.decision.request.shadow and a.served]
     saved, more = [], []

@@ -1,15 +1,15 @@
-"""A pool's shortage, for autoscalers: seconds of waiting work, and late first tokens.
+"""A pool's shortage of capacity, for autoscalers: seconds of waiting work, late first tokens.
 
 Work waits at endpoints (unread prompts, at the endpoint's learned prefill speed) and in flow
 control. Both are in seconds of one engine: the sum over a pool, divided by the number of its
-endpoints, is how long a new request finds the engines busy.
+endpoints, is how long the engines are busy when a new request arrives.
 
 A request is counted as late at its decision if its expected TTFT plus the time it was held exceeds
-its objective. So the signal rises before answers are late. Objectives are flow control's, even
-while it is off. Policies without a cost predict no TTFT, so their requests are not counted.
+its objective. So the signal rises before answers are late. Objectives are those of flow control,
+even while it is off. Policies without a cost predict no TTFT, so their requests are not counted.
 
 A pool's name is its endpoints' `laar.dev/pool` label, or empty. For requests to a virtual name, the
-model is the chosen one, or empty while they are held. Names of removed endpoints are kept:
+model is the chosen one, or empty while they are held. Names of removed endpoints are kept, because
 requests held for them signal that an endpoint should be started again.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
 
 MAX_POOLS = 1024
-"""Maximum number of pairs of pool and model; names come and go with endpoints."""
+"""Maximum number of pairs of pool and model, whose names come and go with endpoints."""
 
 _Pool = tuple[str, str]
 
@@ -74,7 +74,7 @@ class PoolMetrics:
             self._count(decision, self._late)
 
     def waited(self, outcome: Outcome) -> None:
-        """Count a held request as late if its wait, unknown to the decision, makes it late."""
+        """Count a held request as late if the wait, not known at the decision, makes it late."""
         decision = outcome.verdict
         if isinstance(decision, Decision):
             expected = self._expected(decision)

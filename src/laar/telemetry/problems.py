@@ -1,9 +1,9 @@
 """Current problems of a running picker, for the page, a counter and the log.
 
-Each part reports under a source: a kind, optionally with a name, such as ``scrape 10.0.0.7:8000``.
-A problem's start and end are each logged once; every report is counted by kind. If a whole fleet
-vanishes, thousands of sources report: problems above the cap are counted, but neither remembered
-nor logged.
+Each part of the picker reports problems under a source: a kind, with or without a name, such as
+``scrape 10.0.0.7:8000``. A problem's start and end are each logged once; every report is counted by
+kind. If a whole fleet vanishes, thousands of sources report: problems above the cap are counted,
+but neither remembered nor logged.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections import Counter, deque
 _LOG = logging.getLogger(__name__)
 
 MAX_PROBLEMS = 1000
-"""Maximum number of problems remembered, one per source; more would probably share a cause."""
+"""Maximum number of problems remembered, one per source; further ones probably share a cause."""
 
 _EVENTS = 40
-PASSWORD = re.compile(r"(?<=://)[^/\s]+@")  # in a metrics_url; it may contain an @
+PASSWORD = re.compile(r"(?<=://)[^/\s]+@")  # credentials in a metrics_url, which may contain an @
 
 
 class Events(logging.Handler):
@@ -35,7 +35,7 @@ class Events(logging.Handler):
 
 
 class Problems(dict[str, str]):
-    """The current problems: messages by source, which only `report` changes."""
+    """The current problems: messages by source. Only `report` changes them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,9 +45,9 @@ class Problems(dict[str, str]):
         """Reports by kind since the start."""
 
     def report(self, source: str, message: str | None) -> None:
-        """Report a problem of `source`; call again at each failure.
+        """Report a problem of `source`. Call this again at each failure.
 
-        None ends the problem, as does an empty message, used for a source no longer watched.
+        None ends the problem. So does an empty message, for a source that is no longer watched.
         """
         known = self.get(source)
         if not message:

@@ -1,8 +1,8 @@
 """Export decisions to OpenTelemetry as spans of their clients' traces.
 
 A span covers the decision, including time in the queue; it is sent when the request has ended, so
-that it can include the outcome. It is built from the record shown by `/decisions`, so the two
-agree, and contains no part of a prompt.
+that it can include the outcome. It is built from the record that `/decisions` shows, so the two
+agree, and it contains no part of a prompt.
 
 Names follow OpenTelemetry's conventions, if any exist (``gen_ai.*``, ``http.*``, ``error.type``).
 """
@@ -34,8 +34,8 @@ from laar.explain.fields import ADAPTED, APART, COMPLETION, HEAD, TAIL, attribut
 from laar.explain.record import shown
 
 LAST_S = 1.0
-"""Seconds at shutdown to send waiting spans: a collector that is down must not delay a picker's
-exit."""
+"""Maximum seconds for sending unsent spans at shutdown: a collector that is down must not delay a
+picker's exit."""
 
 _POLL_S = 0.01
 _SLICE_S = 0.0005
@@ -48,21 +48,21 @@ Metadata = Iterable[tuple[str, str]]
 _W3C = TraceContextTextMapPropagator()
 _HEADERS = frozenset({"traceparent", "tracestate"})
 _MAX_CHARS = 1024
-"""Maximum length of an attribute: names sent by clients are otherwise unlimited."""
+"""Maximum length of an attribute, since names sent by clients are otherwise unlimited."""
 
 
 class Spans:
     """Creates spans for decisions whose trace is sampled; the SDK sends them and logs its errors.
 
     Args:
-        url: URL of the collector; None means the environment's.
+        url: URL of the collector; None to use the environment's.
 
     Raises:
-        ValueError: the ``OTEL_*`` environment can't be used; this module's import may raise it too.
+        ValueError: the ``OTEL_*`` environment can't be used; importing this module may raise it.
     """
 
     def __init__(self, url: str | None) -> None:
-        # Clients can send any number of invalid headers, each logged by the SDK.
+        # Clients can send any number of invalid headers, and the SDK logs each of them.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         logging.getLogger("opentelemetry.exporter").setLevel(logging.WARNING)
         self._exporter: Any = OTLPSpanExporter(url)
@@ -87,15 +87,15 @@ class Spans:
             raise unusable_environment(fault) from None
 
     def end(self) -> None:
-        """Send waiting spans and end the thread; blocks."""
+        """Send the unsent spans and end the thread; blocks."""
         self._provider.shutdown()
 
     async def run(self) -> None:
-        """Wait until cancelled, then at most a second for waiting spans."""
+        """Wait until cancelled, then spend at most a second on sending the unsent spans."""
         try:
             await asyncio.Event().wait()
         finally:
-            # Not in the event loop's thread pool, since shutdown would wait for that.
+            # Not in the event loop's thread pool, for which shutdown would wait.
             ending = threading.Thread(target=self.end, daemon=True)
             ending.start()
             last = time.monotonic() + LAST_S
@@ -108,8 +108,8 @@ class Spans:
         """Start a decision's span; return its trace, or None if the decision belongs to none.
 
         Args:
-            caller: metadata of the call. A tracing proxy names its own span for the call there,
-                which is part of the client's trace, or says that the trace is not sampled.
+            caller: metadata of the call. In it, a tracing proxy names its own span for the call,
+                which is part of the client's trace, or marks the trace as not sampled.
             parent: ``traceparent`` of the client's request.
             state: ``tracestate`` of that request.
         """
@@ -121,7 +121,7 @@ class Spans:
             carrier = {"traceparent": parent, "tracestate": state}
             kind = SpanKind.INTERNAL
         if carrier["traceparent"].endswith("-00"):
-            return None  # unsampled; saves the 20 us that the SDK takes to find out
+            return None  # not sampled; this saves the 20 us that the SDK takes to find out
         span = self._tracer.start_span(NAME, _W3C.extract(carrier), kind)
         if not span.is_recording():
             return None
@@ -147,14 +147,14 @@ class Spans:
             self._end(request.trace, values)
 
     def _end(self, trace: Trace, values: Mapping[str, object], end_ns: int | None = None) -> None:
-        span, trace.span = trace.span, None  # remembered decisions need not keep it
+        span, trace.span = trace.span, None  # remembered decisions need not keep the span
         empty = (None, "", ())
         span.set_attributes({n: v for n, v in values.items() if v not in empty and v == v})
         span.end(end_ns if end_ns is None else max(end_ns, span.start_time))
 
 
 def resource() -> Resource:
-    """Return the sender's resource, named by the environment or by laar."""
+    """Return the resource that sends the spans, as named by the environment or by laar."""
     ours = {
         "service.name": "laar",
         "service.version": version("laar"),
