@@ -1,1 +1,1 @@
-"""The tuner: hill climbing over the cost's weights, judged on windows of requests."""
+"""The tuner: hill climbing over the cost's weights, evaluated on windows of requests."""

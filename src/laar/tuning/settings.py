@@ -14,7 +14,7 @@ from laar.errors import SettingError, unknown
 from laar.tuning.windows import OBJECTIVES
 
 SIGMA_MAX = 1.0
-"""Maximum sigma, typically a factor of e: a wider step exceeds the usual bounds immediately."""
+"""Maximum sigma; its steps are typically a factor of e, and wider ones exceed usual bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,23 +32,23 @@ class TunerSettings:
     """Floor and cap of each tuned weight."""
     objective: str = "e2e-p95"
     """Objective to minimize: ttft-p95, e2e-p95 or ttft-and-e2e-p95. End-to-end time by default,
-    since it is known for every request; first tokens are seen only in answers that are read
-    (bodies.sample_answers)."""
+    since it is known for every request; times to first token are known only for answers that are
+    read (bodies.sample_answers)."""
     window: Annotated[int, Ge(20), Le(100_000)] = 128
     """Requests per measurement of one set of weights. A p95 needs at least 20; the published runs
     used 64 to 256."""
     max_windows: Annotated[int, Ge(1), Le(1_000_000)] = 1000
     """Windows after which the climb ends."""
     tolerance: Annotated[float, FIXED, Ge(0), Le(0.5)] = 0.005
-    """Relative improvement required of a candidate; smaller differences are noise."""
+    """Relative improvement required of a candidate; smaller differences count as noise."""
     sigma: Annotated[float, FIXED, Ge(1e-4), Le(SIGMA_MAX)] = 0.7
-    """Initial step: standard deviation of a weight's logarithm; 0.7 is a factor of two."""
+    """Initial step: the standard deviation of a weight's logarithm; 0.7 is a factor of two."""
     sigma_min: Annotated[float, FIXED, Ge(1e-4), Le(SIGMA_MAX)] = 0.05
     """Step below which the tuner freezes."""
     window_s: Annotated[float, FIXED, Ge(1)] = 900.0
-    """Seconds after which a window closes to new decisions."""
+    """Seconds after which a window accepts no more decisions."""
     drain_s: Annotated[float, FIXED, Ge(1)] = 120.0
-    """Seconds after the last decision after which missing outcomes count as failures."""
+    """Seconds from a window's last decision until missing outcomes count as failures."""
     seed: Annotated[int, FIXED] = 0
     """Random seed of all proposals."""
 

@@ -2,22 +2,22 @@
 
 Each trial perturbs every weight of the incumbent by an independent lognormal factor, clipped to its
 floor and cap, and measures the result on one window. The step grows on success and shrinks on
-failure so that one trial in five succeeds (Rechenberg). Section 3 of the GORGO paper, with these
-differences, each made because the published form was observed to fail:
+failure so that one trial in five succeeds (Rechenberg). This is section 3 of the GORGO paper, with
+these differences, each made because the published form was observed to fail:
 
 * Windows are closed cohorts of the candidate's own decisions (see `windows`).
 * Noise. The authors saw large swings between measurements of identical weights, and their incumbent
   keeps its luckiest score. Here the incumbent is remeasured every few trials, and a win counts only
-  if it repeats against an incumbent measured just before; the second window's cost is kept.
-  Interleaving the two would be cheaper but wrong, since they share queues.
+  if it is repeated against an incumbent measured just before; the second window's cost is kept. It
+  would be cheaper to interleave the two, but wrong, since they share queues.
 * Safety. A candidate whose slow requests or failures exceed the limits from the incumbent's window
   is stopped immediately and the incumbent serves again; any other candidate serves one window.
 * The incumbent's weights are exported, never the proposal that happens to be live.
 * The default objective is end-to-end time, and every weight has a floor and a cap.
 
-A tuner on a live picker is an experiment on users; freeze it and serve the exported weights. Pure:
-time is an argument, and a proposal is a function of the seed and the trial's number, so no random
-state needs to survive a restart.
+A tuner on a live picker is an experiment on users; freeze it and serve the exported weights. There
+is no I/O and no clock: time is an argument, and a proposal is a function of the seed and the
+trial's number, so no random state needs to survive a restart.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ REMEASURE_EVERY = 4
 """Number of consecutive lost trials before the incumbent is remeasured, since load drifts."""
 
 GROWTH = 1.5
-"""Step factor on success; on failure its inverse fourth root, which balances at one in five."""
+"""Step factor on success; on failure, its inverse fourth root. One success in five is neutral."""
 
 SETTLING_SHARE = 8
-"""One settling decision for every eight in the window lets the previous weights' queues drain."""
+"""For every eight decisions in a window, one more precedes it, so that earlier queues drain."""
 
 SLOW_RATIO = 1.5
 LEAST_STRIKES = 3
@@ -75,11 +75,11 @@ class Tuner:
 
     Args:
         settings: bounds and budgets.
-        initial: the weights to start from, clipped to the bounds: a disabled term starts at its
-            floor, since the climb is logarithmic and has no zero.
+        initial: the weights to start from, clipped to the bounds. A disabled term starts at its
+            floor, since the climb is logarithmic and can't use zero.
 
     Attributes:
-        sigma: the step: standard deviation of the logarithm of a weight.
+        sigma: the step: the standard deviation of a weight's logarithm.
     """
 
     def __init__(self, settings: TunerSettings, initial: Mapping[str, float]) -> None:
@@ -95,13 +95,13 @@ class Tuner:
         self.sigma = settings.sigma
         self._trials = self._windows = self._lost_in_a_row = 0
         self._history: deque[WindowScore] = deque(maxlen=HISTORY)
-        self._elapsed_s = self._since_s = 0.0  # gap-capped time; its value at window open/close
+        self._elapsed_s = self._since_s = 0.0  # time with capped gaps; last opening or closing
         self._now: float | None = None
         self._window: Window | None = None
         self._open_next()
 
     def weights(self, now: float) -> Weights:
-        """Return the weights for a decision; call once per decision, since windows count calls."""
+        """Return a decision's weights. Call this once per decision, since windows count calls."""
         self._tick(now)
         window = self._window
         if window is None or window.closed:
@@ -133,11 +133,11 @@ class Tuner:
 
     @property
     def under_way(self) -> dict[str, object]:
-        """The role and weights of the next decision, and the progress of its window."""
+        """The role and the weights of the next decision, and the progress of its window."""
         window = self._window
         if window is None:
             return {"role": "frozen", "weights": dict(self._incumbent)}
-        # A closed window only waits for answers while the incumbent serves.
+        # A closed window only waits for answers; meanwhile the incumbent serves.
         weights = self._incumbent if window.closed else window.weights
         return {
             "role": window.role,
@@ -211,7 +211,7 @@ class Tuner:
         if baseline is None or not better(score.cost_s, baseline.cost_s, self.settings.tolerance):
             return self._lose("rejected", remeasure=self._lost_in_a_row + 1 >= REMEASURE_EVERY)
         if self._candidate is None:
-            # Repeat against an incumbent measured in the same minutes.
+            # Repeat it against an incumbent measured in the same minutes.
             self._candidate = score.weights
             self._remeasure = baseline.version != score.version - 1
             return "won once"
@@ -237,7 +237,7 @@ class Tuner:
         self._since_s = self._elapsed_s
 
     def _propose(self) -> Mapping[str, float]:
-        """Return the next candidate; redraw if clipping yields the incumbent."""
+        """Return the next candidate; draw again if clipping yields the incumbent."""
         self._trials += 1
         rng = random.Random(f"{self.settings.seed}:{self._trials}")
         for _ in range(CORNER_DRAWS):

@@ -1,11 +1,11 @@
 """Measure the effect of a set of weights on a closed cohort of requests, as one number.
 
 A window is a cohort: the first ``size`` decisions made with its weights, tagged with the window's
-version, and all of their outcomes, however late. This avoids two mistakes. The GORGO paper takes
+version, and all of their outcomes, however late. That avoids two mistakes. The GORGO paper takes
 the last 128 completions regardless of their weights, so with its hop of 32 three quarters of a
 window belong to other weights. And a window that closes after a number of *completions* omits the
 slowest requests, which rewards weights that make some requests very slow. While a cohort drains,
-the incumbent's weights serve, so a candidate is exposed no longer than its window.
+the incumbent's weights serve, so a candidate serves no longer than its window.
 
 Costs are in seconds, lower is better. GORGO maximizes a negative latency, where ``best * (1 +
 tol)`` accepts candidates that are *worse* by the tolerance; `better` avoids that.
@@ -35,9 +35,9 @@ OBJECTIVES: dict[str, Callable[[_Latencies, _Latencies], float]] = {
     "e2e-p95": lambda _, e2e_s: _p95(e2e_s),
     "ttft-p95": lambda ttft_s, _: _p95(ttft_s),
 }
-"""Cost in seconds from times to first token and end-to-end times. The last entry is the published
-objective, which can be gamed: unlike the others, it ignores the decode cost of hoarding requests on
-one endpoint."""
+"""Functions that compute a cost in seconds from times to first token and end-to-end times. The last
+one is the published objective, which can be gamed: unlike the others, it ignores what hoarding
+requests on one endpoint costs in decoding."""
 
 
 def better(cost: float, than: float, tolerance: float) -> bool:
@@ -52,7 +52,7 @@ class Observed:
     Args:
         version: `Weights.version` at the decision.
         ttft_s: time to first token; the total time if the answer was not streamed.
-        e2e_s: time to the end. Times that are not positive finite numbers count as a failure.
+        e2e_s: time to the end of the answer. Times must be positive and finite to count as success.
         ok: whether there was an answer.
     """
 
@@ -64,7 +64,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowScore:
-    """One window's result. ``cost_s`` is NaN if there was too little evidence."""
+    """One window's result. ``cost_s`` is NaN if fewer than half of the requests were answered."""
 
     version: int
     role: str
@@ -96,7 +96,7 @@ class Window:
         size: decisions in the cohort.
         assigned: decisions so far; below 0 before the cohort starts, while queues from other
             weights drain.
-        closed: no more decisions belong to it.
+        closed: it accepts no more decisions.
         failures: failed requests of the cohort.
     """
 
@@ -144,8 +144,8 @@ class Window:
     def score(self, objective: str, *, stopped: bool = False) -> WindowScore:
         """Summarize the cohort; missing outcomes are failures, unless it was `stopped`.
 
-        The objective over the answers is divided by the share of requests answered: the time to an
-        answer when failed requests are retried until they succeed.
+        The objective over the answers is divided by the share of requests that were answered. This
+        gives the time to an answer if failed requests are retried until they succeed.
         """
         requests = max(self.assigned, 0)
         due, answers = self.finished if stopped else requests, len(self._e2e_s)
