@@ -274,7 +274,7 @@ def parse_artifact(data: bytes, *, source: str) -> Capability:
         source: the file's name, for messages.
 
     Raises:
-        SettingError: the artifact is invalid; the message says why, and what to do.
+        SettingError: the artifact is invalid; the message gives the reason and the remedy.
     """
     if len(data) > MAX_ARTIFACT_BYTES:
         raise SettingError(f"{source} has {len(data)} bytes; the limit is {MAX_ARTIFACT_BYTES}")

@@ -47,7 +47,7 @@ class Cell:
         tenant: tenant of the outcome that created it; None if restored.
         total: counts of all reporters.
         shares: shares by reporter; empty until a named reporter appears.
-        prior: the artifact's probability; None if it is unknown and therefore not judged.
+        prior: the artifact's probability; None if it is unknown.
         evidence: the cell's evidence about the prior.
         weight: the prior's full weight in outcomes; None until looked up.
     """

@@ -1,4 +1,4 @@
-"""The weight of each reporter of outcomes, judged by the other reporters.
+"""The weight of each reporter of outcomes, estimated by comparison with the other reporters.
 
 Every outcome is about a different answer, so two reports never contradict each other directly. But
 reporters of the same kind of request (a model and a cell) should see similar shares of correct
@@ -10,8 +10,8 @@ binary answer (the one-coin model of Dawid and Skene 1979).
 
 Each reporter has one vote: none outweighs all others together, however much it sends, and a cell is
 evidence about a reporter only if two others report there. So one of three can be outvoted, a lone
-reporter is never judged, and an honest majority is required. An honest reporter may have harder
-questions, so a standard deviation of about 0.1 between shares (`_ALIKE`) costs no weight.
+reporter always keeps its weight, and an honest majority is required. An honest reporter may have
+harder questions, so a standard deviation of about 0.1 between shares (`_ALIKE`) costs no weight.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OTHERS_NEEDED = 2
 _BELIEVED = 0.9  # higher weights become 1
 
 Likelihood = tuple[float, ...]
-"""Log likelihood of a reporter's outcomes in a cell under each hypothesis; empty if not judged."""
+"""Log likelihood of a reporter's outcomes in a cell under each hypothesis; empty if unknown."""
 
 
 class ReporterTrust:

@@ -9,8 +9,8 @@ retries a correct answer, so only failures would ever be seen, and the model tha
 drop most. So a chain of retries is used only when an outcome is reported for its end: then every
 earlier attempt failed. A client that checks its answers therefore reports once per question, about
 the last attempt; reporting each attempt changes nothing, since each is used once; a client that
-only retries contributes no outcomes. An attempt that an endpoint refused or aborted says nothing
-about its model: there was no answer that could be wrong.
+only retries contributes no outcomes. An attempt that an endpoint refused or aborted is no evidence
+about its model, since there was no answer that could be wrong.
 
 Attempts are chained without a session: a retry is the same request (compared by a fingerprint of
 samples), with the list of tried models that the earlier attempt's answer gave. If two clients send
@@ -252,7 +252,7 @@ class OutcomeReports:
         while decision is not None and decision.previous is not None:
             earlier = self._decisions.get(decision.previous)
             if earlier is None or earlier.correct is not None:
-                break  # the attempts before it were judged together with it
+                break  # earlier attempts got their verdicts together with it
             if earlier.answered:
                 self.retries[self._judge(decision.previous, False, now, reporter)] += 1
             decision = earlier

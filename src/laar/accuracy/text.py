@@ -200,7 +200,7 @@ class TaskTable(NamedTuple):
         base: P(correct) by model, for a request of no graded task.
         level: sum over the models of their means over the tasks.
         leads: lower bounds of each model's lead over the best single model, by task.
-        stranger: the same bounds on an ungraded task.
+        stranger: the same bounds for an ungraded task.
     """
 
     probabilities: _Floats

@@ -1,4 +1,4 @@
-"""The weight of a model's prior, judged by how well it predicted reported outcomes.
+"""The weight of a model's prior, according to how well it predicted reported outcomes.
 
 An artifact may be wrong about a model as a whole: fitted on other questions, or on another model
 with the same name. Its prior should then weigh less than a correct one. Of several weights, the one
@@ -8,8 +8,9 @@ beta-binomial likelihood
 
     B(k p + s, k (1 - p) + n - s) / B(k p, k (1 - p)).
 
-A cell is judged by the model's other cells. Its own outcomes already weigh against the prior, and
-false reports on one kind of request must not be able to remove the prior as well.
+A cell's prior is weighted by evidence from the model's other cells. Its own outcomes already weigh
+against the prior, and false reports on one kind of request must not be able to remove the prior as
+well.
 """
 
 from __future__ import annotations

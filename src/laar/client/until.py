@@ -74,7 +74,7 @@ class Outcome:
     """The result of the loop.
 
     Args:
-        answer: the correct answer, else the last answer; None if there was none.
+        answer: the correct answer, or else the last one; None if there was none.
         ttca_s: time to correct answer; a lower bound if `censored`.
         censored: the loop gave up before a correct answer.
         exhausted: it gave up because every model had been tried.

@@ -150,7 +150,7 @@ _PLACES = frozenset(
 def _counted(
     text: str, spans: Sequence[Span], end: int, name: str, numbers: Sequence[str]
 ) -> Block:
-    """Return a block of items that begin with their number; numbers stay in place, texts move."""
+    """Return a block of items that begin with their number; only their texts move."""
     items: list[Item] = []
     heads: set[str] = set()
     counted = re.compile(  # independent of the number, so that `re` caches it

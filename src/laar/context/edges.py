@@ -46,7 +46,7 @@ class _Gap(NamedTuple):
         start, end: range of the lines that are claimed by both documents or by neither.
         masked: text of these lines, without numbers.
         tail, head: number of lines that the previous and the next document claim.
-        sure: whether the claims are certain, or there are no lines.
+        sure: whether the claims are certain; true if there are no lines.
     """
 
     first: int

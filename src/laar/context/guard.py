@@ -81,7 +81,7 @@ class MeanOfMeans:
         self._open[conversation] = (count + 1, mean)
 
     def error_squared(self) -> float:
-        """Return the squared standard error of the mean; 0 with only one conversation."""
+        """Return the squared standard error of the mean; 0 for a single conversation."""
         if self.n < 2:
             return 0.0
         return max(0.0, self._squares / self.n - self.mean**2) / (self.n - 1)
@@ -134,7 +134,7 @@ class GainGuard:
         self.ahead = MeanOfMeans()
         self.moved, self._noted = Sides(), Sides()
         self._begun = 0
-        # Sums over answers of the pairwise products of 1, the expected and the reported share.
+        # Sums, over answers, of pairwise products of 1, the expected share and the reported share.
         self._products = np.zeros((3, 3))
 
     def holds_out(self, conversation: int) -> bool:

@@ -132,10 +132,10 @@ def after_line(lines: Lines, nth: int) -> int:
 
 
 def common_start(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the elements with which both begin."""
+    """Return the longest common beginning."""
     return a[: sum(takewhile(bool, map(eq, a, b)))]
 
 
 def common_end(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the elements with which both end."""
+    """Return the longest common end."""
     return common_start(a[::-1], b[::-1])[::-1]

@@ -96,7 +96,7 @@ class Memo:
 
 
 def _moved(what: Remembered | bytes) -> int:
-    """Return the number of documents in changes; a saved one takes at least 30 bytes."""
+    """Return the number of documents in changes, assuming 30 bytes for each saved one."""
     return len(what) // 30 if isinstance(what, bytes) else sum(len(c.order) for c in what.changes)
 
 

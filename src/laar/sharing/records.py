@@ -111,7 +111,7 @@ class Entered(_Record, tag="p"):
 
 
 class Ended(_Record, tag="s"):
-    """The request of an entry ended, `ok` or not; `share` is its cached share, if reported."""
+    """An entry's request has ended, `ok` or not; `share` is its cached share, if reported."""
 
     soon: ClassVar[bool] = False
 

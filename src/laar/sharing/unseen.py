@@ -1,4 +1,4 @@
-"""Expected requests that other pickers have sent but this one has not heard of yet.
+"""Estimate requests that other pickers have sent but this one does not know of yet.
 
 The same endpoint is the cheapest for all pickers, so they would all send their next request there
 until they learn of each other's. So rendezvous hashing assigns each endpoint to one picker. At the

@@ -227,7 +227,7 @@ class Tuner:
         return outcome
 
     def _open_next(self) -> None:
-        """Start the next window: the incumbent's if due, else a candidate's."""
+        """Start the next window: the incumbent's if it is due, otherwise a candidate's."""
         if self._remeasure:
             role, weights = "incumbent", self._incumbent
         else:
