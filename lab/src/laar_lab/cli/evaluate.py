@@ -18,7 +18,7 @@ def evaluate(
             help="Files of graded answers. Questions that the artifact was fitted to are left out."
         ),
     ],
-    seed: Annotated[int, typer.Option(help="Random seed of the resampling for the intervals.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for the bootstrap intervals.")] = 0,
     json_file: JsonFile = None,
     plot: Annotated[
         Path | None,
@@ -27,7 +27,7 @@ def evaluate(
         ),
     ] = None,
 ) -> None:
-    """Compare laar at equal cost with the best model and an oracle, on graded answers."""
+    """Compare laar with the best model and an oracle at equal cost, on graded answers."""
     from laar_lab.judging.command import run_evaluate
 
     run_evaluate(artifact, records, seed=seed, json_file=json_file, plot_file=plot)

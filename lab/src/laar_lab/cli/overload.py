@@ -31,7 +31,7 @@ def overload(
     probe_requests: Annotated[
         int,
         typer.Option(
-            help="Requests sent concurrently to measure the speed of this machine.", min=1
+            help="Number of concurrent requests that measure the speed of this machine.", min=1
         ),
     ] = 120,
     time_scale: Annotated[
@@ -43,7 +43,7 @@ def overload(
     sample_answers: Annotated[
         float | None,
         typer.Option(
-            help="Value of bodies.sample_answers, for the shape standalone. Default: the "
+            help="The setting bodies.sample_answers, with --shape standalone. Default: that "
             "setting's default.",
             min=0.0,
             max=1.0,
@@ -54,8 +54,8 @@ def overload(
 ) -> None:
     """Send a fleet 1.2 times the load it can carry, once for each order of the queue.
 
-    The requests pass through a real Envoy.
-    Exits with status 3 if a request hung, something leaked, or slack order met too few objectives.
+    The requests pass through a real Envoy. Exits with status 3 if a request hung, something leaked,
+    or the slack order met too few objectives.
     """
     from laar_lab.live.overload import run_overload
 

@@ -1,6 +1,6 @@
 """`laar context plan`: run ContextPilot's offline half on files.
 
-Exit status: 0 done, 2 an error that the user can correct.
+Exit status: 0 for success, 2 for an error that the user can correct.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def plan(
     capacity_docs: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Documents that the cache holds, to estimate hits. Default: no limit."
+            min=1, help="Number of documents the cache holds, to estimate hits. Default: no limit."
         ),
     ] = None,
     min_docs: Annotated[int, typer.Option(min=2, help="Ignore lists with fewer documents.")] = 3,

@@ -1,4 +1,4 @@
-"""`laar race`: race laar with other routers, in turns, on a user's own engines and traffic."""
+"""`laar race`: race laar against other routers, in turns, on a user's own engines and traffic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def race(
     engines: Annotated[
         list[str] | None,
         typer.Option(
-            help="URL of an engine; repeatable. Nobody else should use them meanwhile, and their "
+            help="URL of an engine; repeatable. The engines should serve no other traffic; their "
             "caches are emptied before each turn. Default: simulated engines."
         ),
     ] = None,
@@ -23,7 +23,7 @@ def race(
         list[str] | None,
         typer.Option(
             "--with",
-            help="Router to race with; repeatable: smg or vllm-router (options may follow a "
+            help="Router to race against; repeatable: smg or vllm-router (options may follow a "
             "colon), the URL of a router in front of the same engines, another policy of laar, or "
             "a settings file for laar (.yaml). Default: least-loaded and round-robin.",
         ),
@@ -45,15 +45,15 @@ def race(
     ] = None,
     key_env: KeyVariable = None,
     seconds: Annotated[
-        float, typer.Option(help="Seconds of each turn in which requests are sent.", min=1.0)
+        float, typer.Option(help="Seconds for which each turn sends requests.", min=1.0)
     ] = 90.0,
     warm_up: Annotated[
         float,
-        typer.Option(help="Seconds at the start of a turn whose requests do not count.", min=0.0),
+        typer.Option(help="Seconds at the start of each turn that are not counted.", min=0.0),
     ] = 15.0,
     repeat: Annotated[
         int,
-        typer.Option(help="Repetitions; each router has a turn in each of them.", min=1, max=100),
+        typer.Option(help="Repetitions; every router has one turn in each.", min=1, max=100),
     ] = 3,
     rate: Annotated[
         float | None,
@@ -66,12 +66,12 @@ def race(
         ),
     ] = None,
     speed: Annotated[
-        float, typer.Option(help="Divide a file's times and pauses by this.", min=1e-6)
+        float, typer.Option(help="Divide a file's times and pauses by this factor.", min=1e-6)
     ] = 1.0,
     most_tokens: Annotated[
         int | None,
         typer.Option(
-            help="Leave out requests with more tokens, prompt and answer together. Default: "
+            help="Leave out requests with more tokens in prompt and answer together. Default: "
             "the engines' context length.",
             min=256,
         ),
@@ -87,14 +87,14 @@ def race(
     block_tokens: BlockTokens = 512,
     simulate: Annotated[int, typer.Option(help="Number of simulated engines.", min=1, max=64)] = 4,
     profile: Annotated[
-        str, typer.Option(help="Engine profile of simulated engines.")
+        str, typer.Option(help="Engine profile of the simulated engines.")
     ] = "gorgo-main",
     time_scale: Annotated[
         float,
-        typer.Option(help="Real seconds per second of simulated engines.", min=0.001, max=10.0),
+        typer.Option(help="Real seconds per simulated second.", min=0.001, max=10.0),
     ] = 0.5,
     fault: Annotated[
-        str, typer.Option(help="Fault of the first simulated engine, such as 503@0.5.")
+        str, typer.Option(help="Fault to inject into the first simulated engine, such as 503@0.5.")
     ] = "",
     rows: Annotated[
         Path,
@@ -103,11 +103,11 @@ def race(
     json_file: JsonFile = None,
     plot: Plot = None,
 ) -> None:
-    """Race laar with other routers, in turns, on your engines and your traffic.
+    """Race laar against other routers, in turns, on your engines and your traffic.
 
-    Each turn sends the same requests through a fresh router to engines with empty caches.
-    The tables show each router's numbers, and laar's ratio to each with a 95 % interval.
-    A sentence for each other router says where laar is better and where it is worse.
+    Each turn sends the same requests through a fresh router to engines with empty caches. The
+    tables show each router's numbers, and the ratio of laar's to them with a 95 % interval. A
+    sentence for each other router says where laar is better and where it is worse.
     """
     from laar_lab.race.command import run_race, traffic_of
     from laar_lab.race.routers import OURS, named

@@ -15,7 +15,7 @@ def sim_endpoint(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     model: Annotated[
         str,
-        typer.Option(help="Name of the model. Default: the model of --fleet-model or --profile."),
+        typer.Option(help="Name of the model. Default: as given by --fleet-model or --profile."),
     ] = "",
     served_name: Annotated[
         list[str] | None, typer.Option(help="Model name that clients may request; repeatable.")
@@ -54,10 +54,10 @@ def sim_endpoint(
         typer.Option(help="Fault as kind:value@condition, such as 503:2@0.1; repeatable."),
     ] = None,
     fault_header: Annotated[
-        bool, typer.Option(help="Honour the x-sim-fault request header, and PUT /sim/faults.")
+        bool, typer.Option(help="Obey the x-sim-fault request header, and PUT /sim/faults.")
     ] = False,
     echo: Annotated[
-        bool, typer.Option(help="Answer with a text that names the model and the question.")
+        bool, typer.Option(help="Answer with the models' names and a digest of the question.")
     ] = False,
     max_waiting: Annotated[
         int | None,

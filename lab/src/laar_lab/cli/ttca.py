@@ -31,11 +31,11 @@ def ttca(
     concurrency: Annotated[int, typer.Option(help="Number of questions in flight.", min=1)] = 8,
     time_scale: Annotated[
         float,
-        typer.Option(help="Real seconds per simulated second, in the fleet that is started."),
+        typer.Option(help="Real seconds per simulated second, in the started fleet."),
     ] = 0.05,
     capability: Annotated[
         Path | None,
-        typer.Option(help="Artifact for the fleet that is started. Default: the demo fleet's own."),
+        typer.Option(help="Artifact for the started fleet. Default: the demo fleet's own."),
     ] = None,
     keep_prompts: Annotated[
         bool,

@@ -1,8 +1,9 @@
-"""`laar tune`: hill-climb the weights of the cost, in the lab or on a live picker.
+"""`laar tune`: tune the weights of the cost by hill climbing, in the lab or on a live picker.
 
-In the lab it climbs on a trace. With `--live` the picker itself climbs (`tuner.enabled` in its
-settings), since only it sees decisions and outcomes; the command follows it and can freeze it.
-Either way it prints the best weights found for the settings file, never the last ones tried.
+In the lab the climb runs on a trace. With `--live` it runs in the picker (`tuner.enabled` in its
+settings), which alone sees decisions and outcomes; the command follows the climb and can freeze it.
+Either way the command prints the best weights found, not the last ones tried, for the settings
+file.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def tune(
         typer.Argument(help="Trace file (JSON lines; see `laar_lab.trace`). Omit it with --live."),
     ] = None,
     fleet: Annotated[
-        Path | None, typer.Option(help="Fleet file (YAML), to replay the trace against.")
+        Path | None, typer.Option(help="Fleet file (YAML) to replay the trace against.")
     ] = None,
     live: Annotated[
         bool, typer.Option("--live", help="Follow the tuner of a running picker.")
@@ -48,18 +49,16 @@ def tune(
     objective: Annotated[
         str | None,
         typer.Option(
-            help="Objective to minimize: ttft-p95, e2e-p95 or ttft-and-e2e-p95. Default: the "
-            "default of the setting `tuner.objective`."
+            help="Objective to minimize: ttft-p95, e2e-p95 or ttft-and-e2e-p95. Defaults to the "
+            "default of `tuner.objective`."
         ),
     ] = None,
     window: Annotated[
         int | None,
-        typer.Option(
-            help="Requests per window. Default: the default of the setting `tuner.window`."
-        ),
+        typer.Option(help="Requests per window. Defaults to the default of `tuner.window`."),
     ] = None,
     windows: Annotated[int, typer.Option(min=1, help="Maximum number of windows to measure.")] = 60,
-    seed: Annotated[int, typer.Option(help="Random seed of proposals, network and ties.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for proposals, network and ties.")] = 0,
     time_scale: TimeScale = 1.0,
     block_tokens: BlockTokens = 512,
     json_file: JsonFile = None,
@@ -103,7 +102,7 @@ def _read_trace(trace: Path, *, time_scale: float, block_tokens: int) -> Iterato
 def _climb(
     read: Callable[[], Iterator[Arrival]], fleet: Path, settings: TunerSettings
 ) -> dict[str, object]:
-    """Tune on a trace, in the lab; return the tuner's export."""
+    """Tune on a trace in the lab; return the tuner's export."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 

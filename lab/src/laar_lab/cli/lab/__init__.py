@@ -1,7 +1,7 @@
 """`laar lab`: list and run experiments, replay a trace, fit the engine model to an endpoint.
 
-Exit status: 0 all claims are shown or nothing is judged, 2 an error that the user can correct,
-3 a claim is not shown, 4 the seeds are too few for a verdict.
+Exit status: 0 if all claims are shown or none is judged, 2 for an error that the user can correct,
+3 if a claim is not shown, 4 if there are too few seeds for a verdict.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from laar_lab.cli.lab.run import run
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Run experiments: the serving code in virtual time.",
+    help="Run the serving code in virtual time, in experiments.",
     no_args_is_help=True,
     add_completion=False,
 )

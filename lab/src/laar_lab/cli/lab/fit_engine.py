@@ -19,7 +19,7 @@ def fit_engine(
     model: Annotated[
         str | None, typer.Option(help="Model to measure. Default: the first that the engine lists.")
     ] = None,
-    longest: Annotated[int, typer.Option(help="Tokens of the longest prompt to measure.")] = 8000,
+    longest: Annotated[int, typer.Option(help="Longest prompt to measure, in tokens.")] = 8000,
     max_num_batched_tokens: Annotated[
         int,
         typer.Option(
@@ -47,7 +47,7 @@ def fit_engine(
 ) -> None:
     """Fit the lab's engine model to a running engine. Exit status: 0 if the model fits, else 3.
 
-    The engine should serve no other requests meanwhile. A fleet file names the profile by its path.
+    The engine should serve no other requests meanwhile. A fleet file gives the profile's path.
     """
     from rich.progress import Progress
 

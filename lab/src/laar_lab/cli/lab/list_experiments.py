@@ -6,7 +6,7 @@ from laar_lab.cli.lab.options import lab_console
 
 
 def list_experiments() -> None:
-    """List the experiments: what each is about, its seeds, and its time on two cores."""
+    """List the experiments with their subjects, numbers of seeds, and times on two cores."""
     from rich.table import Table
 
     from laar_lab.experiment import spoken_time

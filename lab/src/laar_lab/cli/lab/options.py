@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 NOT_HELD, NO_VERDICT = 3, 4
-"""Exit statuses: a claim is not shown; the seeds are too few for a verdict."""
+"""Exit statuses if a claim is not shown, and if there are too few seeds for a verdict."""
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file (JSON).")]
 Plot = Annotated[
@@ -34,11 +34,11 @@ Keep = Annotated[
         "and files resumes from there."
     ),
 ]
-TimeScale = Annotated[float, typer.Option(help="Multiply the trace's arrival times by this.")]
+TimeScale = Annotated[float, typer.Option(help="Factor for the trace's arrival times.")]
 BlockTokens = Annotated[int, typer.Option(help="Tokens per entry of `hash_ids`.")]
 
 
 def lab_console() -> Console:
-    """Return a console; if it is not a terminal, one that is wide enough for tables."""
+    """Return a console that is wide enough for tables if the output is not a terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=240)

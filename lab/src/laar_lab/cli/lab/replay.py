@@ -33,7 +33,7 @@ def replay(
     engine: Annotated[
         list[str] | None,
         typer.Option(
-            help="Engine profile, instead of a fleet file; `name@2.5` is 2.5 times slower. "
+            help="Engine profile to use instead of a fleet file; `name@2.5` is 2.5 times slower. "
             "Repeatable: the endpoints get the profiles in turn."
         ),
     ] = None,
@@ -65,7 +65,7 @@ def replay(
     minutes: Annotated[
         float | None,
         typer.Option(
-            min=0, help="Virtual minutes after which no request is sent. Default: no limit."
+            min=0, help="Virtual minutes after which no more requests are sent. Default: no limit."
         ),
     ] = None,
     limit: Annotated[
@@ -73,7 +73,7 @@ def replay(
     ] = None,
     time_scale: TimeScale = 1.0,
     speed: Annotated[
-        float, typer.Option(min=1e-6, help="Divide the times, pauses included, by this.")
+        float, typer.Option(min=1e-6, help="Divide all times, including pauses, by this factor.")
     ] = 1.0,
     block_tokens: BlockTokens = 512,
     max_in_flight: Annotated[
@@ -82,7 +82,7 @@ def replay(
     seed: Annotated[
         int,
         typer.Option(
-            help="Random seed of network, ties and sampling. Unless 0, it also shuffles the "
+            help="Random seed for the network, ties and sampling. Unless 0, it also shuffles the "
             "sessions."
         ),
     ] = 0,

@@ -37,7 +37,7 @@ def results(
         bool,
         typer.Option(
             "--check",
-            help="Run the first seed of stored runs again; exit with status 3 if a number differs."
+            help="Rerun the first seed of stored runs; exit with status 3 if a number differs."
             " Runs of unchanged code are skipped.",
         ),
     ] = False,
@@ -45,7 +45,7 @@ def results(
         bool,
         typer.Option(
             "--stale",
-            help="Run nothing: list the stored runs that are not known to hold for the current "
+            help="Run nothing: list the stored runs that are not known to be valid for current "
             "code, with the pages that quote them; exit with status 3 if there are any.",
         ),
     ] = False,
@@ -53,8 +53,8 @@ def results(
         bool,
         typer.Option(
             "--reuse",
-            help="Run policies whose first seed gives the stored numbers on every workload only on "
-            "that seed, and keep their stored numbers. For no-regret, agents and conversations.",
+            help="Keep the stored numbers of a policy, and run only its first seed, if that seed "
+            "reproduces them on every workload. Only for no-regret, agents and conversations.",
         ),
     ] = False,
     data: Data = None,
@@ -109,7 +109,7 @@ def results(
         with (
             TemporaryDirectory() as scratch,
             placed(backend, jobs),
-            # `just_made` needs the first seed once more, which is most of the work
+            # `just_made` runs the first seed again, which is most of the work
             kept_in(keep or (Path(scratch) if scope.earlier else None), (taken,)),
         ):
             report = experiment.run(scope)
@@ -126,7 +126,7 @@ def results(
 
 
 def _tell_reused(earlier: Stored | None, run: Stored) -> None:
-    """Print how many runs were reused, and a line for each policy that gave different numbers."""
+    """Print how many runs were reused, and a line for each policy whose numbers differed."""
     from laar_lab.stale import changed
 
     console = lab_console()

@@ -50,7 +50,7 @@ def run(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="Policy to run instead of the experiment's, without a verdict: "
+            help="Policy to run instead of the experiment's own, with no verdict: "
             "policy:parameter=value,...; repeatable."
         ),
     ] = None,
@@ -103,7 +103,7 @@ def run(
     if hours > 1.0 and not quick and backend == "loky":
         console.print(
             f"{len(scope.seeds)} seeds take {spoken_time(hours)} on two cores. "
-            "--keep DIR makes the run resumable, --backend dask or ray runs it on a cluster; "
+            "--keep DIR makes the run resumable; --backend dask or ray runs it on a cluster; "
             "fewer --seeds give no verdict.",
             highlight=False,
         )
