@@ -152,7 +152,7 @@ def test_a_starving_class_fails_even_if_all_others_do_well() -> None:
         for one in well.answers
     ]
     assert failed(runs(slack=replace(well, answers=starved))) == [
-        "documents keep >= 90 % of their goodput in order of arrival"
+        "documents keep at least 90 % of the goodput that they have in arrival order"
     ]
 
 

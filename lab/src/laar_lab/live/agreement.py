@@ -1,12 +1,12 @@
 """Check that a comparison through Envoy agrees with the lab.
 
-Chance plays a part even on the same questions: the order in which users send them, the endpoint
-that a session hashes to, ties, and packet delays. A run through Envoy is one draw. The lab draws
-the same questions many times, each time with a different order, different sessions and different
-jitter, and an interval around its draws shows where one more draw should lie (Student's t for a new
-observation). As there are several figures, each interval is widened so that all of them hold
-together with 95 % probability (Bonferroni): if there is no difference, one comparison in twenty
-fails.
+Even on the same questions results depend on chance: the order in which users send them, the
+endpoints that sessions hash to, ties, and packet delays. A run through Envoy is one draw. The lab
+draws the same questions many times, each time with a different order, different sessions and
+different jitter, and an interval around its draws shows where one more draw should lie (Student's t
+for a new observation). As there are several figures, each interval is widened so that all of them
+are right at the same time with a probability of 95 % (Bonferroni). So one comparison in twenty
+fails even if there is no difference.
 
 Envoy, the picker and the endpoints take real time that the lab does not model. A time scale
 magnifies it: at 0.1, ten milliseconds count as a tenth of a second.
@@ -35,9 +35,9 @@ from laar_lab.sweep import grid
 from laar_lab.workloads.kv_questions import as_questions
 
 DISAGREES = 3
-"""Exit status; the same as for an experiment whose claim did not hold."""
+"""Exit status if a figure differs; the same as for an experiment with a claim that is not shown."""
 
-_ROUNDING = 1e-9  # success rates are exact shares of the same questions
+_ROUNDING = 1e-9  # success rates are shares of the same questions, so they can be equal
 
 
 class Figures(NamedTuple):
@@ -151,7 +151,7 @@ def _run(
 def agreements(
     tallies: Sequence[Tally], lab: dict[str, list[Figures]], *, time_scale: float
 ) -> list[Agreement]:
-    """Compare each policy's figures through Envoy with the lab's, from two lab runs or more."""
+    """Compare each policy's figures through Envoy with those from two or more lab runs."""
     compared = len(tallies) * len(Figures._fields)
     return [
         Agreement(
@@ -200,13 +200,13 @@ def show(console: Console, found: Sequence[Agreement], *, runs: int) -> None:
     console.print(table)
     outside_count = sum(not one.agrees for one in found)
     console.print(
-        f"In the lab: the mean of {runs} runs, and where one more run should lie; all intervals "
-        f"together hold with {CONFIDENCE:.0%}. "
+        f"In the lab: the mean of {runs} runs, and the interval for one more run. All intervals "
+        f"hold at the same time with a probability of {CONFIDENCE:.0%}. "
         + (
-            f"NOT in agreement: {outside_count} of {len(found)} figures lie outside. A busy "
+            f"NOT in agreement: {outside_count} of {len(found)} figures are outside. A busy "
             "machine causes that too, mostly at short prompts: try a larger --time-scale."
             if outside_count
-            else f"In agreement: all {len(found)} figures lie inside."
+            else f"In agreement: all {len(found)} figures are inside."
         )
     )
 

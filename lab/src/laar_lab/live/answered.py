@@ -1,8 +1,8 @@
-"""Times to a correct answer in a comparison: shares by time, PAR-2, and a sentence.
+"""Times to a correct answer in a comparison: shares by time, PAR-2, and a verdict in words.
 
 Mean time to correct answer rewards giving up early: a question dropped after two seconds counts as
 two seconds. PAR-2 does not: a question without a correct answer within the limit counts as twice
-the limit (the penalised average runtime of solver competitions).
+the limit (the penalized average runtime of solver competitions).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Contestant:
 
     @property
     def par2_s(self) -> float:
-        """Mean seconds to a correct answer; an unanswered question counts as twice the limit."""
+        """Mean seconds to a correct answer; a question without one counts as twice the limit."""
         return fmean(map(_penalised, self.seconds.values()))
 
     @property
@@ -81,7 +81,7 @@ def _penalised(seconds: float) -> float:
 
 
 def saved(ours: Contestant, theirs: Contestant) -> tuple[float, float, float]:
-    """Return the share of their PAR-2 that ours saves: estimate, and ends of its 95 % interval."""
+    """Return the share of their PAR-2 that ours saves, and the ends of its 95 % interval."""
 
     def share(mine: np.ndarray, other: np.ndarray, axis: int = -1) -> Any:
         return 1.0 - mine.mean(axis=axis) / other.mean(axis=axis)
@@ -92,9 +92,9 @@ def saved(ours: Contestant, theirs: Contestant) -> tuple[float, float, float]:
 def more_within(
     ours: Contestant, theirs: Contestant, seconds: float, *, comparisons: int = 1
 ) -> tuple[float, float, float]:
-    """Return our excess in the share correct within these seconds: estimate, low, high.
+    """Return our lead in the share correct within these seconds, and the ends of its interval.
 
-    With `comparisons` above 1, that many intervals hold together with 95 % probability
+    The interval is widened so that this many hold at the same time with a probability of 95 %
     (Bonferroni).
     """
 
@@ -118,7 +118,7 @@ def _compared(
     *,
     confidence: float = CONFIDENCE,
 ) -> tuple[float, float, float]:
-    """Return a statistic of both with its interval, bootstrapped over their common questions."""
+    """Return a statistic of the two, and its bootstrap interval over their common questions."""
     pairs = np.array(
         [
             (value(ours.seconds[each]), value(theirs.seconds[each]))
@@ -142,7 +142,7 @@ def _compared(
 
 
 def sentence(ours: Contestant, theirs: Contestant) -> str:
-    """Return a sentence with the difference and its interval, or that none is shown."""
+    """Return a sentence with the difference and its interval, or saying that none is shown."""
     estimate, low, high = saved(ours, theirs)
     figures = f"{ours.par2_s:.1f} s against {theirs.par2_s:.1f} s a question (PAR-2)"
     interval = f"95 % interval {low:+.0%} to {high:+.0%}"
@@ -160,7 +160,7 @@ def sentence(ours: Contestant, theirs: Contestant) -> str:
 
 
 def _beyond_chance(ours: Contestant, theirs: Contestant) -> tuple[list[str], list[str]]:
-    """Return the marks with significantly more correct answers in ours, and those with fewer."""
+    """Return the marks at which ours has significantly more correct answers, and fewer."""
     ahead, behind = [], []
     for mark in MARKS_S:
         _, low, high = more_within(ours, theirs, mark, comparisons=len(MARKS_S))

@@ -30,7 +30,7 @@ BROKEN = 1
 _FAULTS_SHOWN = 10
 
 _REASONS = {"llm-router": REASONS}
-"""Reasons by policy; by default a policy's only reason is its name."""
+"""The reasons that a policy may give; by default only its name."""
 
 
 @dataclass(slots=True)
@@ -41,8 +41,8 @@ class Tally:
         policy: name of the policy.
         results: each question with its outcome.
         faults: violations of the contract.
-        engine_s: engine seconds of its requests without queueing; None if the endpoints' metrics
-            can't be read.
+        engine_s: seconds that its requests spent in engines, without queueing; None if the
+            endpoints' metrics can't be read.
         served_s: the same with queueing: from a request's arrival at its engine to its end.
     """
 
@@ -71,8 +71,8 @@ async def compare(
         asked: the questions.
         policies: names of the policies.
         concurrency: number of concurrent questions.
-        models: model of each endpoint by address, if known, to check the answers' headers against.
-        stream: request streams, so that the picker sees when a prompt has been prefilled.
+        models: model of each endpoint by address, if known, used to check the answers' headers.
+        stream: ask for streamed answers, so that the picker sees when a prompt has been prefilled.
     """
     tallies = [Tally(policy) for policy in policies]
     columns = (TextColumn("{task.description:>16}"), BarColumn(), MofNCompleteColumn())
@@ -98,7 +98,7 @@ async def compare(
 
 
 async def _spent(session: aiohttp.ClientSession, addresses: Iterable[str]) -> tuple[float, float]:
-    """Return the endpoints' request seconds so far: in prefill and decode, and with queueing."""
+    """Return the endpoints' total request seconds so far, without and with queueing."""
     pages = [await read_totals(session, f"http://{address}/metrics") for address in addresses]
     return (
         sum(page["vllm:request_inference_time_seconds_sum"] for page in pages),

@@ -2,8 +2,8 @@
 
 Figure 3: for each policy, success rate against time to correct answer after one attempt, two, and
 so on. Figure 4: by language and length, how much shorter the first policy's time to correct answer
-is than each other policy's, after the last attempt. Questions never answered correctly count as the
-time spent on them (right-censored), as in the paper.
+is than each other policy's, after the last attempt. For questions never answered correctly the time
+spent on them is used (right-censored), as in the paper.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ async def started_fleet(
     shape: Shape = "standalone",
     port: int = 0,
 ) -> AsyncIterator[Fleet]:
-    """Start and later stop endpoints, a picker with these settings plus addresses, and Envoy.
+    """Start endpoints, Envoy and a picker with these settings, and stop them after the block.
 
     Raises:
         LaarError: a process did not start; the message has the end of its log.

@@ -46,7 +46,7 @@ class Rest:
 def kept_files(endpoints: int) -> int:
     """Return the number of connections a picker keeps open for scrapes, probes and Envoy.
 
-    If each request, or each refused request, leaked a file, there would be many times as many.
+    A leak of one file per request, or per refused request, would show as far more files.
     """
     return 2 * endpoints + 1
 
@@ -97,7 +97,7 @@ async def _look(session: aiohttp.ClientSession, fleet: Fleet, *, flow: bool) -> 
         found |= {f"{name} of {address}": page[name] for name in _ENDPOINT}
     async with session.get(f"{fleet.envoy.admin_url}/stats?format=json&filter=rq_active") as answer:
         stats = orjson.loads(await answer.read())["stats"]
-    # The admin port always counts this very request.
+    # The admin port always counts the request for this page.
     found |= {s["name"]: s["value"] for s in stats if not s["name"].startswith("http.admin.")}
     process = Path("/proc", str(fleet.picker.pid))
     memory = re.search(r"VmRSS:\s+(\d+) kB", (process / "status").read_text())

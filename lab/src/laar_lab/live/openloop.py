@@ -1,7 +1,7 @@
 """Open-loop clients: send each request at its time, whatever happens to the others.
 
-TTFT counts from the time a request was due, so a delayed client hides nothing; its delay is
-recorded separately. An answer is complete if its stream ends with the final event.
+TTFT is measured from the time at which a request was due, so that a late client hides nothing; its
+lateness is recorded separately. An answer is complete if its stream ends with the final event.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Answered:
         status: HTTP status of the answer; None if there was none.
         reason: value of `x-laar-reason`.
         ttft_s: time from when it was due to the first token; None unless it was served.
-        late_s: how much later than due it was sent.
+        late_s: delay between the time it was due and the time it was sent.
         fault: what is wrong with the answer; empty for a complete 200, and for a 429 or 503 with a
             valid `retry-after`.
     """
@@ -57,7 +57,7 @@ async def send(
     deadline_s: float,
     policy: str = "",
 ) -> list[Answered]:
-    """Send every request at its time; return when each has ended or passed its deadline.
+    """Send every request at its time; return when all have ended or passed their deadlines.
 
     Args:
         url: URL of Envoy.

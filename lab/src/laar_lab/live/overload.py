@@ -1,23 +1,22 @@
 """`laar overload`: send a fleet more load than it can carry, through a real Envoy.
 
 The load of `laar_lab.workloads.overload` meets four simulated endpoints with vLLM's scheduler, a
-picker that knows their speed, and Envoy. Their capacity is known from virtual time, so a seed gives
-the same load on any machine. First, requests that are all sent concurrently, here and in virtual
-time, measure whether this machine reaches that capacity. Then the load meets a fresh fleet for
-each queue order:
+picker that knows their speed, and Envoy. Their capacity is measured in virtual time, so a seed
+gives the same load on any machine. First, many concurrent requests are sent here and in virtual
+time, which shows whether this machine reaches that capacity. Then the load is sent to a fresh fleet
+for each queue order:
 
 * `slack`, the default of `flow`;
 * `arrival, kept apart`: in order of arrival, with the same rules for long prompts;
 * `arrival`: in order of arrival, ignoring lengths;
 * `no queue`: each request is sent immediately, as without `flow.enabled`.
 
-`medha-picker` tests the same code in virtual time. Here it is observed from outside: each request
-must get exactly one answer, and nothing may be left in the picker, Envoy or the endpoints. Times
-are in the fleet's seconds: real time divided by the time scale.
+`medha-picker` tests the same code in virtual time. Here the fleet is observed from outside: each
+request must get exactly one answer, and nothing may be left in the picker, Envoy or the endpoints.
+Times are in the fleet's seconds: real time divided by the time scale.
 
-In the native shape the picker reads the answers that it reads by default: a share of them (1 in
-100, unless changed; the report shows it), and one every 0.25 s of the fleet's time. In the gateway
-shape it sees all of them.
+In the native shape the picker reads only a share of the answers (1 in 100 by default; the report
+shows it), and one every 0.25 s of the fleet's time. In the gateway shape it sees all answers.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def run_overload(
     """Run the overload and print the result; return the exit status."""
     console = Console()
     if not console.is_terminal:
-        console = Console(width=240)  # a file can be wider
+        console = Console(width=240)  # a file may have wide lines
     began_s = time.monotonic()
     if sample_answers is None:
         sample_answers = Bodies().sample_answers
@@ -110,7 +109,7 @@ def run_overload(
         remarks=(
             f"{busy_s:.0f} s of processor time in {time.monotonic() - began_s:.0f} s on "
             f"{os.cpu_count()} cores, load average {os.getloadavg()[1]:.1f}; {shape} shape, "
-            f"{time_scale:g} real seconds for one of the fleet's; {read}",
+            f"{time_scale:g} real seconds per fleet second; {read}",
         ),
     )
     show(report, console)
@@ -138,7 +137,7 @@ class _Bench:
     async def speed(self, requests: int) -> float:
         """Return the fleet's speed on this machine, as a share of its speed in virtual time.
 
-        Compares the time that `requests` requests, all sent concurrently, take in both.
+        This compares the times that `requests` concurrent requests take.
         """
         load = asks(math.inf, requests, FIRST_SEED)
         directory, settings = self._prepared(None)
@@ -149,7 +148,7 @@ class _Bench:
         failed = [one.fault or one.reason for one in answers if one.ttft_s is None or one.fault]
         if failed:
             raise LaarError(
-                f"{len(failed)} of {requests} requests sent at once had no answer, the first "
+                f"{len(failed)} of {requests} concurrent requests had no answer, the first "
                 f"because of: {failed[0]}. Try fewer: --probe-requests"
             )
         return sum(map(weight, load)) / carried_per_s(requests) / took_s
@@ -217,7 +216,7 @@ class _Bench:
 
 
 def _measured(time_scale: float) -> Capability:
-    """Return what `laar measure` and `laar fit` would give here: one speed, always correct."""
+    """Return the artifact that `laar fit` would make here: one speed, always correct."""
     known = assessor().assess(Request(id="", api=Api.CHAT), [MODEL], (), 0.0)
     usual = Job(id="", arrival_s=0.0, prompt_tokens=1, output_tokens=USUAL_ANSWER_TOKENS)
     answered = drive(build_engine(load_profile(PROFILE)), [usual])[usual.id]

@@ -108,7 +108,7 @@ class LaarProcess:
 
 
 async def wait_for(url: str, *processes: LaarProcess, shows: str = "") -> None:
-    """Wait until a URL answers 200 with a page that contains `shows`.
+    """Wait until a URL returns 200 with a page that contains `shows`.
 
     Raises:
         LaarError: one of the processes ended, or the page was not ready in time.

@@ -1,7 +1,7 @@
 """`laar ttca`: send the held-out half of the look-ups through Envoy, policy by policy.
 
 `laar measure` and `laar fit` learn from the other half, which is never sent here (LAAR, section
-6.1). Without a URL the demo fleet is started for it, and times are in the fleet's seconds.
+6.1). Without a URL the demo fleet is started, and times are in the fleet's seconds.
 
 `--against-lab` runs the same questions in the lab too and compares the two. The picker then has the
 lab's settings: it reads metrics once per second of the fleet, sees streamed answers, and learns
@@ -66,7 +66,7 @@ class Ttca:
     lab_runs: int | None
 
     def __post_init__(self) -> None:
-        """Raise SettingError for unknown policies or contradictory options."""
+        """Check the options; raise SettingError for unknown policies or contradictions."""
         check_parameters({policy: {} for policy in self.policies})
         if self.url is not None and self.capability is not None:
             raise SettingError(
@@ -169,7 +169,7 @@ def _show(console: Console, curves: Sequence[Sequence[Step]], bars: Sequence[Imp
     for curve in curves:
         by_attempt.add_column(curve[0].policy, justify="right", overflow="fold")
     for made in range(max(map(len, curves))):
-        # A policy has no points after its last attempt.
+        # The curve of a policy ends at its last attempt.
         points = [
             f"{curve[made].success_rate:.0%}  {curve[made].ttca_s:.2f} s"
             if made < len(curve)
@@ -181,7 +181,7 @@ def _show(console: Console, curves: Sequence[Sequence[Step]], bars: Sequence[Imp
     if not bars:
         return
     baselines = list(dict.fromkeys(bar.baseline for bar in bars))
-    by_cell = Table(title=f"Time to correct answer that {curves[0][0].policy} saves")
+    by_cell = Table(title=f"Reduction in time to correct answer with {curves[0][0].policy} saves")
     by_cell.add_column("cell")
     by_cell.add_column("questions", justify="right")
     for baseline in baselines:

@@ -15,7 +15,7 @@ from laar.errors import LaarError
 _POLL_S = 2.0
 _TIMEOUT_S = 10.0
 _PATIENCE_S = 120.0
-"""A climb takes hours; a picker restarted meanwhile soon continues it."""
+"""Seconds without an answer before giving up; a picker that was restarted continues before that."""
 
 
 async def follow(
@@ -33,7 +33,7 @@ async def follow(
         token: token of the admin port; None if it needs none.
         freeze: end the climb first.
         wait: wait until the climb has ended.
-        on_window: called with each window when it has ended.
+        on_window: called with each window after it has ended.
 
     Raises:
         LaarError: no picker answers, or the picker has no tuner.

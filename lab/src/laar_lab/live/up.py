@@ -26,7 +26,7 @@ from laar_lab.report import Report
 
 OURS = "laar"
 AS_RUN = ("least-loaded", "llm-d", "sglang-cache-aware", "session-affinity")
-"""Policies with their usual retries, which may go to a model that has failed."""
+"""Policies that run with their usual retries, which may go to a model that has failed."""
 _BAR_WIDTH = 6
 _MOST_MACHINE_S = MARKS_S[0] / 5
 """Mean time of an attempt outside its engine, in the fleet's seconds, above which to warn."""
@@ -39,7 +39,7 @@ class Demo:
     Args:
         tallies: tallies of laar, of each policy with its usual retries, and of the best of these
             policies with laar's rule for retries and stopping.
-        contestants: the tallies as times to a correct answer.
+        contestants: times to a correct answer, one contestant per tally.
         keep_prompts: whether the engines cached the prompts of earlier requests.
         time_scale: real seconds per simulated second.
     """
@@ -56,7 +56,7 @@ class Demo:
 
     @property
     def sentences(self) -> list[str]:
-        """Comparisons with the best policy, with it under laar's retry rule, and early on."""
+        """Comparisons with the best rival, with its own and laar's retry rule, and early on."""
         ours, *others, fair = self.contestants
         best = min(others, key=lambda one: one.par2_s)
         said = [sentence(ours, best), sentence(ours, fair), soon(ours, [*others, fair])]
@@ -64,7 +64,7 @@ class Demo:
         if slow > _MOST_MACHINE_S:
             scale = self.time_scale * math.ceil(slow / _MOST_MACHINE_S)
             said.append(
-                f"This machine was busy or slow: it added up to {slow:.1f} s to an attempt "
+                f"This machine was busy or slow: it added up to {slow:.1f} s per attempt "
                 f"(machine s), which all times above include. --time-scale {scale:g} reduces it."
             )
         return said
@@ -85,10 +85,10 @@ async def run_fleet(
     Args:
         console: console for progress and hints.
         directory: directory for settings and logs.
-        requests: questions per policy; None: compare nothing.
+        requests: questions per policy; None to compare nothing.
         concurrency: number of questions in flight.
         time_scale: real seconds per simulated second.
-        port: Envoy's port if nothing is compared; 0 for a free one.
+        port: Envoy's port if nothing is compared; 0 for a free port.
         keep_prompts: whether endpoints cache the prompts of earlier requests.
     """
     async with AsyncExitStack() as stack:
@@ -161,7 +161,7 @@ def _questions(requests: int) -> list[Query]:
     cells = len(LANGUAGES) * len(LENGTHS_TOKENS)
     per_cell = math.ceil(requests / cells)
     drawn = queries(per_cell=per_cell, split="evaluate")
-    # Taking from the cells in turn spreads the questions evenly if fewer are wanted than drawn.
+    # Take from the cells in turn, so that the questions are spread evenly if not all are needed.
     order = sorted(range(len(drawn)), key=lambda i: (i % per_cell, i))
     return [drawn[i] for i in order[:requests]]
 
@@ -186,7 +186,7 @@ def _row(tally: Tally, contestant: Contestant) -> dict[str, object]:
 
 
 def show(console: Console, demo: Demo) -> None:
-    """Print the sentences, the shares by time, and the costs, without cutting names."""
+    """Print the shares by time, the costs, and the sentences, without cutting names."""
     shares = Table(title="Questions answered correctly, by seconds of the fleet's time")
     shares.add_column("policy", no_wrap=True)
     for mark in MARKS_S:
@@ -214,11 +214,11 @@ def show(console: Console, demo: Demo) -> None:
     dropped = "keep no prompts (each retry pays for its prefill)"
     for line in (
         "The last row retries as laar does: never the same model twice, then stop.",
-        "PAR-2: mean seconds to the correct answer; a question without one within "
-        f"{LIMIT_S:g} s counts {2 * LIMIT_S:g} s.",
+        "PAR-2: mean seconds to the correct answer; a question with no correct answer within "
+        f"{LIMIT_S:g} s counts as {2 * LIMIT_S:g} s.",
         "Engine s: time in engines for each correct answer. Machine s: time of an attempt outside "
-        f"its engine (clients, Envoy, picker), times {1 / demo.time_scale:g}: the fleet runs that "
-        "much faster than real time.",
+        f"its engine (clients, Envoy, picker), times {1 / demo.time_scale:g} because the fleet "
+        "runs that much faster than real time.",
         f"The engines here {kept if demo.keep_prompts else dropped}; "
         f"--{'drop' if demo.keep_prompts else 'keep'}-prompts shows the other case.",
     ):

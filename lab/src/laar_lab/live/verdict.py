@@ -18,10 +18,10 @@ _BOUNDS = {claim.name: claim.bound for claim in EXPERIMENTS[0].claims}
 _GAIN, _KEPT = _BOUNDS["slack"], _BOUNDS["goodput-kept"]
 """The bounds of `medha-picker`'s claims in virtual time."""
 _MIN_SPEED = 0.9
-"""Fleets slower than this do not behave like the hardware that they simulate."""
+"""Minimum speed; a slower fleet does not behave like the hardware that it simulates."""
 _MAX_GROWTH_BYTES = 32 << 20
-"""Five times the growth measured in a minute. Allocators, prefixes and remembered decisions cause
-it, and all of these are capped."""
+"""Five times the growth measured in a minute, which is due to allocators, prefixes and remembered
+decisions, all of them bounded."""
 DEADLINE_S = 240.0
 """Deadline in the fleet's seconds: four times the queue's longest hold, so that an answer that has
 started can end."""
@@ -105,7 +105,7 @@ def judge(
 
 @dataclass(frozen=True, slots=True)
 class _Shares:
-    """Shares of one run's requests by outcome, and the longest TTFT."""
+    """Shares of a run's requests by outcome, and the longest TTFT."""
 
     within: float
     by_class: Mapping[str, float]
@@ -161,7 +161,7 @@ def _whole(runs: Mapping[str, Sequence[Run]]) -> list[Check]:
             + "".join(f"; {n} x {fault}" for fault, n in faults.most_common(3)),
         ),
         Check(
-            claim="no endpoint serves a request twice, or one that no client waits for",
+            claim="no endpoint serves a request twice, or one whose client has gone",
             held=not doubled,
             seen=f"{sum(run.served for run in every)} served, {sum(whole.values())} received",
         ),
@@ -180,7 +180,7 @@ def _whole(runs: Mapping[str, Sequence[Run]]) -> list[Check]:
 
 
 def _shares(shares: Mapping[str, Sequence[_Shares]]) -> list[Check]:
-    """Check that slack order serves more requests within the objective, at no class's expense."""
+    """Check that slack order serves more requests within the objective without harming a class."""
 
     def gains(other: str) -> list[float]:
         pairs = zip(shares["slack"], shares[other], strict=True)
@@ -191,18 +191,19 @@ def _shares(shares: Mapping[str, Sequence[_Shares]]) -> list[Check]:
 
     checks = [
         Check(
-            claim=f"the share within the objective is >= {100 * (_GAIN - 1.0):.0f} % higher "
+            claim=f"the share within the objective is at least {100 * (_GAIN - 1.0):.0f} % higher "
             "than in order of arrival",
             held=min(gains("arrival")) >= _GAIN,
-            seen=f"{times('arrival')} times; {times('arrival, kept apart')} times with equal rules "
-            f"for long prompts, {times('no queue')} times that of no queue",
+            seen=f"{times('arrival')} times that in arrival order, {times('arrival, kept apart')} "
+            f"times with equal rules for long prompts, {times('no queue')} times without a queue",
         )
     ]
     for kind in CLASSES:
         ours, theirs = (fmean(s.by_class[kind] for s in shares[r]) for r in ("slack", "arrival"))
         checks.append(
             Check(
-                claim=f"{kind}s keep >= {100 * _KEPT:.0f} % of their goodput in order of arrival",
+                claim=f"{kind}s keep at least {100 * _KEPT:.0f} % of the goodput that they have in "
+                "arrival order",
                 held=ours >= _KEPT * theirs,
                 seen=f"{ours:.3f} against {theirs:.3f} within the objective",
             )
