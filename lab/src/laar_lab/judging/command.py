@@ -75,14 +75,14 @@ def _show(console: Console, figures: Mapping[str, Any]) -> None:
     )
     if figures["alike_fitted"]:
         console.print(
-            f"{figures['alike_fitted']} answers look like answers of the fit (same question, "
-            "length, model and verdict). They are judged: the file has answers that the fit did "
-            "not have, and lacks some that it had."
+            f"{figures['alike_fitted']} answers look like answers used in the fit (same question, "
+            "length, model and verdict). They are judged anyway, because the file has answers "
+            "that the fit did not use, and lacks some that it used."
         )
     if figures["ignored_models"]:
         names = ", ".join(figures["ignored_models"][:10])
         console.print(f"Models that the artifact does not know: {names}.", markup=False)
-    table = Table(title="Correct at the first attempt, every model at the same cost")
+    table = Table(title="Correct at the first attempt, with the same cost for every model")
     table.add_column("task", overflow="fold")  # wrap long names, never cut numbers
     columns = ("best single", "laar", "task given", "oracle", "Brier", "calibration error")
     for name in ("questions", *columns):
@@ -131,9 +131,9 @@ def _show_attempts(console: Console, attempts: Mapping[str, Any]) -> None:
         )
     if second := attempts.get("second_after_failure"):
         console.print(
-            f"After a failure ({second['attempts']} of them) the second attempt's Brier score is "
-            f"{second['brier']:.3f} knowing what failed, {second['brier_marginal']:.3f} without: "
-            f"{second['better_by']:.0%} better."
+            f"After a failure ({second['attempts']} cases) the second attempt's Brier score is "
+            f"{second['brier']:.3f} with that knowledge and {second['brier_marginal']:.3f} without "
+            f"it, {second['better_by']:.0%} better."
         )
 
 

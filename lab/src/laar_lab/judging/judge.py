@@ -2,11 +2,12 @@
 
 Four ways to choose a model per question are compared at equal cost: the best single model (by the
 artifact's evidence, so it is chosen before the questions are seen), laar with the question alone,
-laar with the task given, and an oracle that knows the scores. In addition: the calibration of the
-probabilities, overall and by length; the gain of a second and a third attempt; and, if seconds or
-dollars are known, the cost at the same accuracy and the accuracy at the same cost.
+laar with the task given, and an oracle that knows the scores. The figures include calibration,
+overall and by length; the gain from a second and a third attempt; and, if seconds or dollars are
+known, the cost at the same accuracy and the accuracy at the same cost.
 
-Intervals are 95 %, by resampling questions. Models that the artifact does not know are ignored.
+Intervals are 95 % bootstrap intervals over the questions. Models that the artifact does not know
+are ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _BINS = 10
 _RESAMPLES = 1000
 _PRICES = np.concatenate(
     [[0.0], np.geomspace(1e-4, 10, 60)]
-)  # accuracy given up to save one usual cost
+)  # accuracy given up to save the single model's mean cost
 
 
 def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, object]:
@@ -69,7 +70,7 @@ def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, obj
 
 
 def _base_rates(capability: CapabilityModel, models: Sequence[str]) -> Floats:
-    """Return each model's base rate, minus 1 if another model has over twice its outcomes."""
+    """Return each model's base rate, minus 1 if another model has more than twice its outcomes."""
     rates = np.array([capability.base_rates[model] for model in models])
     counts = np.array([capability.measured_models[model].outcomes for model in models])
     return np.where(2 * counts >= counts.max(), rates, rates - 1.0)
@@ -123,7 +124,7 @@ def _figures(asked: Asked, rates: Floats) -> dict[str, object]:
 
 
 def _brier(asked: Asked) -> float:
-    """Return the Brier score over single answers, even if a score is the mean of several."""
+    """Return the Brier score over single answers, even where a score is the mean of several."""
     known = asked.answers > 0
     p, mean = asked.without_task[known], asked.scores[known]
     errors = p**2 - 2 * p * mean + asked.squares[known]
@@ -165,7 +166,7 @@ def _reliability(asked: Asked) -> list[dict[str, float]]:
 
 
 def _lengths(asked: Asked) -> dict[str, dict[str, float]]:
-    """Compare predictions with observations by length; only lengths with enough answers."""
+    """Compare predictions with observations, for each length with enough answers."""
     found = {}
     for bucket in np.unique(asked.buckets):
         predicted, observed, weights = _answers(asked.of(asked.buckets == bucket))
@@ -212,7 +213,7 @@ def _intervals(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[st
 def _attempts(
     capability: CapabilityModel, asked: Asked, rates: Floats, rng: np.random.Generator
 ) -> dict[str, object]:
-    """Return the share correct within one to three attempts, and how well the second is predicted.
+    """Return the shares correct within 1 to 3 attempts, and how well the second is predicted.
 
     Only questions answered exactly once by at least as many models as attempts are counted.
     """
@@ -265,7 +266,7 @@ def _attempts(
 def _order(
     capability: CapabilityModel, models: Sequence[str], marginal: Floats, most: int
 ) -> list[int]:
-    """Return models in laar's order of attempts, each given that the earlier ones failed."""
+    """Return the models in the order in which laar tries them if every earlier one fails."""
     order: list[int] = []
     for _ in range(most):
         row = capability.given_failures(marginal, models, [models[at] for at in order])
@@ -281,7 +282,7 @@ def _frontiers(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[st
     A question goes to the model with the largest P(correct) minus price times cost. The price for
     the same cost depends on the costs alone. The price for the same accuracy is chosen on one half
     of the questions and its cost measured on the other, because the best of many prices would look
-    too good on the half that chose it. Questions may be split between two adjacent prices.
+    too good on the half it was chosen on. Questions may be split between two adjacent prices.
     """
     rows = np.arange(len(asked.tasks))
     found: dict[str, object] = {}
@@ -318,7 +319,7 @@ def _frontiers(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[st
 
 
 def _curves(sums: Floats) -> tuple[tuple[float, float], float, Floats]:
-    """Return the single model's score and cost, the share of questions, and both by price."""
+    """Return the single model's score and cost, the share of questions, and scores and costs."""
     rows = sums.reshape(-1, 2 * (len(_PRICES) + 1) + 1).sum(axis=0)
     share = float(rows[-1])
     scores, costs = np.split(rows[:-1] / max(share, 1e-12), 2)
@@ -326,7 +327,7 @@ def _curves(sums: Floats) -> tuple[tuple[float, float], float, Floats]:
 
 
 def _same_cost(sums: Floats) -> float:
-    """Return the accuracy at the lowest price that keeps within the single model's cost."""
+    """Return the accuracy at the lowest price that does not exceed the single model's cost."""
     (_, budget), _, (scores, costs) = _curves(sums)
     at = int(np.argmax(costs <= budget)) if (costs <= budget).any() else len(costs) - 1
     if at == 0 or costs[at - 1] <= costs[at]:
@@ -336,7 +337,7 @@ def _same_cost(sums: Floats) -> float:
 
 
 def _same_accuracy(sums: Floats) -> float:
-    """Return the cost at the single model's accuracy, at the price chosen on the other half."""
+    """Return the cost of the single model's accuracy, at the price chosen on the other half."""
     halves = [_curves(half) for half in np.split(sums, 2)]
     total = 0.0
     for (chosen, _, (scores, costs)), (single, share, (_, there)) in zip(

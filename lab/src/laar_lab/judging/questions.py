@@ -1,4 +1,4 @@
-"""The questions that an artifact is judged on, as arrays together with its estimates."""
+"""The questions on which an artifact is judged, as arrays, with the artifact's estimates."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Asked:
         tasks: task of each question.
         buckets: length bucket of each question, in tokens.
         scores: scores in 0..1.
-        answers: number of answers behind each score. It is 1, unless only their places in a file
-            distinguish the answers, which are then grouped by task and length.
+        answers: number of answers behind each score, usually 1. Answers that can only be told apart
+            by their places in a file are grouped by task, length and text.
         squares: mean of the squared scores.
         without_task: P(correct) from the question alone.
         with_task: P(correct) with the task given.
         unlike: whether the question is unlike anything the artifact was fitted to.
         costs: costs by unit, for units in which the cost of every model is known.
         excluded: number of questions left out because the artifact was fitted to them.
-        alike: number of answers that only look like one in the fit: same question, length, model
-            and verdict. They are judged, because the file has answers that the fit lacks, and vice
-            versa.
+        alike: number of answers that look like one used in the fit (same question, length, model
+            and verdict) but are judged anyway, because the file has answers that the fit did not
+            use, and lacks some that it used.
         ignored: models that the artifact does not know.
     """
 
@@ -63,7 +63,7 @@ class Asked:
 
     @property
     def weights(self) -> Floats:
-        """The weight of each question."""
+        """Weight of each question: the largest number of answers behind one of its scores."""
         weights: Floats = self.answers.max(axis=1)
         return weights
 
@@ -90,7 +90,7 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
     """Return the questions that the artifact was not fitted to, with its estimates for them.
 
     Raises:
-        SettingError: there are none, or none answered by a model that the artifact knows.
+        SettingError: there are no such questions, or no model that the artifact knows answered any.
     """
     capability = CapabilityModel(artifact)
     fresh: dict[str, list[MeasuredOutcome]] = defaultdict(list)
@@ -159,7 +159,7 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
 
 
 def fingerprints(fitted_on: FittedOn) -> frozenset[bytes]:
-    """Return the fingerprints of the questions of a fit."""
+    """Return the fingerprints of the questions that a fit used."""
     data = b64decode(fitted_on.questions)
     return frozenset(
         data[at : at + FINGERPRINT_BYTES] for at in range(0, len(data), FINGERPRINT_BYTES)
@@ -167,11 +167,12 @@ def fingerprints(fitted_on: FittedOn) -> frozenset[bytes]:
 
 
 def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[list[bool], int]:
-    """Return for each outcome whether the fit saw it, and the number that only look as if it did.
+    """Return which outcomes the fit used, and how many others look like one that it used.
 
-    An answer identified only by its content looks like any other with that content. If the file has
-    all answers of the fit, or no others, equal content counts as seen. In any other file, leaving
-    out the look-alikes would leave mostly answers with unusual verdicts.
+    Some answers are identified only by their content, so different answers may look the same. If
+    the file has all answers of the fit, or has no others, answers that look like one used in the
+    fit are considered used. In any other file, to leave them out would leave mostly answers with
+    unusual verdicts.
     """
     if artifact.fitted_on is None:
         return [False] * len(outcomes), 0
@@ -191,14 +192,14 @@ def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[
 
 
 def _question_of(outcome: MeasuredOutcome) -> str:
-    """Return the key that groups the answers to a question, as its line in a file can't."""
+    """Return the key that groups answers by question, even if their ids are lines in a file."""
     if outcome.query_id.startswith("at:"):
         return f"{outcome.task} {outcome.prompt_tokens} {outcome.text}"
     return outcome.query_id
 
 
 def _without_task(outcome: MeasuredOutcome, cell: Features) -> Features:
-    """Return the features with the task that serving would detect without a header."""
+    """Return the features with the task that a router would detect without a header."""
     return cell._replace(task=task_of(outcome.text) if outcome.text else GENERIC)
 
 
@@ -232,14 +233,14 @@ def billions_of(model: str) -> float | None:
 
 
 def _filled(costs: Floats) -> Floats:
-    """Replace a model's unknown costs by its mean."""
+    """Replace a model's unknown costs by the mean of its known costs."""
     known = ~np.isnan(costs)
     means = np.where(known, costs, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
     return np.where(known, costs, np.where(known.any(axis=0), means, np.nan))
 
 
 def _by_content(outcome: MeasuredOutcome) -> str | None:
-    """Return the id of an answer that a fit identifies by content only; None for other answers."""
+    """Return the id of an answer that a fit identifies only by its content, else None."""
     if outcome.query_id.startswith(("at:/", "row:/")):
         return outcome.query_id
     question = question_of(outcome.query_id)
