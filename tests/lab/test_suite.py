@@ -87,9 +87,9 @@ def test_counts_are_split_by_the_role_of_a_workload() -> None:
     }
     text = split(numbers)
     assert text is not None
-    assert "best of 2 rules in 13 of 15 cases (5 of 5 generated, to choose on;" in text
-    assert "; 4 of 5 generated, to judge on; 4 of 5 real, to judge on)" in text
-    assert "laar in 13, the next, `a`, in 13." in text
+    assert "best of 2 rules in 13 of 15 cases (5 of 5 generated, for selection;" in text
+    assert "; 4 of 5 generated, held out; 4 of 5 real, held out)" in text
+    assert "laar is in 13; the next rule, `a`, in 13." in text
     assert split({}) is None
     assert split({"x": {"another metric": {"laar": [1.0]}}}) is None
 

@@ -33,7 +33,7 @@ Numbers = dict[str, float]
 """Results of a run by name; those in `laar_lab.suite.verdict.MARGINS` are judged."""
 
 UNCOUNTED_SHARE = 0.2
-"""Share of the run, at its beginning, that does not count: caches fill and sessions begin."""
+"""Share at the beginning of a run, while caches fill and sessions begin, that is not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +43,10 @@ class Open:
     Args:
         draw: draws the requests for a number of seconds.
         cap: limit of the client's requests in flight.
-        from_dispatch: count times from when a request is sent, not from when it was due: for a
-            client that its cap holds back.
-        strangers: share of the sessions (or requests, if there are no sessions) that come through
-            another picker, which keeps each on one endpoint.
+        from_dispatch: measure times from when a request is sent, not from when it was due; for
+            loads that the cap holds back.
+        strangers: share of the sessions (or of the requests, if there are no sessions) that another
+            picker serves, which keeps each session on one endpoint.
     """
 
     draw: Callable[[Random, float], Iterable[Arrival]]
@@ -115,7 +115,7 @@ class Case:
 
 
 class Pickers(NamedTuple):
-    """The number of pickers, and the delay of sharing between them; None if they don't share."""
+    """Number of pickers, and the delay of sharing between them, or None if they don't share."""
 
     many: int = 1
     delay_s: float | None = None

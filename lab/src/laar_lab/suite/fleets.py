@@ -1,4 +1,4 @@
-"""Fleets of the suite and of some experiments, and wrong knowledge about some of them."""
+"""Fleets of the suite and of some experiments, and what the picker knows about them beforehand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REGIONS = {
 
 
 def coarse(profile: EngineProfile, kv_tokens: int | None = None) -> EngineProfile:
-    """Return the engine with large KV blocks, with `kv_tokens` in total or as many as before."""
+    """Return the engine with large KV blocks, for `kv_tokens` in total or, if None, as before."""
     old = profile.settings
     tokens = kv_tokens or old.num_blocks * old.block_size
     settings = replace(old, num_blocks=tokens // BLOCK_TOKENS, block_size=BLOCK_TOKENS)
@@ -66,7 +66,7 @@ def regions(each: int = 1) -> list[Site]:
 
 
 def mixed_devices(profile: str, fast: int, slow: int, factor: float, **given: int) -> list[Site]:
-    """Return endpoints of one model on devices of two speeds, not labelled by speed."""
+    """Return endpoints of one model on devices of two speeds, without labels that show it."""
     engine = coarse(load_profile(profile), given.get("kv_tokens"))
     return _sites([engine] * fast + [slowed(engine, factor)] * slow)
 
@@ -89,7 +89,7 @@ def mixed_models() -> list[Site]:
 
 
 def two_names() -> list[Site]:
-    """Return one kind of engine under two model names, for wrong beliefs about both."""
+    """Return equal engines under two model names, so that beliefs about both can be wrong."""
     engine = coarse(load_profile("gorgo-main"))
     return [
         Site(name=f"{model}-{n}", model=model, engine=engine)
@@ -150,7 +150,7 @@ Knowledge = Callable[[Sequence[Site]], Assessor]
 
 
 def nothing(sites: Sequence[Site]) -> Assessor:
-    """Return the knowledge without an artifact: every model has the default speed."""
+    """Return the knowledge without an artifact: the default speed for every model."""
     return PlainAssessor()
 
 
@@ -160,5 +160,5 @@ def measured(sites: Sequence[Site]) -> Assessor:
 
 
 def mistaken(sites: Sequence[Site]) -> Assessor:
-    """Return wrong knowledge: one model believed twice as slow, the other twice as fast."""
+    """Return wrong knowledge: one model seems twice as slow as it is, the other twice as fast."""
     return WrongSpeeds(MeasuredAssessor(sites), {"one": 2.0, "other": 0.5})

@@ -26,23 +26,23 @@ AGENTS = "agent-sessions.jsonl"
 CONVERSATIONS = "conversation-trace.jsonl"
 
 MAX_PROMPT_TOKENS = 120_000
-"""Longest prompt; a session ends before a prompt that an engine with 128K would refuse."""
+"""Longest prompt; a session ends before a prompt that an engine with a context of 128K refuses."""
 
 _OWN_BLOCK = 1
 """Index of the first block that differs between chats; the service's prompt comes before it."""
 
 DAY_TURNS = 25
-"""Turns of a session in a day of 25 minutes; real sessions go on for hours."""
+"""Maximum number of turns of a session in a day of 25 minutes; real sessions go on for hours."""
 
 MAX_PAUSE_S = 60.0
-"""Longest pause; a run of a few minutes would never reach the turn after a longer one."""
+"""Maximum pause in seconds; a run of a few minutes would not reach the turn after a longer one."""
 
 
 def _file(data: Path, name: str) -> Path:
     for path in (data / name, data / f"{name}.gz"):
         if path.is_file():
             return path
-    raise SettingError(f"--data {data}: has no {name} or {name}.gz")
+    raise SettingError(f"--data {data}: there is no {name} or {name}.gz")
 
 
 @lru_cache(maxsize=2)
@@ -128,12 +128,12 @@ def day_agents(data: Path, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
 
 
 def day_chats(data: Path, requests_per_s: float, rng: Random, until_s: float) -> Iterator[Arrival]:
-    """Yield the chat trace at a given rate of requests, over and over, from a random moment on.
+    """Yield the chat trace at a given request rate, over and over, from a random request on.
 
     Requests that share a prefix beyond the service's prompt form a session.
 
     Raises:
-        SettingError: the file is missing, or no time passes in it.
+        SettingError: the file is missing, or all its requests have the same time.
     """
     path = _file(data, CONVERSATIONS)
     lines = _trace(path)
@@ -181,7 +181,7 @@ def agent_cases(data: Path) -> tuple[Case, ...]:
             partial(fleets.parallel, kv_tokens=600_000),
             56,
         ),
-        ("agents-short", "on 8 A100 with short caches", partial(_A100, 8, kv_tokens=250_000), 40),
+        ("agents-short", "on 8 A100s with short caches", partial(_A100, 8, kv_tokens=250_000), 40),
     ]
     return tuple(
         Case(
@@ -207,7 +207,7 @@ def conversation_cases(data: Path) -> tuple[Case, ...]:
         ("conversations", "on 8 A100", partial(_A100, 8), 1.0, 1024),
         (
             "conversations-overload",
-            "on 4 A100, too few; the client sends 64 at a time",
+            "on 4 A100s, which are too few; at most 64 requests are in flight",
             partial(_A100, 4),
             1.0,
             64,
@@ -228,14 +228,14 @@ def conversation_cases(data: Path) -> tuple[Case, ...]:
         ),
         (
             "conversations-short",
-            "on 8 A100 with short caches: few long prompts have room at once",
+            "on 8 A100s with short caches, which have room for few long prompts",
             partial(_A100, 8, kv_tokens=120_000),
             0.9,
             1024,
         ),
         (
             "conversations-larger",
-            "on 8 A100 with a model of 14B",
+            "on 8 A100s with a model of 14B",
             partial(fleets.of_one, "qwen2.5-14b-a100", 8),
             0.45,
             1024,

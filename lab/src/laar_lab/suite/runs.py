@@ -46,12 +46,12 @@ BASELINES = (
 )
 """Every rule at its best: as published, and with its authors' advice if that differs.
 
-SMG's documentation advises lower balance thresholds for bursts and mixed workers; llm-d's guide
-measures the prefill rate, and its predicted latency picks at random, as in its chart, or the best;
-Dynamo's sum runs in both readings of its documentation; AIBrix has one deviation in its code, two
-in its readme; llm-router's benchmark has a valve of 4, its code 8. GORGO's second weights are the
-middle ones of three climbs with its published tuner, box and start on the seeds 100 to 102 of its
-conversations at time x 1.5."""
+SMG's documentation advises lower balance thresholds for bursts and mixed workers. llm-d's guide
+measures the prefill rate; its predicted latency chooses at random, as in its chart, or the best.
+Dynamo's documentation can be read in two ways, and both are run. AIBrix allows one deviation in its
+code and two in its readme; the valve of llm-router is 4 in its benchmark and 8 in its code. GORGO's
+second weights are the middle result of three climbs with its published tuner, bounds and initial
+weights, on seeds 100 to 102 of its conversations at time x 1.5."""
 
 _SHOWN = {
     "ttft_mean_s": "TTFT mean s",
@@ -72,7 +72,7 @@ StoredNumbers = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 
 
 class Screened(NamedTuple):
-    """Results of `run_screened`, and how many are from an earlier run, by workload and policy.
+    """Results of `run_screened`, and how many come from an earlier run, by workload and policy.
 
     An earlier run's results have only the judged metrics.
     """
@@ -82,7 +82,7 @@ class Screened(NamedTuple):
 
 
 def chosen(cases: Sequence[Case], names: Sequence[str]) -> tuple[Case, ...]:
-    """Return the workloads with these names; without names, all of them.
+    """Return the workloads with these names, or all if there are no names.
 
     Raises:
         SettingError: a name is unknown.
@@ -128,10 +128,10 @@ def run_screened(
 
     With an earlier run's numbers, all policies run on the first seed. A baseline whose judged
     metrics are then the same as in the earlier run, on all workloads, runs only on seeds that the
-    earlier run lacks. To the stored digits the result is the same as a complete run's, on the
-    assumption of `laar lab results --check` that the first seed represents the others. A baseline
-    that differs on one workload depends on what has changed, so it runs on all seeds of all
-    workloads, as the first policy always does.
+    earlier run lacks. If the first seed represents the others, as `laar lab results --check` also
+    assumes, the result is the same as a complete run's to the stored digits. A baseline that
+    differs on one workload depends on what has changed, so it runs on all seeds of all workloads,
+    as the first policy always does.
 
     Args:
         cases: workloads.
@@ -219,7 +219,7 @@ def _run(case: Case, policy: str, share: float, seed: int) -> Numbers:
 def table_of(results: Results, title: str) -> Table:
     """Return a row per workload and policy: means over its seeds with their intervals.
 
-    An earlier run's results lack some numbers, which are shown as a dash.
+    A dash is shown for numbers that an earlier run's results lack.
     """
     rows: list[tuple[Value, ...]] = [
         (

@@ -15,16 +15,17 @@ from laar_lab.suite.verdict import MARGINS, compare, regrets, within_margins
 
 
 def split(numbers: StoredNumbers) -> str | None:
-    """Return a sentence with the counts and the second-best rule; None for other numbers."""
+    """Return a sentence with the counts and the next rule; None for other kinds of numbers."""
     if not numbers or any(set(metrics) != set(MARGINS) for metrics in numbers.values()):
         return None
     results = {case: by_policy(metrics) for case, metrics in numbers.items()}
     baselines = [policy for policy in next(iter(results.values())) if policy != OURS]
     compared = compare(results, OURS, baselines)
-    roles = {case.name: f"generated, to {case.role} on" for case in cases()}
+    uses = {"choose": "generated, for selection", "judge": "generated, held out"}
+    roles = {case.name: uses[case.role] for case in cases()}
     of, within = Counter[str](), Counter[str]()
     for each in compared:
-        role = roles.get(each.case, "real, to judge on")
+        role = roles.get(each.case, "real, held out")
         of[role] += 1
         within[role] += each.log_ratio.mean <= math.log1p(MARGINS[each.metric])
     by_role = "; ".join(f"{within[role]} of {count} {role}" for role, count in sorted(of.items()))
@@ -35,7 +36,7 @@ def split(numbers: StoredNumbers) -> str | None:
     tested = ", ".join(f"{verdicts[name]} {name}" for name in ("shown", "within", "open", "lost"))
     return (
         f"laar is within the margins of the best of {len(baselines)} rules in {within.total()} of"
-        f" {of.total()} cases ({by_role}); by the tests {tested}. By plain means over the"
-        f" seeds that all rules ran on, laar in {counts[OURS]}, the next, `{second}`, in"
+        f" {of.total()} cases ({by_role}); by the tests, {tested}. By plain means over the"
+        f" seeds that all rules ran on, laar is in {counts[OURS]}; the next rule, `{second}`, in"
         f" {counts[second]}."
     )

@@ -1,9 +1,8 @@
 """The suite: every workload on which the default policy has to hold its own.
 
-Policies are developed on the workloads to choose on; the others are for the verdict, with different
-seeds. The split is by family and not only by seed, because new seeds of the same generator are not
-a new workload. Loads are as heavy as a good policy can carry without saturation, unless overload is
-the subject.
+Policies are developed on the workloads with the role `choose`. The others are for the verdict, with
+different seeds: new seeds of the same generator would not make a new workload. Loads are as heavy
+as a good policy can carry without saturation, unless a workload is about overload.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ SUITE: tuple[Case, ...] = (
     ),
     Case(
         name="mixed-devices",
-        about="one model on four fast devices and four that are three times slower, unlabelled",
+        about="one model on four fast devices and four that are three times slower, unlabeled",
         role="choose",
         fleet=partial(fleets.mixed_devices, "gorgo-main", 4, 4, 3.0),
         load=_chats(5.5),
@@ -190,7 +189,7 @@ SUITE: tuple[Case, ...] = (
     ),
     Case(
         name="batch-jobs",
-        about="jobs that ask dozens of questions on one fresh document, over single questions",
+        about="jobs that ask dozens of questions on one fresh document, plus single questions",
         role="judge",
         fleet=partial(fleets.of_one, "gorgo-main", 6),
         load=Open(draw=partial(batches, BatchShape())),
@@ -230,7 +229,7 @@ SUITE: tuple[Case, ...] = (
     ),
     Case(
         name="roofline-chats",
-        about="conversations on engines with chunked prefill, times from their hardware",
+        about="conversations on engines with chunked prefill, with times from the hardware",
         role="judge",
         fleet=partial(fleets.of_one, "llama-3-8b-a100", 8),
         load=_chats(9.0),
@@ -255,7 +254,7 @@ SUITE: tuple[Case, ...] = (
     ),
     Case(
         name="native-devices",
-        about="fast and slow devices as in mixed-devices; one answer in a quarter second is read",
+        about="fast and slow devices as in mixed-devices; one answer every 0.25 s is read",
         role="judge",
         fleet=partial(fleets.mixed_devices, "gorgo-main", 4, 4, 3.0),
         load=_chats(5.5),
@@ -264,7 +263,7 @@ SUITE: tuple[Case, ...] = (
     ),
     Case(
         name="native-models",
-        about="three models of different speed; one answer in a quarter second is read",
+        about="three models of different speed; one answer every 0.25 s is read",
         role="judge",
         fleet=fleets.mixed_models,
         load=_chats(5.0),
@@ -290,7 +289,7 @@ SUITE: tuple[Case, ...] = (
     ),
     Case(
         name="superlinear",
-        about="a prompt of 16,000 tokens takes twice as long as its tokens alone",
+        about="a prompt of 16,000 tokens takes twice its linear time",
         role="judge",
         fleet=partial(fleets.superlinear, 6),
         load=_chats(5.0),
@@ -306,7 +305,7 @@ SUITE: tuple[Case, ...] = (
     ),
     Case(
         name="wrong-speeds",
-        about="two models of one speed, one believed twice as slow, the other twice as fast",
+        about="two models of the same speed, one believed twice as slow, the other twice as fast",
         role="judge",
         fleet=fleets.two_names,
         load=_chats(5.5),
@@ -333,7 +332,7 @@ SUITE: tuple[Case, ...] = (
 
 
 def cases(data: Path | None = None) -> tuple[Case, ...]:
-    """Return all workloads; with `data`, a directory, also the real traffic's.
+    """Return all workloads, including real traffic if its directory `data` is given.
 
     Raises:
         SettingError: a file of real traffic is missing.

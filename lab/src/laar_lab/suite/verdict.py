@@ -2,17 +2,17 @@
 
 For one seed every policy gets the same requests on the same network, so the comparison uses the
 logarithm of the ratio of two policies' figures, seed by seed. Its mean has a Student interval, and
-its exponential is a ratio: 1.03 is three per cent worse.
+its exponential is a ratio: 1.03 is three percent worse.
 
 **The best baseline** of a workload and a metric is the baseline with the smallest mean log over the
-judged seeds. It is chosen by the same figures that it is compared by, so chance favours it; the
-comparison errs on the strict side.
+judged seeds. It is chosen by the same figures with which it is compared, so chance favors it, and
+the comparison errs on the strict side.
 
 **Non-inferiority.** The hypothesis to reject is "worse by the margin or more": a one-sided t test
 of the mean log-ratio against log(1 + margin), at 5 %. The claim over all workloads is that every
 such hypothesis is rejected; it is wrong with a probability of at most 5 % without any correction
-(an intersection-union test). Claims on single workloads are corrected by Holm's procedure for their
-number, over all workloads and metrics together:
+(an intersection-union test). Claims on single workloads are corrected for their number by Holm's
+procedure, over all workloads and metrics together:
 
 - `shown`: rejected after the correction;
 - `within`: rejected only before it;
@@ -58,7 +58,7 @@ class Comparison:
         metric: a key of `MARGINS`.
         best: the best baseline.
         log_ratio: mean of log(ours / best) with its 95 % interval.
-        within: whether "worse by the margin or more" is rejected.
+        within: whether "worse by the margin or more" is rejected without the correction.
         verdict: `shown`, `within`, `lost` or `open`; see the module's docstring.
     """
 
@@ -71,7 +71,7 @@ class Comparison:
 
     @property
     def percent(self) -> Estimate:
-        """How much worse ours is, in per cent."""
+        """How much worse ours is, in percent."""
         mean = 100.0 * (math.exp(self.log_ratio.mean) - 1.0)
         return Estimate(mean, 100.0 * math.exp(self.log_ratio.mean) * self.log_ratio.half)
 
@@ -143,9 +143,9 @@ def compare(results: Mapping[str, Runs], ours: str, baselines: Sequence[str]) ->
 def geometric(
     results: Mapping[str, Runs], ours: str, baselines: Sequence[str], metric: str
 ) -> tuple[str, Estimate]:
-    """Return the best single baseline over all workloads, and by how much ours is below it.
+    """Return the best single baseline over all workloads, and how far ours is below it.
 
-    All workloads have the same weight; the interval is over workloads, as they are the sample.
+    All workloads have the same weight. The interval is over the workloads, which are the sample.
     """
 
     def less(policy: str) -> list[float]:
@@ -166,8 +166,8 @@ def geometric(
 def regrets(results: Mapping[str, Runs], policies: Sequence[str]) -> dict[str, list[float]]:
     """Return each policy's distances from the best of all, as log-ratios of means.
 
-    There is one per workload and metric, in the order of the workloads and of `MARGINS`, over the
-    seeds that every policy has. They are not tested.
+    There is one distance per workload and metric, in the order of the workloads and of `MARGINS`,
+    over the seeds that every policy has. The distances are not tested.
     """
     found: dict[str, list[float]] = {policy: [] for policy in policies}
     for runs in results.values():
