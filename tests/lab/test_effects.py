@@ -59,7 +59,7 @@ def test_a_dishonest_reporter_harms_the_choice_if_reporters_have_no_names(
     monkeypatch.setattr(poisoning, "DRAWS", 1)
     right = poisoning.run_one(None, 1000)
     true = right["true reports"]
-    assert right["all of one reporter of four inverted"] > true - 0.01
+    assert right["one reporter in four, all inverted"] > true - 0.01
     assert right["the same, reporters without names"] < true - 0.02
 
 

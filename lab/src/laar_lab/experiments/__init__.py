@@ -1,4 +1,4 @@
-"""The experiments: modules of this package, found by introspection, each with a declaration."""
+"""The experiments: the modules of this package that have a declaration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["all_experiments", "find_experiment"]
 
 
 def all_experiments() -> dict[str, Experiment]:
-    """Return every experiment by name, sorted by name."""
+    """Return all experiments by name, sorted."""
     found: dict[str, Experiment] = {}
     for module in iter_modules(__path__):
         for experiment in getattr(import_module(f"{__name__}.{module.name}"), "EXPERIMENTS", ()):

@@ -2,10 +2,10 @@
 
 Real sessions of coding agents run as a closed loop on engines with small caches. The number of
 sessions that fit is the fleet's KV divided by `SESSION_TOKENS`; the loads are multiples of it. All
-rules get the same sessions, laar's prefix index and the engines' cache sizes. Rules that hold
-sessions back place them as laar does.
+rules get the same sessions, know the engines' cache sizes and use laar's prefix index. The rules
+that hold sessions back choose endpoints as laar does.
 
-Rules were chosen on one half of the sessions and are judged on the other, by position in the file.
+Rules were chosen on one half of the sessions, by position in the file, and are judged on the other.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SESSION_TOKENS = 54_000
 """Mean context of a session during the run (decision 14)."""
 
 LOADS = (0.75, 1.0, 1.5, 2.0, 3.0)
-"""Concurrent sessions, as multiples of what fits in the caches."""
+"""Numbers of concurrent sessions, as multiples of the number that fits in the caches."""
 
 JUDGED_FROM = 70_000
 """From this seed on, runs use the half of the sessions reserved for the verdict."""
@@ -50,7 +50,7 @@ _UNTIL_S = 480.0
 _UNCOUNTED_S = 0.2 * _UNTIL_S
 _SHARE_DELAY_S = 0.015  # as with a store (`python -m bench sharing`)
 _CROWD = 0.9  # share of the fleet's KV that the crude gate may fill
-_CROWD_IDLE_S = 20.0  # the best of 1, 5, 20 and 65 s
+_CROWD_IDLE_S = 20.0  # the best of the values tried: 1, 5, 20 and 65 s
 
 RULES = {
     "laar": ("laar", ""),
@@ -66,7 +66,7 @@ RULES = {
     "crude gate": ("laar", "gate"),
     "programs": ("laar", "programs"),
 }
-"""Policy, and gate or flow control in front of it, by name in the table. The crude gate admits
+"""Policy, and the gate or flow control in front of it, by name in the table. The crude gate admits
 sessions up to a fixed share of the caches; the gate for programs is ThunderAgent's."""
 
 
@@ -104,7 +104,7 @@ class _Run:
 def run_cliff(
     data: Path, half: int, engines: int, load: float, rule: str, seed: int, *, pickers: int = 1
 ) -> dict[str, float]:
-    """Run a rule with one half of the sessions, at `load` times what fits in the caches."""
+    """Run a rule on half of the sessions, `load` times as many at a time as fit in the caches."""
     sites = fleets.of_one("llama-3-8b-a100", engines, kv_tokens=KV_TOKENS)
     return _run(data, half, sites, load, rule, seed, pickers=pickers)
 
@@ -174,13 +174,13 @@ def run(scope: Scope) -> Report:
 
 
 _Cases = Mapping[tuple[int, float, str], Runs]
-"""The runs by the number of engines or pickers, the load and the rule."""
+"""Runs by number of engines or pickers, load and rule."""
 
 
 def _parts(
     counts: Sequence[int], loads: Sequence[float], what: str
 ) -> dict[str, tuple[int, float]]:
-    """Return the parts of a claim by name: each number of `what` at each load."""
+    """Return the parts of a claim by name: every count of `what` at every load."""
     return {f"{count} {what}, {load}": (count, load) for count, load in product(counts, loads)}
 
 
@@ -215,7 +215,7 @@ def _against_own_best(
 
 
 def _levels(runs: _Cases, parts: Mapping[str, tuple[int, float]], metric: str) -> dict[str, Seen]:
-    """Return a metric of the runs with the gate, for each part."""
+    """Return a metric of the runs with the gate, by part."""
     return {part: level(runs[*case, "laar, gate"], metric) for part, case in parts.items()}
 
 
@@ -227,7 +227,7 @@ def total(runs: Runs, metric: str) -> float:
 def run_several(
     data: Path, half: int, pickers: int, load: float, rule: str, seed: int
 ) -> dict[str, float]:
-    """Run a rule on four engines behind several pickers; each turn goes to a random picker."""
+    """Run a rule on four engines behind several pickers; each turn goes to a random one."""
     return run_cliff(data, half, 4, load, rule, seed, pickers=pickers)
 
 

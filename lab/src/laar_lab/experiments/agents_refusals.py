@@ -2,9 +2,9 @@
 
 Real sessions of coding agents run as a closed loop on engines of llm-d's simulator, which answer
 500 if a prompt does not fit in the KV cache. Envoy tries the next endpoint of the picker's list, if
-any. A refused client retries every second until it is answered. A turn counts once it is answered.
-laar runs with its defaults, without its session gate, and without both the gate and retries.
-llm-d's picker names one endpoint, so nothing is retried.
+any. A refused client retries every second until it is answered. A turn is counted when it has been
+answered. laar runs in three ways: with its defaults, without its session gate, and with neither the
+gate nor retries. llm-d's picker names only one endpoint, so Envoy can't retry.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _Clients:
 
 
 def run_refusals(data: Path, at_once: int, rule: str, seed: int) -> dict[str, float]:
-    """Run `at_once` sessions on eight engines."""
+    """Run `at_once` concurrent sessions on eight engines."""
     sites = [
         replace(
             site,

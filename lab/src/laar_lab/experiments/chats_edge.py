@@ -1,8 +1,8 @@
 """Chats near saturation: the load that a rule can carry, and its recovery from a burst.
 
-Conversations run in an open loop. A rule's edge is the load at which p95 E2E reaches three times
-the best rule's at the lightest load, interpolated between the loads sent. The burst is half a
-minute at three times a moderate load; the answers in the four minutes after it are counted.
+Conversations run in an open loop. A rule's edge is the load at which its p95 E2E reaches three
+times the best rule's p95 at the lightest load, interpolated between the loads sent. The burst lasts
+half a minute, at three times a moderate load; only the four minutes after it are counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from laar_lab.workloads.sessions import GORGO_CHATS, ChatShape, chats
 
 _MINUTES = 5.0
 _BURST_FROM_S, _BURST_UNTIL_S, _BURST = 30.0, 60.0, 3.0
-"""The burst ends when requests begin to count (`laar_lab.suite.case.UNCOUNTED_SHARE`)."""
+"""The burst ends when counting begins (`laar_lab.suite.case.UNCOUNTED_SHARE`)."""
 
 FLEETS: Mapping[str, tuple[Callable[[], list[Site]], tuple[float, ...]]] = {
     "6 rooflines": (
@@ -37,7 +37,7 @@ FLEETS: Mapping[str, tuple[Callable[[], list[Site]], tuple[float, ...]]] = {
     ),
     "6 side by side": (partial(fleets.parallel, 6), (3.0, 12.0, 14.0, 16.0, 18.0, 20.0)),
 }
-"""Endpoints, and requests per second; the first load is light, the last two are past the edge."""
+"""Endpoints and requests per second; the first load is light, the last two beyond saturation."""
 
 _FAR = 3.0
 """p95 E2E at the edge, as a multiple of the p95 E2E at the lightest load."""
@@ -47,7 +47,7 @@ RULES = ("laar", "lmetric", "smg", "llm-d")
 
 
 def _after_burst(shape: ChatShape, rng: Random, duration_s: float) -> Iterator[Arrival]:
-    """Yield a stream in which 90 s of arrivals are compressed into 30 s."""
+    """Yield chats, with 90 s of their arrivals compressed into 30 s."""
     sooner_s = (_BURST - 1.0) * (_BURST_UNTIL_S - _BURST_FROM_S)
     for arrival in chats(shape, rng, duration_s + sooner_s):
         at_s = arrival.at_s
@@ -113,7 +113,7 @@ def _evidence(runs: Mapping[tuple[str, str, str], Runs]) -> Evidence:
 
 
 def _edges(runs: Mapping[tuple[str, str, str], Runs], fleet: str, rule: str) -> list[float]:
-    """Return the highest load that a rule carries, by seed; the heaviest load if it carries all."""
+    """Return the highest load that a rule carries, by seed, or the highest if it carries all."""
     loads = FLEETS[fleet][1]
 
     def logs(rule: str, load: float) -> NDArray[np.float64]:

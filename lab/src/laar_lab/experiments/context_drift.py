@@ -1,7 +1,7 @@
 """The hook over a long run in which topics come and go (ContextPilot, appendix C.1).
 
-It runs a longer backlog of `context-prefill`, reported in fifths: every 20 requests one of fifty
-topics is replaced by a new one with unseen documents. By the end hardly any of the initial
+A longer backlog of `context-prefill` is run and reported in fifths. After every 20 requests one of
+fifty topics is replaced by a new one with unseen documents. By the end hardly any of the initial
 documents are requested, so the hook's index has to keep up. The paper's load does not drift: 34 %
 is found cached throughout, compared with 7 % for the baseline.
 """
@@ -28,9 +28,9 @@ def run(scope: Scope) -> Report:
     cases = {way: (way, requests) for way in (RECEIVED, HOOK)}
     runs = grid(run_way, cases, scope.seeds, label="context-drift")
     shown = {str(fifth): f"fifth {fifth + 1}" for fifth in range(FIFTHS)}
-    title = f"prompts found cached; 15 documents of {DOC_TOKENS} tokens, {WORKERS} x {ENGINE}"
+    title = f"share of prompts cached; 15 documents of {DOC_TOKENS} tokens, {WORKERS} x {ENGINE}"
     chart = Chart(
-        title="Found cached while topics come and go",
+        title="Share of the prompts cached while topics come and go",
         x_label="of the run",
         y_label="share of the prompts",
         x=list(shown.values()),

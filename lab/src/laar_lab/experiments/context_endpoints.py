@@ -1,8 +1,8 @@
 """Reordering and routing need each other: the same loads on 4 and 8 document caches.
 
 One index of orders serves the whole fleet (ContextPilot, section 4), with and without routing by
-prefix. Under round-robin every endpoint caches every order, which leaves less room for distinct
-ones.
+prefix. Under round-robin every endpoint caches every order, which leaves less room for different
+documents.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run(scope: Scope) -> Report:
     table = Table(
         title="Documents found cached, by endpoints x documents held",
         columns=("", *places),
-        rows=[*rows, ("busiest/mean of the last", *skews)],
+        rows=[*rows, ("busiest/mean in the last row", *skews)],
         digits=3,
     )
     return Report(

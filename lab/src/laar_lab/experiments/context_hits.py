@@ -5,9 +5,9 @@ a bound on load. The paper's figures are for requests known beforehand, clustere
 to 34 % on MultihopRAG, 5.9 to 20.8 % on NarrativeQA); the second table does the same with the
 library behind `laar context plan`.
 
-Two of the stretch figures are narrowly missed, judged by the unrounded mean. A better estimate of
-popularity would not help: with the documents' true popularity, the same search stayed below 0.12 on
-zipf 0.6. Preferring a shorter but more probable path gave fewer hits on all loads.
+Two of the stretch goals are narrowly missed by the unrounded mean. A better estimate of popularity
+would not help: with the documents' true popularity, the same search stayed below 0.12 on zipf 0.6.
+Preferring a shorter but more probable path gave fewer hits on all loads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOADS: dict[str, Callable[[int], list[list[int]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A load, caches and their capacity, and the hit rates that must and should be reached."""
+    """A load, the caches and their capacity, and the required and the desired hit rate."""
 
     load: str
     endpoints: int
@@ -102,7 +102,7 @@ def _online(runs: Mapping[tuple[Case, bool], Runs]) -> Table:
     rows: list[tuple[Value, ...]] = []
     for case in CASES:
         hook = mean(runs[case, True], "hit")
-        # The unrounded mean is compared with the stretch figure, which has two digits.
+        # Compare the unrounded mean with the stretch goal, which has two digits.
         reached = "yes" if hook.mean >= case.stretch else f"no: {hook.mean:.4f}"
         received, skew = mean(runs[case, False], "hit"), mean(runs[case, True], "skew")
         rows.append((case.name, received, hook, case.must, case.stretch, reached, skew))

@@ -1,13 +1,14 @@
 """ContextPilot's main result in the lab: prefill throughput and TTFT with and without the hook.
 
-Four engines are behind the production picker, whose cost counts cached prefixes in every row. The
-paper's factors of 1.5 to 3 are for loads with high overlap, and so is the check: a cached share of
-h makes prefill at most 1 / (1 - h) times as fast. `same documents` (requests of one topic share
-nearly all of theirs) has the overlap of DeepSeek-R1 on MultihopRAG (5.1 to 60.4 % found cached,
-prefill 1.81 times as fast); `topic` has the overlap of Qwen3-32B (4.6 to 34 %), which allows at
-most 1.5 times, and `zipf 1.0` has less. Throughput is measured on a backlog with one token per
-answer; TTFT under Poisson arrivals at two thirds of the fleet's capacity without the hook. The
-paper knows its requests beforehand, as does the last row, `laar context plan`.
+Four engines run behind the production picker, whose cost includes cached prefixes in every row. If
+a share h of the prompts is cached, prefill is at most 1 / (1 - h) times as fast, so the paper's
+factors of 1.5 to 3 are for loads with high overlap, and so is the claim about prefill. `same
+documents`, where requests of one topic share nearly all documents, overlaps like MultihopRAG with
+DeepSeek-R1 (5.1 to 60.4 % cached, prefill 1.81 times as fast). `topic` overlaps like the paper's
+run with Qwen3-32B (4.6 to 34 % cached), which allows a factor of 1.5; `zipf 1.0` overlaps less.
+Throughput is measured on a backlog with one token per answer, and TTFT with Poisson arrivals at two
+thirds of the fleet's capacity without the hook. All requests are known beforehand in the paper and
+in the rows of `laar context plan`.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ LOADS: dict[str, Callable[[int, int], list[list[int]]]] = {
 RECEIVED, HOOK, PLAN = "as received", "hook", "laar context plan"
 WAYS = (RECEIVED, HOOK, PLAN)
 _SHOWN = {
-    "hit_rate": "prompt found cached",
-    "tokens_per_s": "prompt tokens/s of an engine",
+    "hit_rate": "prompt cached",
+    "tokens_per_s": "prompt tokens/s per engine",
     "times": "times as fast",
     "ttft_s": "TTFT mean s",
     "ttft_p95_s": "p95 s",
@@ -98,7 +99,7 @@ def run(scope: Scope) -> Report:
             Chart(
                 title="Prefill throughput",
                 x_label="",
-                y_label="times as fast as received",
+                y_label="speed / speed as received",
                 x=list(LOADS),
                 series={way: [faster[load, way] for load in LOADS] for way in WAYS[1:]},
                 kind="bars",
@@ -108,11 +109,11 @@ def run(scope: Scope) -> Report:
 
 
 def run_load(load: str, way: str, requests: int, seed: int) -> dict[str, float]:
-    """Run a load on fresh fleets: as a backlog, then with Poisson arrivals (except a batch)."""
+    """Run a load on fresh fleets: as a backlog and, unless planned, with Poisson arrivals."""
     contexts = LOADS[load](seed, requests)
     if way == PLAN:
         contexts = [list(planned.docs) for planned in plan(contexts).requests]
-    # Tokens as sent by the client; the hook's note is not work that a client requested.
+    # Only the tokens that the client sent; it did not ask for the hook's note.
     received_tokens = requests * prompt_of(contexts[0], 0).prompt_tokens
     backlog = replay(contexts, way, seed, None)
     figures = {
@@ -133,7 +134,7 @@ def replay(
     rate: float | None,
     seen: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
 ) -> Tally:
-    """Send all, up to `IN_FLIGHT` concurrently or as Poisson arrivals; `seen` gets each result."""
+    """Send all contexts, `IN_FLIGHT` at a time or as Poisson arrivals; pass results to `seen`."""
     sites = workers(load_profile(ENGINE), WORKERS)
     fleet = VirtualFleet(sites, FleetSettings(), seed=seed)
     client = RagClient(contexts, hooked=way == HOOK, output_tokens=OUTPUT_TOKENS if rate else 1)

@@ -62,7 +62,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_sessions(at_once: int, way: str, seed: int) -> dict[str, float]:
-    """Run `at_once` concurrent sessions on a fresh engine, three times as many in total."""
+    """Run sessions on a fresh engine, `at_once` at a time and three times as many in total."""
     count = 3 * at_once
     load = conversations(seed, count=count, turns=_TURNS, docs=8, repeats=0.4, every_s=1.0)
     site = Site(

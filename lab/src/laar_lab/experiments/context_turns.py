@@ -2,9 +2,9 @@
 
 `context-turns`: conversations of five turns with eight documents of 1,024 tokens each, 40 % of them
 seen in earlier turns, in LangChain's format. The paper reports half RadixCache's TTFT on MT-RAG
-(table 3a). "order" is the hook without de-duplication, "order and notes" with it. Both rows route
-by cached prefix, as does the row without the hook. With 40 % of the documents removed from four of
-five turns, prefill work falls to 0.68 of the original at best, a speed-up of 1.47; any further gain
+(table 3a). In the row "order" the hook does not de-duplicate; in "order and notes" it does. All
+rows route by cached prefix, including the one without the hook. Removing 40 % of the documents from
+four of five turns reduces the prefill work to 0.68 at best, a speed-up of 1.47; any further gain
 comes from less queueing.
 
 `context-memories`: questions with 20 or 100 memories of about 25 tokens (Mem0 on LoCoMo), as
@@ -46,7 +46,7 @@ _Messages = list[dict[str, str]]
 
 
 def run_turns(scope: Scope) -> Report:
-    """Run each way on the same conversations."""
+    """Run the same conversations in every way."""
     count = 30 if scope.quick else 120
     cases = {way: (way, count) for way in WAYS}
     runs = grid(run_conversations, cases, scope.seeds, label="context-turns")
@@ -57,7 +57,7 @@ def run_turns(scope: Scope) -> Report:
 
 
 def run_memories(scope: Scope) -> Report:
-    """Compare memories as received with ordered ones, for each number of memories."""
+    """Compare ordered memories with memories as received, for each number of memories."""
     questions = 15 if scope.quick else 40
     ways = (RECEIVED, ORDER)
     cases = {(k, way): (way, k, questions) for k, way in product(MEMORIES, ways)}
@@ -77,7 +77,7 @@ def run_conversations(way: str, count: int, seed: int) -> dict[str, float]:
 
 
 def turn_messages() -> Callable[[Turn], _Messages]:
-    """Return a function that makes a client's messages at each turn, including earlier turns."""
+    """Return a function that makes a client's messages for a turn, including earlier turns."""
     history: dict[int, _Messages] = {}
 
     def messages(turn: Turn) -> _Messages:

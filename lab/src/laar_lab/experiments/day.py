@@ -1,17 +1,17 @@
-"""A day of operation: mixed traffic, crashes, a deployment and scaling, by operators' metrics.
+"""A day of operation: mixed traffic, crashes, a deployment and scaling, in operators' metrics.
 
-Twenty-four hours are each compressed into a minute at that hour's rate (`laar_lab.workloads.day`),
-after an initial hour that fills the caches and does not count. Endpoints join and leave with the
-load by a timetable that is the same for every rule. Four endpoints crash, and from mid-morning on
-all are replaced one by one. Outages are not compressed: a crashed engine is down for 30 s, which is
-half an hour of the day. So this day has far more trouble than a real one.
+Each of 24 hours is compressed into a minute at that hour's rate (`laar_lab.workloads.day`), after
+an initial hour that fills the caches and is not counted. Endpoints are added and removed by a
+timetable that follows the load and is the same for every rule. Four endpoints crash, and from
+mid-morning on all are replaced one by one. Outages are not compressed: a crashed engine is down for
+30 s, which is half an hour of the day. So this day has far more trouble than a real one.
 
 Every rule runs in the same picker, which names two fallbacks to Envoy, learns health from outcomes
 and notices restarted engines. Only the choice of endpoint differs.
 
-*Endpoints needed* is a separate run: the busiest hour, without incidents, on fewer and fewer
-endpoints until p95 TTFT exceeds `OBJECTIVE_S`. A binary search finds that number, assuming that
-an additional endpoint does no harm.
+*Endpoints needed* comes from separate runs of the busiest hour, without incidents: the smallest
+number of endpoints with a p95 TTFT of at most `OBJECTIVE_S`. It is found by binary search, on the
+assumption that an additional endpoint does no harm.
 """
 
 from __future__ import annotations
@@ -54,25 +54,25 @@ RIVALS = ("llm-d", "llm-d-guide:prefill_tokens_per_s=0", "smg", "lmetric", "leas
 _ENGINE = "llama-3-8b-a100"
 
 _TIMETABLE = {0: 6, 7: 8, 9: 10, 19: 8, 22: 6}
-"""Number of endpoints, from each hour on."""
+"""Number of endpoints from each hour on."""
 _CRASHES = (2.5, 8.5, 15.5, 20.5)
 _DEPLOYMENT = 9.5
-"""Start of the deployment in hours; ten endpoints are listed then."""
+"""Hour at which the deployment begins, with ten endpoints listed."""
 _DOWN_SHARE, _GRACE_SHARE = 1 / 2, 1 / 3
-"""Shares of an hour: 30 s until a crashed engine is back, 20 s for a removed engine to finish."""
+"""Shares of a minute: a crashed engine is back after 30 s, a removed engine has 20 s to finish."""
 
 _BUSIEST = 11
 _FEWEST_ENDPOINTS, _MOST_ENDPOINTS = 4, 20
 OBJECTIVE_S = 1.5
-"""p95 TTFT objective of the busiest hour, in seconds."""
+"""Objective for the p95 TTFT of the busiest hour, in seconds."""
 
 _QUICK_HOUR_S = 3.0
 _QUICK_RIVALS = ("smg", "least-loaded")
 
 
 _REAL_CHATS_PER_S, _REAL_AGENTS_PER_S = 1.2, 0.02
-"""Rates at the busiest hour, lower than for generated traffic: real prompts are longer and
-share less, and real agents run longer."""
+"""Rates at the busiest hour. They are lower than for generated traffic because real prompts are
+longer and share less, and real agents run longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class _Traffic:
 
 
 class _Clients:
-    """Sends a day's visits and counts their results."""
+    """Sends the visits of a day and counts their results."""
 
     def __init__(self, fleet: VirtualFleet, day: Day, seed: int) -> None:
         self._fleet, self._day = fleet, day

@@ -1,9 +1,9 @@
 """The default policy against all baselines: conversations at three loads, and a load without reuse.
 
-Both sides have the product's settings, a scrape every second and a probe every five, which favours
-baselines that rely on scraped numbers (GORGO's proxy scrapes every 30 s). True session affinity
-gets the session's name, and `lmetric` has nothing to tune. Runs last half an hour, like GORGO's
-windows: on shorter traces a 95th percentile can't show differences of a few per cent.
+Both sides run with the product's settings. A scrape every second and a probe every five seconds
+favor baselines that rely on scraped numbers (GORGO's proxy scrapes every 30 s). True session
+affinity is given the session's name, and `lmetric` has nothing to tune. Runs last half an hour,
+like GORGO's windows, because on shorter traces a 95th percentile can't show a few percent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BASELINES = (
     "round-robin",
     "random",
 )
-"""Rules to compare with; `no-regret` has more of them, such as SMG and vLLM's router."""
+"""Rules to compare with; `no-regret` has more, such as SMG and vLLM's router."""
 _QUICK = ("lmetric", "session-affinity", "sglang-cache-aware")
 _NAMES = {"ttft_p95_s": "p95 TTFT", "e2e_p95_s": "p95 E2E"}
 
@@ -64,7 +64,7 @@ def run(scope: Scope) -> Report:
 
 
 def _wins(results: Runs, baselines: tuple[str, ...], where: str) -> Table:
-    """Return the number of seeds on which ours is lower, and its mean gain in per cent."""
+    """Return the number of seeds on which ours is lower, and its mean gain in percent."""
     rows: list[tuple[Value, ...]] = []
     for other in baselines:
         row: list[Value] = [other]

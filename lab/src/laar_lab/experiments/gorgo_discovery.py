@@ -1,10 +1,10 @@
 """Which climbs find the reward hack? A climb on TTFT without bounds does. What stops the others?
 
-Four climbs start from the same weights on the decode-bound fleet: the published one and the
-product's on TTFT, with the load weight free to go to zero; the product's on E2E with the same
-freedom; and the product's on TTFT within the published box. The weights that each climb finds are
-then measured on a different trace. Either weight can overload one endpoint: a round-trip weight
-that is too large, or a queue weight of zero.
+Four climbs start from the same weights on the decode-bound fleet: the published climb and the
+product's, both on TTFT with a load weight that may go to zero; the product's on E2E with the same
+freedom; and the product's on TTFT within the published bounds. The weights that each climb finds
+are then measured on a different trace. One endpoint is overloaded if the round-trip weight is too
+large, and also if the queue weight is zero.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LABEL = "gorgo-discovery"
 _FREE = {"rtt_weight": (1e-3, 100.0), "queue_weight": (1e-6, 0.5)}
 _GRID = (0.02, 0.05, 0.1, 0.2, 0.5)
 HELD_OUT_SEEDS = 5000
-"""Added to a seed for the measured trace, on which no climb ran."""
+"""Offset from a seed to the seed of the measured trace, on which no climb ran."""
 
 _CLIMBS = {
     "published-free": "published, TTFT, free",

@@ -1,9 +1,9 @@
 """Gains and costs of the round-trip weight, from an idle fleet to a busy one.
 
-A weight of 1 prices a second of round trip as a second. It is the default since decision 0014,
-whose cost charges a conversation for everything that moving it costs, so distance no longer needs a
-lower weight. It is compared with lower weights on the same seeds, on the traffic for which the
-earlier cost did better with them (decision 0007).
+A weight of 1 prices a second of round trip as a second. This has been the default since decision
+0014. The cost now charges a conversation for everything that moving it costs, so distance no longer
+needs a lower weight. The default is compared with lower weights on the same seeds, on the traffic
+on which they improved the earlier cost (decision 0007).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from laar_lab.report import Report, Table, Value
 from laar_lab.workloads.sessions import WILDCHAT
 
 _CHATS = {4.6: 1.0, 3.1: 1.5, 2.3: 2.0, 0.8: 6.0}
-"""Conversations: requests per second, and the time scale of the trace that yields this rate."""
+"""Requests per second of conversations, and the time scale of the trace that yields this rate."""
 _TRAFFIC = {
     **{
         f"conversations, {rate} a second": Run(policy="laar", time_scale=scale)

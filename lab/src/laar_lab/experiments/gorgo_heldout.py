@@ -1,8 +1,8 @@
 """GORGO's tables: weights tuned on one trace, frozen, and measured on others.
 
-Each seed tunes on one trace and is measured on a second one that the climb never saw. The setup is
-GORGO's (its baselines, bounds and starting weights, and readings every 30 s), to look for the
-published gains. `gorgo-baselines` uses the product's defaults.
+Each seed tunes on one trace and is measured on a second one that the climb never saw. To look for
+the published gains, the setup is GORGO's: its baselines, bounds and starting weights, and readings
+every 30 s. `gorgo-baselines` uses the product's defaults.
 
 Published gains over the best baseline of each column: p95 TTFT 7 to 12 %, p95 E2E 14 to 18 %; over
 simple session affinity 7 to 16 % and 14 to 31 %.
@@ -37,7 +37,7 @@ _NAMES = {"ttft_p95_s": "p95 TTFT", "e2e_p95_s": "p95 end to end"}
 def tune_and_run(
     scope: Scope, time_scale: float, label: str
 ) -> tuple[Runs, list[dict[str, float]]]:
-    """Tune GORGO for each seed, then run it and all others; return numbers and weights."""
+    """Tune GORGO on each seed, then run it and all others; return numbers and weights."""
     minutes, windows = (6.0, 6) if scope.quick else (15.0, 50)
     base = Run(time_scale=time_scale, minutes=minutes, interval_s=PAPER_INTERVAL_S)
     ours = tuned_elsewhere(base, scope.seeds, windows, label)
@@ -69,7 +69,7 @@ def run(scope: Scope) -> Report:
         evidence[f"affinity-{last}"] = {"": Seen(ours, affinity)}
         evidence[f"published-weights-{last}"] = {"": Seen(published, best)}
     learned = Table(
-        title="Weights learned: tokens a millisecond of round trip, and a queued token",
+        title="Learned weights: tokens per millisecond of round trip and per queued token",
         columns=("seed", *PAPER_BOX),
         rows=[
             (str(seed), *found.values()) for seed, found in zip(scope.seeds, weights, strict=True)

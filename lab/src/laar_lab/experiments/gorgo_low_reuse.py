@@ -1,12 +1,12 @@
 """Without reuse a prefix-aware score has little to offer; its other terms must not hurt.
 
-The load is single questions of about 840 tokens. The authors' first version took the round trip in
-seconds, a thousandth of the intended value, and lost to random; that bug is injected here. The
-published weights for this load are 2.0 tokens per millisecond (at their upper bound) and 0.104.
+The load consists of single questions of about 840 tokens. The authors' first version used the round
+trip in seconds, a thousandth of the intended value, and lost to random. That bug is injected here.
+The published weights for this load are 2.0 tokens per millisecond (at their upper bound) and 0.104.
 
-With the bug the score does not lose here: its other terms balance queued tokens, which random does
-not, and only the median is affected by distances. So the published loss was not due to the
-unit alone; the authors also mention bursts.
+Here the score does not lose even with the bug: its other terms balance queued tokens, which random
+does not, and the distances affect only the median. So the published loss was not due to the unit
+alone; the authors also mention bursts.
 """
 
 from __future__ import annotations

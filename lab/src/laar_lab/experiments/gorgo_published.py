@@ -1,8 +1,8 @@
 """GORGO's climb as published, with its flaws, to compare with the product's.
 
-It evaluates each candidate once and never re-evaluates the best score. A window is the last
-`window` completions, whatever weights decided them, and is evaluated after every `hop` of them.
-"Better" accepts up to half a per cent worse, since scores are negative.
+It evaluates each candidate once and never re-evaluates the best score. A window consists of the
+last `window` completions, whatever weights were used for them, and is evaluated after every `hop`
+of them. Because scores are negative, a candidate up to half a percent worse is accepted as better.
 """
 
 from __future__ import annotations

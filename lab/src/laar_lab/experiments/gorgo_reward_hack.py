@@ -1,8 +1,8 @@
 """The reward hack: without a load weight one endpoint gets everything, and TTFT hardly shows it.
 
-In the paper one endpoint gets 100 %, p95 TTFT is 3 % better and p95 E2E five times worse. It needs
-a decode-bound engine that prefills first (`gorgo-hack`): when overloaded it still returns first
-tokens quickly and starves the decoding requests.
+In the paper one endpoint gets 100 %, p95 TTFT is 3 % better and p95 E2E five times worse. The hack
+needs a decode-bound engine that prefills first (`gorgo-hack`): under overload such an engine still
+returns first tokens quickly, and starves the requests that are decoding.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from laar_lab.report import Report
 from laar_lab.workloads.sessions import GORGO_CHATS
 
 RATES = (3.1, 3.25, 3.4)
-"""Requests per second, a sixth of which are too long and never sent; 2.6 to 2.9 are sent."""
+"""Requests per second. A sixth of them are too long and never sent, which leaves 2.6 to 2.9."""
 
 _HACKED = (("rtt_weight", 0.23), ("queue_weight", 0.0))
 _RESTORED = (("rtt_weight", 0.23), ("queue_weight", 0.05))

@@ -4,7 +4,7 @@ With physical weights (a millisecond is worth the tokens prefilled in it) a shor
 to the near endpoint, and a cached prefix far away is worth its round trip if and only if prefilling
 takes longer. GORGO's published weight, 0.276 tokens per millisecond, fails the second test by
 design: it prices 456 ms the same as 126 tokens, which take 13 ms to prefill. The default weights
-follow prefixes too, as a loaded fleet needs. If answers take a long time, the weighted round trip
+also favor cached prefixes, as a loaded fleet needs. If answers take long, the weighted round trip
 is small enough for a near-tie, so cold prompts go anywhere, as the second column shows.
 """
 
@@ -45,7 +45,7 @@ _PHYSICAL = PublishedWeights(k_rtt=1.0, k_queue=0.0, k_delay=0.0, in_flight_toke
 _PROMPTS = 200
 _LEARNED = 100
 _QUIET_S = 600.0
-"""Idle seconds between the prompts that a picker learns from and the prompt that is judged."""
+"""Idle seconds between the prompts that the picker learns from and the judged prompt."""
 _TOKENS = 15_000
 _ANSWER_S = 10.0
 """Seconds of decoding, equal at every endpoint."""
@@ -74,15 +74,15 @@ def _fleet(policy: Policy, seed: int, *, long_answers: bool = False) -> VirtualF
 
 
 def _sent_to(fleet: VirtualFleet, number: int, prompt: Prompt) -> str:
-    """Return the endpoint that an idle fleet chooses for a prompt, without remembering it."""
+    """Send a prompt to an idle fleet and return the endpoint that was chosen."""
     exchange = fleet.send(request_of(number, Arrival(at_s=0.0, prompt=prompt)), prompt, _ignored)
-    assert exchange is not None  # no flow control holds it
+    assert exchange is not None  # without flow control nothing is held
     fleet.clock.run()
     return exchange.decision.address
 
 
 def _ignored(_exchange: object) -> None:
-    """Discard the answer, as no session waits for it."""
+    """Discard the answer, as no session is waiting for it."""
 
 
 def _cold_near(policy: Policy, seed: int, *, long_answers: bool = False) -> float:

@@ -1,12 +1,12 @@
 """GORGO's evaluation in the lab: three regions, one endpoint each, conversations, paired policies.
 
-A run is one policy on one seed's trace. Replicas share a profile (`gorgo-main` is prefill-bound,
-`gorgo-hack` decode-bound) and are 37, 279 and 456 ms away, the farthest with spells of 850 ms. The
-trace begins in the middle of conversations whose prefixes no endpoint has cached yet, so its first
-fifth does not count.
+A run is one policy on one seed's trace. All replicas have the same profile (`gorgo-main` is
+prefill-bound, `gorgo-hack` decode-bound). They are 37, 279 and 456 ms away, the farthest with
+spells of 850 ms. The trace begins in the middle of conversations whose prefixes no endpoint has
+cached yet, so its first fifth is not counted.
 
-Prompts share blocks of 16 tokens; the engines' blocks have 64, which loses at most 48 tokens of a
-prefix and is twice as fast.
+Prompts share blocks of 16 tokens. The engines' blocks have 64, which loses at most 48 tokens of a
+prefix and makes runs twice as fast.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ PAPER_WILDCHAT = (("rtt_weight", 2.0), ("queue_weight", 0.104))
 """GORGO's published weights for WildChat, whose prompts share little."""
 PAPER_INITIAL = {"rtt_weight": 0.5, "queue_weight": 0.1}
 TRAINING_SEEDS = 5000
-"""Added to a seed for the trace on which its weights are tuned."""
+"""Offset from a seed to the seed of the trace on which the weights are tuned."""
 PAPER_INTERVAL_S = 30.0
-"""Interval of both probes and scrapes in GORGO's proxy, in seconds."""
+"""Seconds between probes, and between scrapes, in GORGO's proxy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Run:
         shape: shape of the conversations.
         gorgo: weights of the policy `gorgo`, by name; empty for the published ones.
         weights: weights of the policy `laar`.
-        interval_s: seconds between two probes and two scrapes; None for the product's defaults.
+        interval_s: seconds between probes, and between scrapes; None for the product's defaults.
     """
 
     policy: str = "gorgo"
@@ -119,7 +119,7 @@ def arrivals_of(run: Run) -> list[Arrival]:
 
 
 def policies_of(run: Run) -> dict[str, Policy]:
-    """Return laar's policies and the run's, with the run's weights for GORGO's."""
+    """Return all policies that the run may use; `gorgo` has the run's weights."""
     policies = build_policies(run.weights, {run.policy: {}, **_GORGOS_AIBRIX})
     # As published, the smallest score wins outright. Our picker gives near-ties to the less loaded
     # endpoint, which would hide the effect of a zero load weight.
@@ -146,7 +146,7 @@ def run_policies(
     policies: dict[str, Policy],
     prepare: Callable[[VirtualFleet], None] = lambda _fleet: None,
 ) -> dict[str, float]:
-    """Run like `run_one`, with different policies and a final change to the fleet."""
+    """Run with these policies, on a fleet changed by `prepare`; return the same as `run_one`."""
     fleet = VirtualFleet(sites_of(run.profile), picker_of(run), seed=run.seed, policies=policies)
     prepare(fleet)
     tally = Tally()
@@ -203,7 +203,7 @@ def below(
 
 
 def change(ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], name: str) -> str:
-    """Format the difference of ours from theirs in per cent."""
+    """Format by how much ours differs from theirs on average, in percent."""
     return f"{-below(ours, theirs, name).mean:+.1%}"
 
 
@@ -216,7 +216,7 @@ def tuned_elsewhere(base: Run, seeds: Sequence[int], windows: int, label: str) -
 
 
 def with_weights(runs: Sequence[Run], weights: Sequence[Mapping[str, float]]) -> list[Run]:
-    """Return the runs, each with its weights for the policy `gorgo`."""
+    """Return the runs, each with its own weights for the policy `gorgo`."""
     pairs = zip(runs, weights, strict=True)
     return [replace(run, gorgo=tuple(found.items())) for run, found in pairs]
 

@@ -1,7 +1,7 @@
-"""Loads on which GORGO's paper loses: templates shared by many users, and short unique prompts.
+"""Loads on which GORGO loses in its paper: templates that many users share, and short prompts.
 
-WildChat has 2,925 tokens per prompt, a third of them templates shared by many users; LMSYS-Chat has
-467 tokens, 3 % of them seen before. Single questions are sent to the three endpoints, to see
+WildChat has 2,925 tokens per prompt, a third of them in templates shared by many users; LMSYS-Chat
+has 467 tokens, 3 % of them seen before. Single questions are sent to the three endpoints, to see
 whether the paper's weights for that load lose here too, and whether laar ever does.
 """
 

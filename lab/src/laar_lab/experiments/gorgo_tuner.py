@@ -1,8 +1,8 @@
 """The climb on a known cost: a bowl in the logarithms of two weights.
 
-It should reach the optimum without noise, and also if every window is off by a tenth. The published
-climb, which evaluates once and keeps its luckiest score, should not. The noise is per window, not
-per request, because it represents differences in traffic.
+laar's climb should get near the optimum even if every window is off by a tenth. The published climb
+should then do worse, because it evaluates each candidate once and keeps the luckiest score. The
+noise is per window, not per request, because it represents differences in traffic.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _bowl(weights: Mapping[str, float]) -> float:
 
 
 def _grid() -> float:
-    """Return the best value on a grid of seven by seven, as a sweep would find."""
+    """Return the best value on a grid of seven by seven, as a sweep would find it."""
     steps = [10.0 ** (power / 2.0) for power in range(-4, 3)]
     return min(_bowl({"rtt_weight": a, "queue_weight": b}) for a in steps for b in steps)
 

@@ -3,8 +3,8 @@
 There are three tables. The first leaves out or adds one part at a time on the paper's cells. The
 second asks four questions about each document, so that a cache can help. The third gives the picker
 artifacts in which every model has another model's accuracies, and lets reported outcomes correct
-them: with a prior whose weight is learned and, for comparison, with a fixed weight. This table has
-two users, because with eight every endpoint is busy whatever the picker estimates, and a wrong
+them. The weight of the artifact as a prior is learned or, for comparison, fixed. There are only two
+users in this table: with eight, every endpoint is busy whatever the picker estimates, and a wrong
 artifact costs less (a remark shows how much).
 
 `SHARES` of `laar.accuracy.trust` and their use were chosen on seeds from 1100 on, none of which is
@@ -79,13 +79,13 @@ VARIANTS = (
     "with online outcomes",
 )
 SHARED = 4
-"""Questions per document in the table about caches."""
+"""Number of questions per document in the second table."""
 
-_WARM_UP_QUERIES = 900  # of 1,650; they take fewer than 2,000 requests with a wrong artifact
+_WARM_UP_QUERIES = 900  # of 1,650; with a wrong artifact they need under 2,000 requests
 _FEW_USERS = 2
 
 _RIGHT, _WRONG = "right artifact", "wrong artifact"
-_ONLINE, _FIXED = "with outcomes", "with outcomes, prior of fixed weight"
+_ONLINE, _FIXED = "with outcomes", "with outcomes, fixed prior weight"
 
 
 def run(scope: Scope) -> Report:
@@ -167,7 +167,7 @@ def _table_of_cache(scope: Scope, cells: list[Cell]) -> tuple[Table, _Ratios]:
     ]
     rows.append(("mean", "", "", estimate(_of_all(ratios))))
     table = Table(
-        title=f"{SHARED} questions about each document, engines keep prompts: seconds, and ratio",
+        title=f"{SHARED} questions about each document, engines cache prompts: seconds, and ratio",
         columns=("cell", *variants, "ratio"),
         rows=rows,
     )
@@ -235,7 +235,7 @@ def _observer(assessor: CapabilityAssessor) -> Callable[[Exchange, bool], None]:
 def mistakes(known: Capability) -> dict[str, dict[str, str]]:
     """Return permutations of models: for each model, the one whose accuracies it gets.
 
-    These are all cyclic shifts, and the reversed order of overall accuracy.
+    These are all cyclic shifts, and a reversal of the ranking by overall accuracy.
     """
     names = list(known.models)
     found = {
@@ -264,7 +264,7 @@ def _table_of_wrong(scope: Scope) -> tuple[Table, Evidence, str]:
     def of_all(arm: str) -> Floats:
         return np.asarray(np.sum([gained(arm, way) for way in ways], axis=0))
 
-    # Relative to the mean loss, since a single seed's may be near zero; undefined without a loss.
+    # Relative to the mean loss, since one seed's loss may be near zero; NaN if there is no loss.
     lost = {way: float(gained(_RIGHT, way).mean()) or float("nan") for way in ways}
     total = of_all(_RIGHT).mean() or float("nan")
     rows: list[tuple[Value, ...]] = [
@@ -283,7 +283,7 @@ def _table_of_wrong(scope: Scope) -> tuple[Table, Evidence, str]:
     heads = ("whose accuracies", _WRONG, _ONLINE, _FIXED, "share recovered")
     table = Table(
         title="Time to correct answer / mean attempt on an idle fleet, after the warm-up",
-        columns=(*heads, "prior of fixed weight"),
+        columns=(*heads, "fixed prior weight"),
         rows=rows,
     )
     warm_ups = zip(*(by_run[_ONLINE, way, _FEW_USERS] for way in ways), strict=True)
@@ -316,8 +316,8 @@ def run_arm(
     """Run the queries of all cells in random order.
 
     Returns:
-        Mean time to correct answer after the warm-up, each relative to the mean latency of one
-        attempt in its cell on idle engines; and the number of requests of the warm-up.
+        Mean time to correct answer after the warm-up, relative to the mean latency of one attempt
+        in the same cell on idle engines; and the number of requests in the warm-up.
     """
     world = world_from(fleet_file)
     surface, known = world.surface, world.capability

@@ -3,21 +3,21 @@
     a balancer as shipped -> + the retry rule and the stop -> + own time and queue -> + cache
     -> + P(correct) by class -> (+ by request) -> the oracle by cell -> the oracle by question
 
-Cells are shuffled, like real traffic. There are 1 to 16 users, and engines that cache prompts or do
-not. From the second step on, all have the same retry and stop rule, so that none is rewarded for
-giving up.
+The questions of all cells are shuffled, like real traffic. There are 1 to 16 users, and the engines
+cache prompts or don't. From the second step on, all have the same retry and stop rule, so that none
+is rewarded for giving up.
 
 Mean time to correct answer rewards giving up. The measure here is the restricted mean time: a
 question's time to its correct answer, or T if there is none by then. T is twice the time that an
-idle fleet needs to ask every model once, and is the same for every contestant. Times are shares of
-T. PAR-10 counts a failure as ten times T.
+idle fleet needs to ask every model once, and is the same for every contestant. Times are given as
+fractions of T. PAR-10 counts a failure as ten times T.
 
 The claims compare laar as a whole with a baseline. The contribution of P(correct) is the difference
 between the step "and cache", which assumes every model correct, and "Q by class" or "Q by request".
 The last table shows how much of the way from the best baseline to the oracle each step closes.
 
 With `--records` the questions are real, with verdicts of real models: one half, chosen by a hash,
-is used for the fit and the other is asked; speeds follow from the models' sizes.
+is used for the fit and the other is asked; speeds are derived from the models' sizes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ FEW = 4
 PER_CELL = 8
 _PER_RUN = 120  # real questions
 _TIMES = np.geomspace(0.02, 1.0, 25)
-_FROM = 0.05  # of T; up to there, curves only show who answers easy questions first
+_FROM = 0.05  # of T; before that, curves only show who answers easy questions first
 
 _SHIPPED = ("load-aware", "session-affinity", "least-loaded")
 _RULE = tuple(f"{name}, retry rule" for name in _SHIPPED)
@@ -79,7 +79,7 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """A run; times are shares of T, infinite for questions without a correct answer."""
+    """A run; times are fractions of T, infinite for questions without a correct answer."""
 
     times: _Floats
     engine_s: float
@@ -251,7 +251,7 @@ def _against_best(results: _Results, users: int, cached: bool, ours: str) -> See
 
 
 def _ladder(results: _Results, steps: Sequence[str], users: Sequence[int]) -> Table:
-    """Return the share of the best baseline's restricted mean time that each step saves."""
+    """Return how much of the best baseline's restricted mean time each step saves."""
     columns = [(n, cached) for cached in (False, True) for n in users]
     rows: list[tuple[Value, ...]] = [
         ("best baseline", *(_best_rule(results, *column).split(",")[0] for column in columns))
@@ -260,7 +260,7 @@ def _ladder(results: _Results, steps: Sequence[str], users: Sequence[int]) -> Ta
         seen = [_against_best(results, *column, step) for column in columns]
         rows.append((step, *(gain(one.ours, one.theirs) for one in seen)))
     return Table(
-        title="Saved against the best baseline with the retry rule, share of its time",
+        title="Time saved, as a share of the time of the best baseline with the retry rule",
         columns=(
             "step",
             *(f"{n} users, {'kept' if cached else 'not kept'}" for n, cached in columns),
@@ -285,7 +285,7 @@ def _way(results: _Results, steps: Sequence[str], users: Sequence[int]) -> Table
 
     columns = [(n, cached) for cached in (False, True) for n in users]
     return Table(
-        title="Share of the way from the best baseline to the oracle by question",
+        title="Gap between the best baseline and the oracle by question: share closed",
         columns=("step", *(_where(column) for column in columns)),
         rows=[
             (step, *(share(step, *column) for column in columns))

@@ -53,7 +53,7 @@ def run(scope: Scope) -> Report:
 def _most(
     results: Results, contestant: str, cells: list[Cell], models: int = _MODELS
 ) -> list[float]:
-    """Return the largest number of attempts, by seed, less one per model beyond five."""
+    """Return the largest number of attempts by seed, minus the number of models beyond five."""
     by_seed = zip(*(results[contestant, cell] for cell in cells), strict=True)
     beyond = models - _MODELS
     return [float(max(int(run.attempts.max()) for run in runs) - beyond) for runs in by_seed]

@@ -1,6 +1,6 @@
 """Figure 4 of LAAR: time to correct answer, by cell, against every baseline.
 
-The measure is the paper's: the time until the correct answer, or until giving up. It favours giving
+The measure is the paper's: the time until the correct answer, or until giving up. It favors giving
 up early, so the time spent per correct answer is shown too.
 """
 
@@ -82,7 +82,7 @@ def _gain(results: Results, ours: str, other: str, cell: Cell) -> Estimate:
 
 
 def _mean_gains(results: Results, ours: str, other: str, cells: list[Cell]) -> list[float]:
-    """Return the mean over the cells, by seed."""
+    """Return the mean gain over the cells, by seed."""
     return [float(value) for value in np.mean(_shorter(results, ours, other, cells), axis=0)]
 
 
@@ -178,7 +178,7 @@ def _evidence(repeat: Results, cached: Results, cells: list[Cell]) -> Evidence:
 
 
 def _slopes(results: Results, cells: list[Cell], ours: str, other: str) -> list[float]:
-    """Return the growth of the gain per doubling of the prompt, by seed; NaN for one length."""
+    """Return the gain's growth per doubling of the prompt, by seed; NaN if there is one length."""
     lengths = [np.log2(cell[1]) for cell in cells]
     several = len(set(lengths)) > 1
     return [
@@ -219,7 +219,7 @@ def _at_64k(results: Results, cells: list[Cell]) -> str:
 
 
 def _overhead(scope: Scope) -> str:
-    """Measure decision times at the longest length by this machine's wall clock."""
+    """Measure decision times at the longest length in real time on this machine."""
     world, seed = world_of(scope), scope.seeds[0]
     surface = world.surface
     cell = (surface.languages[0], max(surface.lengths_tokens))

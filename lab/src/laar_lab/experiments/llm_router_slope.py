@@ -1,18 +1,18 @@
 """llm-router's main result: how the median latency grows from 4 to 24 sessions, by policy.
 
 The published latency is called TTFT but is measured for whole answers (see `router_sessions`), so
-whole answers are used to check the claim. The TTFT that a streaming client would see is shown too.
-By that measure round-robin is flatter than prefix-aware and no slower, because these engines
-prefill first and recomputed tokens delay the decoding of others. At 4 sessions least-loaded has
-the best median, as published.
+the claim is checked on whole answers. The TTFT that a streaming client would see is shown too. By
+that measure round-robin is flatter than prefix-aware and no slower, because these engines prefill
+first, so recomputed tokens delay the decoding of other answers. At 4 sessions least-loaded has the
+best median, as published.
 
 Hit rates agree with the published ones to within about half a point, prefix-aware's slope to within
-a quarter. The other slopes are up to two and a half times as steep here, as the modelled engines
-suffer more from load. First turns, one request in eight, determine p95: prefix-aware puts up to
-four of them on one worker before its valve opens, least-loaded one on each. Over 40 seeds that
-costs it 3.9 % (+/- 1.6) for 7B and 2.4 % for 14B. That is within the limit of 5 %, but on the first
-10 seeds it is 5.1 % for 7B. Every other part of the claim holds with 10 seeds, and all of it with
-40.
+a quarter. The other slopes are up to two and a half times as steep here, because the modeled
+engines suffer more from load. First turns, one request in eight, determine p95: prefix-aware puts
+up to four of them on one worker before its valve opens, least-loaded one on each. Over 40 seeds
+that costs it 3.9 % (+/- 1.6) for 7B and 2.4 % for 14B. That is within the limit of 5 %, but on the
+first 10 seeds it is 5.1 % for 7B. Every other part of the claim holds with 10 seeds, and all of it
+with 40.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _BUSIEST = {
     "requests_per_s": ("req/s", 1.0),
     "routing_hits": ("routed by a prefix, %", 100.0),
 }
-"""Heading and scale of the metrics shown for the most sessions."""
+"""Heading and scale of the metrics shown for the largest number of sessions."""
 _Runs = dict[tuple[str, str, int], list[dict[str, float]]]
 
 
@@ -70,7 +70,7 @@ def run(scope: Scope) -> Report:
         evidence=_evidence(runs, sizes, counts),
         charts=[
             Chart(
-                title=f"Median latency, {size} on 4 A100",
+                title=f"Median latency, {size} on 4 A100s",
                 x_label="sessions",
                 y_label="ms",
                 x=list(counts),

@@ -3,9 +3,9 @@
 This is llm-router's local benchmark: three small workers on one machine, 12 sessions of 3 turns.
 The published results for thresholds 1, 4, 8 and off are hit rates of 11, 92, 94 and 97 %, and 1.59,
 1.30, 1.22 and 0.94 requests per second. Latency is measured for whole answers, as published (see
-`router_sessions`). The published laptop was about half as fast as the one modelled here and kept
-prefixes by slot. Here threshold 1, which routes nothing by prefix, still finds prefixes cached, so
-it is no worse than threshold 4.
+`router_sessions`). The published laptop was about half as fast as the one modeled here, and cached
+prefixes per slot. Here prefixes are found cached even with threshold 1, which routes nothing by
+prefix, so it is no worse than threshold 4.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _WORKERS = 3
 
 LAPTOP = EngineProfile(
     name="laptop",
-    # A 1.5B model in 4 bits with llama.cpp, three on one chip with two slots each: some 300 prefill
-    # tokens per second each, and decoding that gains little from batches.
+    # Three workers with a 1.5B model in 4 bits on one chip (llama.cpp, two slots each): some 300
+    # prefill tokens per second each, and little gain from decoding in batches.
     cost=LinearCost(seconds_per_token=3e-3, decode_s_per_token=0.02, decode_s_per_sequence=0.02),
     settings=EngineSettings(
         num_blocks=4096, max_num_seqs=2, max_num_batched_tokens=2048, scheduler="prefill-first"

@@ -64,11 +64,12 @@ BASELINES = (
 )
 CONTESTANTS = ("laar", "laar-paper", *BASELINES, "oracle")
 BOUNDS = ("true accuracies", "oracle, all asked", "oracle")
-"""`laar` with more knowledge: each cell's true accuracies; which models are correct (a question
-that none answers correctly still goes to every model); and which, if any, are correct."""
+"""`laar` with more knowledge: each cell's true accuracies; which models are right on each question,
+though one that none can answer still goes to all; and the same with a single attempt, since the
+first answer is correct or none is."""
 
 _BLOCK_TOKENS = 128
-"""Coarser than vLLM's 16; prompts here share all or nothing, and it is eight times faster."""
+"""Coarser than vLLM's 16, so runs are eight times as fast; prompts here share all or nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +77,8 @@ class CellResult:
     """The results of a run, as arrays over its queries.
 
     Args:
-        latencies_s: seconds of each attempt, zero if there was none, shape (queries,
-            MAX_ATTEMPTS).
+        latencies_s: seconds of each attempt, with shape (queries, MAX_ATTEMPTS); zero where there
+            was no attempt.
         attempts: number of attempts.
         correct: whether the last attempt was correct.
     """
@@ -88,7 +89,7 @@ class CellResult:
 
     @property
     def ttca_s(self) -> float:
-        """Mean over the queries; those without a correct answer count the time until giving up."""
+        """Mean time to the correct answer of a query or, if there is none, until giving up."""
         return float(self.latencies_s.sum() / len(self.correct))
 
     @property
@@ -166,7 +167,7 @@ def name_of(cell: Cell) -> str:
 
 
 def length_name(tokens: int) -> str:
-    """Return the name of a length for tables; no two lengths share one."""
+    """Return the name of a length for tables; names are unique."""
     return f"{tokens}" if tokens % 1024 else f"{tokens // 1024}K"
 
 
@@ -204,7 +205,7 @@ def by_cell(
     contestants: Sequence[str],
     number: Callable[[CellResult], float],
 ) -> Table:
-    """Return a table with a row per cell: one number per contestant, mean over the seeds."""
+    """Return a table with a row per cell and a column per contestant: means over the seeds."""
     return Table(
         title=title,
         columns=("cell", *contestants),
@@ -231,7 +232,7 @@ def run_cell(
         assessor, policy = TrueAccuracies(CapabilityModel(known), surface), "laar"
     elif contestant in BOUNDS:
         assessor, policy = Oracle(assessor, asked), "laar"
-        attempts = 1 if contestant == "oracle" else MAX_ATTEMPTS  # the first is correct, or none
+        attempts = 1 if contestant == "oracle" else MAX_ATTEMPTS  # the first is correct or none is
     elif contestant == "best-single":
         policy, name = "least-loaded", best_single(known)
         asked = [replace(q, request=replace(q.request, model=name)) for q in asked]
@@ -244,7 +245,7 @@ def run_cell(
 def questions_of(
     surface: AccuracySurface, cell: Cell, seed: int, *, cached: bool, shared: int = 1
 ) -> list[Question]:
-    """Return a cell's held-out queries; without block ids unless they may be cached."""
+    """Return a cell's held-out queries; unless cached, they have no block ids."""
     language, length = cell
     drawn = queries(languages=[language], lengths_tokens=[length], per_cell=PER_CELL, seed=seed)
     asked = as_questions(drawn, surface, seed=seed, shared=shared)
@@ -269,7 +270,7 @@ def result_of(answered: Sequence[Answered]) -> CellResult:
 
 
 class TrueAccuracies(CapabilityAssessor):
-    """Takes P(correct) of each cell from the fleet, and the rest from the artifact."""
+    """Takes the P(correct) of each cell from the fleet, and the rest from the artifact."""
 
     def __init__(self, capability: CapabilityModel, surface: AccuracySurface) -> None:
         super().__init__(capability)
@@ -314,7 +315,7 @@ class AllRight:
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Assess with probability 1 for all models, and each model's speed."""
+        """Assess with probability 1 for every model, and with each model's speed."""
         known = self._inner.assess(request, models, tried, now)
         return replace(known, probability=np.ones(len(models)))
 

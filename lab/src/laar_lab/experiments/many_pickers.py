@@ -1,8 +1,8 @@
 """The cost of several pickers, each of which learns of the others' decisions slightly late.
 
 The production directors and their sharing are joined by a channel that delays every record: 5 ms of
-batching, plus the transfer. A store on the same machine is 1 to 2 ms away; 20 ms is the target for
-the age of a record, as with a busy store.
+batching, plus the transfer. The transfer takes 1 to 2 ms from a store on the same machine. 20 ms,
+as with a busy store, is the target for the age of a record.
 
 The reference is one picker that decides everything. Requests go to a random picker, so a session's
 turns go to all of them. Two pickers that decide within the delay may choose the same idle endpoint:
@@ -49,7 +49,7 @@ Results = dict[str, list[Numbers]]
 
 
 def run_four(scope: Scope) -> Report:
-    """Run four pickers on agents and on conversations, by delay."""
+    """Run four pickers with each delay, on agents and on conversations."""
     tables, evidence = [], {}
     for part, name in _WORKLOADS.items():
         found = _runs(scope, name, _FOUR)
@@ -82,7 +82,7 @@ def _run(name: str, pickers: Pickers, quick: bool, seed: int) -> Numbers:
 
 
 def _large(endpoints: int) -> Case:
-    """Return the suite's agents on a larger fleet, for only half a minute."""
+    """Return the suite's workload of agents on a larger fleet, for only half a minute."""
     at_once = _SESSIONS_EACH * endpoints
     return Case(
         name=_LARGE,

@@ -1,6 +1,6 @@
 """The load that a system can carry before TTFT gets too long: Medha, section 6.2, figure 9b.
 
-Capacity is the largest rate, on a geometric grid, up to which p90 TTFT stays within 10 s. The
+The capacity is the largest rate, on a geometric grid, at which p90 TTFT stays within 10 s. The
 prompts are the same at every rate, only closer together.
 """
 
@@ -20,14 +20,14 @@ _STEP = 1.15
 _RATES = tuple(0.02 * _STEP**power for power in range(40))  # 0.02 to 4.7 requests per second
 _REQUESTS = 800
 _LEAST_S = 600.0
-"""Shortest run, as overload shows only after a while, especially if short requests go first."""
+"""Minimum length of a run; overload shows late, especially if short requests go first."""
 
 _SYSTEMS = {"medha": MEDHA, "sarathi": SARATHI, "non-preemptive": NON_PREEMPTIVE}
 
 
 def capacity(profile: str, requests: int, seed: int) -> float:
     """Return the largest rate of the grid that a system carries, by binary search."""
-    low, high = 0, len(_RATES)  # sustained at low (assumed at first), not at high
+    low, high = 0, len(_RATES)  # `low` is carried (at first by assumption), `high` is not
     while high - low > 1:
         middle = (low + high) // 2
         rate = _RATES[middle]
@@ -45,7 +45,7 @@ def run_capacity(scope: Scope) -> Report:
     cases = {name: (system, requests) for name, system in _SYSTEMS.items()}
     rates = grid(capacity, cases, scope.seeds, label="medha-capacity")
     table = Table(
-        title=f"Requests a second with p90 TTFT within {_LIMIT_S:.0f} s, 5 % long",
+        title=f"Requests per second with p90 TTFT within {_LIMIT_S:.0f} s, 5 % long",
         columns=("system", "capacity", "Medha's / this"),
         rows=[
             (name, estimate(values), str(over(values, rates["medha"])))

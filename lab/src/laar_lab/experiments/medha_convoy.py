@@ -1,12 +1,12 @@
 """Figure 1 of Medha: the effect of a few long prompts on the TTFT of all requests.
 
 The non-preemptive system is the paper's LoongServe without its elastic groups: whole prompts, one
-after the other, on all 16 devices as two plain stages. A lone long prompt is thereby twice as slow
-as with a stream pipeline, which context parallelism over two servers would avoid; the ratio is so
-large that the claim holds anyway (the row `sarathi` has the same plain pipeline and chunks).
+after the other, on all 16 devices as two plain stages. This makes a lone long prompt twice as slow
+as a stream pipeline does, or as context parallelism over two servers would. The ratio is so large
+that the claim holds anyway (the row `sarathi` has the same plain pipeline, and chunks).
 
-Neither rival is stable at this load (see `medha-capacity`), so their times and the ratios grow
-with the length of the run; Medha's do not.
+Neither rival is stable at this load (see `medha-capacity`), so their times and the ratios grow with
+the length of the run. Medha's times do not.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run_convoy(scope: Scope) -> Report:
     runs = grid(first_tokens, cases, scope.seeds, label="medha-convoy")
 
     def longer(system: str, name: str) -> Seen:
-        """Return a system's numbers paired with Medha's at the largest share of long requests."""
+        """Return a system's figure paired with Medha's, at the largest share of long requests."""
         return paired(runs[system, _SHARES[-1]], runs["medha", _SHARES[-1]], name)
 
     ratios: list[tuple[Value, ...]] = []

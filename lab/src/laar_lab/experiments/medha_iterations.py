@@ -1,11 +1,12 @@
 """How long decodes wait during a prefill of a million tokens: Medha, sections 3.2 and 6.2.
 
-A few conversations decode while one prompt of 1M tokens is prefilled, on 16 A100. Medha's chunks
-shrink so that an iteration meets its target; static chunks of 512 and 2,048 tokens take longer and
-longer as the context grows. All three use the stream pipeline, so that only the chunks differ.
+A few conversations are decoding while one prompt of 1M tokens is prefilled, on 16 A100s. Medha's
+chunks shrink so that an iteration meets its target; static chunks of 512 and 2,048 tokens take
+longer and longer as the context grows. All three use the stream pipeline, so only the chunks
+differ.
 
 The paper gives no factor for this setup. It reports decode latencies of up to a second with static
-chunks, and 250 ms for 512 tokens at 1M on 8 H100.
+chunks, and 250 ms with chunks of 512 tokens at a context of 1M on 8 H100s.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _profile(row: str) -> EngineProfile:
 
 
 def gaps(row: str, prompt_tokens: int, seed: int) -> dict[str, float]:
-    """Return median, p99 and longest gap between decoded tokens, and the prefill's time.
+    """Return the median, p99 and longest gap between decoded tokens, and the prefill's time.
 
     The number of conversations, 4 to 32, differs by seed.
     """
@@ -69,7 +70,7 @@ def gaps(row: str, prompt_tokens: int, seed: int) -> dict[str, float]:
             if begun and gain.job_id in last:
                 found.append(now - last[gain.job_id])
             last[gain.job_id] = now
-        if not begun and len(last) == len(conversations):  # all decode; submit the long one
+        if not begun and len(last) == len(conversations):  # all are decoding
             begun = now
             engine.submit(
                 Job(id="long", arrival_s=now, prompt_tokens=prompt_tokens, output_tokens=1)
@@ -81,7 +82,7 @@ def run_iterations(scope: Scope) -> Report:
     prompt_tokens = _PROMPT_TOKENS // 4 if scope.quick else _PROMPT_TOKENS
     cases = {row: (row, prompt_tokens) for row in _ROWS}
     runs = grid(gaps, cases, scope.seeds, label="medha-iterations")
-    title = f"ms between tokens during a prefill of {prompt_tokens:,} tokens, and its seconds"
+    title = f"ms between tokens during a prefill of {prompt_tokens:,} tokens, and its duration (s)"
     return Report(
         tables=[means_table(title, "chunks", runs, _SHOWN, digits=1)],
         evidence={

@@ -1,19 +1,20 @@
 """Figures 11 and 12 of Medha: KV parallelism against a deeper pipeline on the same devices.
 
-Llama-3 70B on 64 H100: 8 stages of 8 (2D), or 4 stages of 8 with two KV groups (3D), under
+Llama-3 70B on 64 H100s: 8 stages of 8 (2D), or 4 stages of 8 with two KV groups (3D), under
 ShareGPT-like requests with 5 % long prompts scaled to 2M tokens. The published claim is that both
 have a similar TTFT and that 3D halves TPOT at 1.75 requests/s.
 
-The result depends on the meaning of the 20 ms target. "Every scheduling cycle must complete within
-t_target" (4.3): in a pipeline a cycle is the work of one stage on a batch, and a token takes as
-many cycles as there are stages; read this way, the published factor is the stages' ratio, 8 / 4.
-Elsewhere laar's engine model applies the target to the whole pass, since a client waits for a
+The result depends on the meaning of the 20 ms target. The paper says that "every scheduling cycle
+must complete within t_target" (4.3). If a cycle is the work of one stage on a batch, a token takes
+as many cycles as there are stages, and the published factor is the ratio of the numbers of stages,
+8 / 4. Elsewhere the engine model applies the target to the whole pass, since a client waits for a
 pass between tokens. Then both layouts meet it and there is nothing to halve, as the second table
 shows.
 
-At 1.75 requests/s the long prompts alone are several times the devices' capacity. Whether slightly
-more or less than half of the short ones then wait for late long ones (see `medha-policies`) differs
-by seed and layout, so the ratio of median TTFTs varies by more than the factor checked.
+At 1.75 requests/s the long prompts alone are several times the devices' capacity. About half of the
+short ones then wait for late long ones (see `medha-policies`). Whether it is slightly more or less
+than half depends on seed and layout, so the ratio of median TTFTs varies by more than the factor
+checked.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ _RATES = (0.25, 0.75, 1.25, 1.75)
 _LONG_SCALE = 2.0
 _LAYOUTS = {"2D: 8 stages": (8, 1), "3D: 4 stages, 2 KV groups": (4, 2)}
 _HALF = "half: 4 stages"
-"""Half of the devices, to show the effect of the stages without the KV groups."""
+"""Half of the devices, which shows the effect of the stages without the KV groups."""
 _SHAPES = _LAYOUTS | {_HALF: (4, 1)}
 _PASS_SHARE = 0.2
-"""Length of a run with a target for the pass, as a share of another run's: the number of its
-iterations is multiplied by the number of stages."""
+"""Length of a run with a target for the pass, relative to a run with a target for the cycle: it has
+more iterations, by a factor of the number of stages."""
 _SHOWN = {
     "ttft_p50_s": "TTFT p50",
     "ttft_p90_s": "TTFT p90",
@@ -64,7 +65,7 @@ def _profile(layout: str, target: str) -> EngineProfile:
 
 
 def latencies(layout: str, target: str, mix: Mix, seed: int) -> dict[str, float]:
-    """Return median and p90 of TTFT and TPOT in seconds."""
+    """Return the median and p90 of TTFT and TPOT in seconds."""
     seen = run(_profile(layout, target), mix, seed)
     return {
         "ttft_p50_s": percentile(seen.ttft_s, 50.0),
@@ -79,7 +80,7 @@ def _tokens_in_ms(numbers: dict[str, float]) -> dict[str, float]:
 
 
 def run_parallelism(scope: Scope) -> Report:
-    """Run both layouts at every load; at the highest also with the other reading of the target."""
+    """Run both layouts at every load, and at the highest with both readings of the target."""
     duration_s = 40.0 if scope.quick else 600.0
     rates = (_RATES[0], _RATES[-1]) if scope.quick else _RATES
     low, high = rates[0], rates[-1]

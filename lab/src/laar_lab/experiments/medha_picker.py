@@ -1,15 +1,15 @@
-"""Medha at the picker: the order of laar's queue, with engines as shipped by vLLM.
+"""Medha's order in the picker's queue, with engines as shipped by vLLM.
 
 The load of `laar_lab.workloads.overload` runs behind the production director and flow control on a
-virtual clock: a minute at 1.2 times the fleet's capacity, then the queue is served or shed. The
-same requests run with the queue in slack order, in order of arrival, and without a queue. Order of
-arrival is also run with the rules for long prompts that are part of slack order (which endpoints
-take them, and that a short prompt need not wait behind a long one that has no endpoint), to
-separate their effect from the effect of the order.
+virtual clock: a minute at 1.2 times the fleet's capacity, until the queue has been served or shed.
+The same requests run with the queue in slack order, in order of arrival, and without a queue. Slack
+order includes rules for long prompts: only some endpoints take them, and a short prompt need not
+wait behind a long one that has no endpoint. Order of arrival also runs with these rules, to
+separate their effect from that of the order.
 
-The fleet's capacity is measured by the time that thousands of simultaneous requests take. The
-picker sees the first token of every answer, as in the gateway shape. In one row it sees only the
-answers that the native shape reads by default: 1 in 100, and one every 0.25 s.
+The time that thousands of simultaneous requests take gives the fleet's capacity. The picker sees
+the first token of every answer, as in the gateway shape, except in one row. There it reads only 1
+answer in 100, and one every 0.25 s, as by default in the native shape.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MINUTE_S = 60.0
 _SAMPLED = "slack, 1 in 100 read"
 _ROUTES = ("slack", _SAMPLED, *list(QUEUES)[1:])
 PROBE_REQUESTS = 3000
-"""Enough that the last answers, when some endpoints are already done, hardly matter."""
+"""Enough that the end of the run, when some endpoints are already idle, hardly matters."""
 _CHARS = 4
 _SHOWN = {
     "within": "within",
@@ -115,7 +115,7 @@ def _serve(
 
 @lru_cache(maxsize=4)
 def carried_per_s(requests: int = PROBE_REQUESTS) -> float:
-    """Return the `weight` per second that the fleet carries when all requests arrive together."""
+    """Return the `weight` per second that the fleet serves if all requests arrive together."""
     load = asks(math.inf, requests, FIRST_SEED)
     fleet = _fleet("no queue", FIRST_SEED)
     _serve(fleet, load, _sampler("no queue", FIRST_SEED), PROBE_POLICY)
@@ -123,7 +123,7 @@ def carried_per_s(requests: int = PROBE_REQUESTS) -> float:
 
 
 def _sampler(route: str, seed: int) -> Sampler:
-    """Return a sampler of the requests whose first tokens are seen."""
+    """Return a sampler that chooses the requests whose first tokens are seen."""
     return Sampler(
         FleetSettings().sample_answers if route == _SAMPLED else 1.0,
         every_s=FleetSettings().sample_every_s,
@@ -132,7 +132,7 @@ def _sampler(route: str, seed: int) -> Sampler:
 
 
 def serve(route: str, duration_s: float, seed: int) -> dict[str, float]:
-    """Run a minute of overload by a route; return the shares within the objective, also by class.
+    """Serve an overload by a route; return the shares within the objective, in total and by class.
 
     `left` is the number of requests never answered; 0 unless something leaks.
     """
@@ -153,7 +153,7 @@ def serve(route: str, duration_s: float, seed: int) -> dict[str, float]:
 
 
 def run_picker(scope: Scope) -> Report:
-    """Run the same minutes by every route."""
+    """Run the same requests by every route."""
     duration_s = 20.0 if scope.quick else _MINUTE_S
     cases = {route: (route, duration_s) for route in _ROUTES}
     runs = grid(serve, cases, scope.seeds, label="medha-picker")

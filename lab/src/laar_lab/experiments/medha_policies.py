@@ -1,23 +1,24 @@
 """Figure 13 of Medha: the order of prefills, with and without several prefills in a batch.
 
 As in the paper (6.1), the rivals replace "the LARS request prioritization and multi-prefill
-batching with standard FCFS/EDF/LRS scheduling" and keep the rest; so does SRPT. `lars alone` is
-LARS without multi-prefill batching. The paper compares times normalised by the request's work and
-does not publish its deadlines; here they are one second plus five times the prefill alone.
+batching with standard FCFS/EDF/LRS scheduling" and keep the rest. SRPT is treated in the same way.
+`lars alone` is LARS without multi-prefill batching. The paper compares times normalized by the
+request's work and does not publish its deadlines; here a deadline is one second plus five times a
+lone prefill.
 
-From 1 request/s on, long prompts alone (26 s each) are more work than the engine can do, so their
-share within the objective falls under every policy, and the share of all requests falls under
-most. The table shows how LARS handles this: a late long request stays more urgent than a short one
-with time left, so short ones wait until they are equally late, and half of them narrowly miss
-their objective. `medha, late yields` is ours: a long prefill that has missed its objective leaves
-short ones the same share of an iteration as a long prefill with slack does (the paper's reason for
-that share, "without jeopardizing the long request's deadline", applies all the more).
+From 1 request/s on, long prompts (26 s each) are by themselves more work than the engine can do.
+The share of long requests within the objective therefore falls under every policy, and the share of
+all requests under most. Under LARS a late long request stays more urgent than a short one with time
+left, so short ones wait until they are equally late, and half of them narrowly miss their
+objective. `medha, late yields` is ours: a long prefill that has missed its objective leaves short
+ones the same share of an iteration as a long prefill with slack does (the paper's reason for that
+share, "without jeopardizing the long request's deadline", applies all the more).
 
-Arrivals last 15 minutes, the paper's an hour, so queues are shorter. On two of ten seeds hardly any
-request is late by then at 1 request/s, and EDF and LRS are slightly ahead of LARS (the paper too
-calls EDF effective at low loads), so intervals of the ratios there span orders of magnitude. The
-gain of multi-prefill batching is smallest at 1.75 requests/s, and varies: 1.8 times on average,
-with an interval from 1.4.
+Arrivals last 15 minutes here and an hour in the paper, so queues are shorter. At 1 request/s hardly
+any request is late by then on two of ten seeds, and EDF and LRS are slightly ahead of LARS (the
+paper, too, calls EDF effective at low loads). The intervals of the ratios at this load therefore
+span orders of magnitude. The gain from multi-prefill batching is smallest at 1.75 requests/s, and
+varies: 1.8 times on average, with an interval from 1.4.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _engine(contestant: str) -> EngineProfile:
 
 
 def _alone_s(profile: EngineProfile) -> PrefillTable:
-    """Return the times of a lone prefill; with pipeline stages its chunks overlap."""
+    """Return the times of prefills on an idle engine; with pipeline stages chunks overlap."""
     cost, target_s = profile.cost, profile.settings.slack.target_s
 
     def chunk_s(chunk: int, context: int) -> float:
@@ -133,7 +134,7 @@ def _evidence(
         return {f"{rate:g}/s": paired(runs[ours, rate], runs[theirs, rate], what) for rate in rates}
 
     return {
-        # By the 90th percentile, as half of the requests never meet a convoy.
+        # The 90th percentile is compared, as half of the requests never meet a convoy.
         **{f"p90-{rival}": by_load(rival, "medha", "p90") for rival in _RIVALS},
         **{f"goodput-{rival}": by_load("medha", rival, "within") for rival in (*_RIVALS, "srpt")},
         "batching": by_load("lars alone", "medha", "median"),

@@ -1,15 +1,15 @@
 """Figure 14 of Medha: what reserving devices for short prompts costs the long ones.
 
-Eight instances of two A100 each serve whole prompts without preemption. When shared, all eight work
-together on one prompt after another; when reserved, two of them serve the short requests (up to 8K)
-and six the long ones. An instance group is one engine over its devices, which favours it over the
-paper's groups: joining and splitting devices costs nothing here. Medha uses the same 16 devices as
-TP-8, SPP-2.
+Eight instances of two A100s each serve whole prompts without preemption. When shared, all eight
+work together on one prompt after another; when reserved, two of them serve the short requests (up
+to 8K) and six the long ones. A group of instances is modeled as one engine, which favors it over
+the paper's groups: joining and splitting devices costs nothing here. Medha uses the same 16 devices
+as TP-8, SPP-2.
 
 The experiment counts the long requests that have a first token when arrivals end. The load is too
-heavy for all three, since systems that keep up complete the same number. Counting finished answers
-would be unfair: the paper's baseline decodes on separate devices, while here whole prompts go
-before all decodes.
+heavy for all three systems, because systems that keep up would complete the same number. Counting
+finished answers would be unfair: the paper's baseline decodes on separate devices, while here whole
+prompts go before all decodes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _group(instances: int) -> EngineProfile:
 
 
 def pool(system: str, mix: Mix, seed: int) -> dict[str, float]:
-    """Return the long requests answered in time, and the short ones' median TTFT."""
+    """Return how many long requests were answered in time, and the short ones' median TTFT."""
     if system in ("medha", "shared"):
         seen = run(load_profile(MEDHA) if system == "medha" else _group(_INSTANCES), mix, seed)
         return _figures(seen.first_s[seen.is_long], seen.short_ttft_s, mix)
@@ -86,7 +86,7 @@ def run_pool(scope: Scope) -> Report:
 
     table = Table(
         title=f"{_RATE} requests/s, 5 % long, {mix.duration_s:.0f} s",
-        columns=("system", "long with a first token", "short p50 TTFT, s", "long / Medha's"),
+        columns=("system", "long prompts with first token", "short p50 TTFT, s", "long / Medha's"),
         rows=[
             (system, *means(of, ("longs", "short_p50_s")), str(over(longs("medha"), longs(system))))
             for system, of in runs.items()

@@ -14,7 +14,7 @@ from laar_lab.statistics import estimate
 from laar_lab.workloads.medha_mix import Mix, jobs
 
 MEDHA, SARATHI, NON_PREEMPTIVE = "medha-8b-a100", "sarathi-8b-a100", "nonpreemptive-8b-a100"
-"""The paper's three systems on 16 A100; the last represents LoongServe."""
+"""The paper's three systems on 16 A100s; the last represents LoongServe."""
 
 Floats = NDArray[np.float64]
 """One number per request."""
@@ -71,14 +71,14 @@ def with_slack(order: str, *, multi_prefill: bool = True, late_share: float = 0.
 
 
 def percentile(values: Floats, percent: float) -> float:
-    """Return an interpolated percentile; NaN without values."""
+    """Return an interpolated percentile, or NaN if there are no values."""
     known = values[~np.isnan(values)]
     return float(np.percentile(known, percent)) if len(known) else float("nan")
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A geometric mean over seeds with its 95 % interval, as queue ratios vary by powers of ten."""
+    """A geometric mean over seeds with its 95 % interval, as waits differ by powers of ten."""
 
     mean: float
     low: float

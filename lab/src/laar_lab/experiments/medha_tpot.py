@@ -1,7 +1,7 @@
 """Figure 10 of Medha: TPOT by load, with and without long prompts.
 
-Medha and Sarathi run as in the paper on 16 A100 (TP-8 and two stages). LoongServe's loss, five
-times the TPOT, is due to its elastic groups fragmenting the devices. The engine model has no such
+Medha and Sarathi run as in the paper, on 16 A100s (TP-8 and two stages). LoongServe has five times
+the TPOT in the paper because its elastic groups fragment the devices. The engine model has no such
 groups, so that factor is not tested.
 """
 

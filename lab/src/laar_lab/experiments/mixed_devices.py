@@ -1,11 +1,10 @@
 """One model on fast and slow devices, without labels to distinguish them.
 
 Half of the endpoints take three times as long for everything, under the same model name and without
-labels, as if a batch of older accelerators had been added. The oracle is the same policy on the
-same load with the two kinds as two models, either of which may answer and whose speeds were
-measured, so it prices each endpoint by its true speed from the first request on. The difference
-between the two is therefore only what the picker has to learn while serving. The first fifth, some
-300 requests, does not count.
+labels, as if a batch of older accelerators had been added. For the oracle, the same policy on the
+same load, the two kinds are two models with measured speeds, either of which may answer. So it
+prices each endpoint by its true speed from the first request on, which the default has to learn
+while serving. The first fifth, some 300 requests, is not counted.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def _known_speeds() -> list[Site]:
 
 
 def run(scope: Scope) -> Report:
-    """Run the default with and without known speeds, and two rules that ignore speeds."""
+    """Run the default with speeds known and unknown, and two rules that ignore speeds."""
     share = 0.3 if scope.quick else 1.0
     policies = scope.policies or _POLICIES
     results = run_all((_UNKNOWN,), policies, scope.seeds, "mixed-devices", share=share)

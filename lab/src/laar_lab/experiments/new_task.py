@@ -1,15 +1,16 @@
 """How much reports, or signs in answers alone, teach the picker about an ungraded task.
 
-A fleet serves real questions for a day, without a header; each is answered by the model with the
-highest P(correct), one in ten by a random model. It learns from a report of each answer, or from
-signs in the answers: sureness, whose classes separate correct from wrong answers by one standard
-deviation, or form, where 15 % of wrong and 1.2 % of correct answers are truncated or malformed. The
-records have no such signs, so these are drawn at random.
+A fleet serves real questions for a day, without a header. The model with the highest P(correct)
+answers, except that one question in ten goes to a random model. The picker learns from a report on
+each answer, or from signs in the answers. One sign is the model's confidence (`sureness`), whose
+means for correct and for wrong answers are one standard deviation apart. Another is the form: 15 %
+of wrong and 1.2 % of correct answers are truncated or malformed. The records have no signs, so
+these are random.
 
-There are two kinds of fleet: with an artifact fitted to all tasks but one, which gets that task's
-questions, and without an artifact, which gets the questions of all tasks. Half of the questions are
-asked; on the other half, P(correct) of every model and the choice are judged. Each seed splits the
-questions differently.
+One kind of fleet has an artifact fitted to all tasks but one, and gets the questions of that task.
+The other kind has no artifact and gets the questions of all tasks. Half of the questions are asked;
+the other half is used to judge the P(correct) of every model, and the choice of a model. Seeds
+split the questions differently.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ STEPS = (0, 50, 200, REQUESTS)
 
 DAY_S = 86_400.0
 EXPLORES = 0.1
-REPORTED = 0.05  # share of the answers reported in addition to signs
+REPORTED = 0.05  # share of the answers that are reported in addition to signs
 
 REPORTS, SURENESS, FORMS, SOME = (
     "every answer reported",
@@ -60,10 +61,10 @@ REPORTS, SURENESS, FORMS, SOME = (
 WAYS = (REPORTS, SURENESS, FORMS, SOME)
 
 ALL = "no artifact, all tasks"
-"""The fleet without an artifact; others are named after the task that their artifact lacks."""
+"""Name of the fleet without an artifact; others are named after the task that theirs lacks."""
 
-_EDGES = (-0.3, 0.5, 1.3)  # between classes of sureness, in standard deviations
-_BAD_FORM = (0.15, 0.012)  # shares of wrong and of correct answers
+_EDGES = (-0.3, 0.5, 1.3)  # between confidence levels, in standard deviations
+_BAD_FORM = (0.15, 0.012)  # fractions of wrong and of correct answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Judged:
 
     @property
     def chosen(self) -> Judged:
-        """The highest P(correct), and the share of correct answers of the models that have it."""
+        """The same for the model with the highest P(correct); ties are averaged."""
         predicted = self.predicted.max(axis=1, keepdims=True)
         best = self.predicted == predicted
         right = (self.right * best).sum(axis=1, keepdims=True) / best.sum(axis=1, keepdims=True)
@@ -94,7 +95,7 @@ class Judged:
 
 
 Learned = Mapping[str, Sequence[Judged]]
-"""A fleet's knowledge after each of `STEPS`, by what it learns from."""
+"""P(correct) and verdicts after each of `STEPS`, by way of learning."""
 
 
 def run(scope: Scope) -> Report:
@@ -157,7 +158,7 @@ def _fleet(path: Path, fleet: str) -> tuple[CapabilityModel, list[_Question]]:
 def _lived(
     capability: CapabilityModel, questions: Sequence[_Question], way: str, rng: random.Random
 ) -> list[Judged]:
-    """Return what was learned in one way after each of the `STEPS` of a day."""
+    """Run a day with one way of learning; return P(correct) and verdicts after each of `STEPS`."""
     online = OnlineOutcomes()
     assessor = CapabilityAssessor(capability, online)
     reports = OutcomeReports(online)
@@ -214,7 +215,7 @@ def _right(fleets: Sequence[Learned], way: str, step: int) -> float:
 
 
 def _share(fleets: Sequence[Learned], way: str) -> float:
-    """Return a way's gain after all requests, as a share of the gain from reports."""
+    """Return the gain of one way of learning after a day, as a share of the gain from reports."""
     start = _right(fleets, REPORTS, 0)
     gained = _right(fleets, REPORTS, -1) - start
     return (_right(fleets, way, -1) - start) / max(gained, 1e-9)
@@ -223,7 +224,7 @@ def _share(fleets: Sequence[Learned], way: str) -> float:
 def _errors(
     by_seed: Sequence[Sequence[Learned]], way: str, step: int
 ) -> tuple[list[float], list[float]]:
-    """Return the calibration errors of all models and of the chosen one, by seed."""
+    """Return the calibration errors over all models and for the chosen one, by seed."""
     judged = [[each[way][step] for each in fleets] for fleets in by_seed]
     everyone = [_error(each) for each in judged]
     return everyone, [_error([known.chosen for known in each]) for each in judged]
@@ -237,7 +238,7 @@ def _table(name: str, by_seed: Sequence[Sequence[Learned]]) -> Table:
             everyone, chosen = (estimate(each) for each in _errors(by_seed, way, step))
             rows.append((way, requests, right, everyone, chosen))
     return Table(
-        title=f"{name.capitalize()}: what is known after some requests",
+        title=f"{name.capitalize()}: accuracy estimates by number of requests",
         columns=("learned by", "requests", "right, %", "calibration error", "of the chosen model"),
         rows=rows,
         digits=3,

@@ -1,10 +1,10 @@
 """Is the default ever worse than the best policy for the given traffic?
 
-`suite` runs any policies on any workloads and judges nothing. It is for developing policies, on
-separate seeds (from 100 on) and on the workloads to choose on. `no-regret` tests the claim on all
-workloads, with margins, tests and seeds as in docs/decisions/0013. The leads over the best single
-baseline, plain means in the decision, are tested here, which is stricter. `agents` and
-`conversations` do the same on real traffic alone.
+`suite` runs any policies on any workloads and judges nothing. It is meant for developing policies,
+on separate seeds (from 100 on) and on the workloads used for selection. `no-regret` tests the claim
+on all workloads, with margins, tests and seeds as in docs/decisions/0013. The leads over the best
+single baseline are tested here, which is stricter than the plain means of the decision. `agents`
+and `conversations` do the same on real traffic alone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LEADS = ("ttft_p95_s", "e2e_mean_s", "e2e_p95_s")
 
 
 def run_suite(scope: Scope) -> Report:
-    """Run any policies on any workloads, by default on those to choose on."""
+    """Run any policies on any workloads; by default, on the workloads used for selection."""
     known = cases(scope.data)
     picked = scope.workloads or tuple(case.name for case in known if case.role == "choose")
     policies = scope.policies or (OURS, *_SHOWN_BASELINES)
@@ -140,7 +140,7 @@ def _against(compared: Sequence[Comparison], title: str) -> Table:
         for each in compared
     ]
     return Table(
-        title=f"{title}: per cent more (less is better), 95 % intervals",
+        title=f"{title}: percent more (less is better), 95 % intervals",
         columns=("workload", "metric", "best baseline", "% more", "verdict"),
         rows=rows,
         digits=1,
@@ -152,7 +152,7 @@ def _slug(metric: str) -> str:
 
 
 _Lead = tuple[str, str, Estimate, Seen]
-"""Claim, best single baseline, mean reduction over the workloads, and the reduction by seed."""
+"""Claim, best single baseline, mean reduction over the workloads, and ratios by seed."""
 
 
 def _leads(results: Results, ours: str, baselines: Sequence[str]) -> list[_Lead]:
@@ -164,9 +164,9 @@ def _leads(results: Results, ours: str, baselines: Sequence[str]) -> list[_Lead]
 
 
 def _by_seed(results: Results, ours: str, best: str, metric: str) -> Seen:
-    """Return geometric means over the workloads, by seed.
+    """Return the geometric mean over the workloads of ours / best, by seed.
 
-    Seeds that a dropped baseline did not run count as the workload's mean.
+    For seeds that a dropped baseline did not run, the workload's mean is used.
     """
     seeds = max(len(runs[ours]) for runs in results.values())
     logs = []
@@ -194,7 +194,7 @@ def _over_all(leads: Sequence[_Lead], ours: str) -> Table:
 
 
 def _regrets(results: Results, policies: Sequence[str]) -> Table:
-    """Return how often each policy is within the margins of the best, and its gaps to it."""
+    """Return how often each policy is within the margins of the best, and how far behind it is."""
     pairs = [(case, metric) for case in results for metric in MARGINS]
     rows: list[tuple[Value, ...]] = []
     for policy, logs in regrets(results, policies).items():

@@ -1,13 +1,13 @@
 """How much inverted reports harm the choice of a model.
 
-An artifact is fitted to some questions. Outcomes of every model are reported for others, a tenth of
-them inverted: at random over all reporters, or all reports of one reporter in ten. The choice, the
-model with the highest P(correct), is judged on a third set and compared with the choice after true
-reports. The hourly cap is lifted, so that it hides nothing.
+An artifact is fitted to some questions. Outcomes of every model are reported for other questions,
+and a tenth of the reports are inverted: a random tenth, or all from one reporter in ten. A third
+set of questions is used to judge the choice (the model with the highest P(correct)) and to compare
+it with the choice after true reports. The hourly cap is lifted, so it hides nothing.
 
-Without `--records` the models are the lab's, with the packaged artifact, and their true accuracies
-judge the choice. With `--records` the questions are real: the artifact is fitted to 70 %, half of
-the others are reported, and the choice is judged on the rest, split differently for each seed.
+Without `--records` the models are the lab's, with the packaged artifact, and the choice is judged
+by their true accuracies. With `--records` the questions are real: the artifact is fitted to 70 %,
+half of the others are reported, and the rest is used to judge, split differently for each seed.
 Requests name their task.
 """
 
@@ -39,15 +39,15 @@ from laar_lab.sweep import sweep
 
 INVERTED = 0.1
 REPORTERS = 10
-DRAWS = 10  # of inverted reports per seed; fits are slow, draws are quick
+DRAWS = 10  # draws of inverted reports per seed (fits are slow, draws are quick)
 PER_CELL = 25  # reported questions per cell of the lab's models
 _FITTED = 0.7
 
 _TRUE = "true reports"
-_SPREAD = "a tenth inverted, spread over all"
-_LIAR = "all of one reporter of ten inverted"
-_QUARTER = "all of one reporter of four inverted"
-_NO_NAMES = "the same, reporters without names"
+_SPREAD = "a random tenth inverted"
+_LIAR = "one reporter in ten, all inverted"
+_QUARTER = "one reporter in four, all inverted"
+_NO_NAMES = "the same, reporters not named"
 _NONE = "no reports"
 
 _Scores = Mapping[str, float]
@@ -57,7 +57,7 @@ _Report = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class _Lots:
-    """The artifact, the reported questions, and the questions for judging the choice."""
+    """The artifact, the reported questions, and the questions used to judge the choice."""
 
     capability: Capability
     reported: Sequence[tuple[Features, _Scores]]
@@ -129,7 +129,7 @@ def _right(lots: _Lots, inverted: set[_Report], reporters: Sequence[str]) -> flo
 
 
 def _lots_of_lab(seed: int) -> _Lots:
-    """Draw reports from the lab's models; each cell is judged once, by the true accuracies."""
+    """Draw reports on the lab's models; the choice in each cell is judged by true accuracies."""
     surface, rng = surface_of(), random.Random(f"{seed}/reports")
     reported, judged = [], []
     for language in surface.languages:
@@ -145,7 +145,7 @@ def _lots_of_lab(seed: int) -> _Lots:
 
 
 def _lots_of(path: Path, seed: int) -> _Lots:
-    """Divide the records' questions; those not used in the fit are divided again for each seed."""
+    """Divide the records' questions; for each seed, those that were not fitted are split again."""
     known, rest = _fitted(path)
     drawn = list(rest)
     random.Random(f"{seed}/lots").shuffle(drawn)

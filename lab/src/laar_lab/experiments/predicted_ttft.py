@@ -1,8 +1,8 @@
 """How far predicted times to the first token are from measured ones, by fleet and traffic.
 
 Real chats arrive in an open loop, and real sessions of coding agents run in a closed one. Only the
-half of the sessions reserved for verdicts is used. In some fleets two kinds of engine have the same
-model name, and the picker has to find that out. The first minute is not counted.
+half of the sessions reserved for verdicts is used. In some fleets two kinds of engine serve the
+same model name, which the picker has to find out. The first minute is not counted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UNTIL_S, _UNCOUNTED_S = 300.0, 60.0
 
 
 def _of_two(first: str, firsts: int, second: str, seconds: int) -> list[Site]:
-    """Return endpoints of two kinds that serve one model name."""
+    """Return endpoints of two kinds that serve the same model name."""
     sites = fleets.of_one(first, firsts)
     others = fleets.of_one(second, seconds)
     named = [

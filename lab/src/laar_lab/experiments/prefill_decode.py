@@ -1,19 +1,19 @@
 """Disaggregated prefill decided by cost, compared with always, never and a threshold.
 
-There are eight endpoints of one model (8B on an A100 each, vLLM's scheduler). On some loads a part
-of them only prefills for the others: `never` leaves that part idle, and `always` leaves the others
-only decoding, so the two bound any rule. On other loads every endpoint may do both. The traffic
-mixes conversations, whose prompts are mostly cached, with documents of some 8,000 tokens that are
-read once.
+There are eight endpoints of one model (8B on an A100 each, vLLM's scheduler). On all but one of the
+loads, some of them only prefill for the others: with `never` these are idle, and with `always` the
+others only decode, so the two bound any rule. On the last load every endpoint does both. The
+traffic mixes conversations, whose prompts are mostly cached, with documents of some 8,000 tokens
+that are read once.
 
 All contestants choose endpoints by the same cost and differ only in the rule for using a separate
-prefill endpoint. That favours the thresholds, which count the tokens that the answering endpoint
-has not cached; llm-d chooses the two endpoints by separate scores. KV is transferred at 100,000
-tokens per second, regardless of concurrent transfers.
+prefill endpoint. That favors the thresholds, which are for the tokens that the answering endpoint
+has not cached, because llm-d chooses the two endpoints by separate scores. KV is transferred at
+100,000 tokens per second, regardless of concurrent transfers.
 
 The better of `always` and `never` is the one with the lower mean E2E, as no rule has the TTFT of
-one and the TPOT of the other. The loads were chosen on seed 100, so that `always` is not overloaded
-on every one of them.
+one and the TPOT of the other. The loads were chosen on seed 100, so that not all of them overload
+`always`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Load:
         prefill: number of endpoints that only prefill.
         decode: number of endpoints that only decode.
         both: number of endpoints that do both.
-        talks_per_s: requests per second of conversations.
+        talks_per_s: requests per second in conversations.
         documents_per_s: requests per second with a document.
     """
 
@@ -163,7 +163,7 @@ def run(scope: Scope) -> Report:
     found = grid(run_one, cases, scope.seeds, label="prefill-decode")
     results = {name: {rule: found[name, rule] for rule in RULES} for name in names}
     tables = [
-        means_table(f"{name}; apart: share of requests", "rule", runs, _SHOWN, digits=3)
+        means_table(f"{name}; apart: share prefilled elsewhere", "rule", runs, _SHOWN, digits=3)
         for name, runs in results.items()
     ]
     return Report(tables=tables, evidence=_evidence(results))

@@ -1,7 +1,7 @@
 """Real questions, with recorded verdicts of real models, for the lab.
 
-Records have the question, the task and each model's score; a score of at least a half is correct.
-They have no speeds, so these are derived from the models' sizes, as if all ran on one kind of
+A record has a question, its task and each model's score; a score of at least 0.5 counts as correct.
+Records have no speeds, so speeds are derived from the models' sizes, as if all ran on the same
 hardware.
 """
 
@@ -33,12 +33,12 @@ _DRAWS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsWorld:
-    """Questions to ask, the models' verdicts on them, and accuracies fitted on the other half.
+    """Questions to ask, verdicts on the models' answers, and an artifact fitted to others.
 
     Args:
         surface: the models' speeds; its accuracies are not used.
-        capability: artifact fitted on other questions.
-        asked: a sample of the text, its length in characters, and verdicts by model.
+        capability: the artifact.
+        asked: for each question, a sample of its text, its length in characters, and verdicts.
     """
 
     surface: AccuracySurface
@@ -68,7 +68,7 @@ class RecordsWorld:
 
 @lru_cache(maxsize=1)
 def records_world(path: Path) -> RecordsWorld:
-    """Fit one half of the records' questions and keep the other half to ask.
+    """Fit an artifact to one half of the records' questions, and keep the other half to ask.
 
     Raises:
         SettingError: the records can't be used, or a model's name does not contain its size.

@@ -1,10 +1,10 @@
 """RouteBalance's scenario: thirteen engines with models of several sizes, one answer per question.
 
 The paper compares a router that chooses the model, followed by a balancer that chooses the engine,
-with a joint choice of both. Its models, prompts and judge are not available here, so the lab's
-models are used, assigned to the engines in turn, the fastest first, and questions are KV look-ups
-with right or wrong answers. Routers have laar's P(correct), and a model's price is the seconds
-that it takes on an idle engine. Contestants therefore differ only in who knows the load, and when.
+with a joint choice of both. Its models, prompts and judge are not available here. The engines have
+the lab's models, assigned in turn with the fastest first, and the questions are KV look-ups with
+right or wrong answers. Routers use laar's P(correct), and a model's price is its time on an idle
+engine, in seconds. Contestants therefore differ only in which part knows the load, and when.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOADS = (0.3, 0.6, 0.9)
 
 _LENGTHS = (4096, 8192, 16384)
 _PER_CELL = 30
-_NEAR = 0.1  # P(correct) that a price-aware router gives up for a cheaper model
+_NEAR = 0.1  # P(correct) that the router by price gives up for a cheaper model
 
 OURS = "laar"
 _SUMS = {
@@ -60,8 +60,8 @@ _FIGURES = {
     "per_right_s": "s per right answer",
     "price_s": "price, s on an idle engine",
 }
-"""Means of a run. Time divided by the share of correct answers is the time of a client that
-retries until the answer is correct."""
+"""Means of a run. Time divided by the share of correct answers is the time that a client needs if
+it retries until the answer is correct."""
 
 
 class WeightedSum:
@@ -72,7 +72,7 @@ class WeightedSum:
         self._outlook = Outlook(CostWeights())
 
     def score(self, view: View) -> Floats:
-        """Score by the times that laar's cost predicts."""
+        """Score with the times that laar's cost predicts."""
         self._outlook.score(view)
         assert view.terms is not None
         time_s = view.terms.latency_s
@@ -157,7 +157,7 @@ def _asked(world: World, seed: int, quick: bool) -> list[Question]:
 
 
 def _sites(world: World) -> list[Site]:
-    """Return the engines, with the models assigned in turn, the fastest first."""
+    """Return the engines; models are assigned in turn, the fastest first."""
     models = sorted(sites_of(world.surface), key=lambda site: _pace(world, site.model))
     dealt = islice(cycle(models), ENGINES)
     return [replace(site, name=f"{number}-{site.name}") for number, site in enumerate(dealt)]
@@ -174,7 +174,7 @@ def _capacity(world: World, asked: Sequence[Question]) -> float:
 
 
 def _alone_s(world: World, model: str, question: Question) -> float:
-    """Return the seconds that an idle engine of the model takes for the question."""
+    """Return the seconds that an idle engine with the model takes for the question."""
     prompt, speed = question.prompt, world.surface.models[model]
     read_s = speed.seconds_per_token * prompt.prompt_tokens
     return read_s + speed.decode_s_per_token * prompt.output_tokens

@@ -1,16 +1,17 @@
-"""llm-router's cloud benchmark in the lab: four A100, sessions with one long system prompt.
+"""llm-router's cloud benchmark in the lab: four A100s, sessions with one long system prompt.
 
-Each policy and seed has a fresh fleet and the same workload. Caches start full of other prompts,
-and are therefore cold for these. Nothing is learned from answers, which llm-router does not read.
+Every run has a fresh fleet; a seed gives all policies the same workload. Caches start full of other
+prompts, so they are cold. Nothing is learned from answers, which llm-router does not read.
 
 The TTFT of llm-router is the time to an answer's last token: for real engines its `cmd/bench`
 requests answers without streaming, because only those report cached tokens, and the first byte of
 such an answer comes when it is complete. That is `e2e_*` here; `ttft_*` is the time to the first
 token.
 
-Two constants of each model are not in its code: how long short later answers are, and the share of
-long ones. They are fitted to one row of its tables, least-loaded at 4 sessions, where nothing
-queues: the length to the median, the share to the request rate. The rest is predicted.
+Two constants of each model are not in llm-router's code: the length of a short answer after the
+first turn, and the share of long answers. They are fitted to one row of its tables, least-loaded at
+4 sessions, where nothing queues: the length to the median latency, and the share to the request
+rate. The rest is predicted.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SESSIONS = (4, 8, 12, 16, 24)
 PROFILES = {"7B": "qwen2.5-7b-a100", "14B": "qwen2.5-14b-a100"}
 WORKERS = 4
 CLOUD_VALVE = 4
-"""The threshold of the cloud benchmark; the code's default is 8."""
+"""The valve's threshold in the cloud benchmark; the code's default is 8."""
 
 
 ANSWERS = {"7B": (7, 0.05), "14B": (7, 0.2)}

@@ -2,9 +2,9 @@
 
 Every workload of `no-regret` runs with the default policy: with neither gate nor flow control, with
 only the session gate (a picker's default), and with default flow control (only in quick runs,
-because it is slow to simulate). All get the same load and network for each seed. The real chats,
-whose requests name no session, run a second time with a name for each conversation: sessions that
-pause for minutes and rarely return.
+because it is slow to simulate). The load and the network are the same for each seed. The real
+chats, whose requests name no session, run a second time with a name for each conversation. This
+gives sessions that pause for minutes and rarely return.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PAST_THE_CLIFF = "agents-short"
 """The workload whose sessions need 2.2 million tokens; the caches hold 2 million (decision 14)."""
 
 _OWN_BLOCK = 40
-"""Index of a block that tells conversations apart, since system prompts are shorter."""
+"""Index of a block that differs between conversations, because system prompts end before it."""
 
 
 def _named(case: Case) -> Case:
@@ -76,7 +76,7 @@ def _run(case: Case, way: str, share: float, seed: int) -> Numbers:
 
 
 def run(scope: Scope) -> Report:
-    """Run every workload in each way; report how much longer it takes than without flow control."""
+    """Run every workload in each way; report the change from no gate and no flow control."""
     names = scope.workloads or (_QUICK_CASES if scope.quick else ())
     picked = chosen(cases(scope.data), names)
     picked += tuple(_named(case) for case in picked if case.name in NAMED)
@@ -89,7 +89,7 @@ def run(scope: Scope) -> Report:
         for case in picked
         for way in ways[1:]
     ]
-    title = "per cent more than without flow control (less is better, except for requests)"
+    title = "percent more than without flow control (less is better, except for requests)"
     table = Table(
         title=title, columns=("workload", "way", *_SHOWN.values(), "failed"), rows=rows, digits=1
     )

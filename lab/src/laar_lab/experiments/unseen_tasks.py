@@ -1,13 +1,13 @@
 """Routing by the question's words, on graded tasks and on one that was not graded.
 
 Each task of the records is left out in turn. An artifact is fitted to most questions of the other
-tasks; the other questions of these (known tasks) and every question of the task left out (unseen)
-are then judged, without a header. A second artifact is fitted to all questions of the other tasks,
-as by `laar fit --hold-out 0`, and judged on the task left out. Each fit's estimate for unseen tasks
-is compared with the result. The best single model is the one with the highest base rate in the
-artifact, as an operator would choose it. Each seed splits the questions differently. A gain on
-unseen tasks may be due to the choice of models, so random subsets of them are judged in the same
-way, with a fit to all questions.
+tasks. It is judged, without a header, on the remaining questions of those tasks (known) and on all
+questions of the task left out (unseen). A second artifact is fitted to all questions of the other
+tasks, as by `laar fit --hold-out 0`, and judged on the task left out. Each fit's estimate for
+unseen tasks is compared with the result. The best single model is the one with the highest base
+rate in the artifact, as an operator would choose it. Each seed splits the questions differently. A
+gain on unseen tasks may be due to the choice of models, so random subsets of them are judged in the
+same way, with a fit to all questions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FITTED = 0.8
 
 MEAN, WORST, SHARE, UNLIKE = 0.005, -0.003, 0.9, 0.1
 """Bounds: mean and worst gain on unseen tasks (as fractions), share of the gain with the task
-named, and share of known questions called unlike."""
+named, and share of known questions reported as unlike any graded question."""
 
 OPTIMISM, KNOWN_ERROR, UNSEEN_ERROR = 0.005, 0.02, 0.03
 """Bounds: the fit's estimate minus the actual gain, and calibration errors."""
@@ -55,7 +55,7 @@ PARTS = (3, 5, 7)
 _DRAWS = 200
 
 _LEAST_TASK = 100
-"""Minimum number of questions to judge a task's gain by itself; with fewer, chance decides."""
+"""Minimum number of questions for judging the gain on a single task; with fewer, it is chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +65,8 @@ class Judged:
     Args:
         single: scores of the best single model.
         laar: scores of the model with the highest P(correct).
-        with_task: scores of the model with the highest P(correct) with the task named.
-        unlike: share of the questions called unlike anything graded.
+        with_task: scores of the model with the highest P(correct) if the task is named.
+        unlike: share of the questions reported as unlike any graded question.
         predicted: P(correct) of each question and model.
         observed: scores of each question and model.
     """
@@ -99,7 +99,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run with one task left out, and the other tasks' questions that the fit did not use."""
+    """Results with a task left out: on its questions, and on others that were not fitted."""
 
     known: Judged
     unseen: LeftOut
@@ -123,7 +123,7 @@ def run(scope: Scope) -> Report:
     rng = Random(scope.seeds[0])
     parts = [rng.sample(models, number) for number in PARTS[: 1 if scope.quick else None]]
     tried = [(*case, tuple(part)) for part in parts for case in cases.values()]
-    of_parts = sweep(run_everything, tried, label="unseen-tasks, parts of the models")
+    of_parts = sweep(run_everything, tried, label="unseen-tasks, subsets of models")
     return Report(
         tables=[
             _unseen(by_task, everything),
@@ -154,7 +154,7 @@ def run_everything(path: Path, left_out: str, models: Sequence[str] = ()) -> Lef
 
 
 def _parted(path: Path, task: str) -> tuple[list[MeasuredOutcome], list[MeasuredOutcome]]:
-    """Return the outcomes of the other tasks, and of this one."""
+    """Return the outcomes of all other tasks, and of this task."""
     outcomes = _read(path).outcomes
     return [o for o in outcomes if o.task != task], [o for o in outcomes if o.task == task]
 
@@ -242,8 +242,8 @@ def _unseen(by_task: _ByTask, everything: Mapping[str, LeftOut]) -> Table:
         )
 
     return Table(
-        title="A task that was not graded: points of right answers beyond the best single model, "
-        "and the fit's estimate for such tasks",
+        title="Ungraded tasks: points of correct answers beyond the best single model, "
+        "and the fit's estimate of them",
         columns=(
             "task left out",
             "questions",
@@ -273,7 +273,7 @@ def _of_parts(parts: Sequence[Sequence[str]], of_parts: Sequence[LeftOut]) -> Ta
         rows.append((", ".join(sorted(part)), float(np.mean(gains)), min(gains), printed))
     return Table(
         title="Subsets of the models, fit to all questions: points beyond the best single model on "
-        "tasks that were not graded",
+        "ungraded tasks",
         columns=("models", "gain: mean", "worst", "printed"),
         rows=rows,
         digits=1,
@@ -281,7 +281,7 @@ def _of_parts(parts: Sequence[Sequence[str]], of_parts: Sequence[LeftOut]) -> Ta
 
 
 def _words_share(seed: Sequence[Run]) -> float:
-    """Return the gain by words alone as a share of the gain with named tasks."""
+    """Return the gain from words alone as a fraction of the gain with named tasks."""
     gained = np.concatenate([each.known.laar - each.known.single for each in seed])
     named = np.concatenate([each.known.with_task - each.known.single for each in seed])
     return float(gained.mean() / max(named.mean(), 1e-9))
@@ -294,9 +294,9 @@ def _calibration(judged: Sequence[Judged]) -> float:
 
 
 def _by_means(runs: Sequence[Run], seed: int) -> float:
-    """Return the calibration error of each model's mean over all tasks, averaged over draws.
+    """Return the calibration error if each model's mean over all tasks is the estimate.
 
-    Only a method that predicts the difficulty of a task can do better than these means.
+    It is averaged over draws of tasks. Only a method that predicts their difficulty can do better.
     """
     tasks = [each.unseen.judged.observed for each in runs]
     means = np.mean([observed.mean(axis=0) for observed in tasks], axis=0)
@@ -314,12 +314,12 @@ def _known(by_seed: _BySeed, seeds: Sequence[int]) -> Table:
             100 * float(np.mean([each.known.gain for each in seed])) for seed in by_seed
         ],
         "share of the gain with named tasks": [_words_share(seed) for seed in by_seed],
-        "known questions called unlike, share": [
+        "share of known questions reported as unlike": [
             float(np.mean([each.known.unlike for each in seed])) for seed in by_seed
         ],
         "calibration error, known": [_calibration([r.known for r in s]) for s in by_seed],
         "calibration error, unseen": [_calibration([r.unseen.judged for r in s]) for s in by_seed],
-        "the same of each model's true mean, tasks drawn": list(map(_by_means, by_seed, seeds)),
+        "calibration error of each model's true mean": list(map(_by_means, by_seed, seeds)),
     }
     return Table(
         title="Known tasks without a header, and calibration",
