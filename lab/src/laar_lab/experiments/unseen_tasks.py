@@ -42,13 +42,6 @@ RECORDS = "correctness-9-models.jsonl.gz"
 FITTED = 0.8
 """Share of the known tasks' questions to fit, as in `laar fit` by default."""
 
-MEAN, WORST, SHARE, UNLIKE = 0.005, -0.003, 0.9, 0.1
-"""Bounds: mean and worst gain on unseen tasks (as fractions), share of the gain with the task
-named, and share of known questions reported as unlike any graded question."""
-
-OPTIMISM, KNOWN_ERROR, UNSEEN_ERROR = 0.005, 0.02, 0.03
-"""Bounds: the fit's estimate minus the actual gain, and calibration errors."""
-
 PARTS = (3, 5, 7)
 """Numbers of models in the random subsets."""
 
@@ -370,9 +363,6 @@ def _evidence(by_task: _ByTask, everything: Mapping[str, LeftOut]) -> Evidence:
             "": against_nothing(_calibration([each.judged for each in s]) for s in unseen)
         },
     }
-
-
-_UNSEEN = "share right on tasks left out, less the best single model's"
 
 
 EXPERIMENTS = declared(__name__, {"unseen-tasks": run})
