@@ -55,13 +55,13 @@ def run(scope: Scope) -> Report:
             _gains(repeat, cells, "laar-paper"),
             *(_bounds(repeat, cells, other) for other in ("load-aware", "session-affinity")),
             by_cell(
-                "The same, engines keep prompts (asking a wrong model again is cheap)",
+                "The same if engines keep prompts (asking a wrong model again is cheap)",
                 cached,
                 CONTESTANTS,
                 lambda one: one.ttca_s,
             ),
             by_cell(
-                "Time spent for each correct answer, s; engines keep prompts",
+                "Time spent per correct answer, s; engines keep prompts",
                 cached,
                 CONTESTANTS,
                 lambda one: one.seconds_per_correct,
@@ -124,7 +124,7 @@ def _bounds(results: Results, cells: list[Cell], other: str) -> Table:
         for name, group in {**groups, "mean": cells}.items()
     ]
     return Table(
-        title=f"Share of the time saved against {other}, also with more knowledge",
+        title=f"Share of the time saved compared with {other}, also with more knowledge",
         columns=("length", *known),
         rows=rows,
     )

@@ -106,7 +106,7 @@ async def running_fleet(
         measured.write_bytes(_in_real_seconds((capability or artifact).read_bytes(), time_scale))
         settings: dict[str, dict[str, object]] = {
             "accuracy": {"capability": str(measured.absolute())},
-            # The fleet runs faster than real time; load-aware must not rely on stale readings.
+            # The fleet runs faster than real time, and load-aware must not rely on stale readings.
             "readings": {"scrape_interval_s": 0.2},
             # A plug-in's policy is available only if the settings list it.
             "routing": {"baselines": {name: {} for name in policies if name != "laar"}},

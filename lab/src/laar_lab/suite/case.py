@@ -184,8 +184,8 @@ def run_case(
         seed: seed of the load and of the network; the same for every policy.
         share: share of the minutes to run.
         pickers: number of pickers, and the delay of sharing between them; None for one picker.
-        flow: settings of flow control; None for no flow control. A refusal counts as a failure;
-            sessions retry.
+        flow: settings of flow control; None for no flow control. A refusal is recorded as a
+            failure; sessions retry.
         by_load: whether flow control also holds requests while every endpoint is full, not only
             turns whose context has no room in a cache.
     """
