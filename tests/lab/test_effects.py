@@ -60,7 +60,7 @@ def test_a_dishonest_reporter_harms_the_choice_if_reporters_have_no_names(
     right = poisoning.run_one(None, 1000)
     true = right["true reports"]
     assert right["one reporter in four, all inverted"] > true - 0.01
-    assert right["the same, reporters without names"] < true - 0.02
+    assert right["the same, reporters not named"] < true - 0.02
 
 
 @pytest.mark.slow  # as `laar lab results --check` runs the same
