@@ -54,8 +54,8 @@ def overload(
 ) -> None:
     """Send a fleet 1.2 times the load it can carry, once for each order of the queue.
 
-    The requests pass through a real Envoy. Exits with status 3 if a request hung, something leaked,
-    or the slack order met too few objectives.
+    The requests pass through a real Envoy.
+    Exits with status 3 if a request hung, something leaked, or slack order met too few objectives.
     """
     from laar_lab.live.overload import run_overload
 

@@ -105,9 +105,9 @@ def race(
 ) -> None:
     """Race laar against other routers, in turns, on your engines and your traffic.
 
-    Each turn sends the same requests through a fresh router to engines with empty caches. The
-    tables show each router's numbers, and the ratio of laar's to them with a 95 % interval. A
-    sentence for each other router says where laar is better and where it is worse.
+    Each turn sends the same requests through a fresh router to engines with empty caches.
+    The tables show each router's numbers, and the ratio of laar's to them with a 95 % interval.
+    A sentence for each other router says where laar is better and where it is worse.
     """
     from laar_lab.race.command import run_race, traffic_of
     from laar_lab.race.routers import OURS, named
