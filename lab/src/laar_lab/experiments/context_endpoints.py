@@ -1,8 +1,7 @@
 """Reordering and routing need each other: the same loads on 4 and 8 document caches.
 
 One index of orders serves the whole fleet (ContextPilot, section 4), with and without routing by
-prefix. Under round-robin every endpoint caches every order, which leaves less room for different
-documents.
+prefix. Under round-robin every endpoint caches every order, which leaves room for fewer documents.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """How long decodes wait during a prefill of a million tokens: Medha, sections 3.2 and 6.2.
 
 A few conversations are decoding while one prompt of 1M tokens is prefilled, on 16 A100s. Medha's
-chunks shrink so that an iteration meets its target; static chunks of 512 and 2,048 tokens take
-longer and longer as the context grows. All three use the stream pipeline, so only the chunks
-differ.
+chunks shrink so that an iteration meets its target; static chunks of 512 and 2,048 tokens take ever
+longer as the context grows. All three use the stream pipeline, so only the chunks differ.
 
 The paper gives no factor for this setup. It reports decode latencies of up to a second with static
 chunks, and 250 ms with chunks of 512 tokens at a context of 1M on 8 H100s.

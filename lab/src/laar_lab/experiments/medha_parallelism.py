@@ -12,9 +12,8 @@ pass between tokens. Then both layouts meet it and there is nothing to halve, as
 shows.
 
 At 1.75 requests/s the long prompts alone are several times the devices' capacity. About half of the
-short ones then wait for late long ones (see `medha-policies`). Whether it is slightly more or less
-than half depends on seed and layout, so the ratio of median TTFTs varies by more than the factor
-checked.
+short ones then wait for late long ones (see `medha-policies`). Whether slightly more or less than
+half do so depends on seed and layout, so the ratio of medians varies beyond the factor checked.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ has not cached, because llm-d chooses the two endpoints by separate scores. KV i
 100,000 tokens per second, regardless of concurrent transfers.
 
 The better of `always` and `never` is the one with the lower mean E2E, as no rule has the TTFT of
-one and the TPOT of the other. The loads were chosen on seed 100, so that not all of them overload
-`always`.
+one and the TPOT of the other. The loads were chosen on seed 100, so that not all overload `always`.
 """
 
 from __future__ import annotations
