@@ -105,7 +105,7 @@ def test_the_summary_lists_gains_and_losses() -> None:
 def test_one_repetition_shows_nothing(tmp_path: Path) -> None:
     seen = turns([(0.5, 1.2)], [(1.0, 1.0)])
     assert "better in nothing; worse in nothing" in sentence(seen, "laar", "smg")
-    assert "One repetition has no intervals: nothing is shown." in report(seen, "t", []).remarks
+    assert "One repetition has no intervals, so nothing is shown." in report(seen, "t", []).remarks
     draw(seen, tmp_path / "r.svg", "t")
     assert "<svg" in (tmp_path / "r.svg").read_text()
 

@@ -1,8 +1,8 @@
-"""Clients of a race: send real bodies, read real streams, and time them from when they were due.
+"""Clients of a race, which send real bodies, read real streams, and time them from when due.
 
 Bodies represent the lab's prompts: each block of 16 tokens becomes a text made from its id, so
 prompts share as much text as they share blocks. Every text of a turn begins with a mark of that
-turn, so whatever earlier turns left in a cache is useless. Times are in the fleet's seconds.
+turn, so nothing that earlier turns left in a cache can be used. Times are in the fleet's seconds.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Row:
         number: position in the turn's order of sending.
         session: the session it belongs to; empty if it belongs to none.
         due_s: when it was due, from the start of the turn.
-        late_s: how much later it was sent.
+        late_s: how much later than due it was sent.
         ttft_s: time from when it was due to the first token; None if there was none.
         answer_s: time from when it was due to the end of the answer; None if it was incomplete.
         status: HTTP status; None if there was none.
         fault: why it failed; empty for a complete answer.
         prompt_tokens: prompt tokens as counted by the engine.
-        completion_tokens: answer tokens as counted by the engine.
-        cached_tokens: prompt tokens found in the engine's cache; None if it does not report them.
+        completion_tokens: tokens of the answer as counted by the engine.
+        cached_tokens: prompt tokens found in the engine's cache; None if not reported.
     """
 
     number: int
@@ -67,8 +67,8 @@ class Asking:
         mark: text at the beginning of every prompt.
         time_scale: real seconds per second of the fleet.
         deadline_s: real seconds after which an answer has failed.
-        in_flight: limit of concurrent requests; others wait at the client, and that time counts.
-        most_tokens: limit of prompt plus answer; longer requests are left out.
+        in_flight: limit of concurrent requests. Others wait at the client; the times include this.
+        most_tokens: limit of prompt plus answer in tokens; longer requests are left out.
         names_programs: whether bodies name their session as `program_id`.
     """
 
@@ -134,11 +134,11 @@ class Clients:
         self.left_out = 0
 
     def now(self) -> float:
-        """Return the seconds since the turn began, in the fleet's seconds."""
+        """Return the time since the turn began, in the fleet's seconds."""
         return (time.monotonic() - self._born_s) / self._scale
 
     async def until(self, moment_s: float) -> None:
-        """Wait until a moment of the turn."""
+        """Wait until this many seconds after the turn began."""
         await asyncio.sleep(max(0.0, (moment_s - self.now()) * self._scale))
 
     async def send_open(self, arrivals: Iterable[Arrival]) -> None:

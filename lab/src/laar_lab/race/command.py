@@ -29,7 +29,7 @@ def traffic_of(
     speed: float,
     block_tokens: int,
 ) -> Callable[[int], Traffic]:
-    """Return a function that makes the named traffic for a limit of prompt plus answer tokens.
+    """Return a function that makes the named traffic, given a limit of prompt plus answer tokens.
 
     Raises:
         SettingError: there is no such traffic or file, or a line of the file is invalid.
@@ -69,7 +69,7 @@ def run_race(
         if rows_file.is_file() and not rows_file.stat().st_size:
             rows_file.unlink()  # so that the next attempt can use the name
     turns = [ended_turn.turn for ended_turn in ended]
-    title = f"{ended[0].about}; {_engines(race)}; {race.seconds - race.warm_up_s:g} s counted"
+    title = f"{ended[0].about}; {_engines(race)}; {race.seconds - race.warm_up_s:g} s measured"
     seen = report(turns, title, _remarks(race, ended, rows_file))
     show(seen, console)
     if json_file is not None:
@@ -131,9 +131,9 @@ def _remarks(race: Race, ended: list[Ended], rows_file: Path) -> list[str]:
     remarks = [_not_emptied(ended[0])] if ended[0].kept else []
     left_out = max(turn.left_out for turn in ended)
     if left_out:
-        remarks.append(f"up to {left_out} requests a turn were too long for the engines")
+        remarks.append(f"up to {left_out} requests per turn were too long for the engines")
     if not any(ended_turn.turn.numbers["requests"] for ended_turn in ended):
-        remarks.append("NO REQUEST WAS COUNTED: more --seconds, less --warm-up, or another file")
+        remarks.append("NO REQUEST WAS COUNTED: use more --seconds, less --warm-up or another file")
     late = max(ended, key=lambda ended_turn: ended_turn.turn.numbers["late_p95_s"]).turn
     if late.numbers["late_p95_s"] > _MUCH * late.numbers["ttft_mean_s"]:
         remarks.append(

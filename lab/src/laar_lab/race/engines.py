@@ -1,4 +1,4 @@
-"""The engines that all routers share: what they serve, and how to empty their caches.
+"""The engines that all routers share: find out what they serve, and empty their caches.
 
 A user's engines are left as they are except for their caches, which vLLM empties on
 `/reset_prefix_cache` (with VLLM_SERVER_DEV_MODE=1) and SGLang on `/flush_cache`. Simulated engines
@@ -63,7 +63,7 @@ class Engines:
 async def look_at(
     urls: Sequence[str], model: str | None, headers: Mapping[str, str] | None = None
 ) -> Engines:
-    """Query what a user's engines serve; two short requests measure the characters per token.
+    """Ask a user's engines what they serve; measure characters per token with two short requests.
 
     Raises:
         SettingError: an engine does not answer, or no model is served by all.
@@ -86,7 +86,7 @@ async def look_at(
 
 
 async def _models(session: aiohttp.ClientSession, url: str) -> dict[str, int]:
-    """Return the context length of each model, 0 if unknown."""
+    """Return the context length of each model; 0 if unknown."""
     try:
         async with session.get(f"{url.rstrip('/')}/v1/models") as answer:
             if answer.status in {401, 403}:

@@ -1,4 +1,4 @@
-"""Start, await, measure and stop the programs of a race."""
+"""Start, await, measure and stop the processes of a race."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cpu_s(pid: int) -> float:
 
 @asynccontextmanager
 async def process(command: Sequence[str], log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a program until the block, or this process, ends."""
+    """Run a program until the block ends, or this process does."""
     with log.open("wb") as file:
         started = await asyncio.create_subprocess_exec(
             *dying_with_us(tuple(command)), stdout=file, stderr=file
@@ -51,10 +51,10 @@ async def answers(
     log: Path | None = None,
     of: asyncio.subprocess.Process | None = None,
 ) -> None:
-    """Wait until a URL answers 200, to a POST if there is a body.
+    """Wait until a URL answers a GET, or a POST of the body if there is one, with 200.
 
     Raises:
-        LaarError: the process ended, or did not answer in time; the message has the end of the
+        LaarError: the process ended, or did not answer in time; the message includes the end of the
             log.
     """
     ends_s = time.monotonic() + _START_S

@@ -1,7 +1,7 @@
 """Results of a race: numbers of each turn, ratios with intervals, and a sentence per rival.
 
-Turns of one repetition send the same requests, so routers are compared within it: ratios are
-geometric means over repetitions, with Student's 95 % intervals.
+Turns of one repetition send the same requests, so routers are compared within each repetition.
+Ratios are geometric means over repetitions, with Student's 95 % intervals.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """A ratio of ours to theirs with its interval; the ends are NaN for a single repetition."""
+    """A ratio of ours to theirs with its interval, whose ends are NaN for a single repetition."""
 
     value: float
     low: float
@@ -70,7 +70,7 @@ class Ratio:
 
     @property
     def percent(self) -> str:
-        """The excess of ours over theirs in per cent, with its interval."""
+        """How much ours exceeds theirs, in per cent, with its interval."""
         value, low, high = (100.0 * (ratio - 1.0) for ratio in (self.value, self.low, self.high))
         return f"{value:+.0f} % ({low:+.0f} to {high:+.0f})"
 
@@ -85,11 +85,11 @@ class Ratio:
 def numbers_of(
     rows: Sequence[Row], *, from_s: float, until_s: float, cpu_s: float | None
 ) -> dict[str, float]:
-    """Return a turn's numbers over the requests due from `from_s` on.
+    """Return a turn's numbers, computed over the requests due from `from_s` on.
 
     Args:
         rows: the turn's requests.
-        from_s: end of the warm-up; requests due earlier do not count.
+        from_s: end of the warm-up; requests due earlier are ignored.
         until_s: end of the traffic.
         cpu_s: CPU seconds of the router in the whole turn; None if unknown.
     """
@@ -118,7 +118,7 @@ def numbers_of(
 
 
 def ratios(turns: Sequence[Turn], ours: str, theirs: str) -> dict[str, Ratio]:
-    """Return the ratio of ours to theirs in every metric, over their common repetitions."""
+    """Return the ratio of ours to theirs in every metric, over the repetitions both have."""
     by = {(turn.router, turn.repetition): turn.numbers for turn in turns}
     both = sorted(n for router, n in by if router == ours and (theirs, n) in by)
     return {
@@ -140,7 +140,7 @@ def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def sentence(turns: Sequence[Turn], ours: str, theirs: str) -> str:
-    """Return a sentence: where ours is better, where worse, and where no difference is shown."""
+    """Return a sentence that says where ours is better, worse, or not shown to differ."""
     said: dict[str, list[str]] = {"better": [], "worse": [], "": []}
     for name, ratio in ratios(turns, ours, theirs).items():
         verdict = ratio.verdict(more_is_better=name in _MORE_IS_BETTER)
@@ -181,7 +181,7 @@ def report(turns: Sequence[Turn], title: str, remarks: Iterable[str]) -> Report:
                 rows=compared,
             )
         )
-    few = [] if repetitions > 1 else ["One repetition has no intervals: nothing is shown."]
+    few = [] if repetitions > 1 else ["One repetition has no intervals, so nothing is shown."]
     return Report(
         tables=tables,
         remarks=[*(sentence(turns, ours, other) for other in others), *few, *remarks],

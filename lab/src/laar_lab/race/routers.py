@@ -52,7 +52,7 @@ class Router:
         name: name in tables, as given.
         kind: `policy` for a laar policy, `settings` for laar with a settings file, one of
             `PROXIES`, or `url`.
-        argument: its policy, its file, its command-line options, or its URL.
+        argument: its policy, settings file, command-line options or URL.
         program: path of the program, for one of `PROXIES`.
     """
 
@@ -67,7 +67,7 @@ class Router:
         return _PROGRAMS in self.argument
 
     def running(self, directory: Path, engines: Engines) -> AbstractAsyncContextManager[Running]:
-        """Start the router in front of the engines; the context manager stops it."""
+        """Start the router in front of the engines, and stop it at the end of the block."""
         if self.kind == "url":
             return _elsewhere(self.argument)
         if self.kind == "settings":
@@ -119,7 +119,7 @@ def _of_policy(policy: str) -> dict[str, object]:
 
 
 def _of_file(path: Path) -> dict[str, object]:
-    """Return the changes that a settings file makes, except to fleet, store and learned state.
+    """Return what a settings file sets, except for the fleet, the store and learned state.
 
     Raises:
         SettingError: the settings are invalid.

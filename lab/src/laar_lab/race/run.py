@@ -50,9 +50,9 @@ class Race:
         engines: URLs of a user's engines, or engines to simulate.
         model: model to request from a user's engines; None for the first that all of them serve.
         headers: headers of each request to the engines, such as their API key.
-        traffic: function that makes the traffic for a limit of prompt plus answer tokens.
-        seconds: seconds of each turn in which requests are sent, in the fleet's time.
-        warm_up_s: requests due before this do not count.
+        traffic: function that makes the traffic, given a limit of prompt plus answer tokens.
+        seconds: how long requests are sent in each turn, in the fleet's time.
+        warm_up_s: requests due before this are ignored.
         repeat: number of repetitions.
         seed: seed of the first repetition's traffic.
         deadline_s: real seconds after which an answer has failed.
@@ -85,7 +85,7 @@ class Ended:
 
     Args:
         turn: its numbers.
-        about: description of the traffic, for the reader.
+        about: description of the traffic for the reader.
         kept: engines whose caches could not be emptied.
         left_out: number of requests left out because they were too long.
     """

@@ -1,4 +1,4 @@
-"""Run several simulated endpoints in one process, so that a small machine can hold a fleet.
+"""Run several simulated endpoints in one process, so that a small machine can run a fleet.
 
 python -m laar_lab.race.simulated --profile parallel --time-scale 0.5 --port 18001 --port 18002
 """

@@ -1,7 +1,7 @@
 """The traffic of a race: a user's file, or generated chats and agents.
 
-Requests are sent at their times, or sessions are held open, each by a separate client whose
-sessions do not depend on the router's speed.
+Requests are sent at their times, or a number of sessions is kept open. Each of these has its own
+client, so the router's speed does not change who sends what.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def generated(
 
 
 def _shorter(shape: ChatShape, most_tokens: int) -> ChatShape:
-    """Return chats with all lengths scaled by one factor, so that the same share of them fits."""
+    """Return the shape with all lengths scaled by one factor, which keeps the share that fits."""
     output = min(shape.max_output_tokens, most_tokens // 8)
     most = min(shape.max_prompt_tokens, most_tokens - output)
     share = most / shape.max_prompt_tokens
@@ -146,7 +146,7 @@ def recorded(
 def _parts(
     read: Callable[[], Iterable[Arrival]], seconds: float
 ) -> Callable[[int], Iterator[Arrival]]:
-    """Return a function that returns a file's part of `seconds` for a seed, from 0 s on.
+    """Return a function that yields a part of the file for a seed: `seconds` long, from 0 s on.
 
     Successive seeds get successive parts, so that repetitions have different traffic. The
     file is read again for each part: it may be larger than memory.

@@ -1,4 +1,4 @@
-"""Texts of given lengths in common English words, derived from numbers."""
+"""Texts of given lengths in common English words, which depend only on a number."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ _WORDS = tuple(_TEXT.split())
 
 
 def text(number: int, chars: int) -> str:
-    """Return `chars` characters of words derived from the number's 64 bits."""
+    """Return `chars` characters of words chosen by the bits of a 64-bit number."""
     words = " ".join(_WORDS[number >> shift & 63] for shift in range(0, 60, 6)) + " "
     return (words * (chars // len(words) + 1))[:chars]
