@@ -5,11 +5,11 @@ a node with the documents that its two sides share. From the root down, every no
 documents first. Similar contexts therefore get a long common prefix.
 
 There are two orders within a node. `by="id"` (ascending ids) is the order in the paper's examples.
-`by="frequency"` puts documents that many contexts have first, which gives longer common prefixes
-than hashed ids, whose order is arbitrary.
+`by="frequency"` begins with the documents that most contexts contain, which gives longer common
+prefixes than hashed ids, whose order is arbitrary.
 
 Pairs are compared in blocks of `BLOCK` contexts. A larger batch is sorted first, so that similar
-contexts fall into one block; nodes of different blocks only meet in the root.
+contexts fall into one block; nodes of different blocks meet only at the root.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_CONTEXTS = 200_000
 """Maximum number of contexts in one build; their nodes take some 1.5 GB."""
 
 BLOCK = 4096
-"""Maximum number of contexts compared pairwise: matrices take 10 bytes per pair, here 170 MB."""
+"""Maximum number of contexts compared pairwise. Matrices take 10 bytes per pair: here, 170 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +164,7 @@ def _detach(node: Node) -> None:
 
 
 def _under(node: Node, top: Node) -> bool:
-    """Return whether `node` is `top` or below it, so that attaching `top` would make a cycle."""
+    """Return whether `node` is at or below `top`, so that `top` can't be attached to it."""
     at: Node | None = node
     while at is not None and at is not top:
         at = at.parent
@@ -192,7 +192,7 @@ def _root(nodes: list[Node]) -> Node:
 
 
 def _align(root: Node) -> None:
-    """Order documents from the root down, so that each node's begin with its parent's."""
+    """Order documents from the root down, so that each node's documents begin with its parent's."""
     queue = deque(root.children)
     while queue:
         node = queue.popleft()

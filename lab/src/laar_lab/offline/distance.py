@@ -1,14 +1,14 @@
 """The distance of two contexts (ContextPilot, equation 1).
 
-A context is an ordered list of document ids, best first. The distance decreases with the share of
-common documents and, with a small weight, with the similarity of their positions:
+A context is an ordered list of document ids, best first. The more documents two contexts have in
+common, the smaller the distance; similar positions reduce it further, with a small weight:
 
     d(A, B) = 1 - |S| / max(|A|, |B|) + alpha * mean over S of |posA - posB|       S = A and B
 
 It is 1 if nothing is shared. It is symmetric, in [0, 1 + alpha * (k - 1)), and not a metric.
 Overlap dominates while alpha * k < 1 / k. The default satisfies that up to some 30 documents; for
-more, use alpha <= 1 / (2 k^2). Values are rounded to 1e-9, so that equal pairs are exact ties in
-any order of summation.
+more, use alpha <= 1 / (2 k^2). Values are rounded to 1e-9, so that ties are exact in any order of
+summation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALPHA = 0.001
 
 
 def distance(a: Sequence[int], b: Sequence[int], alpha: float = ALPHA) -> float:
-    """Return the distance of two contexts in O(|a| + |b|); the last of repeated ids counts."""
+    """Return the distance of two contexts in O(|a| + |b|); a repeated id has its last position."""
     at = {doc: i for i, doc in enumerate(a)}
     gaps = [abs(at[doc] - j) for doc, j in {doc: j for j, doc in enumerate(b)}.items() if doc in at]
     if not gaps:
@@ -34,8 +34,9 @@ def distance(a: Sequence[int], b: Sequence[int], alpha: float = ALPHA) -> float:
 def distances(contexts: Sequence[Sequence[int]], alpha: float = ALPHA) -> npt.NDArray[np.float32]:
     """Return the distances of all pairs as an (N, N) matrix with zeros on the diagonal.
 
-    Each document only compares the contexts that contain it, so pairs without common documents cost
-    nothing: O(sum over documents of holders^2) time, and temporarily 8 bytes per pair.
+    For each document, only the contexts that contain it are compared, so pairs without common
+    documents cost nothing. Takes time proportional to the sum of contexts^2 over all documents, and
+    temporarily 8 bytes per pair.
     """
     n = len(contexts)
     holders: dict[int, dict[int, int]] = {}
@@ -53,7 +54,7 @@ def distances(contexts: Sequence[Sequence[int]], alpha: float = ALPHA) -> npt.ND
             gaps[pairs] += np.abs(at[:, None] - at)
     sizes = np.array([len(context) for context in contexts], np.float64)
     out = np.ones((n, n), np.float32)
-    for row in range(n):  # by row, to round in float64 without an N x N float64 matrix
+    for row in range(n):  # rounds in float64 without an N x N matrix of it
         near = np.flatnonzero(shared[row])
         common = shared[row, near].astype(np.float64)
         away = 1 - common / np.maximum(sizes[row], sizes[near]) + alpha * gaps[row, near] / common

@@ -1,12 +1,12 @@
-"""Average-linkage clustering by the nearest-neighbour chain, O(N^2).
+"""Average-linkage clustering by the nearest-neighbor chain, O(N^2).
 
-The paper says to merge the closest pair repeatedly and does not name the linkage; its published
-figures fit average linkage. SciPy's `linkage` gives the same distances, but breaks ties in a
-different order, which would change plans and stored results.
+The paper merges the closest pair repeatedly and does not name the linkage; its published figures
+fit average linkage. SciPy's `linkage` gives the same distances, but breaks ties in a different
+order, which would change plans and stored results.
 
-The chain finds merges out of order. Average linkage is monotone, so a stable sort by distance
-restores the order. Ties are deterministic: the chain starts at the lowest remaining cluster,
-prefers the cluster it came from, then the lowest index.
+The chain finds merges out of order. Distances never decrease from merge to merge with average
+linkage, so a stable sort by distance restores the order. Ties are deterministic: the chain starts
+at the lowest remaining cluster and prefers the cluster it came from, then the lowest index.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def average_linkage(matrix: npt.NDArray[np.float32]) -> list[Merge]:
 
 
 def _number(found: list[Merge], n: int) -> list[Merge]:
-    """Sort the merges by distance, and replace points by the clusters that contain them by then."""
+    """Sort the merges by distance, and replace each point with its cluster at that time."""
     found.sort(key=lambda merge: merge[2])
     inside = list(range(2 * n - 1))
 

@@ -5,9 +5,9 @@ wait for a nightly run. `plan` works on document ids; `plan_lines` on request bo
 either bare or as the ``body`` of a batch-file line. Only one string of a line is replaced; the rest
 stays byte-identical.
 
-Requests that differ before their documents share nothing, so each group with a common beginning is
-clustered separately, in parts of `cluster.MAX_CONTEXTS`. Hits are predicted for one endpoint and
-documents of equal size.
+Requests whose texts differ before the documents share no cached prefix, so each group with a common
+beginning is clustered separately, in parts of `cluster.MAX_CONTEXTS`. Hits are predicted for one
+endpoint and documents of equal size.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """A batch in sending order, with the shares of documents found cached before and after."""
+    """A batch in sending order, and its hit rates as received and as planned."""
 
     requests: tuple[Planned, ...]
     hit_received: float
@@ -59,10 +59,10 @@ class PlanReport:
         planned: number of lines with documents that could be ordered.
         reordered: number of lines whose documents were moved.
         documents: number of documents in the planned lines.
-        hit_received: expected share of documents cached if sent as received.
-        hit_planned: expected share of documents cached in the planned order.
-        capacity_docs: capacity of the cache assumed for the hits; None for no limit.
-        left: number of unplanned lines by reason.
+        hit_received: expected share of documents found cached if sent as received.
+        hit_planned: expected share of documents found cached in the planned order.
+        capacity_docs: capacity of the cache for which hits are estimated; None for no limit.
+        left: number of unplanned lines, by reason.
     """
 
     requests: int
@@ -111,10 +111,10 @@ def plan_lines(
     """Plan request bodies.
 
     Args:
-        lines: one JSON body each, without the line end; empty lines are dropped. Unusable lines
-            are passed on unchanged, at the end.
+        lines: one JSON body each, without the line end; empty lines are dropped. Lines that can't
+            be planned are put at the end, unchanged.
         settings: formats, roles, sizes, `annotate` and `relabel`; the other settings are ignored.
-        capacity_docs: capacity of the cache assumed for the hits; None for no limit.
+        capacity_docs: capacity of the cache for which hits are estimated; None for no limit.
 
     Returns:
         The lines in sending order, and the report.
@@ -164,7 +164,7 @@ def plan_file(
     settings: ContextSettings | None = None,
     capacity_docs: int | None = None,
 ) -> PlanReport:
-    """Run `plan_lines` from file to file, with the whole batch in memory.
+    """Apply `plan_lines` to a file, in memory, and write the result to another.
 
     Raises:
         OSError: a file can't be read or written.
@@ -177,7 +177,7 @@ def plan_file(
 
 
 def _learn(line: bytes, learned: Recurrences) -> None:
-    """Learn all texts of a line, to recognise documents without a known format."""
+    """Learn all texts of a line, in order to recognize documents without a known format."""
     try:
         value = orjson.loads(line)
         body = value["body"] if isinstance(value.get("body"), dict) else value
@@ -231,7 +231,7 @@ def _read(line: bytes, settings: ContextSettings, learned: Recurrences) -> _Line
             return _Line(nested=nested, text=text, blocks=blocks, seed=seed, keys=keys)
     except Refused as refused:
         return refused.reason
-    except orjson.JSONEncodeError:  # nested deeper than orjson can write
+    except orjson.JSONEncodeError:  # nested too deeply for orjson
         return Reason.TOO_COMPLEX
     return Reason.NO_DOCUMENTS
 
@@ -257,7 +257,7 @@ def _made(line: bytes, read: _Line, docs: Sequence[int], settings: ContextSettin
 
 
 def _rooted(seed: int, docs: Sequence[int]) -> tuple[int, ...]:
-    """Return ids for the documents that only requests with the same beginning share."""
+    """Return document ids that only requests with the same beginning share."""
     return (hash((seed, docs[0])), *docs[1:])
 
 

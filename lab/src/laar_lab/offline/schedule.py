@@ -1,8 +1,8 @@
 """The best order in which to send a batch (ContextPilot, algorithm 5).
 
-Requests whose search paths start alike share a region of the cache. They are sent as one group;
-the largest group goes first, and within a group longer paths first, because they fill what shorter
-paths reuse. It takes O(N log N) time and needs all requests beforehand, so it suits batches only.
+Requests whose search paths begin alike share a region of the cache and are sent as one group. The
+largest group is sent first and, within a group, the longest paths, because they cache what shorter
+paths reuse. This takes O(N log N) time and needs all requests beforehand, so it suits batches only.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 def schedule(paths: Sequence[Sequence[int]]) -> list[int]:
     """Return the indexes of the requests in sending order.
 
-    Ties are broken by path, then by index within a group; by the first member's index between
-    groups. Requests without a path form one group.
+    Ties within a group are broken by path, then by index; ties between groups, by the index of the
+    first member. Requests without a path form one group.
     """
     groups: dict[int, list[int]] = {}
     for index, path in enumerate(paths):

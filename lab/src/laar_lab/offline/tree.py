@@ -4,14 +4,14 @@ A node represents a prefix, a leaf a context of the batch. The paper's prose and
 program differ; `Reading` chooses between them:
 
 - ``PAPER``: among equally near children, the one that more contexts went through is chosen; if that
-  ties too, the search stops. A context follows the found node only while it has the node's
-  documents without a gap, because a prefix with gaps shares nothing with the cache.
-- ``PROGRAM``: the first of equally near children is chosen; a node whose first document is absent
-  ends the search but is followed anyway, without its missing documents.
+  is a tie too, the search stops. A context follows the found node only up to the first document
+  that it lacks, because a prefix with gaps shares nothing with the cache.
+- ``PROGRAM``: the first of equally near children is chosen. The search ends at a node whose first
+  document the context lacks, but the node is followed, without the documents that are lacking.
 
 A search costs O(fan-out * k) per level, and the root's fan-out grows with the number of topics.
-This is the library for batches and comparisons. The server aligns with `aligner.OrderIndex`, which
-learns new orders, forgets old ones, and is bounded.
+This module is for batches and comparisons. The server uses `aligner.OrderIndex`, which learns new
+orders, forgets old ones, and is bounded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from laar_lab.offline.distance import ALPHA, distance
 
 
 class Reading(Enum):
-    """The rules to apply where the paper is ambiguous."""
+    """Which rules to apply where the paper is ambiguous."""
 
     PAPER = "paper"
     PROGRAM = "program"
@@ -35,7 +35,7 @@ class Node:
     """A prefix (inner node) or a context that was sent (leaf).
 
     `docs` is the whole prefix, including the parents' documents; `away` is the distance at which
-    clustering made the node; `frequency` counts the contexts that went through it.
+    clustering created the node; `frequency` counts the contexts that went through it.
     """
 
     docs: list[int]
@@ -63,7 +63,7 @@ class Node:
 class Found:
     """The result of a search; `node` is None if nothing overlaps.
 
-    `has_prefix` is whether the query contains the node's first document.
+    `has_prefix` tells whether the query contains the node's first document.
     """
 
     node: Node | None
