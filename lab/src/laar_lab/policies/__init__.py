@@ -1,7 +1,7 @@
-"""Policies of other routers to compare with: a laar plug-in, through entry points.
+"""Policies of other routers for comparison, which laar loads as a plug-in through entry points.
 
-laar builds a policy if its settings name it (`routing.policy`, `routing.baselines`), the lab if a
-run names it. Defaults are those published by the authors; each module names its source and date.
+laar builds the policies that its settings name (`routing.policy`, `routing.baselines`), the lab
+those that a run names. Defaults are those of the authors; each module names its source and date.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from laar_lab.policies.sglang import CacheAware, Lmetric, PowerOfTwo, SessionsFi
 def _alone(
     name: str, make: Callable[..., Scorer], *, knows_retries: bool = False
 ) -> Callable[..., Policy]:
-    """Return a function that makes a policy of one scorer, from the scorer's parameters."""
+    """Return a function that makes a policy of this scorer alone, from its parameters."""
 
     @wraps(make)
     def policy(**given: object) -> Policy:

@@ -14,7 +14,7 @@ from laar.policies.pickers import least, ranks
 
 
 class LeastRequest:
-    """Prefers the fewest requests: the larger of the engine's last scrape and laar's count."""
+    """Prefers the fewest requests: the larger of the last scraped number and laar's own count."""
 
     def score(self, view: View) -> Floats:
         """Rank by requests, breaking ties at random."""
@@ -28,10 +28,10 @@ class PrefixCache:
     the endpoints are sorted by match, then by running requests, and the first with some match and
     at most `mean + stdevs * sigma` running is chosen, or the least loaded if there is none.
 
-    The load is the scraped value, however old, because that is part of the policy.
+    The load is the last scraped value, even if it is old, because that is part of the policy.
 
     Args:
-        imbalance: largest difference in running requests between endpoints.
+        imbalance: largest difference in running requests that is not an imbalance.
         stdevs: how far above the mean an endpoint may be; 1 in AIBrix's code, 2 in its readme and
             in GORGO's baseline.
     """

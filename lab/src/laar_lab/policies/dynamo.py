@@ -2,7 +2,7 @@
 
 Built from their documentation (Dynamo 1.6, "Router Operations" and "Configuration and Tuning"; Ray
 Serve LLM 2.60; 2026): blocks to prefill times a weight, plus blocks being decoded, least first.
-Here blocks are tokens, and laar's prefix index and counts replace theirs.
+Here, tokens replace blocks, and laar's prefix index and counts replace theirs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from laar.policies.pickers import least, ranks
 class Dynamo:
     """Prefers the least `overlap_weight * (uncached + prefills in flight) + contexts in flight`.
 
-    Contexts are the prompts in flight. The documentation does not say whether a block shared by two
-    of them counts once, so `shared_weight` weighs the tokens of a context that were cached when
-    its request was sent: 1 counts them for every request, 0 only for the request that computed
-    them.
+    Contexts are the prompts in flight. The documentation does not say whether a block that two of
+    them share is counted once or twice. `shared_weight` decides: it is the weight of tokens that
+    were cached when the request was sent, 1 to count them for each request, 0 for the one that
+    computed them.
 
     Args:
         overlap_weight: weight of a token to prefill relative to one being decoded.

@@ -15,7 +15,7 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 
 PUBLISHED_WEIGHTS = {"rtt_weight": 0.276, "queue_weight": 0.5}
-"""Learned by the authors on 5 April. `queue_weight` is at the cap of its range [0.05, 0.5]."""
+"""Found by the authors on 5 April. `queue_weight` is at the upper end of its range [0.05, 0.5]."""
 
 
 class Gorgo:

@@ -14,8 +14,8 @@ from laar.policies.simple import PREFIX_CHARS
 class LeastLoad:
     """Prefers the least `running + waiting + KV tokens in use + queued tokens`.
 
-    Requests and tokens are added as in its source, so tokens dominate. Values that were never
-    scraped count as 0, as they do there.
+    Requests and tokens are simply added, as in GORGO's code, so tokens dominate. As there, values
+    that were never scraped are 0.
     """
 
     def score(self, view: View) -> Floats:
@@ -32,11 +32,11 @@ class LeastLoad:
 class SimpleSessionAffinity:
     """Hashes the prompt's first 256 tokens, modulo the number of candidates.
 
-    It ignores sessions: conversations with the same system prompt go to one endpoint.
+    Sessions are ignored, so all conversations with the same system prompt go to one endpoint.
     """
 
     def score(self, view: View) -> Floats:
-        """Rank first the endpoint that the beginning hashes to, then those after it in the list."""
+        """Rank first the endpoint that the hash selects, then those after it in the list."""
         start = "".join(view.request.spans)[:PREFIX_CHARS]
         count = len(view.slots)
         first = xxhash.xxh3_64_intdigest(start.encode("utf-8", "surrogatepass")) % count

@@ -2,11 +2,11 @@
 
     cost(m | x) = c(m) * (T(x) + 0.7 * R(m)) / Q(m, x) * penalty ** times_tried
 
-Q is static: the artifact's value for the request's class, ignoring failed attempts (they count as
-independent, section 5.1) and later reports (section 5.2). T is the upper edge of the length bucket,
-R the number of prompt tokens queued or in flight at the endpoint, as counted by the picker (section
-5.3). The penalty of 100 can be exceeded by other costs (section 5.1). The cost ignores caches,
-round trips, decoding and the delay of other requests.
+Q is static: the artifact's value for the request's class. It ignores failed attempts, which are
+considered independent (section 5.1), and later reports (section 5.2). T is the upper edge of the
+length bucket, R the number of prompt tokens queued or in flight at the endpoint, as counted by the
+picker (section 5.3). Differences in cost can exceed the penalty of 100 (section 5.1). The cost
+ignores caches, round trips, decoding and the delay of other requests.
 """
 
 from __future__ import annotations

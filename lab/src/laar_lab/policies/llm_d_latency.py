@@ -29,11 +29,10 @@ _WEIGHTS = CostWeights()
 class PredictedLatency:
     """Applies `prefix-cache-affinity-filter` twice, then `latency-scorer` without objectives.
 
-    For each of the `thresholds` in turn, it keeps only the endpoints that hold at least that share
-    of the prompt, if there are any, unless the best of them is predicted to answer
-    `max_ttft_penalty_ms` later than the best of the others. If some of the kept endpoints are
-    idle, only those are scored. The shortest prediction scores best; equal predictions have no
-    weight.
+    For each of the `thresholds` in turn, only the endpoints with at least that share of the prompt
+    cached are kept. All are kept if there are none, or if their best predicted TTFT exceeds that of
+    the others by more than `max_ttft_penalty_ms`. If some of the kept endpoints are idle, only
+    those are scored. The shortest prediction scores best; one that is equal for all is ignored.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class PredictedLatency:
         self._weights = weights
 
     def score(self, view: View) -> Floats:
-        """Score by the predicted TTFT and the predicted seconds of an answer after it."""
+        """Score by the predicted TTFT and the predicted time from the first token to the last."""
         priced = price(inputs_of(view, view.engines or Engines(view.table), _WEIGHTS))
         kept = self._kept(view, priced.ttft_s)
         idle = kept & (view.in_flight == 0.0)
@@ -85,10 +84,10 @@ def llm_d_latency(
     Args:
         strict_threshold: share of the prompt for the first filter.
         affinity_threshold: share of the prompt for the second filter.
-        max_ttft_penalty_ms: TTFT that affinity may cost.
+        max_ttft_penalty_ms: how much affinity may add to the TTFT.
         ttft_weight: weight of the TTFT.
         tpot_weight: weight of the answer after the first token.
-        drawn: 1 to draw with the scores as weights; 0 to take the best.
+        drawn: 1 to draw an endpoint with the scores as weights; 0 to choose the best.
     """
     rule = PredictedLatency(
         (strict_threshold, affinity_threshold), max_ttft_penalty_ms, (ttft_weight, tpot_weight)

@@ -3,12 +3,12 @@
 Source: zxuhan/llm-router, read in 2026; the valve opens at 8 in its code, at 4 in its benchmark.
 
 Endpoints are shuffled, then sorted by matching chunks of 32 bytes, most first, then by requests in
-flight. Below `min_match_chunks` the least loaded is chosen. If the first endpoint has
-`saturation_inflight` requests or more, the valve opens: the next endpoint that matches enough and
-is not saturated is chosen, or else the least loaded.
+flight. If the best match is below `min_match_chunks`, the least loaded is chosen. If the first
+endpoint has `saturation_inflight` requests or more, the valve opens: the next endpoint that matches
+enough and is not saturated is chosen, or else the least loaded.
 
 The shuffle matters: with endpoints sorted by index, every first turn of a burst goes to the same
-worker, which cost 18 % of the median by its authors' measurement. There are two differences from
+worker, which cost 18 % of the median when the authors measured it. There are two differences from
 its code. Matches come from laar's prefix index, which grows its blocks with the prompt and learns
 from engines. Ties of the least-loaded fallback are broken at random, where its code takes the first
 in the list.
@@ -39,8 +39,8 @@ class PrefixAware:
     Args:
         min_match_chunks: shortest match that is worth following.
         saturation_inflight: requests in flight at which the valve opens; 0 for never.
-        shuffle: break ties at random; off breaks them by index, for the negative control.
-        shuffle_fallback: break ties of the least-loaded fallback at random; off as in its code.
+        shuffle: break ties at random; if off, by index, as a negative control.
+        shuffle_fallback: break ties of the least-loaded fallback at random; off in llm-router.
     """
 
     def __init__(

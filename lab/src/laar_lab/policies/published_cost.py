@@ -27,18 +27,19 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 
 HELD_UP = 32.0
-"""Maximum number of requests in flight that a prefill delays. Only those being decoded are
-delayed; the others wait ahead of it. Without this bound, hundreds of prompts that arrive together
-are spread by their delays instead of by the tokens ahead, and one endpoint gets most of them."""
+"""Maximum number of requests in flight that a prefill delays. Only those being decoded are delayed;
+the others wait ahead of it. Without this bound, hundreds of prompts that arrive together would be
+placed by the delays instead of by the tokens ahead, and one endpoint would get most of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedWeights(CostWeights):
     """Weights of the published cost.
 
-    `k_queue` is the weight of queued tokens, 0.7 in LAAR; prompts in flight count without their
-    probably cached tokens. `k_delay` is the part of a prefill that counts again for each request in
-    flight. GORGO's 0.276 tokens per millisecond are a `k_rtt` of 0.028 at 10,000 tokens per second.
+    `k_queue` is the weight of queued tokens, 0.7 in LAAR; tokens of prompts in flight that are
+    probably cached are left out. `k_delay` is the part of a prefill's cost added for each request
+    in flight. GORGO's 0.276 tokens per millisecond are a `k_rtt` of 0.028 at 10,000 tokens per
+    second.
     """
 
     in_flight_tokens: float = IN_FLIGHT_TOKENS
@@ -52,9 +53,9 @@ class ExpectedTime:
         weights: weights of the cost's terms.
         use_prefix: leave out probably cached tokens, both of the prompt and of queued prompts; off
             for LAAR as published.
-        use_base: count `base_s`; off for LAAR as published.
-        strict_retries: put candidates whose model was tried less often first, regardless of cost;
-            off for LAAR as published, where other terms can exceed a penalty of 100.
+        use_base: include `base_s`; off for LAAR as published.
+        strict_retries: prefer candidates whose model was tried less often, regardless of cost; off
+            for LAAR as published, where other terms can exceed a penalty of 100.
     """
 
     def __init__(
@@ -116,8 +117,8 @@ def expected_time(
     `pace` is how many times slower than its siblings an endpoint is, and `typical_s` the time of a
     complete answer, most of which the other terms omit if `base_s` is unknown.
 
-    With `strict_retries` the penalty is raised above the spread of the costs if necessary, so a
-    tried model is used again only if no other is left.
+    With `strict_retries` the penalty is raised above the spread of the costs if necessary, so that
+    a tried model is used again only if no other is left.
     """
     rtt = weights.k_rtt * rtt_s
     prefill = seconds_per_token * uncached_tokens

@@ -7,8 +7,8 @@ balance thresholds for bursts and mixed workers, and its command line since 1.13
 workers (8 requests waiting, or .8 of the cache in use). `lmetric` is from SGLang's `src/policies`
 (2026).
 
-They count characters; here tokens are counted, which ranks endpoints in the same order. Their trees
-never learn of evictions in an engine; laar's index, which replaces them here, does.
+They count characters. Here tokens are counted, which ranks endpoints in the same order. Their trees
+are never told what an engine evicts; laar's index, which replaces them here, is.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class CacheAware:
 
 
 class Vetoed:
-    """Applies a rule to the endpoints that are not overloaded, or to all if every one is.
+    """Applies a rule to the endpoints that are not overloaded, or to all if all are overloaded.
 
     Args:
         rule: the rule.
@@ -103,7 +103,7 @@ class SessionsFirst:
 
     Args:
         rule: ranks endpoints for sessions not seen before.
-        out_of_balance: returns whether load alone decides; by default it never does.
+        out_of_balance: returns whether load alone decides; by default, it never decides.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class SessionsFirst:
         self._seen: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def score(self, view: View) -> Floats:
-        """Rank the session's endpoint first and the others by the rule."""
+        """Rank the session's endpoint first, then the others by the rule."""
         scores = self._rule.score(view)
         session = view.request.session
         if not session:
@@ -143,7 +143,7 @@ class Lmetric:
 class PowerOfTwo:
     """Prefers, of two candidates sampled at random, the one with fewer requests in flight.
 
-    The default of Ray Serve's router and `power_of_two` of SMG and vLLM router (2026); after
+    It is the default of Ray Serve's router, and `power_of_two` of SMG and vLLM router (2026); see
     Mitzenmacher, "The power of two choices in randomized load balancing" (2001).
     """
 
