@@ -10,7 +10,7 @@ from laar_lab.sim.endpoint.echo import ECHO_TOKENS, echo_text
 from laar_lab.tokens import ASCII_PER_TOKEN
 
 FILLER = "This endpoint is simulated: it answers look-ups, and fills the rest with this sentence. "
-"""The answer to any prompt but a look-up, repeated up to the request's limit."""
+"""The answer to prompts other than look-ups, repeated up to the request's limit."""
 
 FILLER_TOKENS = 48
 """Length of this answer if the request sets no limit."""
@@ -21,9 +21,10 @@ MISTAKE = "There is no such key in the data."
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A text of `tokens` tokens; `finish` is the reason for its end, "stop" or "length".
+    """A text of `tokens` tokens, with the finish reason, "stop" or "length".
 
-    `text` is split evenly into `spread_over` pieces, of which the answer has the first `tokens`.
+    `text` is split evenly into `spread_over` pieces, one per token; the answer has the first
+    `tokens`.
     """
 
     text: str
@@ -51,8 +52,8 @@ def answer_for(
         ask: the request.
         answerer: answers look-ups; None for an endpoint without a fleet model.
         free_tokens: tokens that fit after the prompt, at least 1.
-        wrong: give a different answer than the model would.
-        echo: names of the model and of the requested model; None for no echo.
+        wrong: give a different answer from the model's.
+        echo: the model's name and the requested name; None for no echo.
     """
     if echo is not None and not wrong:
         model, asked = echo

@@ -1,7 +1,7 @@
-"""llm-d's sidecar in front of an endpoint that decodes prompts prefilled elsewhere.
+"""llm-d's sidecar, in front of an endpoint that decodes prompts prefilled elsewhere.
 
 The request, limited to a single token, goes to the endpoint named in `x-prefiller-host-port`; then
-the KV is transferred, and the engine here decodes without prefilling. If that endpoint fails, the
+the KV is transferred, and this engine decodes without prefilling. If the other endpoint fails, the
 prompt is prefilled here as usual; if it refuses the request, the client gets the refusal.
 """
 

@@ -1,7 +1,7 @@
 """The HTTP application of a simulated endpoint: vLLM's routes, and the requested faults.
 
-Bodies, statuses and timing of each route are those of a real vLLM 0.32. Prompts are never logged;
-there is no access log. There are two additions to vLLM: every response names its endpoint in
+The bodies, statuses and timing of each route are those of vLLM 0.32. There is no access log, and
+prompts are never logged. There are two additions to vLLM: every response names its endpoint in
 ``x-sim-endpoint``, and a request with an ``x-sim-body-sha256`` header gets, under the same name,
 the digest of its body as received.
 """
@@ -255,7 +255,7 @@ class EndpointApp:
         )
 
     def _fault(self, request: Request, body_bytes: int) -> Fault | None:
-        """Return the fault of this request; raise it if it is a plain status."""
+        """Return the fault of this request; raise an error if it is a plain status."""
         headers = {name.decode("latin-1") for name, _ in request.scope["headers"]}
         fault = self._serving.faults.draw(body_bytes=body_bytes, headers=headers)
         wanted = request.headers.get("x-sim-fault")
@@ -373,7 +373,7 @@ class EndpointApp:
 
 
 def _while_draining(prompt: Prompt, reply: Reply, *, stream: bool) -> Response:
-    """Return a draining vLLM's answer to a new request; raise it if it is an error."""
+    """Return a draining vLLM's answer to a new request; raise an error if that is one."""
     if prompt.given_ids is None:
         raise ApiError(500, _AFTER_SHUTDOWN)
     if stream:
@@ -383,7 +383,7 @@ def _while_draining(prompt: Prompt, reply: Reply, *, stream: bool) -> Response:
 
 
 def _at_once(prompt: Prompt, reply: Reply, text: str, *, stream: bool) -> Response:
-    """Return an answer made without an engine."""
+    """Return an answer made without the engine."""
     usage = Usage(prompt_tokens=prompt.tokens, completion_tokens=1, cached_tokens=0)
     if not stream:
         return Response(reply.whole(text, "stop", usage), media_type="application/json")
@@ -408,7 +408,7 @@ def _json(value: object) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    return Response()  # the client disconnected while sending its body; nobody receives this
+    return Response()  # the client disconnected while sending its body; never received
 
 
 async def _envelope(request: Request, error: Exception) -> Response:

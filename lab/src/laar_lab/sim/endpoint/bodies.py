@@ -1,9 +1,9 @@
 """Parse request bodies of the APIs that vLLM serves into a common form, `Ask`.
 
 Unknown fields are ignored, as in vLLM. A chat is rendered by one of `templates`, by default the
-plain one, so that parts a picker must see (tools, roles) change the prompt. Several answers (`n`
-above 1), and images unless the endpoint has a model's template, are rejected with a 400 rather than
-served incorrectly.
+plain one, so that parts that a picker has to take into account (tools, roles) change the prompt.
+Requests that can't be served correctly get a 400: those for several answers (`n` above 1), and
+those with images unless the endpoint has a model's template.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Text = str | list[str] | list[_TokenId] | list[list[_TokenId]]
 PLAIN = "plain"
 
 IMAGE_TOKENS = 600
-"""Tokens per image: some 0.5 megapixels in Qwen2.5-VL's patches of 28 by 28."""
+"""Tokens per image, for some 0.5 megapixels in Qwen2.5-VL's patches of 28 by 28."""
 
 COMPLETION_TOKENS = 16
 """Answer length of a completion without a limit: OpenAI's default, which vLLM keeps."""
@@ -38,9 +38,9 @@ COMPLETION_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The engine's prompt: a text, or token ids instead, and the number of tokens.
+    """The engine's prompt: a text or token ids, and the number of tokens.
 
-    `question` is the users' part of the text, to which the answer refers.
+    `question` is the users' part of the text, which the answer refers to.
     """
 
     text: str
@@ -50,7 +50,7 @@ class Prompt:
 
     @classmethod
     def of_text(cls, text: str, question: str) -> Prompt:
-        """Return a prompt to be tokenized by the endpoint."""
+        """Return a prompt that the endpoint has yet to tokenize."""
         return cls(text, question, count_tokens(text))
 
     @classmethod
@@ -59,7 +59,7 @@ class Prompt:
         return cls("", "", len(numbers), np.array(numbers, dtype=np.uint32))
 
     def ids(self, answer: str = "") -> TokenIds:
-        """Return the token ids of the prompt, followed by an answer's if the text is known."""
+        """Return the prompt's token ids, followed by those of an answer if the text is known."""
         return token_ids(self.text + answer) if self.given_ids is None else self.given_ids
 
 
@@ -191,7 +191,7 @@ class ResponsesBody(GenerationBody):
         return _chat(template, turns, system=self.instructions, tools=self.tools)
 
     def continuing(self, earlier: str, template: str = PLAIN) -> Prompt:
-        """Return the prompt appended to a stored exchange."""
+        """Return the prompt as the continuation of a stored exchange."""
         own = self.to_prompt(template)
         return Prompt.of_text(earlier + own.text, own.question)
 
@@ -206,7 +206,7 @@ _ATTRIBUTION = "x-anthropic-billing-header"
 def _without_attribution(text: str) -> str:
     """Remove a line that changes with each request and would defeat the prefix cache.
 
-    vLLM does so too, but only for the parts of a list.
+    vLLM removes it only from texts in a list of parts.
     """
     return text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text
 

@@ -1,6 +1,6 @@
 """Routes below ``/sim/`` that change the faults of a running simulated endpoint.
 
-They exist only if the endpoint was started to accept faults from outside
+They exist only if the endpoint was started with permission to accept faults from outside
 (`EndpointSettings.allow_fault_header`).
 """
 
@@ -21,7 +21,7 @@ from laar_lab.sim.endpoint.serving import Serving
 
 LONGEST_OUTAGE_S = 3600.0
 _ANSWER_FIRST_S = 0.05
-"""Seconds between the answer to a request for an outage and the outage."""
+"""Seconds from the answer to a request for an outage until the outage."""
 
 
 class Crash(Protocol):
@@ -53,7 +53,7 @@ class Controls:
         ]
 
     async def _show(self, request: Request) -> Response:
-        """Return the faults, and the numbers of requests and of hits since they were set."""
+        """Return the faults, and how many requests there were and were hit since they were set."""
         book = self._serving.faults
         return _json(
             {

@@ -1,14 +1,14 @@
 """Run a simulated engine in real time.
 
 The engine is pure: `step(now)` returns the duration of an iteration and the state at its end. The
-driver keeps a virtual timeline for it, ``virtual = (monotonic - start) / time_scale``, sleeps until
-the end of an iteration and then reports its progress to the requests. Iterations of a busy engine
-follow each other without a gap on that timeline, so timer errors do not add up; a late wake-up runs
-all iterations that are over by then, and a request sees their tokens as one batch. A single task
-serves all requests, and it sleeps while there is nothing to do.
+driver keeps a virtual timeline, ``virtual = (monotonic - start) / time_scale``. It sleeps until the
+end of an iteration and then reports the progress to the requests. Iterations of a busy engine
+follow each other without a gap on that timeline, so timer errors do not add up; after a late
+wake-up all iterations that should be over are run, and requests get their tokens as one batch. A
+single task serves all requests, and it sleeps while there is nothing to do.
 
-Readings are taken after iterations, as in vLLM, so a burst shows up to one iteration late. Token
-times below `TICK_S` are not exact, to spare a small machine that runs several endpoints.
+Metrics are updated after iterations, as in vLLM, so a burst shows up as much as one iteration late.
+Token times below `TICK_S` are inexact, for the sake of small machines that run several endpoints.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from laar.errors import RequestError
 from laar_lab.sim.engine.interface import Engine, Job, KvEvent, Load, Progress, Step
 
 TICK_S = 0.002
-"""Shortest sleep in real seconds; shorter ones cost a wake-up per token of a fast run."""
+"""Shortest sleep in real seconds; shorter ones would mean one wake-up per token in a fast run."""
 
 MAX_BURST = 64
 """Maximum number of iterations to run without yielding to other tasks when behind."""
 
 MAX_LAG_S = 0.25
-"""Real seconds by which the timeline may fall behind; further lag, as after a stall, is dropped."""
+"""Real seconds by which the timeline may fall behind; any more, as after a stall, is dropped."""
 
 IDLE_LOAD = Load(
     running=0,
@@ -42,7 +42,7 @@ IDLE_LOAD = Load(
 
 
 class Lost(StrEnum):
-    """The reason why a request gets no more tokens."""
+    """Why a request gets no more tokens."""
 
     SHUTDOWN = "shutdown"
     CRASH = "crash"
@@ -53,8 +53,8 @@ class Flight:
     """A job in the engine: its output so far, and a way to wait for more.
 
     Times are real (monotonic) seconds on the engine's timeline, unaffected by late wake-ups:
-    `submitted_s` when it reached the engine, `started_s` and `first_s` when the iteration of its
-    first token began and ended, `updated_s` when the iteration of its newest token ended.
+    `submitted_s` is when it reached the engine, `started_s` and `first_s` are when the iteration of
+    its first token began and ended, and `updated_s` is when that of its newest token ended.
     """
 
     __slots__ = (
@@ -87,7 +87,7 @@ class Flight:
             await self._news.wait()
 
     def gain(self, progress: Progress, *, started_s: float, ended_s: float) -> None:
-        """Record the progress of an iteration that ran over this time."""
+        """Record the progress of an iteration that ran from `started_s` to `ended_s`."""
         self.updated_s = max(self.submitted_s, ended_s)
         if self.tokens == 0:
             self.started_s = max(self.submitted_s, started_s)
@@ -107,7 +107,7 @@ class BlockObserver(Protocol):
     """Observes the prefix cache."""
 
     def note(self, events: Sequence[KvEvent]) -> None:
-        """Record the changes that the iteration beginning now will have made by its end."""
+        """Record the changes that the iteration now beginning will make."""
         ...
 
     def publish(self) -> None:
@@ -115,7 +115,7 @@ class BlockObserver(Protocol):
         ...
 
     def left(self, job_id: str) -> None:
-        """Handle a job that left the engine or was not admitted."""
+        """Handle a job that has left the engine or was not admitted."""
         ...
 
 
@@ -124,8 +124,7 @@ class EngineDriver:
 
     Args:
         build: makes a fresh engine; called again after a simulated crash.
-        time_scale: real seconds per second of the engine's time; 0.05 is twenty times faster than
-            the modelled hardware.
+        time_scale: real seconds per second of the engine's time; 0.05 makes it twenty times faster.
         blocks: observer of each iteration's changes to the prefix cache.
     """
 
@@ -152,7 +151,7 @@ class EngineDriver:
         return (time.monotonic() - self._born_s) / self._scale
 
     def rescale(self, time_scale: float) -> None:
-        """Change the pace of time from now on, without moving the current time."""
+        """Change the pace of time from now on; the current time stays the same."""
         now = self.now()
         self._scale = time_scale
         self._born_s = time.monotonic() - now * time_scale
@@ -165,7 +164,7 @@ class EngineDriver:
         """Submit a job to the engine; the returned flight shows its progress.
 
         Raises:
-            RequestError: the engine refuses the job.
+            RequestError: the engine refused the job.
         """
         try:
             self.engine.submit(job)

@@ -1,9 +1,9 @@
 """Answers that a client can verify character by character (``echo``).
 
 A test harness that injects faults must distinguish a correct answer from one that is truncated,
-mixed up with another, or made by the wrong model. So an echoing endpoint repeats a mark with the
-model's name, the requested name, and a digest of the question. The text depends on nothing else,
-and both sides compute it with `echo_text`.
+mixed up with another, or made by the wrong model. An echoing endpoint therefore repeats a mark that
+consists of the model's name, the requested name, and a digest of the question. The text depends on
+nothing else; both sides compute it with `echo_text`.
 """
 
 from __future__ import annotations

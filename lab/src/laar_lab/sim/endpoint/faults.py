@@ -1,11 +1,11 @@
 """Faults that a simulated endpoint produces on request.
 
 A test of a picker or a client needs endpoints that fail as real ones do, at a time that the test
-chooses. A fault is written ``kind[:value][@condition[,condition]]``: `reset:5` resets the
+chooses. A fault has the form ``kind[:value][@condition[,condition]]``: `reset:5` resets the
 connection after five tokens, `503:2@0.1` refuses one request in ten with ``retry-after: 2``,
-`500@every=2,longer=4000` fails every second request with more than 4,000 bytes. It is a start
-option, a request's ``x-sim-fault`` header, or set by ``PUT /sim/faults`` while the endpoint runs;
-the latter two only if the endpoint was started to accept them.
+`500@every=2,longer=4000` fails every second request with more than 4,000 bytes. It is given as a
+start option, in a request's ``x-sim-fault`` header, or with ``PUT /sim/faults`` while the endpoint
+is running; the latter two only if the endpoint was started to accept them.
 
 | kind | value (default) | what the client sees |
 | --- | --- | --- |
@@ -38,7 +38,7 @@ the latter two only if the endpoint was started to accept them.
 
 Conditions: a number is the share of requests hit; ``every=N`` hits each N-th request; ``longer=N``
 requests with a body above N bytes; ``with=NAME`` and ``without=NAME`` requests with or without that
-header. Real connection refusals (no socket listens) only happen during the outage of `oom` and
+header. Connections are actually refused (no socket listens) only during an outage of `oom` or
 `closed`. `/v1/embeddings` supports the statuses and `flap`; the generation routes support all.
 """
 
@@ -84,7 +84,7 @@ class FaultKind(StrEnum):
 
     @property
     def standing(self) -> bool:
-        """Whether it affects the whole endpoint instead of single requests."""
+        """Whether the fault affects the whole endpoint instead of single requests."""
         return self in _STANDING
 
 
@@ -118,7 +118,7 @@ class Fault:
     Args:
         kind: kind of the fault.
         value: the kind's value; None if it has none.
-        share: share of the requests that meet the other conditions.
+        share: share to hit of the requests that meet the other conditions.
         status: HTTP status, for the kind STATUS.
         every: hit each N-th request; 1 hits all.
         longer_bytes: only requests with a body longer than this.
@@ -189,11 +189,11 @@ def _narrowed(fault: Fault, condition: str) -> Fault:
 
 
 class FaultBook:
-    """The current faults of an endpoint, and which request gets which.
+    """The current faults of an endpoint; decides which request gets which.
 
     Args:
         faults: the initial faults.
-        rng: draws the requests that a share hits.
+        rng: draws the requests to hit if a fault has a share.
     """
 
     def __init__(self, faults: Sequence[Fault], rng: random.Random) -> None:
@@ -227,7 +227,7 @@ class FaultBook:
         return self._seen[index] % fault.every == 0 and self._rng.random() < fault.share
 
     def standing(self, accept: Callable[[FaultKind], bool]) -> Fault | None:
-        """Return the first fault of the whole endpoint with an accepted kind."""
+        """Return the first fault of the whole endpoint whose kind is accepted."""
         return next((f for f in self.faults if f.kind.standing and accept(f.kind)), None)
 
     def slow_factor(self) -> float:

@@ -1,7 +1,7 @@
-"""A generation request on an endpoint: into the engine, out as a body or a stream.
+"""Run a generation request in the engine, and send its output as a body or a stream.
 
-vLLM's answers are imitated closely enough to trip up a relay: a stream's headers are sent before
-the engine has seen the request, so a later error comes as an SSE event with status 200.
+vLLM's answers are imitated closely enough to trip a faulty relay: a stream's headers are sent
+before the engine has seen the request, so a later error comes as an SSE event with status 200.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Refusal(Response):
 
 
 class Silence(Response):
-    """A hung engine: at most a stream's headers, then nothing until the client gives up.
+    """A hung engine: sends at most a stream's headers, then nothing until the client gives up.
 
     Args:
         head: whether to send the headers.
@@ -99,7 +99,7 @@ class Generation(Response):
         answer: the text of its output.
         reply: format of the output.
         stream: whether to send it in chunks or in one body.
-        fault: slowness, or a fault after some tokens; other faults are handled elsewhere.
+        fault: slowness, or a fault after some tokens. Others are handled elsewhere.
         load_format: value of the request's ``endpoint-load-metrics-format``.
         reset: resets the connection of a scope.
         close: closes the connection of a scope in an orderly way.
@@ -215,7 +215,7 @@ class Generation(Response):
         await _send_json(send, 200, body, *load)
 
     async def _next(self, flight: Flight, seen: int) -> tuple[int, str | None]:
-        """Wait for more tokens; return the total so far, and the finish reason at the end."""
+        """Wait for more tokens; return their total so far, and at the end the finish reason."""
         await flight.more(seen)
         made, at_s, finished = flight.tokens, flight.updated_s, flight.finished
         if self._drag and flight.lost is None:

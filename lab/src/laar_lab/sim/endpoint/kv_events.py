@@ -1,12 +1,12 @@
-"""KV events as published by vLLM: blocks that the prefix cache stored and removed, over ZMQ.
+"""KV events over ZMQ, as vLLM publishes them: blocks stored in and removed from the cache.
 
 PUB, three frames: topic, sequence number (8 bytes, big-endian), msgpack of
 ``[time, events, data_parallel_rank]`` with each event a map; one batch per engine iteration that
 changed something. A ROUTER socket replays kept batches: a DEALER sends ``[b"", start]`` and gets
 ``[b"", topic, seq, payload]`` for each, ending with sequence number -1 and an empty payload.
 
-Sending never waits: a slow subscriber loses messages, as usual with PUB, and can request them again
-while they are kept. A restart drops all batches, and numbers start at 0 again.
+Sending never waits. As usual with PUB, a slow subscriber loses messages; it can request them again
+while they are kept. A restart drops all batches and resets the sequence number to 0.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COMMON = {"medium": "GPU", "group_idx": 0}
 
 
 class _Tracked(NamedTuple):
-    """Where each block of a job is, its token ids, the salt of the first block, and its session."""
+    """A job's block indexes by hash, its token ids, the first block's salt, and its session."""
 
     at: dict[int, int]
     ids: TokenIds
@@ -44,7 +44,7 @@ class _Tracked(NamedTuple):
 
 
 class KvEventPublisher:
-    """Publishes KV events; binds its sockets on creation, and `close` closes them.
+    """Publishes KV events; binds its sockets when created and closes them in `close`.
 
     Raises:
         SettingError: an address can't be bound.
@@ -87,12 +87,12 @@ class KvEventPublisher:
     def track(
         self, job_id: str, hashes: Sequence[int], ids: TokenIds, salt: str, session: str
     ) -> None:
-        """Remember the token ids of a job's blocks, for events about them."""
+        """Remember the token ids of a job's blocks, to include them in events."""
         at = {digest: index for index, digest in enumerate(hashes)}
         self._tracked[job_id] = _Tracked(at, ids, salt, session)
 
     def left(self, job_id: str) -> None:
-        """Forget a job after a delay, as events about its last blocks come an iteration later."""
+        """Forget a job after a delay: events about its last blocks come an iteration later."""
         self._left.append(job_id)
         if len(self._left) > LEFT_KEPT:
             self._tracked.pop(self._left.popleft(), None)
@@ -169,7 +169,7 @@ class KvEventPublisher:
                 continue  # not a replay request, so there is no client to answer
             client, _, start = frames
             for seq, payload in list(self._kept):
-                if seq >= start:  # big-endian: bytes sort like numbers
+                if seq >= start:  # big-endian, so that bytes sort like numbers
                     await router.send_multipart((client, b"", self._topic, seq, payload))
             await router.send_multipart((client, b"", b"", _END, b""))
 

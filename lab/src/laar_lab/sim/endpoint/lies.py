@@ -24,7 +24,7 @@ def lie(fault: Fault, page: bytes, frozen: bytes) -> tuple[bytes, str]:
     Args:
         fault: a standing fault of a kind ``metrics-...``.
         page: the true page.
-        frozen: the true page when the fault began.
+        frozen: the true page at the beginning of the fault.
     """
     media_type = "text/plain; version=0.0.4; charset=utf-8"
     if fault.kind is FaultKind.METRICS_FROZEN:

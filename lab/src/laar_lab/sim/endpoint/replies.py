@@ -1,8 +1,8 @@
 """Write answers and streams in the formats of the APIs that vLLM serves.
 
-A reply turns text into bytes to send, and knows nothing about engines or sockets. `opening` is sent
-together with the first text, never before it, so the first body chunk always has the first token,
-for chats too.
+A reply turns text into bytes, and knows nothing about engines or sockets. `opening` is sent
+together with the first text, never before it, so the first chunk of a body always contains the
+first token, even in chats.
 """
 
 from __future__ import annotations

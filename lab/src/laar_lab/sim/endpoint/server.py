@@ -1,9 +1,9 @@
 """Start and stop a simulated endpoint: sockets, engine, signals and simulated crashes.
 
-uvicorn serves HTTP. At the socket level a crash is real: all connections are reset and the port is
+uvicorn serves HTTP. At the socket level, a crash is real: all connections are reset and the port is
 closed for a while, then a new server without any state listens on the same port. A shutdown follows
-vLLM: by default streams are immediately ended with an error event; with a timeout they may finish,
-while health stays green and new requests get odd answers (see `app`).
+vLLM: by default streams are immediately ended with an error event; with a timeout they may finish;
+meanwhile `/health` succeeds and new requests get odd answers (see `app`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from laar_lab.sim.endpoint.kv_events import KvEventPublisher
 
 CUT_GRACE_S = 1
-"""Whole seconds for streams ended at shutdown to send their last event."""
+"""Time in whole seconds for streams that a shutdown ends to send their last event."""
 
 
 class _Server(uvicorn.Server):
@@ -66,7 +66,7 @@ class _Server(uvicorn.Server):
                     await self._ending.wait()
 
     def end(self, *, force: bool = False) -> None:
-        """Stop listening immediately; `serve` returns once answers are sent, or soon if forced."""
+        """Stop listening at once; `serve` returns when all answers are sent, or soon if forced."""
         for listener in self.servers:
             listener.close()
         self.force_exit = force
@@ -80,17 +80,17 @@ class _Server(uvicorn.Server):
                 connection.transport.close()
 
     def cut(self, client: object = None) -> None:
-        """Reset one client's connection, or all."""
+        """Reset one client's connection, or all connections."""
         for connection in list(self.server_state.connections):
             if client is None or getattr(connection, "client", None) == client:
                 raw = connection.transport.get_extra_info("socket")
-                # Without lingering the peer sees a reset instead of an orderly end.
+                # A linger time of 0 resets the connection instead of ending it in an orderly way.
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 connection.transport.abort()
 
 
 class SimulatedEndpoint:
-    """An endpoint in the running event loop: call `start`, then `stop` or `wait`.
+    """An endpoint that runs in the current event loop: call `start`, then `stop` or `wait`.
 
     Raises:
         SettingError: the profile or model is unknown, or the address can't be bound.
@@ -154,7 +154,7 @@ class SimulatedEndpoint:
         self._server.cut(scope["client"])
 
     def close(self, scope: Scope) -> None:
-        """Close the connection of a request in an orderly way, at any point of its answer."""
+        """Close a request's connection in an orderly way, at any point of the answer."""
         self._server.close(scope["client"])
 
     def crash(self, down_s: float, *, forget: bool = True) -> None:
@@ -203,7 +203,7 @@ class SimulatedEndpoint:
                 await self.serving.publisher.close()
 
     def _engine_ended(self, engine: asyncio.Task[None]) -> None:
-        if not engine.cancelled():  # a bug: requests stay unanswered, and `wait` raises it
+        if not engine.cancelled():  # the engine failed; `wait` raises the error
             self._server.cut()
             self._server.end(force=True)
 

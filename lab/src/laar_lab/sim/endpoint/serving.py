@@ -84,10 +84,10 @@ class Serving:
         self._begin()
 
     def check_model(self, name: str | None) -> None:
-        """Accept any served name, or none.
+        """Check that a requested name, if there is one, is served.
 
         Raises:
-            ApiError: 404 for any other name.
+            ApiError: 404 if it is not.
         """
         names = self.settings.names
         if name and name not in names:
@@ -124,11 +124,11 @@ class Serving:
         return missing / self.settings.transfer_tokens_per_s * scale
 
     def job(self, prompt: Prompt, answer: Answer, ask: Ask | None = None, session: str = "") -> Job:
-        """Return the engine's view of a request; hashes the blocks of the prompt and of the answer.
+        """Return a request as an engine's job; hash the blocks of the prompt and of the answer.
 
-        Without prefix caching, no block gets a hash that another request could find.
+        Without prefix caching, no block has a hash that another request could find.
 
-        A deadline is in real time and is converted to engine time. KV events name the session.
+        Converts the deadline from real to engine time. `session` is for KV events.
         """
         salt = ask.salt if ask is not None else ""
         ids, blocks = None, []

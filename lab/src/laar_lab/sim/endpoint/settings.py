@@ -20,7 +20,7 @@ class KvEventSettings:
         replay_endpoint: ZMQ address for replays; None for no replays.
         topic: first frame of each message, such as ``kv@10.0.0.7:8000@phi3-mini``.
         buffer_steps: batches kept for replays; the oldest are dropped first. A tenth of vLLM's
-            default: five endpoints share a small machine, and large batches take tens of kilobytes.
+            default, since several endpoints may share a small machine and batches take tens of KB.
         hwm: messages that ZMQ queues for a slow subscriber before dropping; vLLM's default.
     """
 
@@ -37,13 +37,14 @@ class EndpointSettings:
 
     Args:
         model: name of the model, and its ``root`` in ``/v1/models``.
-        served_names: names that clients may request; answers have the first. Empty: only `model`.
+        served_names: names that clients may request, or only `model` if empty; answers have the
+            first.
         host: address to listen on.
         port: port to listen on; 0 for a free one.
         profile: hardware and model to imitate, by name (`laar_lab.sim.engine.profile_names`) or by
-            the path of a file. With a fleet model only its memory is used.
-        fleet_model: a model of the fleet, for its speed and its accuracy on key-value look-ups.
-            None to answer with a fixed text.
+            the path of a file. If there is a fleet model, only the profile's memory is used.
+        fleet_model: model of the fleet, which sets the speed and the accuracy on key-value
+            look-ups; None to answer with a fixed text.
         fleet: path of a fleet file; None for the packaged one.
         template: name of the chat template (`laar_lab.sim.endpoint.templates`).
         time_scale: real seconds per engine second; 0.05 runs twenty times faster than the imitated
@@ -53,19 +54,19 @@ class EndpointSettings:
         max_model_len: limit of prompt plus answer, in tokens.
         scheduler: name of the engine's scheduler; None for the profile's. Only "priority" respects
             `X-Vllm-Priority` and the body's `priority`, as in vLLM.
-        max_waiting: waiting requests in the engine above which new requests get 503; None for the
-            engine's default, far above what a client would wait for.
+        max_waiting: number of requests waiting in the engine above which new requests get 503; None
+            for the engine's default, which is far beyond what a client would wait for.
         num_blocks: KV blocks; None for as many as fit in the profile's memory.
         prefix_caching: whether to cache the prompts of earlier requests, as vLLM does by default.
-        transfer_tokens_per_s: tokens of KV transferred per second, on the engine's clock, if
-            another endpoint has prefilled the prompt; see `laar_lab.sim.endpoint.apart`.
+        transfer_tokens_per_s: tokens of KV transferred per engine second if another endpoint has
+            prefilled the prompt; see `laar_lab.sim.endpoint.apart`.
         shutdown_timeout_s: how long running requests continue after SIGTERM; 0 as in vLLM.
-        kv_events: publish changes to the prefix cache; None for no publishing.
+        kv_events: how to publish changes to the prefix cache; None to publish nothing.
         echo: answer with a text that the client can verify; see `laar_lab.sim.endpoint.echo`.
         faults: initial faults; see `laar_lab.sim.endpoint.faults`.
         allow_fault_header: accept ``x-sim-fault`` and ``PUT /sim/faults``. Never enable this where
             others can reach the endpoint.
-        seed: seed for drawing the requests that a fault hits if it has a share.
+        seed: seed for drawing the requests to hit if a fault has a share.
     """
 
     model: str

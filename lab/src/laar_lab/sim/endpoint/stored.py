@@ -1,6 +1,6 @@
 """Answers that an endpoint stores, as vLLM does with its response store enabled.
 
-In contrast to vLLM, an answer is considered stored as soon as its request is accepted.
+Unlike in vLLM, an answer is considered stored as soon as its request is accepted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from laar_lab.sim.endpoint.errors import ApiError
 from laar_lab.sim.endpoint.replies import Reply, Usage
 
 MAX_STORED = 1024
-"""Limit above which the oldest is dropped; vLLM keeps all until it stops."""
+"""Maximum number of exchanges to store; the oldest is dropped first. vLLM keeps all."""
 
 
 class StoredResponses:

@@ -2,10 +2,10 @@
 
 Written from descriptions published by their makers (Qwen3 and Mistral's common library, both
 Apache-2.0; OpenAI's harmony guide, Apache-2.0; Meta's prompt format page): the order of the parts
-and the marks between them are as described there; the instructions around tools are our own and
+and the marks between them are as described there; the instructions around tools are laar's own and
 about as long.
 
-Templates differ in where they put tools and reasoning, which matters to a picker:
+Templates put tools and reasoning in different places, which matters to a picker:
 
 * ``qwen3``: tools after the system text, in the same message; reasoning before the user's last
   message is omitted.
@@ -35,7 +35,7 @@ class Turn(NamedTuple):
 
 
 def render(template: str, turns: Sequence[Turn], tools: Sequence[Any]) -> str:
-    """Return the prompt up to where the answer begins.
+    """Return the prompt, up to where the answer begins.
 
     Args:
         template: one of `TEMPLATES`.

@@ -1,12 +1,12 @@
 """Token ids and block hashes of the simulated fleet's tokenizer.
 
 `laar_lab.tokens` counts the tokens of a text: one per six ASCII characters (across the whole text),
-one per other character. Here they get ids: an ASCII token is placed at its last character, an
-incomplete one at the very end, so appending to a text changes at most its last token, as with real
-tokenizers. Ids are hashes of the characters into 31 bits; real ones have about 17, but then
-different texts would share blocks by accident.
+one per other character. This module gives them ids. An ASCII token is placed where its last
+character is, an incomplete one at the very end. Appending to a text therefore changes at most its
+last token, as with real tokenizers. Ids are 31-bit hashes of the characters; with about 17 bits, as
+real ids have, different texts would share blocks by accident.
 
-Blocks are hashed as in vLLM, each together with all before it, but by a seeded xxh3 instead of
+As in vLLM, each block is hashed together with all before it, but with seeded xxh3 instead of
 SHA-256: `h[i] = xxh3_64(ids of block i as little-endian uint32, seed=h[i-1])`. The seed of the
 first block is `ROOT`, or a hash of the request's ``cache_salt``. A last, partial block has no hash.
 A text and the same text sent as ids share blocks.

@@ -1,4 +1,4 @@
-"""Useless answers with status 200, for the faults `html`, `empty` and `foreign-model`.
+"""Useless answers with status 200: the faults `html`, `empty` and `foreign-model`.
 
 They are sent immediately: an engine that computes nothing is faster than any other.
 """
