@@ -1,12 +1,12 @@
-"""KV blocks: reference-counted, keyed by content, least recently used evicted first.
+"""KV blocks, reference-counted and keyed by content; the least recently used is evicted first.
 
-As in vLLM, a finished sequence's blocks stay findable until their memory is needed. They are
-released last block first, so that the tail of a prefix is evicted before its head. A block is
-findable as soon as the iteration that fills it is scheduled.
+As in vLLM, the blocks of a finished sequence can be found until their memory is needed. The last
+block is released first, so that the tail of a prefix is evicted before its head. A block can be
+found as soon as the iteration that fills it is scheduled.
 
-There are two simplifications. Blocks without a hash are a count, not objects, so they are reused
-before anything cached is evicted. If two sequences compute the same block at the same time, the
-second copy's memory is released immediately, where vLLM keeps both until they are freed. At most
+There are two simplifications. Blocks without a hash are only counted, so they are reused before
+anything cached is evicted. If two sequences compute the same block at the same time, the second
+copy's memory is released immediately, where vLLM keeps both until they are freed. At most
 `num_blocks` hashes are known at any time.
 """
 
@@ -47,7 +47,7 @@ class BlockPool:
         return 1.0 - self.free / self.num_blocks
 
     def match(self, hashes: Sequence[int], limit: int) -> tuple[int, int]:
-        """Return how many leading blocks are cached, at most `limit`, and how many are idle."""
+        """Return how many leading blocks are cached, at most `limit`, and how many of them idle."""
         refs = self._refs
         found = idle = 0
         for key in hashes if limit >= len(hashes) else hashes[:limit]:
@@ -82,7 +82,7 @@ class BlockPool:
             self._events.append(KvEvent("removed", tuple(removed)))
 
     def publish(self, hashes: Sequence[int], parent: int | None) -> None:
-        """Give these hashes to as many of the caller's unhashed blocks, which are now full."""
+        """Assign these hashes to as many of the caller's unhashed blocks, which are now full."""
         refs, fresh = self._refs, []
         for key in hashes:
             users = refs.get(key)
@@ -99,7 +99,7 @@ class BlockPool:
         self._stored(fresh, parent)
 
     def release(self, hashes: Sequence[int], nameless: int) -> None:
-        """Release a sequence's blocks: `hashes`, first to last, and a number without a hash."""
+        """Release a sequence's blocks: those of `hashes`, first to last, and `nameless` others."""
         self._unused += nameless
         refs, idle = self._refs, self._idle
         for key in reversed(hashes):
@@ -116,7 +116,7 @@ class BlockPool:
         self._events = [KvEvent("cleared")] if self._record else []
 
     def drain(self) -> tuple[KvEvent, ...]:
-        """Return and clear the recorded events; an iteration makes a handful at most."""
+        """Return and clear the recorded events; there are only a handful per iteration."""
         if not self._events:
             return ()
         events, self._events = tuple(self._events), []

@@ -1,9 +1,8 @@
 """The cost of an iteration: the interface of cost models, and the linear model.
 
-A cost model sees an iteration as a handful of sums (`Work`), so pricing one more chunk takes
-constant time and a scheduler can search for the chunk that fits. It also prices a decode-only
-iteration as a linear function of the context, so the engine can price a long stretch in closed
-form.
+A cost model prices an iteration by a handful of sums (`Work`). Adding a chunk therefore takes
+constant time, and a scheduler can search for the chunk that fits. The price of a decode-only
+iteration is a linear function of the context, so a long stretch can be priced in closed form.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ class Work:
     Attributes:
         prefill_tokens: tokens of prefill chunks.
         decodes: sequences that decode one token each.
-        decode_context: tokens in the caches of the decoding sequences, including the new ones.
+        decode_context: tokens in the caches of the decoding sequences, including the newest.
         pairs: (query, key) pairs that attention computes on the busiest KV group.
         kv_tokens: tokens whose KV the busiest KV group reads.
         kv_groups: largest number of KV groups that one sequence is spread over.
@@ -70,17 +69,17 @@ class CostModel(Protocol):
     """Seconds of an iteration on one kind of engine; immutable, so that tables can be cached."""
 
     def __hash__(self) -> int:
-        """Return a hash; tables made from a model are cached by it."""
+        """Return a hash, by which tables made from a model are cached."""
         ...
 
     @property
     def stages(self) -> int:
-        """Pipeline stages; an iteration passes through all of them."""
+        """Number of pipeline stages; an iteration passes through all of them."""
         ...
 
     @property
     def kv_parallel(self) -> int:
-        """Largest number of groups that a long context's KV can be spread over."""
+        """Maximum number of groups that a long context's KV can be spread over."""
         ...
 
     def kv_groups(self, context: int) -> int:
@@ -101,7 +100,7 @@ class CostModel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearCost:
-    """Seconds as a sum of measured constants, for engines known only from measurements.
+    """Seconds as a sum of constants, for engines known only from measurements.
 
     Args:
         seconds_per_token: seconds per uncached prompt token; LAAR's c(m).
@@ -110,7 +109,7 @@ class LinearCost:
         prefill_overhead_s: fixed seconds of an iteration that prefills.
         decode_s_per_sequence: seconds per decoding sequence.
         decode_s_per_context_token: seconds per token in the caches of decoding sequences.
-        prefill_s_per_pair: seconds per (query, key) pair of a prefill; makes long prompts
+        prefill_s_per_pair: seconds per (query, key) pair of a prefill, which makes long prompts
             disproportionately expensive.
     """
 
@@ -136,7 +135,7 @@ class LinearCost:
 
     @property
     def stages(self) -> int:
-        """Always 1; measured constants already include the effect of parallelism."""
+        """Always 1, as measured constants already include the effect of parallelism."""
         return 1
 
     @property

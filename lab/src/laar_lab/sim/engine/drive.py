@@ -1,8 +1,8 @@
-"""The smallest driver: run one engine on a virtual clock, to measure it on its own.
+"""The smallest driver: runs a single engine on a virtual clock, to measure it alone.
 
 The fleet's simulation drives many engines from one heap; this driver submits a list of jobs to one
-engine and records the times that a client would see. It is also the reference for using `until` and
-`cut`: merge without limit, and cut when a job arrives.
+engine and records the times that a client would see. It also shows how to use `until` and `cut`:
+merge without limit, and cut when a job arrives.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def drive(engine: Engine, jobs: Iterable[Job], *, merge: bool = True) -> dict[st
 
     Args:
         engine: idle and fresh.
-        jobs: may be a generator; it is read one job ahead.
-        merge: whether stretches of decoding may be merged; the outcome is the same.
+        jobs: may be a generator, which is read one job ahead.
+        merge: whether stretches of decoding may be merged, which does not change the outcome.
     """
     timings: dict[str, Timing] = {}
     until = math.inf if merge else None

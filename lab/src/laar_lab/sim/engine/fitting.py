@@ -2,15 +2,15 @@
 
 Both halves use the same `Point`s: `laar_lab.probing` measures them on an endpoint, and `predict`
 computes them with the engine model. The constants of `LinearCost` come from the few points of
-`fit_points`; `check_points` are different and longer, so that a wrong shape becomes visible.
+`fit_points`; `check_points` are others with longer prompts, which reveal a wrong shape.
 
 The TTFT of a prompt of n tokens, c of them cached, in k iterations is:
 
     intake + a * n  +  k * overhead  +  b * (n - c)  +  d * (n^2 - c^2) / 2
 
 (n^2 - c^2) / 2 is the number of attention pairs. A least-squares fit on relative errors, without
-negative values, gives the four unknowns. The overhead of an iteration is not one of them: it comes
-from a lone decode, because prompts of a few iterations can't distinguish it from the intake.
+negative values, gives the four unknowns. The overhead of an iteration is not one of them, because
+prompts of a few iterations can't distinguish it from the intake; it is taken from a lone decode.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from laar_lab.sim.engine.profile import EngineProfile, build_engine
 from laar_lab.sim.engine.settings import EngineSettings
 
 DECODED = 33
-"""Tokens of an answer whose TPOT is measured."""
+"""Tokens of an answer when its TPOT is measured."""
 
 _LEAST_S = 1e-9  # a cost model's constants must be above 0
-_LATER_S = 1e5  # sending time of the prompts, after the cache is warm
+_LATER_S = 1e5  # when the prompts are sent, once the cache is warm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +60,8 @@ class Point:
 
     Args:
         prompt_tokens: tokens of each prompt.
-        cached_tokens: number of these that were sent to the engine beforehand.
-        together: number of prompts sent in quick succession, which share nothing.
+        cached_tokens: how many of these are sent to the engine beforehand.
+        together: number of prompts, sharing nothing, that are sent in quick succession.
         output_tokens: tokens of each answer.
     """
 
@@ -80,7 +80,7 @@ class Seen:
         answer_s: seconds to the last token, averaged over the prompts.
         cached_tokens: cached tokens of the last prompt as reported by the engine; None if it does
             not report them.
-        gap_s: seconds from sending the first of several prompts to sending the others.
+        gap_s: seconds between sending the first of several prompts and the others.
     """
 
     ttft_s: tuple[float, ...]
@@ -105,7 +105,7 @@ def fit_points(longest: int) -> dict[str, Point]:
 
 
 def check_points(longest: int) -> dict[str, list[Point]]:
-    """Return the points to check with, by the quantity that they vary."""
+    """Return the points to check with, by the quantity that varies."""
     lengths = [max(16, longest // 500), *(longest // part for part in (64, 16, 4, 2, 1))]
     return {
         "prompt length": [Point(prompt_tokens=tokens) for tokens in lengths],
@@ -160,7 +160,7 @@ def _decode_constants(
 ) -> tuple[float, float, float]:
     """Return the seconds of a decode per token of context, per sequence, and per iteration.
 
-    If noise drives one of the first two to 0 or below, the iteration still keeps part of the time.
+    The first two are limited, so that noise makes neither of them negative nor the third 0.
     """
     short, long = points["decode"].prompt_tokens, points["decode, long"].prompt_tokens
     context, alone = short + DECODED / 2, _pace(seen["decode"])
@@ -207,7 +207,7 @@ def predict(profile: EngineProfile, point: Point, gap_s: float = 0.0) -> Seen:
 def _pace(seen: Seen) -> float:
     """Return the TPOT of `DECODED` tokens, from the best TTFT and the best answer time.
 
-    A single measurement with a delayed first token would give too low a TPOT; the best ones do not.
+    If the first token of a measurement was delayed, the TPOT from it alone would be too low.
     """
     return max(_LEAST_S, (seen.answer_s - mean(seen.ttft_s)) / (DECODED - 1))
 
@@ -218,5 +218,5 @@ def _others(number: int, count: int) -> Sequence[int]:
 
 
 def _cached(point: Point, block_size: int) -> int:
-    """Return the tokens found in the cache: full blocks only, and never the last token."""
+    """Return the tokens found in the cache: full blocks only, and not the last token."""
     return min(point.cached_tokens, point.prompt_tokens - 1) // block_size * block_size

@@ -1,9 +1,9 @@
 """The interface between a simulated engine and the driver of its clock.
 
-An engine is a pure object. A driver submits jobs and asks for one iteration at a time: `step(now)`
-returns the duration of the iteration and the state at its end. The virtual-time fleet puts the end
-of the iteration on its heap; the HTTP endpoint sleeps until then. Neither knows how the engine
-schedules, and the engine never reads a clock.
+An engine is a pure object, to which a driver submits jobs. The driver runs one iteration at a time:
+`step(now)` returns the duration of the iteration and the state at its end. The virtual-time fleet
+puts the end of the iteration on its heap; the HTTP endpoint sleeps until then. Neither knows about
+the engine's scheduling, and the engine never reads a clock.
 
 For speed, a driver can let an engine merge a stretch of decode-only iterations into one step:
 `step(now, until)` may merge iterations that begin before `until` (infinity is allowed). Before it
@@ -31,11 +31,11 @@ class Job:
         prompt_tokens: length of the prompt.
         output_tokens: number of tokens of the answer, at least 1.
         blocks: chained hashes of the prompt's full KV blocks, first to last; the keys of the prefix
-            cache. They may continue with the blocks that the answer will fill, so that a later turn
-            finds them. If empty, no part of the prompt can be shared.
+            cache. The blocks that the answer will fill may follow, so that a later turn finds them.
+            If empty, no part of the prompt can be shared.
         priority: lower runs first, as in vLLM; 0 by default.
         ttft_objective_s: seconds from arrival to the first token; None if the client set none.
-        fetched: whether the prompt's KV, except the last token's, comes from another engine.
+        fetched: whether the KV of the prompt, except for the last token, comes from another engine.
     """
 
     id: str
@@ -50,7 +50,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a job in an iteration: new output tokens, and whether it is finished.
+    """A job's progress in an iteration: new output tokens, and whether the job is finished.
 
     `cached_tokens` is the part of the prompt that came from the prefix cache.
     """
@@ -72,7 +72,7 @@ class KvEvent:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An iteration or a merged stretch; all but its duration describes the state at its end.
+    """The duration of an iteration or of a merged stretch, and the state at its end.
 
     `progress` contains only the jobs that gained tokens. `events` is empty unless the settings
     request events (`EngineSettings.kv_events`).
@@ -107,7 +107,7 @@ class Engine(Protocol):
         ...
 
     def cached_tokens(self, job: Job) -> int:
-        """Return the prompt tokens that the prefix cache would serve to the job now."""
+        """Return how many prompt tokens of the job are in the prefix cache now."""
         ...
 
     def abort(self, job_id: str) -> None:
@@ -125,8 +125,8 @@ class Engine(Protocol):
     def cut(self, now: float) -> Step | None:
         """Shorten the outstanding step to the part that can no longer change at `now`.
 
-        Return the replacement step, with its duration counted from `now`, or None if the
-        outstanding step stands.
+        Return the shortened step, with its duration measured from `now`, or None if the outstanding
+        step stands.
         """
         ...
 
@@ -147,7 +147,7 @@ def check_job(job: Job, *, longest: int, is_known: bool, is_full: bool) -> None:
 
     Args:
         job: the submitted job.
-        longest: tokens of prompt and output that fit in the KV cache.
+        longest: maximum tokens of prompt plus output that fit in the KV cache.
         is_known: whether the engine has a job with this id.
         is_full: whether the engine's queue is full.
 

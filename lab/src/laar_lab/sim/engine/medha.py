@@ -1,18 +1,17 @@
 """Medha's scheduler: slack order, adaptive chunks, space sharing.
 
-All decodes are in every iteration. Prefills follow in the chosen order (LARS, or another order to
-compare with), each with the largest chunk that keeps the iteration within its target. The
-arithmetic of slack and packing is in `laar.flow.slack`, as used by the picker and the vLLM
-scheduler; here the engine's cost model is the predictor, so predictions are exact unless the
-settings add jitter.
+All decodes are in every iteration. Prefills follow in the chosen order (LARS, or another one for
+comparison), each with the largest chunk that keeps the iteration within its target. The arithmetic
+of slack and packing is in `laar.flow.slack`, as used by the picker and the vLLM scheduler; here,
+the predictor is the engine's cost model, so predictions are exact unless the settings add jitter.
 
 A decode waits for a pass through all pipeline stages, so the pass must fit the target; meanwhile
 the stages work on consecutive chunks.
 
 Admission follows the order strictly: if the most urgent waiting prompt finds no slot or blocks, the
-prompts behind it must wait; otherwise a stream of short prompts would starve a long one. The
-cached part of a waiting prompt counts for its chunk but not for its place in the order: looking up
-every prompt's blocks in each iteration would cost more than the iteration.
+prompts behind it must wait; otherwise a stream of short prompts would starve a long one. The cached
+part of a waiting prompt affects its chunk but not its place in the order, because looking up every
+prompt's blocks in each iteration would cost more than the iteration.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from laar_lab.sim.engine.sequence import Seq
 from laar_lab.sim.engine.settings import EngineSettings
 
 MAX_CANDIDATES = 8
-"""Maximum number of prefills offered to one iteration, only one of them long; 20 ms fits a few."""
+"""Maximum number of prefills offered to an iteration, only one of them long; few fit in 20 ms."""
 
 _Ranked = tuple[float, int, bool, Seq]
-"""Rank (lowest first), number, whether it waits for admission, and the sequence itself."""
+"""Rank (lowest first), number, whether it is waiting for admission, and the sequence itself."""
 
 
 def slack_s(arrival_s: float, objective_s: float, remaining_s: float, now: float) -> float:
-    """Return the seconds a request can lose and still meet its objective; negative if late."""
+    """Return how many seconds a request can lose and still meet its objective; negative if late."""
     return arrival_s + objective_s - now - remaining_s
 
 
@@ -84,7 +83,7 @@ class _Batch:
         self._cost, self._work = cost, decodes
 
     def seconds_with(self, chunk_tokens: int, context_tokens: int) -> float:
-        # Called some ten thousand times per simulated minute, so it restores instead of copying.
+        # Called some ten thousand times per simulated minute, so it changes and restores its sums.
         work, cost = self._work, self._cost
         before = work.prefill_tokens, work.pairs, work.kv_tokens, work.kv_groups
         work.add_chunk(chunk_tokens, context_tokens, cost.kv_groups(context_tokens + chunk_tokens))
@@ -119,7 +118,7 @@ class Slack(Fcfs):
         self._times = _table(cost, settings.slack.target_s)
 
     def key(self, seq: Seq) -> tuple[float, ...]:
-        """Return the rank if the order never changes with time, else the order of submission."""
+        """Return the rank if the order does not change with time, else the order of submission."""
         return (seq.number,) if self._moves else (self._line(seq).offset_s, seq.number)
 
     def objective_s(self, seq: Seq) -> float:
@@ -131,7 +130,7 @@ class Slack(Fcfs):
         return self._slack.objective_base_s + self._slack.objective_factor * alone_s
 
     def plan(self, now: float, desk: Desk) -> Plan:
-        """Plan all decodes, and prefills in order until the target is exhausted."""
+        """Plan all decodes, and prefills in order until the target is used up."""
         if not desk.prefilling and not desk.waiting:
             return Plan(True, [])
         work = desk.decode_work()
@@ -148,7 +147,7 @@ class Slack(Fcfs):
         plan = [
             (seq, chunk)
             for seq, chunk in zip(chosen, chunks, strict=True)
-            # Each would fit alone; if it does not fit together with those before it, it waits.
+            # Any candidate can be admitted alone; one may have to wait for those before it.
             if chunk and (seq in desk.prefilling or desk.admit(seq))
         ]
         for seq, _ in plan:
@@ -160,7 +159,7 @@ class Slack(Fcfs):
         return max(running, key=lambda seq: (seq.remaining > 0, seq.admitted))
 
     def _line(self, seq: Seq) -> Line:
-        """Return the sequence's urgency, which changes only with its context."""
+        """Return the sequence's urgency, which changes only when its context does."""
         if seq.line is None:
             total_s = self._times.total_s(seq.target)
             left_s = self._times.remaining_s(seq.target, seq.context)
@@ -179,7 +178,7 @@ class Slack(Fcfs):
         return merge(running, sorted(waiting) if self._moves else waiting)
 
     def _candidates(self, now: float, desk: Desk) -> tuple[list[Seq], list[Prefill]]:
-        """Return the prefills to pack, most urgent first; the desk can admit the waiting ones."""
+        """Return the prefills to pack, most urgent first; those that wait can be admitted."""
         chosen: list[Seq] = []
         prefills: list[Prefill] = []
         blocked = has_long = False

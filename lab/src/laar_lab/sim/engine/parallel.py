@@ -7,17 +7,18 @@ token, then each token of the answer takes the same time, and all times are mult
     1 + (load_factor - 1) * (n - 1) / (max_num_seqs - 1)
 
 with n requests running. Other requests wait, first come, first served. There are no iterations,
-no chunks and no batch limit, so a picker that has learned the shape of vLLM's iterations can't use
-it here: it is a test of a cost whose model is wrong.
+chunks or batch limits. What a picker has learned of vLLM's iterations is of no use here, so this
+tests a cost whose model is wrong.
 
-All running requests advance at one rate, so the state is a single number: the work, in unloaded
-seconds, that a request running since the start would have done. A request's first and last token
-are fixed points on that scale, and only the rate changes when a request comes or goes.
+All running requests advance at the same rate, so the state is a single number: the work, in
+unloaded seconds, that a request running since the start would have done. A request's first and last
+tokens are fixed points on that scale; only the rate changes when requests come and go.
 
-There are two differences from the original. It draws a prefill's factor once when it begins; here
-the factor follows the number running. A prompt that does not fit in the KV cache waits here, unless
-`refuses_full` is set: then it gets a 500 as in the original, but on arrival instead of when its
-turn comes. As in the original, others can find the blocks of a prompt from the moment it begins.
+There are two differences from the original. The original sets a prefill's factor once, when the
+prefill begins; here the factor follows the number of running requests. A prompt that does not fit
+in the KV cache waits here, unless `refuses_full` is set: then it gets a 500 as in the original, but
+on arrival instead of when its turn comes. As in the original, other requests can find a prompt's
+blocks from the moment it begins.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ class ParallelEngine:
     """A parallel `Engine`; see the interface.
 
     Args:
-        cost: cost of a lone request; only its constants per prompt and per token are used.
+        cost: cost of a lone request, of which only the constants per prompt and per token are used.
         settings: settings of the engine, including `load_factor`.
-        rng: draws the jitter of a request's times.
+        rng: draws the jitter of request times.
 
     Raises:
         SettingError: the cost is not linear.
@@ -101,7 +102,7 @@ class ParallelEngine:
         return self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)[0] * size
 
     def abort(self, job_id: str) -> None:
-        """Drop a job; a running one still slows the others until the current step ends."""
+        """Drop a job; if running, it still slows the others until the current step ends."""
         run = self._running.get(job_id)
         if run is not None:
             run.gone = True
@@ -110,9 +111,9 @@ class ParallelEngine:
             self._waiting = deque(job for job in self._waiting if job.id != job_id)
 
     def step(self, now: float, until: float | None = None) -> Step | None:
-        """Run to the next first or last token, or without `until` at most about one token's time.
+        """Run to the next first or last token; without `until`, for about one token's time at most.
 
-        See the interface. A step may end without progress, so that new jobs can enter.
+        See the interface. A step may end without progress so that new jobs can enter.
         """
         self._settle()
         self._admit()
@@ -165,7 +166,7 @@ class ParallelEngine:
         return run.end_at
 
     def _tell(self, each_token: bool) -> tuple[Progress, ...]:
-        """Return the progress at the target of the step; it takes effect in the next step."""
+        """Return the progress at the end of the step; it takes effect in the next step."""
         for run in self._running.values():
             if run.gone or self._next_of(run, each_token) > self._target:
                 continue
@@ -177,7 +178,7 @@ class ParallelEngine:
         )
 
     def _settle(self) -> None:
-        """End the outstanding step and apply the progress it reported."""
+        """End the outstanding step and apply the progress that it reported."""
         self._work = self._target
         for run, tokens in self._gains:
             run.reported += tokens
@@ -232,7 +233,7 @@ class ParallelEngine:
         run.end_at = run.first_at + (job.output_tokens - 1) * self._token_s
 
     def _publish(self, run: _Run, tokens: int) -> None:
-        """Index the blocks that this many tokens fill."""
+        """Put the blocks that this many tokens fill in the cache."""
         first = len(run.held)
         fresh = run.job.blocks[first : tokens // self._settings.block_size]
         if fresh:

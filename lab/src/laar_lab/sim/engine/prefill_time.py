@@ -1,15 +1,14 @@
 """The time of a prefill: algorithm 3 of the Medha paper (appendix A.3).
 
 A prefill of n tokens runs in chunks that shrink as its context grows, because each chunk is the
-largest whose predicted time fits one iteration. The total therefore needs a simulation, which runs
-once per model and gives a table of seconds at 0, delta, 2 delta ... L_max tokens; look-ups
-interpolate. All lengths share their early chunks, so a single walk to L_max prices them all instead
-of L_max / delta simulations.
+largest whose predicted time fits one iteration. The total therefore requires a simulation. It runs
+once per model and gives a table of seconds at 0, delta, 2 delta ... L_max tokens, in which look-ups
+interpolate. All lengths begin with the same chunks, so one simulation of L_max prices them all.
 
-There are limits. Below one delta the fixed cost of an iteration is spread evenly over the tokens,
-and beyond L_max the last slope is extended, a lower bound for a quadratic cost. A chunk never falls
-below `MIN_CHUNK_TOKENS`: if even that does not fit the target, the paper's simulation stops early
-and reports too little time; this one accepts the longer iteration.
+Below one delta, the fixed cost of an iteration is spread evenly over the tokens. Beyond L_max, the
+last slope is extended, which gives a lower bound if the cost is quadratic. A chunk is never smaller
+than `MIN_CHUNK_TOKENS`: if even that does not fit the target, the paper's simulation stops early
+and reports too little time, while this one accepts the longer iteration.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MAX_TOKENS = 1_048_576
 """The longest prompt of models served today; longer ones are extrapolated."""
 
 DELTA_TOKENS = 1024
-"""The paper's granularity; the table for 1M tokens takes 8 KiB."""
+"""The paper's granularity, at which the table for 1M tokens takes 8 KiB."""
 
 MAX_CHUNK_TOKENS = 8192
 """Largest token budget per step in common use (vLLM's default on a large GPU)."""
@@ -42,8 +41,8 @@ class PrefillTable:
     """Prefill seconds by prompt length, for one model on one kind of endpoint.
 
     Args:
-        seconds: float64[k], totals at 0, delta, 2 delta ... (`DELTA_TOKENS`); starts at 0 and never
-            decreases.
+        seconds: float64[k], totals at 0, delta, 2 delta ... (`DELTA_TOKENS`), which start at 0 and
+            never decrease.
 
     Raises:
         SettingError: the values are not finite, do not start at 0, or decrease.
@@ -72,7 +71,7 @@ class PrefillTable:
     ) -> Self:
         """Simulate a prefill in adaptive chunks of at most `target_s` each.
 
-        Calls `chunk_seconds` some 10 times per chunk, so it must be cheap.
+        `chunk_seconds` must be cheap: it is called some 10 times per chunk.
         """
         grid = range(DELTA_TOKENS, max_tokens + DELTA_TOKENS, DELTA_TOKENS)
         totals = [0.0]
@@ -95,7 +94,7 @@ class PrefillTable:
                 done += chunk
             rest = length - done
             totals.append(spent + (chunk_seconds(rest, done) if rest else 0.0))
-        # A truncated last chunk can cost slightly more than the next grid point's full one.
+        # A truncated last chunk can cost slightly more than the full one of the next point.
         return cls(np.maximum.accumulate(np.array(totals)))
 
     def total_s(self, tokens: float) -> float:

@@ -1,4 +1,4 @@
-"""Engine profiles: read data files, build engines.
+"""Read engine profiles from data files, and build engines from them.
 
 `sim/data/` has three files: `engine-hardware.yaml` and `engine-models.yaml` hold constants, each
 with its source, and `engine-profiles.yaml` combines them with parallel degrees and settings into
@@ -57,7 +57,7 @@ def slowed(profile: EngineProfile, factor: float) -> EngineProfile:
     """Return the same engine on a device on which everything takes `factor` times as long.
 
     Raises:
-        SettingError: the cost is not linear but follows from the peaks of the hardware.
+        SettingError: the cost is not linear but derived from the peaks of the hardware.
     """
     if factor == 1.0:
         return profile
@@ -140,7 +140,7 @@ def _blocks(cost: RooflineCost, settings: _Entry) -> int:
     return cost.kv_tokens() // size if isinstance(size, int) and size > 0 else 1
 
 
-@lru_cache(maxsize=16)  # three files, and those in tests
+@lru_cache(maxsize=16)  # the three files, and those of tests
 def _read(file: Path) -> Mapping[str, _Entry]:
     try:
         return cast("Mapping[str, _Entry]", parse_yaml(file.read_text("utf-8")))
@@ -156,7 +156,7 @@ def _entry(file: Path, name: str) -> _Entry:
 
 
 def _constants(where: str, entry: object) -> dict[str, object]:
-    """Return the values; each must come with its source."""
+    """Return the values, each of which must come with its source."""
     values: dict[str, object] = {}
     for key, item in cast("_Entry", entry).items():
         if not isinstance(item, dict) or not item.get("source") or "value" not in item:

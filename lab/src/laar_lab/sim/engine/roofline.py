@@ -5,19 +5,19 @@
     attention = max(4 * layers * heads * head_dim * pairs / FLOP/s,  KV bytes / bandwidth)
     pairs     = sum(chunk * (context + chunk / 2))
 
-The two operator groups run one after the other on the device, so each has a separate roof. One roof
-over both (comparing their sums) would hide the gain of the paper's multi-prefill batching: an
-iteration with a deep, attention-bound chunk reads the weights anyway, so the linear part of an
-additional short chunk is almost free (section 4.2).
+The two operator groups run one after the other on the device, so each has a separate roof. A single
+roof over both (comparing their sums) would hide what the paper gains from batching several
+prefills: an iteration with an attention-bound chunk at a large depth reads the weights anyway, so
+the linear part of another, short chunk is almost free (section 4.2).
 
 Parallelism. Tensor: everything is divided by p_tp, with two all-reduces per layer. Pipeline: a
 stage has 1/p of the layers, and an iteration pays a hop between stages; the engine decides how
 chunks overlap. KV: with g groups each has 1/g of a context's pairs and KV reads, plus a merge per
-layer; groups join as the context grows, one per `KV_GROUP_TOKENS`. Mixture of experts: dense
-weights are read, and the weights of experts chosen by at least one token of the batch, routed
-evenly.
+layer; groups join as the context grows, one per `KV_GROUP_TOKENS`. Mixture of experts: an iteration
+reads the dense weights, and those of the experts to which at least one token of the batch is
+routed; routing is even.
 
-It does not model tile and wave quantisation, network contention, several micro-batches of decodes
+It does not model tile and wave quantization, network contention, several micro-batches of decodes
 in a pipeline, or layers without attention beyond excluding them from the attention part.
 """
 
@@ -32,7 +32,7 @@ from laar.errors import SettingError
 from laar_lab.sim.engine.cost import Work
 
 KV_GROUP_TOKENS = 524_288
-"""Context per KV group: the paper's Figure 6 shows 4 groups at 2M tokens, which join one by one."""
+"""Context per KV group; in the paper's Figure 6, 4 groups join one by one up to 2M tokens."""
 
 MEMORY_SHARE = 0.9
 """Share of device memory for weights and KV: vLLM's default `gpu_memory_utilization`."""
@@ -59,7 +59,7 @@ class HardwareProfile:
         memory_efficiency: share of the peak bandwidth that reads reach.
         step_overhead_s: host and launch time of an iteration that is not overlapped.
         link_latency_s: latency of one all-reduce between the devices of a tensor group.
-        link_bytes_s: its bandwidth, in each direction.
+        link_bytes_s: bandwidth of these links, in each direction.
         network_latency_s: latency of one hop between pipeline stages.
         network_bytes_s: bandwidth between servers, per device.
         kv_merge_s: time to merge partial attention outputs of KV groups, per layer.
@@ -90,7 +90,7 @@ class ModelProfile:
     Args:
         name: name in the data file.
         layers: transformer layers.
-        attention_layers: layers with softmax attention over the whole context.
+        attention_layers: those with softmax attention over the whole context.
         heads: query heads of such a layer.
         kv_heads: key and value heads.
         head_dim: elements per head.
@@ -99,7 +99,7 @@ class ModelProfile:
         active_parameters: parameters that a token uses.
         experts: routed experts per layer; 1 for a dense model.
         experts_per_token: experts that a token uses.
-        weight_bytes: bytes per parameter; 1 computes in 8 bits.
+        weight_bytes: bytes per parameter; with 1, the computation is in 8 bits.
         kv_bytes: bytes per element of the KV cache.
         linear_efficiency: factor on the hardware's; below 1 for small expert matrices.
     """
@@ -141,7 +141,7 @@ class RooflineCost:
         model: the model.
         tensor: devices that share each layer, p_tp.
         stages: pipeline stages, p_spp.
-        kv_parallel: KV groups, p_kvp; each is a copy of the whole tensor x stages arrangement.
+        kv_parallel: KV groups, p_kvp, each of which has its own tensor x stages devices.
 
     Raises:
         SettingError: a degree is below 1, or the chip can't compute in the model's precision.
@@ -175,7 +175,7 @@ class RooflineCost:
         self._expert_read_s = experts / (bandwidth * tensor)
         self._dense_read_s = model.parameters * model.weight_bytes / (bandwidth * tensor)
         self._dense_read_s -= self._expert_read_s
-        self._miss = 1.0 - model.experts_per_token / model.experts  # a token skips a given expert
+        self._miss = 1.0 - model.experts_per_token / model.experts  # P(token skips an expert)
         self._pair_s = 4.0 * model.attention_layers * model.heads * model.head_dim / attention_flops
         # KV heads can't be split; beyond one device per head they are copied.
         self._kv_read_s = model.kv_bytes_per_token / (bandwidth * min(tensor, model.kv_heads))
@@ -193,7 +193,7 @@ class RooflineCost:
         self._merge_token_s = model.attention_layers * partial / hardware.network_bytes_s
 
     def kv_groups(self, context: int) -> int:
-        """Return the KV groups of a context: one per `KV_GROUP_TOKENS` started, up to p_kvp."""
+        """Return the KV groups of a context: 1, plus 1 per full `KV_GROUP_TOKENS`, up to p_kvp."""
         return min(self.kv_parallel, 1 + context // KV_GROUP_TOKENS)
 
     def attention_s(self, work: Work) -> float:
@@ -226,7 +226,7 @@ class RooflineCost:
         )
 
     def kv_tokens(self) -> int:
-        """Return the number of tokens of KV cache that fit in memory with the weights.
+        """Return how many tokens of KV cache fit in memory besides the weights.
 
         Raises:
             SettingError: the weights alone do not fit.

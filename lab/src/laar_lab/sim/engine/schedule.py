@@ -2,12 +2,12 @@
 
 A scheduler plans one iteration: whether decoding sequences get a token, and how many tokens each
 prefill gets. It admits waiting sequences through the desk, which is the engine. An admitted
-sequence has a slot, blocks for its whole prompt and its part of the prefix cache, so pausing its
+sequence has a slot, blocks for its whole prompt, and what it found in the prefix cache. Pausing its
 prefill can't lead to a preemption (vLLM needs `--scheduler-reserve-full-isl` for that).
 
-vLLM serves the running list first, in order of admission, and the waiting queue with what is left.
-Here decodes go before prefills; under FCFS that is the same order, since a prefill that fills a
-step leaves no tokens for admitting others.
+vLLM serves running sequences first, in order of admission, then the waiting queue. Here, decodes
+come before prefills. With FCFS the order is the same, since a prefill that fills a step leaves no
+tokens for admitting others.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Plan:
 
     Args:
         decode: whether every sequence that can decode gets a token.
-        chunks: prefill tokens for admitted sequences, at most what each has left.
-        steady: whether a plan without chunks stays the same until a job comes or goes.
+        chunks: prefill tokens of admitted sequences, at most what each has left to prefill.
+        steady: whether a plan without chunks remains the same until a job comes or goes.
     """
 
     decode: bool
@@ -36,7 +36,7 @@ class Plan:
 
 
 class Desk(Protocol):
-    """A scheduler's view of the engine."""
+    """The engine as seen by a scheduler."""
 
     waiting: list[Seq]
     """Sequences not yet admitted, in the order of the scheduler's key."""
@@ -49,7 +49,7 @@ class Desk(Protocol):
         ...
 
     def admissible(self, seq: Seq) -> tuple[bool, int]:
-        """Return whether `admit` would succeed now, and the number of cached prompt tokens."""
+        """Return whether `admit` would succeed now, and how many prompt tokens are cached."""
         ...
 
     def admit(self, seq: Seq) -> bool:
@@ -61,7 +61,7 @@ class Scheduler(Protocol):
     """Orders sequences and plans each iteration."""
 
     def key(self, seq: Seq) -> tuple[float, ...]:
-        """Return the rank in the waiting queue; smallest first, fixed for the sequence's life."""
+        """Return the rank in the waiting queue, smallest first; it never changes for a sequence."""
         ...
 
     def plan(self, now: float, desk: Desk) -> Plan:
@@ -98,11 +98,11 @@ class Fcfs:
         self._budget_tokens = settings.max_num_batched_tokens
 
     def key(self, seq: Seq) -> tuple[float, ...]:
-        """Return the order of submission, so a preempted sequence returns to its place."""
+        """Return the order of submission, so that a preempted sequence returns to its place."""
         return (seq.number,)
 
     def plan(self, now: float, desk: Desk) -> Plan:
-        """Plan decodes and as many prefill tokens as the budget leaves."""
+        """Plan all decodes, and prefills with the rest of the budget."""
         return Plan(True, _fill(desk, self._budget_tokens - desk.decode_work().decodes))
 
     def victim(self, running: list[Seq]) -> Seq:
@@ -111,7 +111,7 @@ class Fcfs:
 
 
 class Priority(Fcfs):
-    """vLLM's priority policy: reorders the queue; a running prefill keeps its place."""
+    """vLLM's priority policy: orders the queue; a running prefill keeps its place."""
 
     def key(self, seq: Seq) -> tuple[float, ...]:
         """Return the priority, lower first, then the arrival."""
@@ -126,7 +126,7 @@ class PrefillFirst(Fcfs):
     """SGLang's default: while anything can prefill, nothing decodes."""
 
     def plan(self, now: float, desk: Desk) -> Plan:
-        """Plan prefills up to the budget, or else the decodes."""
+        """Plan prefills up to the budget; without prefills, the decodes."""
         chunks = _fill(desk, self._budget_tokens)
         return Plan(not chunks, chunks)
 
@@ -138,7 +138,7 @@ class NonPreemptive(Fcfs):
     """
 
     def plan(self, now: float, desk: Desk) -> Plan:
-        """Plan whole prompts in order of arrival, or else the decodes."""
+        """Plan whole prompts in order of arrival; without prompts, the decodes."""
         chunks: list[tuple[Seq, int]] = []
         tokens = self._budget_tokens
         while desk.waiting and (not chunks or desk.waiting[0].target <= tokens):

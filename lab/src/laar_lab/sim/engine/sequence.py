@@ -16,11 +16,11 @@ class Seq:
         context: tokens whose KV exists or is being computed.
         generated: output tokens generated.
         cached: prompt tokens found in the prefix cache at the first admission.
-        held: hashes of its findable blocks, first to last.
-        blocks: number of all blocks it holds, findable or not.
-        flights: current iterations that it is part of (several with pipeline stages).
+        held: hashes of its blocks that can be found, first to last.
+        blocks: number of all its blocks.
+        flights: number of current iterations that it is part of; several with pipeline stages.
         gone: aborted or lost during an iteration.
-        line: urgency, which schedulers that order by slack cache until the context changes.
+        line: urgency, cached until the context changes by schedulers that order by slack.
     """
 
     __slots__ = (

@@ -19,12 +19,12 @@ class SlackSettings:
     """Settings of Medha's scheduler.
 
     Args:
-        order: order of prefills: `lars`, or `fcfs`, `edf`, `lrs`, `srpt` to compare with.
+        order: order of prefills: `lars`; for comparison `fcfs`, `edf`, `lrs`, `srpt`.
         target_s: target duration of an iteration; the paper's 20 ms.
-        rho_max: largest share of an iteration that a long prefill with slack leaves free (0.4).
+        rho_max: largest share of an iteration that a long prefill with slack leaves free.
         late_share: share that a long prefill leaves free after missing its objective; in the paper
             it leaves nothing.
-        multi_prefill: allow several prefills in one iteration; off is the paper's plain LARS.
+        multi_prefill: allow several prefills per iteration; if off, this is the paper's plain LARS.
         long_tokens: prompts above this are long; the paper's short ones end at 8K.
         objective_base_s: constant part of the TTFT objective of a job that sets none.
         objective_factor: part proportional to the job's prefill time on an idle engine.
@@ -47,26 +47,26 @@ class EngineSettings:
     """Settings of one engine.
 
     Args:
-        num_blocks: number of KV blocks, which is the size of the memory.
+        num_blocks: number of KV blocks in memory.
         block_size: tokens per block.
         max_num_seqs: maximum number of concurrent sequences (vLLM's default on a large device).
-        max_num_batched_tokens: maximum number of tokens per iteration; the static chunk size.
-        max_num_queued: waiting jobs above which `submit` rejects; far above the queues of any
-            experiment.
+        max_num_batched_tokens: maximum number of tokens per iteration; the size of static chunks.
+        max_num_queued: number of waiting jobs above which `submit` rejects; no experiment has as
+            many.
         scheduler: a name in `SCHEDULERS`: `fcfs` (vLLM), `priority` (vLLM's priority policy),
             `prefill-first` (SGLang), `non-preemptive` (whole prompts), `slack` (Medha); or
             `parallel`, which is a different engine (`laar_lab.sim.engine.parallel`).
-        stream_pipeline: with several stages, start a prefill's next chunk once the previous one
-            leaves the first stage; off, once it leaves the last stage.
-        step_jitter: standard deviation of the logarithm of an iteration's time; a merged stretch
-            draws once.
-        intake_s: time that each request takes in the server in front of the scheduler (HTTP,
-            checks), one after another. The virtual-time fleet models it; an HTTP endpoint has a
-            real server instead.
-        intake_s_per_token: intake time per token of the prompt (parsing, tokenising, hashing).
+        stream_pipeline: with several stages, whether a prefill's next chunk starts once the
+            previous one has left the first stage instead of the last.
+        step_jitter: standard deviation of the log of an iteration's time; one draw per merged
+            stretch.
+        intake_s: time that a request takes in the server before it reaches the scheduler (HTTP,
+            checks); requests are handled one after another. The virtual-time fleet models it; an
+            HTTP endpoint has a real server instead.
+        intake_s_per_token: intake time per token of the prompt (parsing, tokenizing, hashing).
         kv_events: report prefix-cache changes in each `Step`.
-        load_factor: for `parallel`: how much longer everything takes with `max_num_seqs` running
-            than with one.
+        load_factor: for `parallel`: how many times slower `max_num_seqs` requests run than one
+            alone.
         refuses_full: for `parallel`: whether a prompt that does not fit in the KV cache gets a 500,
             as in llm-d-inference-sim, instead of waiting.
         slack: settings of the scheduler `slack`.

@@ -1,22 +1,22 @@
 """The simulated engine: continuous batching, iteration by iteration.
 
 An iteration enters the first pipeline stage on `step`, and its tokens exist when it leaves the last
-one. With one stage the two coincide; with several, the next iteration may enter as soon as the
-first stage is free, so a step ends at whichever comes first: a free first stage or a batch that
-leaves. At most as many iterations as stages are in progress; otherwise a batch that enters slightly
-early would make the decodes behind it wait for a whole stage. Decoding sequences are in one batch
-at a time; a prefill may have a chunk in every stage (stream pipeline) or in one.
+one. With several stages, the next iteration may enter as soon as the first stage is free, so a step
+ends when the first stage is free or a batch leaves, whichever comes first. There are never more
+iterations in progress than stages; otherwise a batch that enters slightly early would make the
+decodes behind it wait for a whole stage. A decoding sequence is in one batch at a time; a prefill
+may have a chunk in every stage (stream pipeline) or in just one.
 
 The effects of an iteration on sequences are applied when the next step begins, so readings in
-between show the state at its start, as a scrape of a real engine does.
+between show the state at its start, as with a real engine.
 
-Recomputation follows vLLM: a preempted sequence loses its blocks, returns to its place in the queue
-and prefills its prompt and the tokens generated before.
+As in vLLM, a preempted sequence loses its blocks, returns to its place in the queue, and prefills
+both its prompt and the tokens it had generated.
 
-A merged stretch gives every job the times of single iterations. Only the choice of evicted cached
-blocks can differ, and only if two sequences generate the same answer blocks at the same time.
+A merged stretch gives every job the same times as single iterations. Only the choice of evicted
+cached blocks can differ, and only if two sequences generate the same answer blocks at once.
 
-It does not model tokenisation, network, client behaviour, speculative decoding or adapters.
+It does not model tokenization, network, client behavior, speculative decoding or adapters.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class SimulatedEngine:
         self._cost, self._settings, self._rng = cost, settings, rng
         self._scheduler = _scheduler(settings, cost)
         self._block_size = settings.block_size
-        # In a pipeline a new job may enter behind a pass in progress, and KV groups join in the
-        # middle of a stretch: neither has a closed form.
+        # In a pipeline, a new job may enter behind a pass in progress, and KV groups may join in
+        # the middle of a stretch. Neither can be computed in closed form.
         self._mergeable = cost.stages == 1 and cost.kv_parallel == 1
         self._one_chunk = cost.stages > 1 and not settings.stream_pipeline
         self._pool = BlockPool(settings.num_blocks, record=settings.kv_events)
@@ -118,13 +118,13 @@ class SimulatedEngine:
         self._decoding: list[Seq] = []
         self._jobs: dict[str, Seq] = {}
         self._flights: deque[_Flight] = deque()
-        self._reported = 0  # flights at the head whose progress has been returned
-        self._events: tuple[KvEvent, ...] = ()  # reported with the outstanding step
+        self._reported = 0  # number of first flights whose progress was returned
+        self._events: tuple[KvEvent, ...] = ()  # to be reported with the outstanding step
         self._decodes = Work()
         self._free_at = [-math.inf] * self._cost.stages
         self._clock = -math.inf
         self._numbers = self._admissions = 0
-        self._preempted = False  # in this iteration; if so, no job is admitted
+        self._preempted = False  # in this iteration; then it admits no job
         self._preemptions = self._queries = self._hits = 0
 
     # The Engine interface.
@@ -162,10 +162,10 @@ class SimulatedEngine:
     def step(self, now: float, until: float | None = None) -> Step | None:
         """Run what starts at `now`; see the interface."""
         self._settle()
-        begin = max(now, self._clock)  # a driver's sum may be early by a rounding error
+        begin = max(now, self._clock)  # a driver may be early by a rounding error
         if begin >= self._free_at[0] and len(self._flights) < self._cost.stages:
             self._schedule(begin, until)
-        if not self._flights:  # an answer's last blocks may be unreported
+        if not self._flights:  # events of an answer's last blocks may be left
             events = self._pool.drain()
             return Step(0.0, (), events) if events else None
         end = self._flights[0].exit_s
@@ -243,7 +243,7 @@ class SimulatedEngine:
         self._pool.take(seq.blocks - found)
         seq.context = cached
         if seq.admitted < 0:
-            if seq.job.fetched:  # a preempted sequence prefills by itself
+            if seq.job.fetched:  # once preempted, it is prefilled here
                 seq.context = cached = max(cached, seq.job.prompt_tokens - 1)
             seq.cached = cached
             self._queries += seq.job.prompt_tokens
@@ -301,7 +301,7 @@ class SimulatedEngine:
             self.prefilling.remove(seq)
 
     def _stretch(self, flight: _Flight, work: Work, until: float, scale: float) -> None:
-        """Merge as many decode-only iterations as are sure to be alike and begin in time."""
+        """Merge iterations that only decode, as long as they are alike and begin before `until`."""
         base, slope = self._cost.decode_line(work.decodes)
         flight.line = (base * scale, slope * scale)
         flight.context = work.decode_context - work.decodes

@@ -1,9 +1,9 @@
 """Compare the engine model with the figures published in the Medha paper.
 
-Each row has the published value, the model's value, and a note if the paper leaves the setup open
-or a constant was fitted to that very figure. The experiment `engine-validation` prints the rows and
-the tests check them; nothing else depends on this module. `laar lab fit-engine` compares the model
-with real engines.
+Each row has the published value, the model's value, and a note if the paper does not give the setup
+or if a constant was fitted to that very figure. The experiment `engine-validation` prints the rows
+and the tests check them; nothing else depends on this module. `laar lab fit-engine` compares the
+model with real engines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from laar_lab.sim.engine.settings import EngineSettings
 from laar_lab.sim.engine.simulated import SimulatedEngine
 
 TOLERANCE = 0.1
-"""Largest relative difference from the published figure."""
+"""Largest relative difference from a published figure."""
 
 _MILLION = 1_000_000
 
@@ -34,8 +34,8 @@ class Figure:
         name: name of the figure.
         published: the paper's value.
         ours: the model's value.
-        kind: `about` allows `TOLERANCE`, `at least` is a bound.
-        note: a remark needed for the comparison; empty if none is needed.
+        kind: `about` allows a difference of `TOLERANCE`; `at least` is a bound.
+        note: remark on the comparison; may be empty.
     """
 
     name: str
@@ -111,7 +111,7 @@ def _interference() -> Figure:
 
 
 def _prefill_s(model: str, stages: int) -> float:
-    """Return the TTFT of a lone 1M-token prompt in chunks of 512, from the engine itself."""
+    """Return the TTFT of a lone 1M-token prompt in chunks of 512, as run by the engine."""
     cost = RooflineCost(load_hardware("h100"), load_model(model), tensor=8, stages=stages)
     settings = EngineSettings(num_blocks=_MILLION, max_num_batched_tokens=512)
     engine = SimulatedEngine(cost, settings, random.Random(0))
