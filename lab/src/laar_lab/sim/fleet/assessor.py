@@ -1,7 +1,7 @@
 """The picker's knowledge of a fleet whose models are always correct: their measured speeds.
 
-It replaces an artifact made by `laar measure` on idle engines: one prompt each of two lengths, and
-the line through them. Q is 1 for every model, so the cost orders endpoints by time alone.
+It replaces an artifact made by `laar measure` on idle engines: a line through the times of two
+prompts of different lengths. Q is 1 for every model, so the cost orders endpoints by time alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class MeasuredAssessor:
     """Assessor with the seconds per token of each model's engine.
 
     Args:
-        sites: the fleet; if several serve a model, the first is measured.
+        sites: the fleet; if several endpoints serve a model, the first is measured.
     """
 
     def __init__(self, sites: Sequence[Site]) -> None:
@@ -47,7 +47,7 @@ class MeasuredAssessor:
         )
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Ignore the usage, as lengths are exact."""
+        """Ignore the usage, since lengths are exact."""
 
 
 def _measure(engine: EngineProfile) -> tuple[float, float]:

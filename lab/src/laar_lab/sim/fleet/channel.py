@@ -1,6 +1,6 @@
-"""Several pickers in virtual time: the production sharing over a channel with a delay.
+"""Several pickers in virtual time, which share state as in production, but over this channel.
 
-Every batch reaches all other pickers after the same delay and in the same order, as from a store.
+Every batch reaches all other pickers after the same delay and in the same order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from laar.sharing.sharing import Sharing
 from laar_lab.sim.fleet.clock import VirtualClock
 from laar_lab.sim.fleet.flow import FlowControl
 
-_FLUSH_MS = 5.0  # below a real picker's; most of a record's age is the delay
+_FLUSH_MS = 5.0  # shorter than a real picker's; the delay dominates
 _LOOK_S = 0.25  # as in a real picker
 
 
@@ -24,7 +24,7 @@ class Channel:
         clock: clock of the run.
         directors: one for each picker.
         delay_s: seconds from sending a batch until the others receive it.
-        flows: flow control of each picker; empty if there is none.
+        flows: flow control of each picker; empty if they have none.
 
     Attributes:
         bytes: total size of all batches.

@@ -1,17 +1,16 @@
 """Clients: an open loop on a schedule, closed-loop sessions, and users who retry.
 
 The open loop sends at the scheduled times, whatever the fleet does, up to a cap of requests in
-flight. At the cap, requests wait, and the schedule is not read further, so it takes no memory
-however long it is. Latency is measured both from the scheduled time and from dispatch: under
-saturation the cap turns the loop into a closed one, and only the latency from the scheduled time
-shows it.
+flight. At the cap, requests wait and the schedule is not read any further, so a long schedule takes
+no memory. Latency is measured both from the scheduled time and from dispatch: under saturation, the
+cap turns the loop into a closed one, which only the latency from the scheduled time shows.
 
 Sessions wait for an answer before they go on: `converse` sends a turn when it is due, or as soon as
-the previous one is answered; `hold_sessions` waits for a pause after that answer, and keeps a fixed
+the previous one is answered; `hold_sessions` also pauses after that answer, and keeps a fixed
 number of sessions open.
 
-The retry loop is LAAR's: each of a number of users asks, checks, and asks again until the answer is
-correct. `laar.client.until` is the same loop over HTTP; the lab may not import it.
+The retry loop is LAAR's: a number of users each ask, check the answer, and ask again until it is
+correct. `laar.client.until` is the same loop over HTTP, but the lab may not import it.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from laar_lab.sim.fleet.fleet import VirtualFleet
 from laar_lab.sim.fleet.prompts import Arrival, Prompt, request_of
 
 MAX_IN_FLIGHT = 64
-"""Maximum number of requests in flight of GORGO's client."""
+"""Maximum number of requests in flight in GORGO's client."""
 
 MAX_ATTEMPTS = 10
 """Maximum number of attempts per question; R in the LAAR paper."""
 
 Send = Callable[[Request, Arrival, Callable[[Exchange], None]], object]
-"""Sends a session's request instead of `VirtualFleet.send`; calls its last argument at the end."""
+"""Sends a session's request in place of `VirtualFleet.send`; calls the callback when it ends."""
 
 
 def asking_again(fleet: VirtualFleet, on_refused: Callable[[], None]) -> Send:
-    """Return a function that sends through flow control and retries refusals as they advise."""
+    """Return a function that sends through flow control and retries refusals after their delay."""
 
     def send(request: Request, arrival: Arrival, ended: Callable[[Exchange], None]) -> None:
         def refused(error: RequestError) -> None:
@@ -64,10 +63,10 @@ def replay_open(
 
     Args:
         fleet: a fresh fleet.
-        arrivals: requests in chronological order; read when due.
-        on_end: called with each request at its end; failed ones have a status other than 200.
+        arrivals: requests in chronological order, read when due.
+        on_end: called with each request when it ends; failed ones have a status other than 200.
         max_in_flight: the client's cap.
-        on_refused: called with each request that flow control refuses; None without flow control.
+        on_refused: called with each request that flow control refuses; None to use no flow control.
     """
     _OpenLoop(fleet, iter(arrivals), on_end, max_in_flight, on_refused).start()
     fleet.clock.run()
@@ -133,7 +132,7 @@ class Conversation:
     Args:
         session: session id.
         turns: the prompts, each including the history.
-        due_s: when each turn is due; it is sent then, or once the previous one is answered.
+        due_s: when each turn is due; it is sent then, or later, once the previous one is answered.
     """
 
     session: str
@@ -147,7 +146,7 @@ def converse(
     on_end: Callable[[Arrival, Exchange], None],
     send: Send | None = None,
 ) -> None:
-    """Run all conversations concurrently to completion; `send`, if given, sends the requests."""
+    """Run all conversations concurrently to completion, sending with `send` if given."""
     numbers = count(1)
 
     def turn(conversation: Conversation, index: int) -> None:
@@ -164,7 +163,7 @@ def converse(
         _sent(fleet, send, request_of(next(numbers), arrival), arrival, ended)
 
     def begin(conversation: Conversation, index: int) -> None:
-        if index < len(conversation.turns):  # the clock runs a past call immediately
+        if index < len(conversation.turns):  # a past time means now
             fleet.clock.at(conversation.due_s[index], turn, conversation, index)
 
     for conversation in conversations:
@@ -178,9 +177,8 @@ class Turn:
 
     Args:
         prompt: the prompt.
-        after_answer_s: pause after the previous answer is complete; for the first turn, after the
-            session begins.
-        after_request_s: pause after the previous request is sent.
+        after_answer_s: pause after the previous answer, or for the first turn, after the start.
+        after_request_s: pause after the previous request was sent.
         kind: class of the request, for tables by class.
     """
 
@@ -204,9 +202,9 @@ def hold_sessions(
 
     Args:
         fleet: a fresh fleet.
-        sessions: name and turns of each session, in the order in which they begin; a new session
-            begins when another has ended.
-        on_end: called with each request at its end; failed ones have a status other than 200.
+        sessions: name and turns of each session, in the order in which they begin; each of the
+            later ones begins when another has ended.
+        on_end: called with each request when it ends; failed ones have a status other than 200.
         at_once: number of concurrent sessions.
         ramp_s: time over which the first `at_once` sessions begin, evenly spaced.
         until_s: time after which no request is sent.
@@ -222,7 +220,7 @@ def hold_sessions(
                 return
 
     def goes_on(name: str, turns: Iterator[Turn], answered_s: float, sent_s: float) -> bool:
-        """Schedule a session's next request; return False if it has none."""
+        """Schedule a session's next request; return False if there is none."""
         turn = next(turns, None)
         if turn is None:
             return False
@@ -265,8 +263,8 @@ class Question:
 
     Args:
         request: the request of the first attempt.
-        prompt: the prompt, the same for each attempt.
-        is_correct: whether the answer of a model is correct.
+        prompt: the prompt of every attempt.
+        is_correct: returns whether a model's answer is correct.
         normals: jitter draws, one per attempt.
     """
 
@@ -287,7 +285,7 @@ class Answered:
 
     @property
     def ttca_s(self) -> float:
-        """Time to correct answer; a lower bound if there was none."""
+        """Time to correct answer; a lower bound if no answer was correct."""
         return sum(self.latencies_s)
 
 
@@ -306,8 +304,8 @@ def ask_until_correct(
         fleet: a fresh fleet.
         questions: asked in order, `concurrency` at a time.
         concurrency: number of users.
-        max_attempts: attempts after which a user gives up.
-        stop_when_exhausted: give up once the picker reports that every model was tried.
+        max_attempts: number of attempts after which a user gives up.
+        stop_when_exhausted: give up once the picker reports that all models were tried.
         on_attempt: called after each attempt with the exchange and whether it was correct.
     """
     waiting = iter(questions)

@@ -1,6 +1,6 @@
-"""Collectors of a virtual fleet: scrapes and probes with network delay, as old as in production.
+"""Collectors of a virtual fleet, whose scrapes and probes are as delayed as in production.
 
-Intervals have no jitter, unlike the product's; random phases spread the readings instead.
+Unlike the product's, their intervals have no jitter; random phases spread the readings instead.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from laar_lab.sim.fleet.site import EngineHost, Site
 class Collectors:
     """Scrapes and probes every endpoint in the background of a run.
 
-    It starts as if it had been running: everything has been read once, and readings are spread out.
+    It starts as if it had been running: everything has been read once; later readings are spread.
 
     Args:
         clock: clock of the run.
         sites: the endpoints.
         hosts: their engines, by name.
         links: the network paths to them, by name.
-        directors: directors that get each reading.
+        directors: directors to which each reading is passed.
         scrape_interval_s: seconds between two scrapes of an engine.
         probe_interval_s: seconds between two round-trip probes.
         seed: seed of the run.
@@ -65,7 +65,7 @@ class Collectors:
         return self._links[name].rtt_s(self._clock.now, self._probes[name].gauss(0.0, 1.0))
 
     def _scrape(self, name: str) -> None:
-        """Render the page half a round trip from now, and read it another half later."""
+        """Render the page half a round trip from now, and read it after another half."""
         now, half = self._clock.now, 0.5 * self._round_trip_s(name)
         self._clock.later(now + half, self._page, name, half)
         self._clock.later(now + self._scrape_s, self._scrape, name)

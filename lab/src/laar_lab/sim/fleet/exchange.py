@@ -13,7 +13,7 @@ from laar_lab.sim.fleet.prompts import Prompt
 class Exchange:
     """A request as seen by a client next to the picker, in seconds on the virtual clock.
 
-    `decision.now` is later than `sent_s` if flow control held the request.
+    `decision.now` is later than `sent_s` if flow control delayed the request.
     """
 
     request: Request
@@ -30,7 +30,7 @@ class Exchange:
 
     @property
     def address(self) -> str:
-        """The address in use: the first chosen address that has not failed."""
+        """The address in use: the first of the chosen ones that has not failed."""
         return (self.decision.address, *self.decision.fallbacks)[len(self.failed)]
 
     @property

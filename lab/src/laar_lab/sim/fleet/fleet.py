@@ -2,8 +2,8 @@
 
 The lab's picker is the product's: `laar.core.director.Director` with its table, policies, prefix
 index and learners. Only its surroundings are simulated: engines, links, and the collectors, whose
-readings are delayed as in production. A request is decided and reserved, travels half a round trip
-and runs in the engine; on the way back the picker sees the first byte and then the end.
+readings are delayed as in production. A request gets a decision and a reservation, travels for half
+a round trip, and runs in the engine; the picker sees its first byte and end on the way back.
 
 Each concern (ties, each link, each probe, engines, sampling) has a separate generator made from the
 run's seed, so two policies with the same seed get the same network and the same fleet.
@@ -51,9 +51,9 @@ class VirtualFleet:
         seed: seed of the run.
         assessor: the picker's estimates for models; None for the engines' measured speeds.
         policies: policies by name; None for new instances of the product's.
-        flow: settings of the flow control in `enqueue`; None holds no requests.
-        by_load: whether flow control also holds requests while every endpoint is full, not only
-            turns whose context has no room in a cache.
+        flow: settings of the flow control in `enqueue`; None to hold no requests.
+        by_load: whether flow control holds requests while every endpoint is full, instead of
+            holding only turns whose context has no room in a cache.
 
     Raises:
         SettingError: there are no endpoints, two share a name, a block size is not a multiple of
@@ -156,7 +156,7 @@ class VirtualFleet:
             request: the request as the picker sees it, with a new id.
             prompt: the prompt as the engine sees it.
             on_end: called when its last byte or its refusal arrives.
-            normal: its jitter draw; None to draw one.
+            normal: the jitter draw of the request; None to draw one.
 
         Raises:
             RequestError: the picker has no endpoint for the request.
@@ -206,9 +206,9 @@ class VirtualFleet:
         self.flows[number].ask(request, prompt, decided, on_refused)
 
     def cancel(self, exchange: Exchange) -> None:
-        """Cancel a disconnected client's request: the engine drops it, its reservation ends.
+        """Cancel a disconnected client's request: the engine drops it, and its reservation ends.
 
-        The engine and the picker learn of it immediately; a network would take half a round trip.
+        The engine and the picker learn of it immediately, without the delay of a network.
         """
         if exchange.cancelled or exchange.end_s:
             return
@@ -223,29 +223,29 @@ class VirtualFleet:
         self._touched(exchange.picker)
 
     def discover(self, names: Iterable[str]) -> None:
-        """Set the discovered endpoints; those removed finish the requests they have."""
+        """Set the discovered endpoints; removed ones finish the requests they have."""
         specs = [endpoint_of(self._sites[name]) for name in names]
         for director in self.directors:
             director.table.replace("lab", specs)
 
     def host(self, name: str) -> EngineHost:
-        """Return the engine at an endpoint, to stop and start it."""
+        """Return the engine at an endpoint, for stopping and starting it."""
         return self._hosts[name]
 
     def intrude(self, address: str, name: str, prompt: Prompt) -> None:
-        """Submit a request to an endpoint now without the picker's knowledge."""
+        """Submit a request directly to an endpoint, unknown to the picker."""
         self._hosts[address].submit(
             self._job(address, name, prompt, None), lambda _cached: None, lambda _refusal: None
         )
 
     def _picker(self) -> int:
-        """Return the number of the picker that gets the next request."""
+        """Return the number of the picker to send the next request to."""
         return self._comes_to.randrange(len(self.directors)) if len(self.directors) > 1 else 0
 
     # -- the life of a request -----------------------------------------------------------------
 
     def _choose_to_read(self, request: Request) -> None:
-        """Decide whether to read the answer, if its first token would not be seen otherwise."""
+        """Choose whether to read the answer, if its first token is not seen otherwise."""
         if self.settings.first_tokens == "sampled":
             request.first_token_seen = self._sampler.draw(self.clock.now)
 
@@ -259,8 +259,8 @@ class VirtualFleet:
     def _arrive(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
         """Handle a request's arrival at its endpoint; a prefiller, if chosen, prefills first.
 
-        An endpoint and its prefiller are in one place; only the KV transfer takes time. If the
-        prefiller refuses, the endpoint prefills.
+        An endpoint and its prefiller are in the same place, so only the transfer of KV takes time.
+        If the prefiller refuses, the endpoint prefills.
         """
         decision, clock = exchange.decision, self.clock
         if decision.prefiller is None or exchange.cancelled:
@@ -306,7 +306,7 @@ class VirtualFleet:
         self._hosts[address].submit(replace(job, fetched=fetched), first, end)
 
     def _try_next(self, exchange: Exchange, on_end: OnEnd) -> None:
-        """Retry as Envoy does, without the picker, which learns of it when an answer begins."""
+        """Retry as Envoy does: the picker does not know until an answer begins."""
         if exchange.cancelled:
             return
         if len(exchange.failed) < len(exchange.decision.fallbacks):

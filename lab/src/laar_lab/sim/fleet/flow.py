@@ -1,4 +1,4 @@
-"""Flow control of a virtual picker: the production queue, called as the server calls it."""
+"""Flow control of a virtual picker: the production queue, called as in the server."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class FlowControl:
         prefixes: prefix index of that director.
         settings: settings of the queue.
         clock: clock of the run.
-        by_load: hold requests while every endpoint is full; otherwise only turns whose context has
-            no room in a cache.
+        by_load: hold requests while every endpoint is full, instead of holding only turns whose
+            context has no room in a cache.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class FlowControl:
 
     @property
     def left(self) -> int:
-        """Queued requests, plus prompts that endpoints are thought to be prefilling."""
+        """Number of queued requests, plus prompts that endpoints are thought to be prefilling."""
         return self._admission.queue.waiting + len(self._admission.prefills)
 
     def share(self, prefixes: SharedPrefixes) -> None:
-        """Share with other pickers where each session is placed."""
+        """Exchange with other pickers where each session is placed."""
         self._admission.on_turn, prefixes.on_turn = prefixes.turn, self._admission.heard
 
     def ask(
@@ -67,7 +67,7 @@ class FlowControl:
         on_decided: Callable[[Decision], None],
         on_refused: Callable[[RequestError], None],
     ) -> None:
-        """Decide a request now or once there is room; calls one of the two callbacks."""
+        """Decide a request now, or once there is room; call one of the two callbacks."""
         self._prefixes.upcoming = prompt
         try:
             answer = self._admission.ask(request, self._clock.now)
@@ -82,7 +82,7 @@ class FlowControl:
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Send the requests whose turn it is, after any change."""
+        """Send the requests whose turn has come; called after any change."""
         for outcome in self._admission.dispatch(self._clock.now):
             held = self._held.pop(outcome.ticket)
             del self._prefixes.held[held.request.id]
@@ -98,7 +98,7 @@ class FlowControl:
         self._admission.moved(decision, self._clock.now)
 
     def answering(self, decision: Decision, *, ok: bool = True) -> None:
-        """Handle the first token of an answer or, unless `ok`, a refusal for lack of room."""
+        """Handle the first token of an answer; unless `ok`, a refusal for lack of room."""
         self._admission.answering(decision, self._clock.now, ok=ok, full=not ok)
         self.dispatch()
 

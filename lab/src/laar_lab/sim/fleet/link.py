@@ -1,10 +1,10 @@
 """The network path between picker and endpoint: round trips with jitter and slow spells.
 
-Jitter is log-normal. A spell is a period in which the whole path is slow, as GORGO saw at its Seoul
-endpoint (456 ms on average, about 850 ms at its peak, some 5 % of the time).
+Jitter is log-normal. A spell is a period in which the whole path is slow, as GORGO observed at its
+Seoul endpoint (456 ms on average, about 850 ms at its peak, some 5 % of the time).
 
 Every path draws its spells from a separate generator, and each request comes with its own standard
-normal draw. Both are therefore independent of the policy: policies are compared on the same
+normal draw. Both are therefore independent of the policy, so that policies are compared on the same
 network.
 """
 
@@ -43,7 +43,7 @@ class LinkProfile:
 
 
 class Link:
-    """A path in one run; it must be queried at non-decreasing times."""
+    """A path in one run; the times of its calls must not decrease."""
 
     def __init__(self, profile: LinkProfile, rng: random.Random) -> None:
         self._profile = profile
@@ -51,11 +51,11 @@ class Link:
         self._slow = False
         self._until = 0.0 if profile.spell_share else math.inf
         if profile.spell_share:
-            self._slow = rng.random() >= profile.spell_share  # toggled by the call below
+            self._slow = rng.random() >= profile.spell_share  # `_turn` toggles it
             self._turn()
 
     def rtt_s(self, now: float, normal: float) -> float:
-        """Return the round trip of something sent now; `normal` is its jitter draw."""
+        """Return the round trip of what is sent now; `normal` is its jitter draw."""
         while now >= self._until:
             self._turn()
         base = self._profile.spell_rtt_s if self._slow else self._profile.rtt_s

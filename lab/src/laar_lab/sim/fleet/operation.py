@@ -2,8 +2,8 @@
 
 * A crash loses an engine's requests and cache. The endpoint stays listed and refuses connections
   until its process is up again, with an empty cache.
-* A deployment replaces the endpoints one by one: one with an empty cache joins, an old one leaves
-  the list, finishes its requests within a grace period, and restarts as the next to join.
+* A deployment replaces the endpoints one by one. A new one with an empty cache joins; an old one
+  leaves the list, finishes its requests within a grace period, and restarts as the next to join.
 * Scaling adds endpoints with empty caches, or removes the last ones as above.
 """
 
@@ -21,12 +21,12 @@ class Operation:
 
     Args:
         fleet: a fresh fleet.
-        names: all possible endpoints; a deployment needs one more than are listed at a time.
+        names: all possible endpoints; a deployment needs one more than are listed at any time.
         listed: number of endpoints listed at the beginning.
         rng: chooses the endpoints that crash.
 
     Attributes:
-        listed_s: endpoint seconds up to the last call of `measure`.
+        listed_s: endpoint seconds in total, up to the last call of `measure`.
 
     Raises:
         SettingError: there are fewer names than endpoints to list.

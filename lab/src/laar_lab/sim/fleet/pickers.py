@@ -28,7 +28,7 @@ def build_picker(
     prefixes: BlockPrefixes,
     policies: Mapping[str, Policy],
 ) -> Director:
-    """Return a picker of the fleet, with a separate table, generator and health.
+    """Return a picker of the fleet, with its own table, random generator and health.
 
     Args:
         sites: the endpoints.

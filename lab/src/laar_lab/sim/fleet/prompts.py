@@ -1,9 +1,9 @@
 """Prompts without text: chained block ids instead of bytes.
 
 A simulated prompt is an array of 64-bit ids, one per block of 16 tokens; an id identifies the whole
-prompt up to and including its block, like the hash ids of a Mooncake trace. They are the keys of
-the engine's prefix cache, and the picker's prefix index gets the same ids cut to its grid: it finds
-the same matches as hashed text would give, at the same cost as in production.
+prompt up to and including its block, like the hash ids of a Mooncake trace. The ids are the keys of
+the engine's prefix cache. The picker's prefix index gets those that are on its grid, and so finds
+the same matches as with hashed text, at the same cost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Prompt:
     Args:
         prompt_tokens: length of the prompt.
         output_tokens: length of the answer, at least 1.
-        blocks: ids of the full blocks of the prompt, then of the answer's.
+        blocks: ids of the prompt's full blocks, followed by those of the answer.
     """
 
     prompt_tokens: int
@@ -52,12 +52,12 @@ class Arrival:
     Args:
         at_s: when the client intends to send it, from the start of the run.
         prompt: the prompt.
-        session: session it belongs to; empty if the client names none.
+        session: session that it belongs to; empty if the client names none.
         kind: class of the request, for tables by class; empty if there is only one.
         ttft_objective_s: TTFT objective of the client; None if it sets none.
         model: requested model name.
         tried: models that answered incorrectly before, as in ``x-laar-tried-models``.
-        context: hashes of its first documents, as given by the context hook.
+        context: hashes of its first documents, as the context hook gives them.
     """
 
     at_s: float
@@ -92,16 +92,16 @@ def request_of(number: int, arrival: Arrival) -> Request:
 
 
 def spread(start: int, count: int) -> array[int]:
-    """Return `count` successive ids, spread over 64 bits like hashes."""
+    """Return `count` successive ids, spread over 64 bits as hashes would be."""
     numbers = np.arange(count, dtype=np.uint64) + np.uint64(start & _MASK)
     return array("Q", (numbers * _GOLDEN).tobytes())
 
 
 class BlockPrefixes(PrefixBeliefs):
-    """The production beliefs about caches, for prompts made of block ids.
+    """What caches are believed to contain, as in production, for prompts made of block ids.
 
     Attributes:
-        upcoming: the prompt of the next request to decide, as requests can't carry it.
+        upcoming: the prompt of the next request to decide, because a request does not contain it.
         held: prompts of queued requests, by request id.
     """
 
@@ -115,7 +115,7 @@ class BlockPrefixes(PrefixBeliefs):
     def _read(
         self, prompt: Asked, weights: str, spans: Sequence[str]
     ) -> tuple[Chain, bytes | None]:
-        """Cut the ids to the index's grid; an id at a block's end identifies all before it."""
+        """Return the ids on the index's grid; each also identifies everything before it."""
         assert isinstance(prompt, Request)
         hashes = array("Q")
         blocks_of = self.held.get(prompt.id, self.upcoming)

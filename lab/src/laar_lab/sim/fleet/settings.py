@@ -1,7 +1,7 @@
 """The settings of the picker in a virtual-time run.
 
-Defaults of the settings file are repeated here, as importing `laar.settings` would make each run
-depend on everything a file can set (`laar_lab.stale`); `tests/lab/test_suite.py` compares them.
+Defaults of the settings file are repeated here: importing `laar.settings` would make each run
+depend on all that a file can set (`laar_lab.stale`); `tests/lab/test_suite.py` compares them.
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ class FleetSettings:
 
     Args:
         policy: name of the policy.
-        parameters: parameters that differ from the policy's defaults.
+        parameters: parameters of the policy that differ from its defaults.
         weights: weights of the cost.
         use_prefixes: whether to keep a prefix index.
         prefix_bytes: memory limit of the index.
         scrape_interval_s: seconds between two scrapes of an engine.
         probe_interval_s: seconds between two round-trip probes.
-        retries: whether the policy or the picker places a retry.
+        retries: who places a retry, the policy or the picker.
         quadratic_tokens: prompt length at which attention costs as much as the rest; None for
             never.
         sample_answers: share of answers whose usage is read; 0 reads none.
         first_tokens: `seen` if the picker sees the first token of every answer, as in the gateway
             shape; `sampled` if only of the answers that it reads, as in the native shape.
-        fallbacks: number of endpoints that Envoy may try next if one refuses or breaks off before
-            its first byte.
+        fallbacks: number of endpoints that Envoy may try next if one fails before its first byte.
         health: rules for excluding endpoints; None considers all healthy.
-        sample_every_s: seconds after which an answer is read in any case.
-        apart: rule for prefilling at a different endpoint than decoding.
+        sample_every_s: longest time in seconds without reading an answer.
+        apart: rule for prefilling and decoding at different endpoints.
         apart_tokens: threshold of the rule `threshold`.
         pickers: number of pickers; each request goes to a random picker.
-        share_delay_s: delay until other pickers get what one sends; None if they don't share.
+        share_delay_s: seconds until other pickers get what one sends; None to share nothing.
     """
 
     policy: str = DirectorSettings().policy

@@ -1,7 +1,7 @@
 """An endpoint of the virtual fleet: an engine driven by the virtual clock.
 
 Stretches of decoding are merged and cut when something arrives, as in `laar_lab.sim.engine.drive`;
-the times are the same as with single iterations, with fewer calls.
+this gives the same times as single iterations with fewer calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Site:
         model: the model it serves.
         engine: profile of its engine.
         link: the network path to it.
-        role: value of the label `llm-d.ai/role`; empty for a plain endpoint.
+        role: value of the label `llm-d.ai/role`; empty for none.
         transfer_tokens_per_s: tokens of KV that it fetches per second from an endpoint that has
             prefilled them, regardless of concurrent fetches.
     """
@@ -55,7 +55,7 @@ class EngineHost:
     Attributes:
         down: whether connections are refused.
         starts: number of restarts.
-        busy_s: seconds during which the engine was running a step.
+        busy_s: seconds that the engine has spent running steps.
     """
 
     def __init__(self, clock: VirtualClock, profile: EngineProfile, *, seed: int = 0) -> None:
@@ -77,7 +77,7 @@ class EngineHost:
         return self._engine.load()
 
     def cached_tokens(self, job: Job) -> int:
-        """Return the prompt tokens that the engine would find in its cache now."""
+        """Return how many prompt tokens the engine would find in its cache now."""
         return self._engine.cached_tokens(job)
 
     def stop(self) -> None:
@@ -104,8 +104,8 @@ class EngineHost:
 
         Args:
             job: a job with the current time as its arrival.
-            on_first: called with its cached tokens when its first token exists.
-            on_end: called when its last token exists, or with the refusal.
+            on_first: called with the number of cached tokens when the first token exists.
+            on_end: called with None when the last token exists, or with the refusal.
         """
         intake_s = self._settings.intake_of(job.prompt_tokens)
         if not intake_s:
