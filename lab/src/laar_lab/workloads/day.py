@@ -1,9 +1,9 @@
 """A day of a fleet's traffic: chats, coding agents, questions about documents, nightly batch jobs.
 
-Each hour of the day is compressed into a minute at that hour's rate, so caches, sessions and
-restarts run at their real speed while the day passes faster. A chat that lasts six minutes
-therefore sees the rates of six hours. The hour sets the share of chats that are active: each chat
-has a random number and is active while that is below the share. Agents begin as a Poisson process.
+Each hour of the day is represented by a minute at that hour's rate, so caches, sessions and
+restarts have their real speed while the day passes faster. A chat of six minutes therefore goes
+through the rates of six hours. The hour sets the share of chats that are active: each chat has a
+random number, and is active while that is below the share. Agents begin as a Poisson process.
 
 Real agents and chats can replace the generated ones; the other traffic stays.
 """
@@ -63,14 +63,14 @@ class Day:
         hour_s: seconds that represent an hour.
         only_hour: repeat this hour instead of the day; None for the day.
         hours: number of hours, without the initial one that fills the caches.
-        chat: chats at the busiest hour.
+        chat: chats in the busiest hour.
         agent: shape of an agent's session.
-        agents_per_s: agents started per second at the busiest hour.
-        document: questions at the busiest hour.
+        agents_per_s: agents started per second in the busiest hour.
+        document: questions in the busiest hour.
         batch: nightly jobs.
-        real_chats: replacement for the generated chats, at the busiest hour's rate; their session
-            names decide which requests are active in the same hours, but are not sent.
-        real_agents: replacement for the generated agents' sessions.
+        real_chats: replaces the generated chats, at the busiest hour's rate. Requests of a session
+            are active in the same hours, but are sent without the session's name.
+        real_agents: replaces the sessions of the generated agents.
     """
 
     hour_s: float = 60.0
@@ -90,7 +90,7 @@ class Day:
         return self.hour_s * (self.hours + 1)
 
     def hour(self, at_s: float) -> int:
-        """Return the hour of the day; below 0 for the initial hour, which does not count."""
+        """Return the hour of the day; negative for the initial hour, which is not counted."""
         return int(at_s // self.hour_s) - 1
 
     def share(self, curve: Curve, at_s: float) -> float:
@@ -101,7 +101,7 @@ class Day:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """A session that begins, or a lone request; each turn waits for the previous answer.
+    """A session or a lone request; each turn waits for the previous answer.
 
     Args:
         at_s: when it begins.
@@ -130,7 +130,7 @@ def visits(day: Day, rng: random.Random) -> Iterator[Visit]:
 
 
 def _open(day: Day, kind: str, curve: Curve, arrivals: Iterable[Arrival]) -> Iterator[Visit]:
-    """Yield the arrivals whose session is active at their time."""
+    """Yield the arrivals whose session is active when they arrive."""
     for number, arrival in enumerate(arrivals):
         drawn = xxhash.xxh3_64_intdigest((arrival.session or f"{kind}-{number}").encode())
         if drawn % 10_000 < 10_000 * day.share(curve, arrival.at_s):
@@ -156,7 +156,7 @@ def _begun(day: Day, rng: random.Random) -> Iterator[Visit]:
 
 
 def _apart(kind: str, turns: Iterable[Turn]) -> Iterator[Turn]:
-    """Yield the prompts with ids offset by kind, because each kind numbers its texts from 1."""
+    """Yield the prompts with ids offset by kind, since each kind numbers its texts from 1."""
     salt = np.uint64(xxhash.xxh3_64_intdigest(kind.encode()))
     for turn in turns:
         blocks = array("Q")

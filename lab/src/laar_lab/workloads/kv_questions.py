@@ -1,8 +1,8 @@
-"""KV look-ups for the virtual fleet: the same queries, without half a megabyte of text for each.
+"""KV look-ups for the virtual fleet: the same queries without half a megabyte of text each.
 
-The picker gets the parts that it would read from the text (the words around the data, the length),
-the engine gets block ids, and the fleet's accuracy surface decides the answer, as in the simulated
-endpoint. A test checks that this is equivalent to the text.
+The picker gets what it would read from the text (the words around the data, the length), the engine
+gets block ids, and the fleet's accuracy surface decides the answer, as in the simulated endpoint. A
+test checks that this is equivalent to the text.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Prompt, Question, request_
 from laar_lab.tokens import count_tokens
 
 _DRAWS = 10  # jitter draws, one per attempt
-_SKELETON_TOKENS = 200  # length of the text whose head and tail the picker reads
+_SKELETON_TOKENS = 200  # in the short text whose head and tail the picker reads
 
 
-@lru_cache(maxsize=256)  # cells; all queries of a cell have the same length
+@lru_cache(maxsize=256)  # cells, in which all queries have the same length
 def _size(language: str, length_tokens: int) -> tuple[int, int]:
     """Return the characters and tokens of a cell's prompts."""
     zero = "00000000-0000-4000-a000-000000000000"
@@ -41,7 +41,7 @@ def as_questions(
         asked: queries of any cells.
         surface: the accuracies of the models.
         seed: seed of the prompts' blocks and of the jitter.
-        shared: number of consecutive queries about the same data (1 in the paper: none share any).
+        shared: number of consecutive queries about the same data; 1 in the paper.
     """
     draws = random.Random(f"{seed}/questions")
     questions = []

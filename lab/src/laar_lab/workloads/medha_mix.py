@@ -2,13 +2,14 @@
 
 Short requests resemble the paper's ShareGPT4 trace: lognormal prompts with median 1,730 and 90th
 percentile 5,696 tokens (as published for that trace), cut at 8K, and answers with median 415 and
-90th percentile 834. Long ones resemble its MEDHA-SWE: prompts with median 393K and 90th percentile
-839K between 128K and 1M, answers with median 518 and 90th percentile 808. Arrivals are Poisson.
+90th percentile 834. Long ones resemble its MEDHA-SWE trace: prompts with median 393K and 90th
+percentile 839K between 128K and 1M, answers with median 518 and 90th percentile 808. Arrivals are
+Poisson.
 
-The traces themselves are not public. Values outside the limits are redrawn, which changes median
-and 90th percentile to 384K and 726K for long prompts, and to 1,625 and 4,650 for short ones. On
-average a long prompt alone is 26 s of work on 16 A100, so 0.75 requests per second with 5 % long
-ones are about the engine's capacity.
+The traces themselves are not public. Values outside the limits are redrawn, which changes the
+median and the 90th percentile to 384K and 726K for long prompts, and to 1,625 and 4,650 for short
+ones. On average, a lone long prompt takes 26 s on 16 A100s, so the engine can sustain about 0.75
+requests per second with 5 % long ones.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Mix:
 def jobs(mix: Mix, seed: int) -> Iterator[Job]:
     """Yield the requests in order of arrival; ids of long ones begin with `long`.
 
-    Loads with the same seed and different rates have the same prompts, only closer together.
+    With the same seed, loads of different rates have the same prompts, only closer together.
     """
     times, kinds = random.Random(f"{seed}/times"), random.Random(f"{seed}/kinds")
     sizes = random.Random(f"{seed}/sizes")

@@ -2,10 +2,10 @@
 
 It is for four endpoints of one A100 each, with an 8B model under vLLM's scheduler. 9 in 10 requests
 are conversations of up to 8K tokens, 1 in 10 are documents of 24K to 64K. There are two tenants.
-Arrivals are Poisson and wait for no answer. The objectives are the defaults of the picker's
+Arrivals are Poisson and independent of the answers. Objectives are the defaults of the picker's
 settings: one second plus five times the prefill on an idle engine. Prompts share nothing.
 
-`medha-picker` serves it in virtual time and `laar overload` through a real Envoy.
+`medha-picker` runs it in virtual time, and `laar overload` through a real Envoy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ QUADRATIC_TOKENS = 60_000.0
 """Llama 3 8B: parameters / (layers * hidden)."""
 
 PROBE_POLICY = "laar-paper"
-"""Policy for measuring the fleet's capacity with all prompts sent together; it spreads their
+"""Policy for measuring the fleet's capacity, with all prompts sent together, since it spreads their
 tokens evenly."""
 
 _NONE_IS_LONG = 1 << 30
@@ -45,13 +45,13 @@ QUEUES: Mapping[str, FlowSettings | None] = {
     "arrival": FlowSettings(limits=Limits(order="fcfs"), long_tokens=_NONE_IS_LONG),
     "no queue": None,
 }
-"""The picker's queues to compare: by slack, by arrival with and without the rules for long prompts
-that are part of slack order, and none."""
+"""The picker's queues to compare: by slack; by arrival, with and without the rules for long prompts
+that slack order includes; and none."""
 
 _ENDPOINTS = 4
 _DOCUMENTS = 0.1
 _LIGHT_TOKENS = 2000.0
-"""A fifth of a request's average weight, so that enough requests are drawn."""
+"""A fifth of the average request's weight, so that enough requests are drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +62,8 @@ class Ask:
         number: index in order of arrival.
         at_s: time of arrival.
         kind: one of `CLASSES`.
-        tenant: tenant charged for its tokens.
-        prompt_tokens: length of the prompt, none of it cached anywhere.
+        tenant: the tenant that is charged for its tokens.
+        prompt_tokens: length of the prompt, none of which is cached anywhere.
         output_tokens: length of the answer.
         objective_s: seconds from arrival to the first token.
     """
@@ -91,19 +91,18 @@ def assessor() -> MeasuredAssessor:
 
 
 def weight(ask: Ask) -> float:
-    """Return the cost of a prompt in tokens of a short one; attention makes long ones cost more."""
+    """Return a prompt's cost in tokens of a short one; attention makes long prompts cost more."""
     return ask.prompt_tokens * (1.0 + ask.prompt_tokens / QUADRATIC_TOKENS)
 
 
 def overload(carried_per_s: float, seconds: float, seed: int) -> list[Ask]:
     """Return a load of `LOAD` times the capacity of a fleet, for `seconds`.
 
-    The load is measured by weight, as a single document per minute makes a difference of two per
-    cent.
+    The load is measured by weight, because one document more per minute adds two per cent.
 
     Args:
-        carried_per_s: `weight` that the fleet carries per second.
-        seconds: approximate duration of the load; arrivals are random.
+        carried_per_s: `weight` that the fleet can serve per second.
+        seconds: duration of the load, which is approximate because arrivals are random.
         seed: seed of the load.
     """
     most_weight = LOAD * carried_per_s * seconds
@@ -116,9 +115,9 @@ def overload(carried_per_s: float, seconds: float, seed: int) -> list[Ask]:
 
 
 def asks(rate: float, count: int, seed: int) -> list[Ask]:
-    """Return `count` requests at a rate in requests/s; an infinite rate sends all together.
+    """Return `count` requests at a rate in requests/s; with an infinite rate, all arrive at once.
 
-    Loads with the same seed and different rates have the same requests.
+    With the same seed, loads of different rates have the same requests.
     """
     rng = random.Random(f"{seed}/picker")
     known = assessor().assess(Request(id="", api=Api.CHAT), [MODEL], (), 0.0)

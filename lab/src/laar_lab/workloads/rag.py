@@ -1,12 +1,12 @@
 """Retrieval loads and a fleet of document caches, to measure what the context hook gains.
 
 There are four seeded loads: `topic` (documents of one topic together, with some noise; the top
-fifth of the documents get 57 % of accesses, as for NarrativeQA in the paper's Figure 3), `drifting`
-(the same with topics that come and go), `zipf` (independent documents without topics, which is
-pessimistic; s = 1.0 is about MultihopRAG, 0.6 about QASPER) and `disjoint` (nothing shared).
+fifth of the documents get 57 % of accesses, as in NarrativeQA according to the paper's Figure 3),
+`drifting` (the same with topics that come and go), `zipf` (independent documents without topics,
+which is pessimistic; s = 1.0 resembles MultihopRAG, 0.6 QASPER) and `disjoint` (nothing is shared).
 `replay` sends a load through an aligner to endpoints that each have an `EngineCache`.
 
-Decoding, queueing, prompts around the documents and documents of unequal size are not modelled.
+Decoding, queueing, prompts around the documents and documents of unequal size are not modeled.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def topic(
     topics: int = 50,
     topic_docs: int = 20,
 ) -> Load:
-    """Draw topics by Zipf(1), documents of the topic by rank^-0.8, and uniform noise."""
+    """Draw topics by Zipf(1), documents of a topic by rank^-0.8, and noise uniformly."""
     rng = np.random.default_rng(seed)
     live = list(range(topics))
     of_topics, of_docs = _weights(topics, 1.0), _weights(topic_docs, 0.8)
@@ -46,7 +46,7 @@ def topic(
 
 
 def drifting(seed: int, *, requests: int = 5000, lasts: int = 1000, topics: int = 50) -> Load:
-    """Draw a load like `topic`'s whose topics are replaced after `lasts` requests on average.
+    """Draw a load like `topic`, in which a topic is replaced after `lasts` requests on average.
 
     A new topic replaces a random one, popular or not, and has new documents.
     """
@@ -69,7 +69,7 @@ def _about(
     docs: int,
     noise: int,
 ) -> list[int]:
-    """Return a request about a live topic; the weights are of topics and of a topic's documents."""
+    """Draw a request about a live topic, by weights of topics and of a topic's documents."""
     topics, topic_docs = len(live), len(of_docs)
     about = live[int(rng.choice(topics, p=of_topics))]
     chosen = rng.choice(topic_docs, size=docs - noise, replace=False, p=of_docs)
@@ -99,19 +99,19 @@ def disjoint(*, requests: int = 2000, docs: int = 15) -> Load:
 
 
 class EngineCache(DocCache):
-    """A cache that can be searched without changing it, and knows when its entries were used."""
+    """A cache that can be searched without changing it, and records when its entries were used."""
 
     def __init__(self, capacity_docs: float) -> None:
         super().__init__(capacity_docs)
         self._requests = 0
-        self._last: dict[int, int] = {}  # last request to use each node, evicted ones too
+        self._last: dict[int, int] = {}  # last request to use each node, even if evicted
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     @property
     def oldest(self) -> int:
-        """Return the number, from 0, of the request that last used the next entry to evict."""
+        """The number, from 0, of the request that last used the entry to be evicted next."""
         return next(map(self._last.__getitem__, self._nodes), self._requests)
 
     def match(self, docs: Sequence[int]) -> int:
@@ -124,7 +124,7 @@ class EngineCache(DocCache):
         return len(docs)
 
     def put(self, docs: Sequence[int]) -> int:
-        """Cache a request's documents; return how many leading ones were cached before."""
+        """Cache a request's documents; return how many leading ones were already cached."""
         self._last |= dict.fromkeys(self._path(docs), self._requests)
         self._requests += 1
         return super().put(docs)
@@ -135,8 +135,8 @@ class Replay:
     """The result of a load.
 
     Args:
-        hit: share of all sent documents that were cached.
-        skew: requests of the busiest endpoint relative to the mean.
+        hit: share of all documents sent that were found cached.
+        skew: number of requests of the busiest endpoint, relative to the mean.
         endpoint: endpoint of each request.
         hits: number of leading documents that each request found cached.
     """
@@ -172,10 +172,10 @@ def replay(
             `valve` times their fair share (plus 5); ties go to the least loaded.
         valve: see `routing`.
         interval_s: seconds between two requests, for the index's clock.
-        order: a different way to order a request's documents, instead of `reorder`.
-        own_orders: number of the best endpoints for which an order of their own is also tried, made
-            by an index of the orders sent there; in addition to `reorder`.
-        index_docs: capacity of the index, if not the capacity of all caches.
+        order: another way to order a request's documents, instead of `reorder`.
+        own_orders: for this many of the best endpoints, also try an order made from an index of
+            only the orders sent to that endpoint; in addition to `reorder`.
+        index_docs: capacity of the index; None for that of all caches together.
         forget_evicted: whether the index forgets orders that a cache has evicted.
     """
     whole = endpoints * capacity_docs if capacity_docs else 10**9
@@ -231,5 +231,5 @@ def _weights(n: int, s: float) -> npt.NDArray[np.float64]:
 
 
 def hashed(context: Sequence[int]) -> list[int]:
-    """Return ids as the hook sees documents: hashes, whose order says nothing about popularity."""
+    """Return the ids that the hook uses: hashes, whose order says nothing about popularity."""
     return [xxhash.xxh3_64_intdigest(doc.to_bytes(8, "little")) for doc in context]

@@ -1,12 +1,12 @@
 """Retrieval loads on the virtual fleet, through the production hook.
 
 A prompt is a short system message, the documents, the hook's note if it moved any, and a unique
-question. Its blocks are those an engine would hash: two prompts share blocks up to the end of their
-last common document, rounded down to whole blocks. The hook reads real bodies; only its result, a
-permutation, is transferred to the simulated prompt.
+question. Its blocks are those that an engine would hash: two prompts share the whole blocks up to
+the end of their last common document. The hook reads real bodies; only its result, a permutation,
+is applied to the simulated prompt.
 
-Documents of unequal length are not modelled, nor is the picker's latency, which
-`python -m bench context` measures.
+Documents of unequal length are not modeled, nor is the picker's latency (see `python -m bench
+context`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from laar.context.turn import TurnPlan
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Exchange, Prompt, VirtualFleet, spread
 
 DOC_TOKENS = 512
-_SYSTEM_TOKENS = 40  # not a multiple of a block, so that sharing is rounded down
+_SYSTEM_TOKENS = 40  # not a multiple of a block, so sharing is rounded down
 _QUESTION_TOKENS = 48
 _BYTES_PER_TOKEN = 4
 
@@ -32,7 +32,7 @@ _BYTES_PER_TOKEN = 4
 def prompt_of(
     docs: Sequence[int], number: int, *, note_tokens: int = 0, output_tokens: int = 1
 ) -> Prompt:
-    """Return a prompt with the documents in this order, which shares nothing after them."""
+    """Return a prompt with the documents in this order, and with a unique rest."""
     blocks = spread(1, _SYSTEM_TOKENS // BLOCK_TOKENS)
     tokens, prefix = _SYSTEM_TOKENS, 0
     for doc in docs:
@@ -49,13 +49,13 @@ def _hash(a: int, b: int) -> int:
 
 
 class RagClient:
-    """Makes a load's requests, optionally through the hook, and reports accepted ones to it.
+    """Makes the requests of a load, optionally with the hook, and reports accepted ones to it.
 
     Args:
         load: document ids of each request.
         hooked: whether the hook orders them.
         output_tokens: tokens of each answer.
-        objective_s: TTFT objective of each request; None: no objective.
+        objective_s: TTFT objective of each request; None for no objective.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class RagClient:
         self._texts: dict[int, str] = {}
 
     def arrivals(self, fleet: VirtualFleet, times_s: Iterable[float]) -> Iterator[Arrival]:
-        """Yield the requests when due, so the hook knows those accepted until then."""
+        """Yield the requests when due, so that the hook knows which were accepted until then."""
         for number, docs, at_s in zip(count(), self._load, times_s, strict=False):
             prompt, context = self._prompt(number, docs, fleet.clock.now)
             yield Arrival(

@@ -1,11 +1,11 @@
-"""Conversations over documents, and prompts with memories, as bodies that go through the hook.
+"""Conversations about documents, and prompts with memories, as bodies that the hook changes.
 
-A body's prompt is hashed block by block as text, so that the simulated engine sees each change made
-by the hook (an order, a note that replaces a document). Four bytes count as a token.
+A body's prompt is hashed block by block as text, so that each change made by the hook (an order, a
+note that replaces a document) reaches the simulated engine. Four bytes are one token.
 
-Conversations: the documents of a turn belong to the conversation's topic, whose popularity falls
-with its rank, and a share of them occurred in earlier turns (MT-RAG: 40 %). Memories: the user's
-memories that best fit the question; most questions of a user fit the same ones.
+In a conversation, the documents of a turn belong to the conversation's topic, whose popularity
+falls with its rank; a share of them occurred in earlier turns (MT-RAG: 40 %). A prompt with
+memories has those of the user that best fit the question, mostly the same ones.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def conversations(
     topics: int = 12,
     topic_docs: int = 40,
 ) -> list[Turn]:
-    """Return conversations that begin every `every_s` seconds on average, ordered by turn time."""
+    """Return the turns of conversations, by time; one begins every `every_s` seconds on average."""
     rng = random.Random(seed)
     weights = [1 / (rank + 1) for rank in range(topics)]
     made: list[Turn] = []
@@ -100,7 +100,7 @@ def conversations(
 def memories(
     seed: int, *, users: int, questions: int, k: int, pool: int, every_s: float
 ) -> list[Turn]:
-    """Return users' questions with the `k` memories that fit best, by a noisy score."""
+    """Return users' questions, each with the `k` memories that fit best by a noisy score."""
     rng = random.Random(seed)
     made = []
     at_s = 0.0
@@ -115,7 +115,7 @@ def memories(
 
 
 def document(doc: int, tokens: int) -> str:
-    """Return a text that shares no prefix with any other document's text."""
+    """Return a text that shares no prefix with that of any other document."""
     rng = random.Random(doc)
     parts = [f"Every {rng.choice(_WORDS)} of kind {doc} is described here."]
     size = len(parts[0])
@@ -126,10 +126,10 @@ def document(doc: int, tokens: int) -> str:
 
 
 class HookedBodies:
-    """Prompts of bodies as changed by the hook.
+    """The prompts of bodies as changed by the hook.
 
     Args:
-        hook: the hook; None sends bodies unchanged.
+        hook: the hook; None to leave bodies unchanged.
         output_tokens: tokens of each answer.
     """
 
@@ -139,7 +139,7 @@ class HookedBodies:
         self._plans: dict[str, TurnPlan] = {}
 
     def prompt(self, name: str, messages: Sequence[dict[str, str]], now: float) -> Prompt:
-        """Return the prompt of a request, and remember it for `accepted` by its name."""
+        """Return the prompt of a request, and remember it under its name for `accepted`."""
         body = orjson.dumps({"model": "model", "messages": messages})
         if self._hook is not None:
             result = self._hook.apply(body, api="chat", tenant="", now=now, mode="on")

@@ -2,14 +2,14 @@
 
 `ChatShape` draws conversations like those of GORGO's traces: Poisson starts, a share of single
 questions, a geometric number of turns otherwise, log-normal pauses, lengths and growth. Two details
-determine how good baselines look. Conversations share a few system prompts, so a hash of a prompt's
-first 256 tokens puts a third of them on one endpoint. And every prompt begins with the chat
+determine how good baselines look. Conversations share a few system prompts, so a hash of the first
+256 tokens sends a third of all conversations to one endpoint. And every prompt begins with the chat
 template's header, so each prompt matches something.
 
-Times are the trace's schedule (an open loop): a turn does not wait for the previous answer.
+The trace sets the times (an open loop): a turn does not wait for the previous answer.
 
 `RouterShape` is llm-router's cloud benchmark: sessions that start together and share one long
-system prompt; a turn is sent when it is due, or once the previous one is answered.
+system prompt. A turn is sent when it is due, or later, once the previous one is answered.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ChatShape:
         growth_log: the same for the text that a turn adds to the previous answer.
         output_log: the same for the length of answers.
         max_output_tokens: limit at which answers are cut.
-        max_prompt_tokens: limit at which a conversation ends.
+        max_prompt_tokens: limit of a prompt, at which a conversation ends.
         header_tokens: tokens common to all prompts.
         template_share: share of conversations that begin with one of a few system prompts.
         templates: number of these prompts; the k-th is 1/k as common as the first.
@@ -86,7 +86,7 @@ WILDCHAT = ChatShape(
 
 @dataclass(slots=True)
 class _Chat:
-    """A conversation: its ids so far, and how many turns are left."""
+    """A conversation: its ids so far, and the number of turns left."""
 
     tape: array[int]
     base: int
@@ -102,7 +102,7 @@ class _Chat:
 
 
 def chats(shape: ChatShape, rng: random.Random, duration_s: float) -> Iterator[Arrival]:
-    """Yield the requests of `duration_s` seconds of endless conversations, sorted by time."""
+    """Yield the requests of conversations for `duration_s` seconds, sorted by time."""
     rate = shape.requests_per_s / shape.turns
     begins = -_WARM_UP_S + rng.expovariate(rate)
     live: list[tuple[float, int, _Chat]] = []
@@ -148,7 +148,7 @@ def _begin(shape: ChatShape, rng: random.Random, number: int) -> _Chat:
 
 
 def _turn(shape: ChatShape, rng: random.Random, chat: _Chat) -> Prompt | None:
-    """Return the next turn's prompt; None if it is too long, which ends the conversation."""
+    """Return the next turn's prompt, or None if it is too long and so ends the conversation."""
     if chat.prompt_tokens > shape.max_prompt_tokens:
         return None
     output = max(1, min(round(rng.lognormvariate(*shape.output_log)), shape.max_output_tokens))
@@ -168,9 +168,9 @@ class RouterShape:
     """llm-router's sessions, as made by its `cmd/bench` for real engines.
 
     The trace is scripted: a prompt contains the previous turns, each with the reply "ack tN"
-    whatever the engine answered. Lengths are given in characters. In tokens, a run of one letter
-    has two characters per token and random letters 1.4 (a BPE vocabulary of 131k; Qwen's was not
-    available), and a message's frame is five tokens. The published hit rates agree.
+    whatever the engine answered. The original lengths are in characters. A run of one letter has
+    two characters per token, random letters have 1.4 (with a BPE vocabulary of 131k; Qwen's was not
+    available), and a message's frame is five tokens. These agree with the published hit rates.
 
     Args:
         sessions: number of sessions.
@@ -178,11 +178,11 @@ class RouterShape:
         system_tokens: length of the shared system prompt, 6,144 characters of one letter.
         user_tokens: length of a turn, some 88 random characters and a frame.
         reply_tokens: length of the scripted reply.
-        first_output_tokens: length of a session's first answer, `max_tokens`, because nothing has
-            shown the model yet that replies are short.
+        first_output_tokens: length of a session's first answer: `max_tokens`, because the model has
+            not seen yet that replies are short.
         output_tokens: length of the other answers, which follow the script's example.
         long_share: share of the other answers that are as long as the first.
-        gap_s: seconds between the due times of two turns of a session.
+        gap_s: seconds between the due times of successive turns of a session.
         jitter_s: interval within which sessions start.
         gap_jitter_s: largest delay of a turn.
         code_share: share of sessions with a shared piece of code of `code_tokens`.

@@ -1,8 +1,8 @@
 """Loads whose requests share long prefixes, or none: documents, batches, tenants, agents.
 
-Each has a shape with its constants and a function that draws it. Lengths are log-normal, given as
-mean and standard deviation of the logarithm. Open loads arrive as a Poisson process; agents are
-sessions whose requests wait for the previous answer.
+For each there is a shape, with its constants, and a function that draws requests. Lengths are
+log-normal, given by the mean and the standard deviation of the logarithm. Open loads arrive as a
+Poisson process; agents are sessions whose requests wait for the previous answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Prompt, Turn, spread
 Log = tuple[float, float]
 
 _BITS = 20  # bits for a text's block ids: up to a million blocks
-_OWN = 1 << 40  # first number of texts unique to a request or session
+_OWN = 1 << 40  # first number of the texts that only one request or session has
 
 
 class _Text:
@@ -62,7 +62,7 @@ def _ranked(rng: random.Random, count: int, skew: float) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
-    """Single questions, which may follow a shared text: a document, or a tenant's prompt.
+    """Single questions, which may come after a shared text: a document, or a tenant's prompt.
 
     Args:
         requests_per_s: rate of the Poisson arrivals.
@@ -108,7 +108,7 @@ def questions(shape: Questions, rng: random.Random, duration_s: float) -> Iterat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShape:
-    """Jobs that each send many questions about a document together, over a background stream.
+    """Jobs that each send many questions about one document together, besides other questions.
 
     Args:
         every_s: mean time between two jobs.
@@ -154,7 +154,7 @@ def _jobs(shape: BatchShape, rng: random.Random, duration_s: float) -> Iterator[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentShape:
-    """Coding agents: tool loops with a common system prompt.
+    """Coding agents: loops of tool calls, with a common system prompt.
 
     Args:
         system_tokens: length of the common system prompt.
@@ -164,7 +164,7 @@ class AgentShape:
         output_log: length of answers.
         max_output_tokens: limit of that length.
         mean_turns: mean of the geometric number of requests per session.
-        pause_log: seconds that a tool takes.
+        pause_log: duration of a tool call, in seconds.
         max_prompt_tokens: limit at which a session ends.
     """
 
@@ -208,7 +208,7 @@ def in_bursts(
     time_share: float = 0.25,
     load_share: float = 0.75,
 ) -> Iterator[Arrival]:
-    """Yield the requests, with `load_share` of each period's moved into its first `time_share`."""
+    """Yield the requests, `load_share` of each period's compressed into its first `time_share`."""
     busy_s, cut_s = period_s * time_share, period_s * load_share
     for arrival in arrivals:
         periods, within_s = divmod(arrival.at_s, period_s)
