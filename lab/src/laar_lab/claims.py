@@ -11,18 +11,18 @@ held. Effects:
 * `every`: every seed's number meets the bound; for exact figures and events that must not happen.
 
 All but `every` are one-sided t tests with the null hypothesis that the bound is not met. If a claim
-has several parts (loads, rivals), either `all` must be shown, which needs no correction, or `any`,
-which is corrected for their number. Claims of one family are corrected by Holm's procedure.
+has several parts (loads, rivals), it requires `all` of them, which needs no correction, or `any`
+one, corrected for the number of parts. Claims of one family are corrected by Holm's procedure.
 
 With fewer seeds than the claim requires, there is no verdict. Outcomes:
 
 * `shown`: the bound is met.
-* `in kind`: the direction is shown but not the bound (such as a ratio on the right side of 1).
+* `in kind`: the direction is shown but not the bound (a ratio on the right side of 1, for example).
 * `contrary`: the opposite of the direction is shown.
 * `open`: none of these.
 
-In tables, a paper's claim is reproduced, reproduced in kind, contradicted or not reproduced. A
-claim of laar itself is "beyond the paper", shown or not.
+Tables call a paper's claim reproduced, reproduced in kind, contradicted or not reproduced. A claim
+of laar's own is "beyond the paper", shown or not shown.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ALONE = "alone"
 
 _LEAST_SEEDS = 3
 _MANY_SEEDS = 1000
-"""Largest number of seeds to suggest. An effect that needs more is practically at the bound."""
+"""Maximum number of seeds to suggest; an effect that needs more is practically at the bound."""
 _NONE = {"ratio": 1.0, "difference": 0.0}
 """The effect if ours and theirs are equal."""
 
@@ -72,12 +72,12 @@ class Claim:
         direction: side of the bound on which the effect should lie.
         bound: the required effect.
         seeds: number needed for a verdict.
-        paper: paper and section, as in "GORGO, section 3"; empty for laar's own.
+        paper: paper and section, as in "GORGO, section 3"; empty for a claim of laar's own.
         published: the paper's figure, in our words.
-        parts: whether all parts must be shown, or any.
+        parts: whether all parts must be shown, or just one.
         family: name shared by claims that are corrected together; `ALONE` for no correction.
-        kind: effect beyond which the direction is right; by default, no difference. None for a
-            level, which can't be contradicted.
+        kind: effect beyond which the claim holds in kind; by default, that of no difference. None
+            for a level, which can't be contradicted.
         why: the known reason if the result differs from the claim.
     """
 
@@ -103,7 +103,7 @@ class Claim:
 
     @property
     def begins(self) -> float | None:
-        """The effect beyond which the direction is right, or None if there is none."""
+        """The effect beyond which the claim holds in kind; None if there is none."""
         if self.kind is not None:
             return self.kind
         none = _NONE.get(self.effect)
@@ -115,14 +115,14 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One part's numbers, one per seed; `theirs` only if two contestants are compared."""
+    """The numbers of one part, one per seed; `theirs` is empty for a single contestant."""
 
     ours: Sequence[float]
     theirs: Sequence[float] = ()
 
 
 Runs = Sequence[Mapping[str, float]]
-"""Numbers by name, for each seed."""
+"""Numbers by name, one per seed."""
 
 
 def paired(ours: Runs, theirs: Runs, name: str) -> Seen:
@@ -146,13 +146,13 @@ class Judged:
     Args:
         claim: the claim as declared.
         outcome: see the module's docstring.
-        part: the deciding part: the weakest of all, or the strongest of any.
+        part: the part that decides: the weakest if all must be shown, else the strongest.
         effect: effect of that part, in the effect's own unit (a ratio is a geometric mean).
         low: lower end of its 95 % interval.
         high: upper end of the interval.
         seeds: number of seeds that ran.
-        detectable: smallest effect that these seeds could have shown; a ratio in per cent,
-            otherwise in the effect's unit.
+        detectable: smallest effect that these seeds could have detected, in per cent for a ratio
+            and otherwise in the effect's unit.
         wanted: number of seeds that would settle the observed effect.
     """
 
@@ -183,7 +183,7 @@ class Judged:
 
     @property
     def ours(self) -> str:
-        """The effect with its interval."""
+        """The effect and its interval, as text."""
         if self.claim.effect == "every":
             return f"{self.effect:.4g} at most" if self._below else f"{self.effect:.4g} at least"
         if self.low == self.high or self.low != self.low:
@@ -192,7 +192,7 @@ class Judged:
 
     @property
     def power(self) -> str:
-        """The effect that the seeds could have shown, as text; empty if unknown."""
+        """The effect that these seeds could have detected, as text; empty if unknown."""
         if self.claim.effect == "every" or self.detectable != self.detectable:
             return ""
         unit = " %" if self.claim.effect == "ratio" else ""
@@ -217,7 +217,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One part's estimate and its p values: bound met, direction right, direction opposite."""
+    """One part's estimate, and p values for the bound, the direction and the opposite direction."""
 
     name: str
     effect: float
@@ -330,7 +330,7 @@ def _judged(claim: Claim, seen: Mapping[str, Seen], part: _Part, outcome: Outcom
 
 
 def _percent(claim: Claim, log: float) -> float:
-    """Convert a log distance from the bound to per cent, downward if the direction is "below"."""
+    """Convert a logarithmic distance from the bound into per cent in the claim's direction."""
     return 100.0 * abs(math.expm1(min(-log if claim.direction == "below" else log, 700.0)))
 
 
@@ -338,7 +338,7 @@ def _every(claim: Claim, seen: Mapping[str, Seen]) -> Judged:
     pick, place = (np.max, np.argmax) if claim.direction == "below" else (np.min, np.argmin)
     ends = [
         float(pick(one.ours)) for one in seen.values()
-    ]  # NaN if any number is NaN, which fails the bound
+    ]  # NaN if a number is NaN; it meets no bound
     worst = ends[place(ends)]
     part = list(seen)[place(ends)]
     holds = worst <= claim.bound if claim.direction == "below" else worst >= claim.bound

@@ -7,8 +7,8 @@ that prices accuracy therefore decides on the same numbers as the picker did.
 
 A log contains no prompts, so some information is lost:
 
-- Prefixes and sessions are unknown. No two prompts share a prefix, so caches and policies that
-  follow them are of no use, and cache estimates can't be replayed.
+- Prefixes and sessions are unknown. No two prompts share a prefix, so caches and policies that rely
+  on them have no effect, and cache estimates can't be replayed.
 - The lengths of most answers are unknown (`bodies.sample_answers`). An unknown length is drawn
   from the last known ones; until one is known, it is `UNKNOWN_ANSWER_TOKENS`.
 - Opaque requests have no length and are left out. Refused requests are not in the log.
@@ -35,11 +35,12 @@ from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, MeasuredAssessor, Prompt, 
 from laar_lab.trace import MAX_TOKENS, Entry, entries, field, number, whole
 
 MAX_REORDERED = 1 << 15
-"""Number of lines buffered to sort by decision time, a kilobyte each; the log has requests in the
-order in which they ended. A request that ends after this many later requests is sent late."""
+"""Number of lines (about 1 KB each) buffered for sorting by decision time, since the log lists
+requests in the order in which they ended. A request that ends after so many later ones is sent
+late."""
 
 UNKNOWN_ANSWER_TOKENS = 128
-"""Output length assumed until a first answer's length is known."""
+"""Output length assumed until the length of an answer is known."""
 
 _KEPT_ANSWERS = 1024
 _BLOCKS_EACH = -(-MAX_TOKENS // BLOCK_TOKENS)
@@ -169,7 +170,7 @@ def _logged(entry: Entry, end: Entry, output_tokens: int, where: str) -> LoggedR
 
 
 class LoggedAssessor(MeasuredAssessor):
-    """Assessor with this fleet's speeds and the P(correct) logged at each decision.
+    """Assessor that combines this fleet's speeds with the P(correct) logged at each decision.
 
     Args:
         sites: the fleet.

@@ -13,8 +13,8 @@
           paper: GORGO, section 6, freezing
 
 `asks` gives the effect, direction and bound of a claim; a bound may be a quotient, such as
-8.9/13.7. By default a claim has the experiment's `seeds` and, if it has a published figure, its
-`source` as `paper`. All other keys are the arguments of `Experiment` and `Claim`.
+8.9/13.7. By default, a claim's `seeds` are the experiment's; if it has a published figure, its
+`paper` is the experiment's `source`. All other keys are the arguments of `Experiment` and `Claim`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How exactly numbers are stored and compared: to seven digits."""
+"""The precision with which numbers are stored and compared: seven digits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 _DIGITS = 7
 
 TOLERANCE = 1e-6
-"""Relative and absolute; stored numbers have seven digits."""
+"""Relative and absolute tolerance, given that stored numbers have seven digits."""
 
 
 def rounded(values: Iterable[float]) -> list[float]:

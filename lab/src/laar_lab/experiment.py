@@ -1,8 +1,8 @@
 """An experiment: a grid of runs, tables, and claims declared before it runs.
 
 Each is a small module in `laar_lab.experiments` with a tuple `EXPERIMENTS`, and a YAML file next to
-it that declares them (`laar_lab.declared`). That is all it takes for an experiment to be listed,
-run, judged and given a row in docs/results. Its function returns tables and, for each declared
+it that declares them (`laar_lab.declared`). Nothing else is needed to list, run and judge an
+experiment and to give it a row in docs/results. Its function returns tables and, for each declared
 claim, the numbers by seed; `laar_lab.claims` judges them.
 """
 
@@ -26,9 +26,9 @@ class Scope:
     """The part of an experiment to run.
 
     Args:
-        seeds: seeds that each policy runs on.
+        seeds: seeds with which each policy runs.
         quick: whether this is a smoke test: small, without a verdict.
-        data: directory with real traffic, for experiments that can use it.
+        data: directory of recorded real traffic, for experiments that can use it.
         policies: policies to run instead of the experiment's own, if it accepts this option.
         workloads: workloads to run instead of the experiment's own, if it accepts this option.
         fleet: file of the simulated models; None for the packaged file.
@@ -55,14 +55,14 @@ class Experiment:
         name: name on the command line.
         about: subject, in one sentence.
         claims: claims to judge; may be empty.
-        source: as in "GORGO, section 3"; "decision 13" or "no paper" for laar's own.
+        source: such as "GORGO, section 3"; for laar's own ideas, "decision 13" or "no paper".
         run: function that makes the report.
-        seeds: default number of seeds; at least as many as each claim needs.
+        seeds: default number of seeds; no claim may need more.
         quick_seeds: number of seeds of the smoke test.
         minutes: approximate minutes per seed on one core.
         needs_data: whether it runs only with `--data`.
         first_seed: default first seed.
-        takes: options of `laar lab run` that only some experiments accept: `data`, `policies`,
+        takes: the options of `laar lab run` that only some experiments accept: `data`, `policies`,
             `workloads`, `fleet`, `records`.
         has_figure: whether its report has charts for `--plot`.
     """
@@ -81,7 +81,7 @@ class Experiment:
     has_figure: bool = False
 
     def judged(self, report: Report, scope: Scope) -> list[Judged]:
-        """Return the verdicts; empty for smoke tests and for chosen policies or workloads."""
+        """Return the verdicts; none for smoke tests, or if policies or workloads were chosen."""
         chosen = scope.quick or scope.policies or scope.workloads
         return [] if chosen else judge(self.claims, report.evidence)
 

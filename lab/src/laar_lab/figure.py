@@ -25,7 +25,7 @@ def draw(report: Report, path: Path, title: str, *, runs: int | None = None) -> 
         report: the report with the charts to draw.
         path: output file.
         title: title above all panels.
-        runs: runs per estimate; below `FEWEST_RUNS` no error bars are drawn. None: draw them.
+        runs: runs per estimate. Error bars are drawn if this is None or at least `FEWEST_RUNS`.
 
     Raises:
         SettingError: there is nothing to draw, the format is unknown, or the file can't be written.
@@ -72,7 +72,7 @@ def _panel(axis: Any, chart: Chart, *, bars: bool) -> None:
 
 
 def limits(chart: Chart) -> tuple[float, float]:
-    """Return the y axis limits, set by the means so that no wide interval flattens the panel.
+    """Return limits of the y axis that fit the means, so that a wide interval flattens no panel.
 
     The axis starts at 0 unless a mean is negative, even if an interval goes below 0.
     """

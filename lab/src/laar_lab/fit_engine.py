@@ -1,7 +1,7 @@
 """`laar lab fit-engine`: fit the engine model to an endpoint and check the fit.
 
-A fleet file can name the fitted profile like any other, so `laar lab replay` predicts how real
-engines behave. The check uses points that the fit did not see.
+A fleet file can name the fitted profile like any other, so that `laar lab replay` predicts the
+behavior of real engines. The check uses points that were not used for the fit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from laar_lab.sim.fleet import BLOCK_TOKENS
 from laar_lab.statistics import Estimate
 
 RANK_CORRELATION = 0.9
-_LEAST_TOKENS = 2048  # of the longest prompt; with shorter ones, overheads dominate
+_LEAST_TOKENS = 2048  # for the longest prompt; below this, overheads dominate
 _SPARE_TOKENS = 64  # reserved in the context for the answer
 
 
@@ -40,8 +40,8 @@ class FitSettings:
         model: model to request; None for the first model listed.
         longest: tokens of the longest prompt.
         max_num_batched_tokens: the engine's setting; no endpoint reports it.
-        repeat: measurements of each point; the fastest counts.
-        tolerance: largest relative error of the model.
+        repeat: number of measurements of each point, of which the fastest is used.
+        tolerance: largest relative error of the model that passes the check.
         headers: HTTP headers sent with each request.
     """
 
@@ -222,7 +222,7 @@ def _constants(profile: EngineProfile) -> dict[str, float]:
 
 
 def check_out(path: Path | None) -> None:
-    """Reject a file that can't be named in a fleet or written, before anything is measured.
+    """Reject an output file that can't be written or named in a fleet, before measuring anything.
 
     Raises:
         SettingError: the name does not end in ``.yaml``, or its directory is missing.

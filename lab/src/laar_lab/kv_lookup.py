@@ -1,14 +1,14 @@
 """Key-value look-ups: the workload of LAAR's evaluation (LAAR, sections 3.1 and 6.1).
 
 A prompt is a JSON object of random UUID keys and values, cut to a length in tokens, followed by a
-question for the value of one key. Lead-in and question exist in seven languages, of which the paper
-has English, Japanese and Chinese; the part between them is UUIDs in every language. An answer is
-correct if it contains the value.
+question for the value of one key. The lead-in and the question exist in seven languages (in the
+paper: English, Japanese and Chinese); between them are UUIDs. An answer that contains the value is
+correct.
 
-A query is a seed, not a text: 100 queries in each of 15 cells would be 230 MB of prompts, so
-`Query.prompt` builds its text on each read (about 5 ms at 64K tokens), while the key and the answer
-come from the seed alone. Every cell, split and seed has its own keys, so no two queries share a
-prefix beyond the lead-in.
+A query stores a seed instead of a text, since 100 queries in each of 15 cells would be 230 MB of
+prompts. `Query.prompt` builds the text on each read (about 5 ms at 64K tokens); the key and the
+answer come from the seed alone. Every cell, split and seed has its own keys, so no two queries
+share a prefix beyond the lead-in.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _WORDINGS = {
 
 
 def _wording(language: str) -> _Wording:
-    """Return the wording of a language; for an unknown language, English that names it."""
+    """Return the wording in a language; for an unknown one, English that names the language."""
     if language in _WORDINGS:
         return _WORDINGS[language]
     return _Wording(f"JSON data [{language}]: ", f"Key [{language}]: ", _WORDINGS["en"].after_key)
@@ -77,8 +77,8 @@ class Query:
 
     Args:
         id: unique across cells, splits and seeds.
-        language: language of the lead-in and the question.
-        length_tokens: length of the cell; the prompt is the longest that fits, by `count_tokens`.
+        language: language of the lead-in and of the question.
+        length_tokens: length of the cell; the prompt is the longest that fits (`count_tokens`).
         key: the UUID to look up; the lab also derives the query's difficulty from it.
         answer: the UUID stored under the key.
     """
@@ -95,11 +95,11 @@ class Query:
         words = _wording(self.language)
         question = f"\n\n{words.before_key}{self.key}{words.after_key}"
         frame = f"{words.lead_in}{{}}{question}"
-        # Only ASCII is added to the frame, so the number of characters left for pairs is exact
-        # except for rounding: if the frame ends inside a token, a pair completes that token.
+        # Only ASCII is added to the frame, so `free_chars` is exact except for rounding: if the
+        # frame ends inside a token, a pair completes that token.
         free_chars = (self.length_tokens - count_tokens(frame)) * ASCII_PER_TOKEN
         pairs = free_chars // _PAIR_CHARS
-        rng = random.Random(self.id)  # str seeds are hashed by SHA-512: stable across processes
+        rng = random.Random(self.id)  # a str seed is the same in every process
         ids = _uuids(rng, 2 * (pairs - 1))
         entries = [f'"{k}": "{v}"' for k, v in zip(ids[::2], ids[1::2], strict=True)]
         entries.insert(rng.randrange(pairs), f'"{self.key}": "{self.answer}"')

@@ -1,8 +1,8 @@
-"""Measure and fit the simulated fleet without a server in between, for the demo's artifact.
+"""Measure and fit the simulated fleet without a server, for the demo's artifact.
 
 Each model of a fleet file answers the first split of look-ups through its `Answerer`, and the
-outcomes go through the same fit as `laar fit`. Latencies come from the file: prompt tokens times
-seconds per token, then the answer's tokens; the engine is idle and nothing is cached.
+outcomes go through the same fit as in `laar fit`. Latencies are computed from the file: prompt
+tokens times seconds per token, then the answer's tokens. The engine is idle and nothing is cached.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Session gates of other routers; `laar_lab.policies` has their rules for choosing endpoints.
+"""Session gates of other routers; their rules for choosing endpoints are in `laar_lab.policies`.
 
 Written from their documentation of November 2026: ThunderAgent in Dynamo 1.6 (arXiv 2602.13692) and
 vLLM router 0.1.17 with program scheduling. None of their code was read.
@@ -18,7 +18,7 @@ _TICK_S = 1.0
 
 @dataclass(slots=True)
 class _Program:
-    """A session as the gate sees it."""
+    """The gate's record of a session."""
 
     tokens: int
     inside: bool = False
@@ -28,7 +28,7 @@ class _Program:
 
 @dataclass(slots=True)
 class Gate:
-    """Admits sessions while their contexts fit; variants differ in which they evict and admit next.
+    """Admits sessions while their contexts fit; variants evict and admit in different orders.
 
     Args:
         fleet: fleet that gets the requests.

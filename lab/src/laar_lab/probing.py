@@ -1,8 +1,8 @@
 """Measure a running engine over HTTP: vLLM, or any engine with the same API.
 
 Prompts are random token ids, different each time, so the engine's prefix cache holds only the
-prompts put there for the measurement. The fastest of several repeats counts, because other work on
-the machine only adds time. Each round visits all points, so that a busy period does not affect only
+prompts put there for the measurement. The fastest of several repeats is used, because other work on
+the machine can only add time. Each round measures all points, so that no busy period affects only
 one of them.
 """
 
@@ -26,21 +26,21 @@ from laar_lab.sim.engine.fitting import Facts, Point, Seen
 TIMEOUT_S = 600.0
 
 GAP = 0.25
-"""Share of the first prompt's time after which the other prompts are sent. If all were sent
+"""The other prompts are sent after this share of the first prompt's time. If all were sent
 together, chance would decide which of them join the first prompt's iteration."""
 
 SHORT_TOKENS, OFTEN = 1024, 4
-"""Prompts up to `SHORT_TOKENS` are sent `OFTEN` times per round: they take milliseconds, so other
-work on the machine dominates a single measurement."""
+"""Prompts of up to `SHORT_TOKENS` are sent `OFTEN` times per round: they take milliseconds, so
+other work on the machine dominates a single measurement."""
 
 _MAX_PAGE_BYTES = 16 << 20
 _FIRST_ID, _END_ID = 3, 1000
-"""Range of the token ids to draw. They exist in every vocabulary, and none ends an answer."""
+"""Range from which token ids are drawn: all exist in every vocabulary, and none ends an answer."""
 
 _UNDER_WAY = re.compile(
     r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} (\d+(?:\.\d+)?)$", re.MULTILINE
 )
-_DEFAULT_BLOCK, _DEFAULT_BLOCKS = 16, 65_536  # vLLM's block size on a GPU; a million tokens
+_DEFAULT_BLOCK, _DEFAULT_BLOCKS = 16, 65_536  # as in vLLM on a GPU; 1M tokens
 
 
 async def facts_of(
@@ -89,15 +89,15 @@ async def measure(
         SettingError: the endpoint rejects a prompt, or aborts an answer.
     """
     seen: dict[Point, Seen] = {}
-    rng = Random()  # seeded by the system: new prompts in each run
-    await _ask(session, url, model, _prompt(rng, 64), 2)  # absorbs the first request's cost
+    rng = Random()  # seeded by the system, so each run has new prompts
+    await _ask(session, url, model, _prompt(rng, 64), 2)  # a first request is slower
     for _ in range(repeat):
         for point in points:
             short = (point.prompt_tokens - point.cached_tokens) * point.together <= SHORT_TOKENS
             prompts: list[list[int]] = []
             for _ in range(OFTEN if short else 1):
                 if not prompts or point.cached_tokens < point.prompt_tokens:
-                    count = point.together + (point.together > 1)  # one more to send alone
+                    count = point.together + (point.together > 1)  # one of them is sent alone
                     prompts = [_prompt(rng, point.prompt_tokens) for _ in range(count)]
                     if point.cached_tokens:
                         await _ask(session, url, model, prompts[0][: point.cached_tokens], 1)
@@ -108,7 +108,7 @@ async def measure(
 
 
 def _better(one: Seen, other: Seen) -> Seen:
-    """Return the measurement whose last TTFT is shorter, with the shorter answer time of both."""
+    """Return the measurement with the shorter last TTFT, and the shorter answer time of the two."""
     best = min(one, other, key=lambda seen: max(seen.ttft_s))
     return replace(best, answer_s=min(one.answer_s, other.answer_s))
 

@@ -1,10 +1,11 @@
-"""`laar lab replay`: replay a user's traffic against a user's fleet, under any policies.
+"""`laar lab replay`: replay a user's traffic against a user's fleet, with any policies.
 
 The traffic is a trace (`laar_lab.trace`), recorded sessions (`laar_lab.sessions`) or laar's
-decision log (`laar_lab.decisions` lists its limits); the first line decides which.
+decision log (see `laar_lab.decisions` for its limits); the first line tells which.
 
 Sessions run as a closed loop: a fixed number at a time, each request after the previous answer.
-Everything else is sent when due, with a limit on requests in flight, like a client's connections.
+Everything else is sent when due, up to a limit of requests in flight, such as a client's
+connections.
 """
 
 from __future__ import annotations
@@ -51,19 +52,19 @@ class Replay:
 
     Args:
         trace: the trace file; gzipped if its name ends in ``.gz``.
-        fleet: fleet file; None for `endpoints` endpoints of `engines`.
+        fleet: fleet file; None to use `endpoints` endpoints with `engines`.
         engines: profiles, assigned to the endpoints in turn; `name@2.5` is 2.5 times slower.
         endpoints: number of endpoints.
         closed_loop: send sessions as a closed loop, if the file has sessions.
-        sessions: number of sessions at a time; None for all of them.
+        sessions: number of sessions open at a time; None for all of them.
         ramp_s: seconds over which the first sessions begin.
         max_pause_s: longest pause within a session.
         until_s: virtual seconds after which nothing is sent.
-        limit: maximum number of requests; None for all.
+        limit: maximum number of requests to send; None for all.
         time_scale: factor on the time between requests, and on pauses.
         block_tokens: prompt tokens for each of `hash_ids`.
         max_in_flight: the client's limit in an open loop.
-        seed: seed of the network, ties and sampling; unless 0, also of the sessions' order.
+        seed: seed of the network, ties and sampling, and of the sessions' order unless it is 0.
     """
 
     trace: Path
@@ -95,7 +96,7 @@ class Replay:
 
     @property
     def files(self) -> list[Path | None]:
-        """The files that a run reads; None for those not given."""
+        """The files that a run reads; None in place of those not given."""
         profiles = [end.profile for end in self.described().endpoints]
         own = {Path(profile) for profile in profiles if profile.endswith(".yaml")}
         return [self.trace, self.fleet, *own]
@@ -196,7 +197,7 @@ def _hold(given: Replay, virtual: VirtualFleet, tally: Tally) -> None:
 
 
 def _first(recorded: Sequence[Recorded], limit: int) -> Iterator[Recorded]:
-    """Yield sessions until they have `limit` requests; the last one is cut."""
+    """Yield sessions up to `limit` requests in total; the last session may be cut."""
     for each in recorded:
         if limit <= 0:
             return

@@ -1,7 +1,7 @@
 """An experiment's report: tables, evidence for its claims, and charts; printed, and as JSON.
 
-The JSON is byte-identical for identical seeds. Wall-clock times are therefore left out; they are
-given as remarks, which are only printed.
+The JSON is byte-identical for identical seeds. It therefore has no wall-clock times; these are in
+remarks, which are only printed.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from laar_lab.claims import Evidence, Judged, Runs
 from laar_lab.statistics import Estimate, means
 
 Value = str | float | int | Estimate
-"""The value of a table cell."""
+"""A value in a table cell."""
 
 Key = TypeVar("Key", bound="str | tuple[str | float, ...]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows under columns; the first column names the row.
+    """Rows of values under headings; the first column names the row.
 
     Args:
-        title: describes the numbers and their unit.
+        title: description of the numbers and their unit.
         columns: headings.
         rows: rows with one value per column.
-        digits: decimal places of floats and estimates.
+        digits: number of decimal places of floats and estimates.
     """
 
     title: str
@@ -57,7 +57,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """One panel of the figure: series of estimates over common x values."""
+    """One panel of the figure: series of estimates that share their x values."""
 
     title: str
     x_label: str
@@ -73,10 +73,10 @@ class Report:
 
     Args:
         tables: tables for reading.
-        evidence: numbers for each declared claim; the report does not decide whether it held.
-        numbers: numbers by case, metric and contestant, one per seed; given if `evidence` has only
-            the best rivals.
-        reused: how many of a contestant's first seeds were taken, instead of run, from
+        evidence: numbers for each declared claim, which the report does not judge.
+        numbers: numbers by case, metric and contestant, one per seed; given if `evidence` contains
+            only those of the best rivals.
+        reused: how many of a contestant's first seeds were not run but taken from
             `laar_lab.experiment.Scope.earlier`, by case.
         checks: exact checks made by tools.
         charts: panels of its figure.
@@ -104,7 +104,7 @@ def means_table(
     shown: Mapping[str, str],
     digits: int = 2,
 ) -> Table:
-    """Return a table with a row for each case: its key under `heads`, then its means of `shown`."""
+    """Return a table with a row per case: its key under `heads`, and the means of `shown`."""
     columns = heads if isinstance(heads, tuple) else (heads,)
     rows: list[tuple[Value, ...]] = [
         (*(key if isinstance(key, tuple) else (key,)), *means(of, shown))

@@ -1,8 +1,8 @@
 """The stored results: each claim's numbers by seed, and the page generated from them.
 
-There is one file per experiment with the numbers by seed, commit, date and command. Verdicts are
-not stored: they are judged from the stored numbers by the claims as declared now, so the two cannot
-drift apart.
+There is one file per experiment, with the numbers by seed, the commit, the date and the command.
+Verdicts are not stored but derived from the stored numbers and the claims as declared now, so the
+two cannot drift apart.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ Figures of the papers that no experiment tests are in [missing](missing.md).
 
 
 _Sources = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""Numbers of seeds by the commit at which they were run, case and rival."""
+"""How many seeds were run, by commit, case and rival."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Checked:
         code: digest of that code (`laar_lab.stale`).
         commit: commit of that code.
         date: date of the check, UTC.
-        numbers: how many numbers of the first seed are stored.
+        numbers: how many numbers are stored for the first seed.
         differ: how many of them differed.
         worst: description of the largest difference; empty if there is none.
     """
@@ -103,13 +103,12 @@ class Stored:
         commit: commit of the code when the run began, with a `+` for uncommitted changes.
         date: date of the run, UTC.
         evidence: numbers by seed.
-        numbers: numbers of every rival by case and metric, if `evidence` has only the best rivals'
-            numbers.
+        numbers: numbers of every rival by case and metric, if `evidence` has only the best rivals'.
         reused: how many of a rival's first seeds were taken from an earlier stored run, by the
             commit at which they were run, case and rival; the oldest commit comes first, and its
             seeds are the first ones.
-        first: numbers that differ when the first seed runs alone, by claim, part and side; NaN for
-            a number that it lacks.
+        first: numbers that are different if the first seed runs alone, by claim, part and side; NaN
+            for a number that is then missing.
         picture: name of the picture file in the same directory; empty if there is none.
         checked: the last check with later code; None if there was none.
     """
@@ -127,7 +126,7 @@ class Stored:
 
     @property
     def first_seed(self) -> int:
-        """The first of its seeds, which are consecutive."""
+        """The first of the seeds, which are consecutive."""
         words = self.command.split()
         return int(words[words.index("--first-seed") + 1])
 
@@ -182,7 +181,7 @@ def store(
 
 
 def _sources(counts: Mapping[str, Mapping[str, int]], earlier: Stored) -> _Sources:
-    """Return the commits at which reused seeds were run; `earlier` may itself have reused seeds."""
+    """Return the commits at which reused seeds were run; `earlier` may have reused some, too."""
     found: dict[str, dict[str, dict[str, int]]]
     found = {commit: {} for commit in (*earlier.reused, earlier.commit)}
     for case, rivals in counts.items():
@@ -236,7 +235,7 @@ def load(directory: Path) -> dict[str, Stored]:
 
 
 def _known(seen: Mapping[str, list[float | None]]) -> dict[str, list[float]]:
-    """Return numbers by name with null read as NaN, which JSON lacks."""
+    """Return numbers by name, with NaN in place of null, since JSON has no NaN."""
     return {
         name: [math.nan if value is None else value for value in values]
         for name, values in seen.items()
@@ -244,7 +243,7 @@ def _known(seen: Mapping[str, list[float | None]]) -> dict[str, list[float]]:
 
 
 def verdicts(experiment: Experiment, stored: Stored) -> list[Judged]:
-    """Judge the stored numbers by the claims as declared now.
+    """Judge the stored numbers by the claims as they are declared now.
 
     Raises:
         SettingError: the stored numbers belong to other claims.
@@ -312,7 +311,7 @@ _COLUMNS = (
 
 
 def _rows(experiment: Experiment, run: Stored | None) -> Iterator[tuple[str, str, str]]:
-    """Yield each claim's verdict, table row and, if not as claimed, a note with the reason."""
+    """Yield each claim's verdict and table row, and a note with the reason if not as claimed."""
     if run is None:
         takes = spoken_time(experiment.hours(experiment.seeds))
         data = "; needs `--data DIR`" if experiment.needs_data else ""

@@ -1,18 +1,18 @@
-"""Read recorded sessions, which are sent as a closed loop: each request waits for an answer.
+"""Read recorded sessions, to send them as a closed loop: requests wait for the previous answer.
 
-One JSON object per line, a session's lines in order: `session` (a string or a whole number),
-`input_length`, `output_length`, `hash_ids` (one per 512 prompt tokens), and when the request is
-due:
+Each line is a JSON object, and a session's lines are in order: `session` (a string or a whole
+number), `input_length`, `output_length`, `hash_ids` (one per 512 prompt tokens), and when the
+request is due:
 
 - `think_s`, the pause after the previous answer; or else
-- `t_s` (seconds) or `timestamp` (milliseconds), the time it was sent. The pause after the previous
+- `t_s` (seconds) or `timestamp` (milliseconds), when it was sent. The pause after the previous
   answer is kept if `api_s` gives the duration of that answer; otherwise the pause after the
   previous request is kept.
 
 A time that is null is treated as missing.
 
 Equal ids mean the same prompt only within a session, as in the agent traces of kv-cache-tester. In
-a file with `timestamp`s, the format of Mooncake and GORGO, they do so across sessions too.
+a file with `timestamp`s, the format of Mooncake and GORGO, they do so across sessions, too.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Recorded:
 
     Args:
         name: session id in the file.
-        block_tokens: prompt tokens per id.
+        block_tokens: number of prompt tokens per id.
         salt: offset added to the ids.
         lines: the session's requests.
     """
@@ -71,7 +71,7 @@ class Recorded:
         return len(self.lines)
 
     def cut(self, most: int) -> Recorded:
-        """Return the same session with at most `most` requests."""
+        """Return this session with at most its first `most` requests."""
         return replace(self, lines=self.lines[:most])
 
     def turns(self, *, speed: float = 1.0, max_pause_s: float = math.inf) -> Iterator[Turn]:
@@ -138,7 +138,7 @@ def _sent_s(entry: Entry, where: str) -> float:
 def _pauses(
     entry: Entry, where: str, sent_s: float, before: tuple[float, float] | None
 ) -> tuple[float, float]:
-    """Return the seconds to wait after the previous answer and after the previous request."""
+    """Return the pauses in seconds after the previous answer and after the previous request."""
     if before is None:
         return 0.0, 0.0
     if entry.get("think_s") is not None:

@@ -1,16 +1,16 @@
 """Check whether stored numbers still match the code, by rerunning each run's first seed.
 
 The lab is deterministic: the same code gives the same numbers to the last digit, so the first seed
-represents the others. If all its numbers match the stored ones, the run is considered valid for
-the current code; otherwise it is stale and must be repeated. Because the check runs the first seed
-alone, it compares with numbers that this seed gave alone when the run was made.
+stands for the others. If all its numbers match the stored ones, the run is considered valid for the
+current code; otherwise it is stale and must be repeated. The check runs the first seed alone, so it
+compares with what this seed gave alone when the run was made.
 
 On the same assumption a stale run is repeated in part: `laar_lab.suite.runs.run_screened` takes
 from the stored run the numbers of policies whose first seeds are unchanged.
 
 Matrix products are rounded differently on different kinds of CPU, which changes some choices
-between nearly equal endpoints. Workers use the kernels that computed the stored numbers, if the CPU
-has AVX-512.
+between nearly equal endpoints. On CPUs with AVX-512, workers use the kernels that the stored
+numbers used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from laar_lab.results import Checked, Stored
 from laar_lab.sweep import PACKAGES
 
 _POLICIES = ("laar.policies", "laar_lab.policies")
-"""Code that imports the first may load any policy by name, including plug-ins in the second."""
+"""Code that imports the first may load policies by name, and so those of the second, a plug-in."""
 
 _DATA = (".yaml", ".json", ".txt")
 
@@ -41,9 +41,9 @@ _DATA = (".yaml", ".json", ".txt")
 def digest_of_code(experiment: Experiment, packages: tuple[Path, ...] = PACKAGES) -> str:
     """Return a digest of the code that an experiment's run reaches.
 
-    Layout, docstrings, comments and the constants in `raise` statements do not count. The digest
-    covers the experiment's module, all its direct and indirect imports, and the data files next to
-    them, but not the experiments' declarations, because claims are judged after a run.
+    It covers the experiment's module, all its direct and indirect imports, and the data files next
+    to them, without layout, docstrings, comments and constants in `raise` statements. Declarations
+    of experiments are left out, because claims are judged after a run.
     """
     roots = {package.name: package for package in packages}
     reached = _reached((experiment.run.__module__,), roots)
@@ -61,7 +61,7 @@ def digest_of_code(experiment: Experiment, packages: tuple[Path, ...] = PACKAGES
 
 
 def _reached(modules: Iterable[str], roots: Mapping[str, Path]) -> set[Path]:
-    """Return the files of these modules, of their parent packages, and of all they import."""
+    """Return the files of these modules, of their parent packages, and of all that they import."""
     found: set[Path] = set()
     left = list(modules)
     while left:
@@ -85,7 +85,7 @@ def _file(module: str, roots: Mapping[str, Path]) -> Path | None:
 
 @cache
 def _imported(path: Path) -> tuple[str, ...]:
-    """Return all imported names; some are modules, the others attributes of modules."""
+    """Return all imported names, some of modules, the others of attributes of modules."""
     names: list[str] = []
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
@@ -101,7 +101,7 @@ def _room(path: Path) -> Path:
 
 
 def _declares(path: Path) -> bool:
-    """Return whether a data file declares the experiments of the module with the same name."""
+    """Return whether a data file declares the experiments of the module of the same name."""
     return path.with_suffix(".py").is_file()
 
 
@@ -132,8 +132,8 @@ def check(experiment: Experiment, stored: Stored, data: Path | None, commit: str
 def just_made(experiment: Experiment, stored: Stored, data: Path | None) -> Stored:
     """Return a run that was just made, marked as valid for the current code.
 
-    Runs its first seed once more, alone, for later checks to compare with: numbers that depend on a
-    mean over all seeds, such as the choice of the best rival, may differ then.
+    Runs its first seed once more, alone, so that later checks can compare with it: numbers that
+    depend on a mean over all seeds, such as the choice of the best rival, may differ.
     """
     known = first_numbers(stored.evidence)
     otherwise = differing(known, _first_alone(experiment, stored, data))
@@ -167,7 +167,7 @@ def _checked(
 
 
 def of_other_code(experiment: Experiment, stored: Stored) -> str | None:
-    """Describe why a run is not known to be valid for the current code; None if it is valid."""
+    """Describe why a run is not known to be valid for the current code; None if it is."""
     seen = stored.checked
     if seen is None:
         return f"made at {stored.commit}, never checked"
@@ -179,9 +179,9 @@ def of_other_code(experiment: Experiment, stored: Stored) -> str | None:
 
 
 def pages_of(name: str, docs: Path) -> list[str]:
-    """Return the pages that mention an experiment: in a command, in a link or as code.
+    """Return the pages that mention an experiment in a command, in a link or as code.
 
-    The results page, decisions (which describe their time) and generated pages are ignored.
+    The results page, decisions (which describe the past) and generated pages are ignored.
     """
     named = re.compile(rf"`{name}`|lab (?:run|results) {name}\b(?!-)|results/{name}\.")
     pages = [docs.parent / "README.md", *docs.glob("*.md"), *docs.glob("guides/*.md")]

@@ -1,10 +1,10 @@
 """All statistics of the lab: means with 95 % intervals, tests, and the power of tests.
 
 Policies that run on the same seeds get the same requests and the same network, so their difference
-varies far less between seeds than either policy does: comparisons are paired by seed. Ratios are
-averaged as logarithms and transformed back, so that ratios of 2 and 1/2 cancel. Intervals and tests
-are Student's. With few seeds intervals are wide and tests weak, so less data never makes a claim
-easier to show.
+varies far less between seeds than either policy does; comparisons are therefore paired by seed.
+Ratios are averaged as logarithms and transformed back, so that ratios of 2 and 1/2 cancel out.
+Intervals and tests are Student's: with few seeds, intervals are wide and tests weak, so less data
+never makes a claim easier to show.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from scipy.stats import t as student  # type: ignore[import-untyped]
 
 CONFIDENCE = 0.95
 ALPHA = 0.05
-"""Probability of a wrong claim, over a whole family of claims."""
+"""Probability of showing a wrong claim, for a whole family of claims."""
 
 POWER = 0.8
-"""Probability of showing an effect of the size reported as detectable."""
+"""Probability with which an effect of the size reported as detectable is shown."""
 
 _NO_SCATTER = 1e-12
 _SMALLEST = 1e-9  # smallest argument of a logarithm
@@ -29,19 +29,19 @@ _SMALLEST = 1e-9  # smallest argument of a logarithm
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over seeds and the half width of its 95 % interval, NaN for a single seed."""
+    """A mean over seeds, and the half width of its 95 % interval; NaN for a single seed."""
 
     mean: float
     half: float
 
     @property
     def low(self) -> float:
-        """The interval's lower end; the mean itself for a single seed."""
+        """The interval's lower end, or the mean itself for a single seed."""
         return self.mean - (self.half if self.half == self.half else 0.0)
 
     @property
     def high(self) -> float:
-        """The interval's upper end; the mean itself for a single seed."""
+        """The interval's upper end, or the mean itself for a single seed."""
         return self.mean + (self.half if self.half == self.half else 0.0)
 
 
@@ -56,12 +56,12 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def means(runs: Sequence[Mapping[str, float]], names: Iterable[str]) -> list[Estimate]:
-    """Return the mean of each of these numbers over runs, one per seed."""
+    """Return the mean of each of these numbers over runs, one run per seed."""
     return [estimate([run[name] for run in runs]) for name in names]
 
 
 def mean(runs: Sequence[Mapping[str, float]], name: str) -> Estimate:
-    """Return the mean of one number over runs, one per seed."""
+    """Return the mean of one number over runs, one run per seed."""
     return estimate([run[name] for run in runs])
 
 
@@ -86,7 +86,7 @@ def log_ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 def below_zero(values: Sequence[float]) -> float:
     """Return the one-sided p value of "the mean is 0 or more"; 1 for a single seed.
 
-    Values without scatter (a deterministic tie) have no t statistic; the sign of the mean decides.
+    If all values are equal (a deterministic tie), there is no t statistic; the mean's sign decides.
     """
     array = np.asarray(values, np.float64)
     n = len(array)
@@ -110,9 +110,9 @@ def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
 
 
 def detectable(values: Sequence[float]) -> float:
-    """Return the smallest effect that this many seeds with this scatter show at a power of `POWER`.
+    """Return the smallest effect that values with this scatter show with a power of `POWER`.
 
-    It is in the unit of the values; NaN for fewer than two.
+    It is in the unit of the values, and NaN if there are fewer than two.
     """
     n = len(values)
     if n < 2:
@@ -123,7 +123,7 @@ def detectable(values: Sequence[float]) -> float:
 
 
 def seeds_for(values: Sequence[float], effect: float) -> float:
-    """Return the number of seeds with this scatter that show an effect; infinite for 0."""
+    """Return how many seeds with this scatter show an effect; infinite for an effect of 0."""
     least = detectable(values)
     if effect == 0.0 or math.isnan(least):
         return math.inf

@@ -46,8 +46,8 @@ def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: st
     Args:
         run: a module-level function, so that it can be pickled for another process.
         cases: its arguments.
-        label: label of the progress bar on standard error. If that is not a terminal, a line per
-            minute shows the progress and the approximate time left.
+        label: label of the progress bar on standard error. If that is not a terminal, the progress
+            and the approximate time left are printed once per minute.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(
@@ -56,7 +56,7 @@ def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: st
         kept = joblib.Memory(_kept.get(), verbose=0).cache(run)
         jobs = (joblib.delayed(kept)(*case) for case in cases)
         backend, _ = joblib.parallel.get_active_backend()
-        streams = backend.supports_return_generator  # Ray's does not: its bar moves only at the end
+        streams = backend.supports_return_generator  # Ray's can't: the bar moves at the end
         results = joblib.Parallel(return_as="generator" if streams else "list")(jobs)
         lines = None if bar.console.is_terminal else _Lines(label, len(cases), bar.console)
         done = []
@@ -95,7 +95,7 @@ class _Lines:
         self._began_s = self._told_s = time.monotonic()
 
     def tell(self, done: int) -> None:
-        """Print the progress, at most once per minute."""
+        """Print the progress, but at most once per minute."""
         now_s = time.monotonic()
         if now_s - self._told_s < _LINE_EVERY_S or done == self._total:
             return
@@ -106,8 +106,8 @@ class _Lines:
 
 
 KERNEL = "SkylakeX"
-"""OpenBLAS's kernels for matrix products in workers, on CPUs with AVX-512; stored runs used them.
-Other kernels round differently, which changes some choices between nearly equal endpoints."""
+"""Kernels of OpenBLAS for matrix products in workers, on CPUs with AVX-512; stored runs used them.
+Others round differently, which changes some choices between nearly equal endpoints."""
 
 
 def has_kernel() -> bool:
@@ -122,12 +122,12 @@ def has_kernel() -> bool:
 def placed(backend: str, jobs: int) -> Iterator[None]:
     """Run the sweeps in this block on a backend.
 
-    Dask connects to the scheduler in ``DASK_SCHEDULER_ADDRESS``, or starts one on this machine; Ray
+    Dask connects to the scheduler at ``DASK_SCHEDULER_ADDRESS``, or starts one on this machine; Ray
     likewise joins the cluster that its environment names.
 
     Args:
         backend: one of `BACKENDS`.
-        jobs: runs at a time; -1 for all cores.
+        jobs: number of runs at a time; -1 for one per core.
 
     Raises:
         SettingError: the backend is unknown or not installed.
@@ -135,7 +135,7 @@ def placed(backend: str, jobs: int) -> Iterator[None]:
     if backend not in BACKENDS:
         raise SettingError(f"--backend: {unknown('backend', backend, BACKENDS)}")
     if has_kernel():
-        os.environ["OPENBLAS_CORETYPE"] = KERNEL  # read when a worker imports NumPy
+        os.environ["OPENBLAS_CORETYPE"] = KERNEL  # workers read this when they import NumPy
     try:
         if backend == "dask":
             client = import_module("distributed").Client
@@ -154,11 +154,11 @@ def placed(backend: str, jobs: int) -> Iterator[None]:
 
 @contextmanager
 def kept_in(directory: Path | None, read: Iterable[Path | None] = ()) -> Iterator[None]:
-    """Store the finished runs of sweeps in this block, and reuse the runs already stored.
+    """Store the finished runs of sweeps in this block, and reuse those stored before.
 
     Args:
-        directory: directory, shared with workers on other machines. Runs of other sources, files or
-            cases in it are left alone. None stores nothing.
+        directory: directory, shared with workers on other machines. Runs in it with other sources,
+            files or cases are left alone. None to store nothing.
         read: files, and directories of files, that the runs read.
     """
     token = _kept.set(directory / _state(read) if directory else None)
@@ -169,7 +169,7 @@ def kept_in(directory: Path | None, read: Iterable[Path | None] = ()) -> Iterato
 
 
 def _state(read: Iterable[Path | None]) -> str:
-    """Return a name for this state of packages and files, since any change may change a result."""
+    """Return a name for the state of packages and files: any change to it may change a result."""
     digest = xxhash.xxh3_64()
     for package in PACKAGES:
         for path in sorted(package.rglob("*.*")):

@@ -60,7 +60,7 @@ class Histogram:
         self._counts[min(place, len(self._counts) - 1)] += 1
 
     def percentile(self, share: float) -> float:
-        """Return the value that a share (in 0..1) of all values does not exceed; NaN when empty."""
+        """Return the value not exceeded by a share (0..1) of all values; NaN if there are none."""
         if not self.count:
             return math.nan
         place = int(np.searchsorted(np.cumsum(self._counts), math.ceil(share * self.count)))
@@ -68,15 +68,15 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        """The mean; NaN when empty."""
+        """The mean; NaN if there are no values."""
         return self.total / self.count if self.count else math.nan
 
 
 class Tally:
     """Collects the metrics of exchanges as they end.
 
-    TTFT and end-to-end latency count from dispatch; `late` is the TTFT from the scheduled time and
-    includes the wait at the client.
+    TTFT and end-to-end latency are measured from dispatch. `late` is the TTFT measured from the
+    scheduled time, and so includes the wait at the client.
     """
 
     def __init__(self) -> None:
@@ -107,8 +107,8 @@ class Tally:
     def numbers(self) -> dict[str, float]:
         """Return the metrics by their names in `METRICS` and `MEANS`.
 
-        Without a ground truth every answer is treated as correct: `ttca_s` is then the mean
-        end-to-end latency divided by the success rate.
+        Since there is no ground truth, every answer is considered correct: `ttca_s` is then the
+        mean end-to-end latency divided by the success rate.
         """
         count = self.by_endpoint.total()
         success = self.e2e.count / count if count else math.nan

@@ -1,9 +1,9 @@
 """The simulated fleet's tokenizer: a convention, so that the lab needs no real one.
 
 Six ASCII characters make one token, rounded up; every other character is one token. A 64K-token
-look-up over UUIDs is then about 400 KB of text, the size for which the product's targets are
-stated. Real tokenizers differ by model; the picker never assumes this one but learns the characters
-per token from the reported usage (`laar.accuracy.tokens`).
+look-up over UUIDs is thus about 400 KB of text, the size for which the product's targets are
+stated. Real tokenizers differ by model. The picker never assumes this one, but learns the
+characters per token from the reported usage (`laar.accuracy.tokens`).
 """
 
 from __future__ import annotations

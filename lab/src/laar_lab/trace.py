@@ -2,8 +2,8 @@
 
 A line has `timestamp` (ms), `input_length`, `output_length` (tokens) and `hash_ids`, one per block
 of 512 prompt tokens; equal ids mean equal prompts up to that block. An optional `session` is read
-too; all other fields (an embedded `request`) are ignored. Time counts from the first line. Lines
-are read when due, so a trace of any length takes the memory of one line.
+too; all other fields (an embedded `request`) are ignored. Times are relative to the first line.
+Lines are read when due, so a trace of any length takes only the memory of one line.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ TRACE_BLOCK_TOKENS = 512
 """Mooncake's block size."""
 
 MAX_LINE_BYTES = 16 << 20
-"""Enough for a request body of the largest context served, with its ids."""
+"""Enough for a request body of the longest context served, with its ids."""
 
 MAX_TOKENS = 1 << 24
 """Maximum number of tokens in one prompt or answer."""
 
 MAX_LENGTH_S = 366 * 86_400.0
-"""One year. The virtual fleet probes and scrapes during the whole trace, so length costs time."""
+"""One year. The virtual fleet probes and scrapes during the whole trace, so length takes time."""
 
 _T = TypeVar("_T")
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -71,7 +71,7 @@ def read_trace(
 
 
 def timed(path: Path) -> Iterator[tuple[str, Entry, float]]:
-    """Yield the file's objects as `entries` does, each with its time in milliseconds.
+    """Yield the file's objects like `entries`, each with its time in milliseconds.
 
     Raises:
         SettingError: as for `entries`; or a time is missing, decreases, or is far from the first.
@@ -96,7 +96,7 @@ def timed(path: Path) -> Iterator[tuple[str, Entry, float]]:
 
 
 def entries(path: Path) -> Iterator[tuple[str, Entry]]:
-    """Yield the file's objects, each with a description of its place in the file.
+    """Yield the file's objects, each with a description of where it is in the file.
 
     Raises:
         SettingError: the file can't be read, or a line is too long or not a JSON object.
@@ -129,7 +129,7 @@ def _entry(line: bytes, where: str) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """A line's lengths in tokens and its ids of long blocks, kept small until a prompt is made.
+    """A line's lengths in tokens and its ids of long blocks, which take less memory than a prompt.
 
     Args:
         prompt_tokens: `input_length`.
@@ -142,9 +142,9 @@ class Lengths:
     ids: array[int]
 
     def prompt(self, block_tokens: int, salt: int = 0) -> Prompt:
-        """Return the prompt to send; equal ids under different salts share nothing."""
-        # The id of a long block becomes the ids of its short blocks; of a last, partial
-        # block only those that are full.
+        """Return the prompt to send; prompts with different salts share nothing."""
+        # The id of a long block becomes the ids of its short blocks; a last, partial block
+        # has only those of its full ones.
         stride = block_tokens // BLOCK_TOKENS
         long = np.frombuffer(self.ids, np.uint64) + np.uint64(salt & _MASK)
         short = (long[:, None] * np.uint64(stride) + np.arange(stride, dtype=np.uint64)) * _GOLDEN
@@ -172,7 +172,7 @@ def check_block(block_tokens: int) -> None:
 
 
 def session_of(entry: Entry) -> str | None:
-    """Return the name of a line's session, a string or a whole number; None if there is none."""
+    """Return a line's session, a string or a whole number, as a string; None if there is none."""
     name = entry.get("session")
     return str(name) if isinstance(name, str) or type(name) is int else None
 

@@ -1,8 +1,8 @@
 """Run the hill climb in the lab: replay a trace against a fleet until the tuner freezes.
 
 The director is the production one with the tuner, exactly as in `laar serve`. When the trace ends,
-it starts again with different prompts of the same shape, because a second pass over the same
-prompts would find them all cached.
+it starts again with different prompts of the same shape, because in a second pass the same ones
+would all be cached.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from laar_lab.sim.fleet import (
 )
 from laar_lab.statistics import Estimate
 
-_OTHER_WORDS = 0xD1B54A32D192ED03  # differs from the multiplier of `spread`, which makes the ids
+_OTHER_WORDS = 0xD1B54A32D192ED03  # not the multiplier of `spread`, which makes the ids
 _PASS_GAP_S = 1.0
 MAX_PASSES = 1000
-"""Maximum number of replays of the trace, which may have only a handful of requests."""
+"""Maximum number of passes over the trace, which may have only a handful of requests."""
 
 
 def tune(
@@ -50,14 +50,14 @@ def tune(
     """Tune until the tuner freezes; return it.
 
     Args:
-        trace: function that returns the schedule from its beginning.
+        trace: function that returns the schedule, each time from the beginning.
         sites: the fleet.
         picker: settings with the policy to tune.
         settings: settings of the climb.
         initial: initial weights, by the names in the bounds.
         seed: seed of the network and of ties.
         policies: policies by name; None for the product's.
-        on_end: called with each request when it ends.
+        on_end: called with each request at its end.
 
     Raises:
         SettingError: the trace has no requests, or the trace or fleet is invalid.
@@ -85,7 +85,7 @@ def _again_and_again(trace: Callable[[], Iterable[Arrival]], tuner: Tuner) -> It
 
 
 def _other(arrival: Arrival, number: int) -> Prompt:
-    """Return the prompt with different blocks; prompts of one pass still share their prefixes."""
+    """Return the prompt with other blocks; prompts of one pass still share their prefixes."""
     if not number:
         return arrival.prompt
     mask = np.uint64(number * _OTHER_WORDS % (1 << 64))
@@ -95,7 +95,7 @@ def _other(arrival: Arrival, number: int) -> Prompt:
 
 
 def tuning_report(export: Mapping[str, object], title: str) -> Report:
-    """Return a report on a climb: windows as a table, weights and objective as charts."""
+    """Return a report on a climb: a table of its windows, and charts of weights and objective."""
     windows = cast("Sequence[Mapping[str, object]]", export["windows"])
     best = cast("Mapping[str, float]", export["weights"])
     names = tuple(best)

@@ -1,12 +1,12 @@
-"""Answers of the simulated models: correct or not by an accuracy surface, and reproducible.
+"""Reproducible answers of the simulated models, whose correctness follows an accuracy surface.
 
-A fleet file gives each model its accuracy by language and length. Whether a model solves a query is
-fixed for the pair, as at temperature 0: latent = sqrt(r) z_query + sqrt(1-r) z_model,query, correct
-if Phi(latent) < accuracy, where r is the share of difficulty common to all models and both z come
-from hashes of names. Failures of two models on a query are therefore correlated, and some long
-queries are solvable by none (LAAR, section 6.2).
+A fleet file gives each model its accuracy by language and length. Whether a model solves a query
+never changes, as at temperature 0: latent = sqrt(r) z_query + sqrt(1-r) z_model,query, correct if
+Phi(latent) < accuracy, where r is the share of difficulty common to all models and both z come from
+hashes of names. Failures of different models on a query are therefore correlated, and no model
+solves some of the long queries (LAAR, section 6.2).
 
-The surface and the picker know nothing about each other.
+The surface knows nothing about the picker, and the picker nothing about the surface.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from laar.errors import SettingError, unknown
 from laar_lab.kv_lookup import Solution, solve
 
 NO_QUESTION = "I can only look up keys in JSON data."
-"""The answer to a prompt that is not a look-up."""
+"""The answer to prompts other than look-ups."""
 
 _NORMAL = NormalDist()
 _Share = Annotated[float, Field(ge=0, le=1)]
@@ -91,7 +91,7 @@ class AccuracySurface(BaseModel):
             raise SettingError(f"{path or 'laar-fleet.yaml'}: {fault}") from fault
 
     def accuracy(self, model: str, language: str, length_tokens: int) -> float:
-        """Return P(correct) of a cell, at the next tabulated length, or the longest.
+        """Return P(correct) at the next longer tabulated length, or at the longest one.
 
         A language that the fleet file lacks is treated as the first one.
         """
@@ -100,7 +100,7 @@ class AccuracySurface(BaseModel):
         return by_language.get(language, by_language[self.languages[0]])[at]
 
     def is_correct(self, model: str, key: str, language: str, length_tokens: int) -> bool:
-        """Return whether the model finds the value of this key; the same on every call."""
+        """Return whether the model finds the value of this key; every call returns the same."""
         r = self.difficulty_correlation
         latent = sqrt(r) * _standard_normal(key) + sqrt(1 - r) * _standard_normal(f"{model}\0{key}")
         return _NORMAL.cdf(latent) < self.accuracy(model, language, length_tokens)
@@ -123,7 +123,7 @@ class Answerer:
         self.answer_tokens = surface.answer_tokens
 
     def answer(self, prompt: str) -> str:
-        """Return a sentence with the requested value, or with another value from the same data."""
+        """Return a sentence with the requested value, or with another value of the same data."""
         found = solve(prompt)
         if found is None:
             return NO_QUESTION
@@ -144,11 +144,11 @@ class Answerer:
 
 
 def _uniform(name: str) -> float:
-    """Return a number in (0, 1) derived from the name; with 52 bits it reaches neither end."""
+    """Return a number in (0, 1) derived from the name; 52 bits exclude both ends."""
     digest = blake2b(name.encode(), digest_size=8).digest()
     return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
 
 
-@lru_cache(maxsize=65536)  # a query's value recurs for each model and attempt
+@lru_cache(maxsize=65536)  # the same for each model and attempt
 def _standard_normal(name: str) -> float:
     return _NORMAL.inv_cdf(_uniform(name))

@@ -5,8 +5,8 @@
     scrape_interval_s: 1
 
 A profile is a name in `engine-profiles.yaml`, or a file written by `laar lab fit-engine`, relative
-to the fleet file. `settings` overrides an engine's other settings, and `slowdown` makes an engine
-with a linear cost slower by a factor (a mixed fleet behind one model).
+to the fleet file. `settings` overrides other settings of an engine, and `slowdown` makes an engine
+with a linear cost slower by a factor (for a mixed fleet that serves one model).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Endpoint(BaseModel):
 
 
 class FleetFile(BaseModel):
-    """Endpoints, and how often the picker reads them."""
+    """Endpoints, and how often the picker scrapes and probes them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -76,7 +76,7 @@ class FleetFile(BaseModel):
     sample_answers: _Share = _USUAL.sample_answers
 
     def sites(self) -> list[Site]:
-        """Return the endpoints as sites, ready to be built."""
+        """Return the endpoints as sites."""
         return [
             Site(
                 name=end.name,
@@ -138,7 +138,7 @@ def read_fleet(path: Path) -> FleetFile:
 
 
 def fleet_of(engines: Sequence[str], endpoints: int) -> FleetFile:
-    """Return a fleet of one model next to the picker; its endpoints use these engines in turn.
+    """Return a fleet of one model, next to the picker, whose endpoints use these engines in turn.
 
     Args:
         engines: profiles, or files that end in ``.yaml``; `name@2.5` is 2.5 times slower.
@@ -157,7 +157,7 @@ def fleet_of(engines: Sequence[str], endpoints: int) -> FleetFile:
                 f"engine `{profile}@{slower}`: the factor after @ is not a number"
             ) from None
         own = load_profile(profile).settings
-        # The same memory in large blocks: an eighth of the work, half a block lost per prefix.
+        # The same memory in larger blocks takes an eighth of the work; a prefix loses half a block.
         tokens = own.num_blocks * own.block_size
         settings = {"block_size": _COARSE_TOKENS, "num_blocks": tokens // _COARSE_TOKENS}
         ends.append(
