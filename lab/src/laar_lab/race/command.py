@@ -143,7 +143,7 @@ def _remarks(race: Race, ended: list[Ended], rows_file: Path) -> list[str]:
         )
     if race.time_scale != 1.0:
         remarks.append(
-            f"seconds are the simulated fleet's, {race.time_scale:g} real ones each; on a busy "
-            "machine its engines fall behind, whatever the router"
+            f"a second of the simulated fleet takes {race.time_scale:g} real seconds; on a busy "
+            "machine, its engines fall behind with any router"
         )
     return [*remarks, f"every request is in {rows_file.name}"]

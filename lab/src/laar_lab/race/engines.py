@@ -91,7 +91,7 @@ async def _models(session: aiohttp.ClientSession, url: str) -> dict[str, int]:
         async with session.get(f"{url.rstrip('/')}/v1/models") as answer:
             if answer.status in {401, 403}:
                 raise SettingError(
-                    f"--engines {url} needs a key: name its environment variable, --key-env"
+                    f"--engines {url} needs a key: name its environment variable with --key-env"
                 )
             page = orjson.loads(await answer.read())
         return {entry["id"]: int(entry.get("max_model_len") or 0) for entry in page["data"]}
@@ -115,8 +115,7 @@ async def _chars_per_token(session: aiohttp.ClientSession, url: str, model: str)
         except (aiohttp.ClientError, TimeoutError, ValueError, TypeError, KeyError) as error:
             said = str(error) or type(error).__name__
             raise SettingError(
-                f"--engines {url}: a chat with {model} was not answered with a count of its "
-                f"tokens: {said}"
+                f"--engines {url}: the answer to a chat with {model} has no token counts: {said}"
             ) from None
     return (_PROBE_CHARS[1] - _PROBE_CHARS[0]) / max(1, counts[1] - counts[0])
 
@@ -168,8 +167,8 @@ async def _idle(session: aiohttp.ClientSession, url: str) -> None:
             return
         if time.monotonic() > ends_s:
             raise LaarError(
-                f"{url} was still busy after {_IDLE_S:g} s without a request of the race: use "
-                "engines that serve nobody else"
+                f"{url} was still busy after {_IDLE_S:g} s in which the race sent nothing: use "
+                "engines without other traffic"
             )
         await asyncio.sleep(0.2)
 

@@ -99,8 +99,8 @@ def named(text: str, programs: Path | None = None) -> Router:
     program = shutil.which(kind, path=str(programs) if programs else None)
     if program is None:
         raise SettingError(
-            f"--with {kind}: no such program; `python -m venv peers && peers/bin/pip install "
-            f"{kind}`, then --programs peers/bin"
+            f"--with {kind}: no such program; run `python -m venv peers && peers/bin/pip "
+            f"install {kind}` and pass --programs peers/bin"
         )
     return Router(name=text, kind=kind, argument=options, program=program)
 
