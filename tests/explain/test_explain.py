@@ -337,6 +337,20 @@ def test_a_record_of_many_candidates_keeps_only_the_best():
         assert made["candidates"][made["picked"]]["model"] == "m0"
 
 
+def test_data_parallel_ranks_are_told_apart():
+    director = fleet(Known(granite=(0.9, 1e-5, 0.5)), TWO[0])
+    director.table.ranked("10.0.0.7:80", 2)
+    memory = DecisionMemory(director.table, wall_clock=lambda: 1000.0)
+    made = memory.record(director.decide(request(), 0.0))
+    made.end, made.served = Completion(status=200, cause="complete", latency_s=2.0), "10.0.0.7:80"
+    told = shown(made, explained=True)
+    picked, other = (row["endpoint"] for row in told["candidates"])
+    assert {picked, other} == {"10.0.0.7:80#0", "10.0.0.7:80#1"}
+    assert told["endpoint"] == told["completion"]["served"] == picked
+    assert f"granite at {picked} won" in told["sentence"]
+    assert other in told["sentence"]
+
+
 def test_nothing_retained_contains_the_prompt():
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
     memory = DecisionMemory(director.table, wall_clock=lambda: 0.0)

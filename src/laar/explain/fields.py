@@ -17,7 +17,7 @@ import numpy as np
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
-from laar.core.membership import EndpointSpec
+from laar.core.membership import EndpointSpec, key_of
 from laar.explain.decision_record import DecisionRecord
 
 _TAKEN_OUT = -1.0
@@ -63,7 +63,7 @@ HEAD: tuple[Field[DecisionRecord], ...] = (
     Field("bucket_tokens", _cell(1, 0), "laar.request.bucket_tokens"),
     Field("task", _cell(2, ""), "laar.request.task"),
     Field("body_bytes", lambda of: of.decision.request.body_bytes, "http.request.body.size"),
-    Field("endpoint", lambda of: of.decision.address, "laar.decision.endpoint"),
+    Field("endpoint", lambda of: of.specs[of.decision.slot].key, "laar.decision.endpoint"),
     Field("model", lambda of: of.decision.model, "laar.decision.model"),
 )
 """The fields of a decision that come before its candidates."""
@@ -97,23 +97,23 @@ ADAPTED: tuple[Field[Decision], ...] = (
 COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
     Field("status", lambda of: of[1].status or 0, "http.response.status_code"),
     Field("cause", lambda of: of[1].cause, "laar.end.cause"),
-    Field("served", lambda of: of[0].served, "laar.end.endpoint"),
+    Field(
+        "served",
+        lambda of: of[0].served and key_of(of[0].served, of[0].decision.rank),
+        "laar.end.endpoint",
+    ),
     Field("model", lambda of: of[0].answered, "gen_ai.response.model"),
     Field("latency_s", lambda of: of[1].latency_s, "laar.end.latency_s"),
     Field("ttft_s", lambda of: of[1].ttft_s, "gen_ai.response.time_to_first_chunk"),
     Field("prompt_tokens", lambda of: of[1].prompt_tokens, "gen_ai.usage.input_tokens"),
     Field("completion_tokens", lambda of: of[1].completion_tokens, "gen_ai.usage.output_tokens"),
-    Field(
-        "cached_tokens",
-        lambda of: of[1].cached_tokens,
-        "gen_ai.usage.cache_read.input_tokens",
-    ),
+    Field("cached_tokens", lambda of: of[1].cached_tokens, "gen_ai.usage.cache_read.input_tokens"),
     Field("failed", lambda of: of[0].decision.flight.failed),
 )
 """Fields about how the request ended; a status of 0 means that there was no answer."""
 
 ENDPOINT: tuple[Field[EndpointSpec], ...] = (
-    Field("endpoint", lambda of: of.address),
+    Field("endpoint", lambda of: of.key),
     Field("model", lambda of: of.models[0]),
     Field("region", lambda of: of.region),
 )

@@ -68,7 +68,7 @@ def _read_elsewhere(decision: Decision) -> str:
 
 def _who_won(record: DecisionRecord) -> str:
     decision, at = record.decision, record.decision.position
-    winner = f"{decision.model} at {decision.address}"
+    winner = f"{decision.model} at {record.specs[decision.slot].key}"
     view, scores = decision.view, decision.scores
     if view is None or scores is None:
         return (
@@ -137,9 +137,9 @@ _DEGRADED = {
 
 
 def _name(record: DecisionRecord, view: View, rival: int) -> str:
-    """Return the rival's model, or its address if the winner serves the same model."""
+    """Return the rival's model, or its identity if the winner serves the same model."""
     spec = record.specs[int(view.slots[rival])]
-    return spec.address if spec.models[0] == record.decision.model else spec.models[0]
+    return spec.key if spec.models[0] == record.decision.model else spec.models[0]
 
 
 def _why(view: View, terms: Terms, winner: int, rival: int) -> str:

@@ -193,5 +193,5 @@ def _contains(record: DecisionRecord, text: str) -> bool:
     """Return whether the text, in lower case, is in a name or id of a decision."""
     decision, request = record.decision, record.decision.request
     names = (decision.id, request.id, request.model, *decision.tried, decision.model)
-    more = (decision.address, record.served, decision.reason, decision.policy)
+    more = (record.specs[decision.slot].key, record.served, decision.reason, decision.policy)
     return not text or any(text in name.lower() for name in (*names, *more))
