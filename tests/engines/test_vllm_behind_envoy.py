@@ -224,14 +224,26 @@ GETS = ["/version", "/health", "/ping", "/v1/chat/completions", "/no/such/path"]
 
 
 def told(answer):
-    """Return an answer without ids and times, which may differ."""
+    """Return an answer without ids and times, which may differ.
+
+    The engine splits the text of a stream at varying points, into one chunk or several, so a stream
+    is returned as its whole text, followed by the events that have more than text.
+    """
     status, headers, body = answer
     body = re.sub(rb"\b((?:chat)?cmpl|resp|msg|rs|embd|pool|score|classify)[-_][\w-]+", b"ID", body)
     body = re.sub(rb'"(id|request_id)":"[0-9a-f-]{16,}"', b'"id":"ID"', body)
     body = re.sub(rb'"(created|created_at|completed_at)":[\d.]+', b'"at":0', body)
     body = re.sub(rb'"cached_tokens":\d+', b'"cached_tokens":0', body)
     body = re.sub(rb'"cache_read_input_tokens":\d+', b'"cached_tokens":0', body)
+    if headers.get("content-type", "").startswith("text/event-stream"):
+        text = b"".join(match[1] for match in _TEXT_OF_EVENT.finditer(body))
+        events = [each for each in body.split(b"\n\n") if not _ONLY_TEXT.search(each)]
+        body = text + b"\n" + _TEXT_OF_EVENT.sub(b"", b"\n\n".join(events))
     return status, headers.get("content-type"), body
+
+
+_TEXT_OF_EVENT = re.compile(rb'"(?:content|text)":"((?:[^"\\]|\\.)*)"')
+_ONLY_TEXT = re.compile(rb'(?:\{"content"|"text"):"(?:[^"\\]|\\.)*".*"finish_reason":null')
 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
@@ -243,10 +255,6 @@ async def test_every_answer_equals_the_engines(shape, gateway, engines):
             direct = told(await exchange(behind.http, engines[0].url, method, path, body, {}))
             ours = told(await exchange(behind.http, behind.url, method, path, body, {}))
             refused = ours[0] == direct[0] == 400 and b'"reason":"bad-request"' in ours[2]
-            again = 3  # as the engine splits a stream's text at varying points
-            while ours != direct and not refused and again:
-                direct = told(await exchange(behind.http, engines[0].url, method, path, body, {}))
-                again -= 1
             if ours != direct and not refused:  # laar itself refuses bodies that are not objects
                 differ.append((method, path, str(body)[:150], direct, ours))
         status, _, card = await exchange(behind.http, behind.url, "GET", "/v1/models/tiny", b"", {})
