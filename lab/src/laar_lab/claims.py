@@ -103,7 +103,7 @@ class Claim:
 
     @property
     def begins(self) -> float | None:
-        """The effect beyond which the claim holds in kind; None if there is none."""
+        """The effect from which a claim counts as shown in kind; None if there is no limit."""
         if self.kind is not None:
             return self.kind
         none = _NONE.get(self.effect)

@@ -223,9 +223,9 @@ class OutcomeReports:
         )
 
     def failed(self, decision_id: str, *, refused: bool) -> None:
-        """Record that there was no complete answer, so that a retry does not imply a wrong one.
+        """Record that no answer was completed, so that a retry does not mean it was wrong.
 
-        `refused` means that there was no answer at all, so reports on it are rejected.
+        `refused` means that there was no answer at all, so outcome reports are rejected.
         """
         decision = self._decisions.get(decision_id)
         if decision is not None:

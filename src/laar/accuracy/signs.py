@@ -131,7 +131,7 @@ class Signs:
         return moved > 0.0, weight, shown - (moved > 0.0)
 
     def _rates(self, model: str, seen_in: int) -> _Floats:
-        """Return P(sign) of wrong and of right answers of a model."""
+        """Return P(sign) for a model's wrong answers and for its right ones."""
         rates = _GUESSES[seen_in]
         for name in (_ALL, model):
             if name in self._counts:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from laar.context.recurrence import Recurrences
 
 NAME_CHARS = 24
-"""Length of the beginnings by which an order note identifies documents that it can't count."""
+"""Number of first characters that an order note quotes if documents can't be told by number."""
 
 
 class _Gap(NamedTuple):
@@ -231,7 +231,7 @@ class Edges:
         )
 
     def _behind_words(self, line: int, key: int) -> int | None:
-        """Return the start of a short line that follows words of the frame up to a colon."""
+        """Return where a short line begins if words of the frame and a colon precede it."""
         end = self._seen.lines.ends[line]
         rest = self._seen.text[self._seen.lines.starts[line] : end].partition(": ")[2]
         start, number, _, _, own, _ = parse_line(rest)

@@ -19,7 +19,7 @@ MAX_DOCUMENTS = 30_000
 
 @dataclass(slots=True)
 class _Last:
-    """A document's last list and position; `free` if it was seen on both sides of another."""
+    """A document's last list and position; `free` if it was seen before and after some other."""
 
     whole: int
     place: int

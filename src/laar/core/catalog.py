@@ -37,7 +37,7 @@ def catalog(table: EndpointTable, aliases: Iterable[str], pool: str = "") -> dic
 
 
 def _entry(name: str) -> dict[str, Any]:
-    """Return a model object; `created` is 0 so that all pickers of a fleet answer the same."""
+    """Return a model object; `created` is 0 so that all pickers give the same answer."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "laar"}
 
 

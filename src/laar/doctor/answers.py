@@ -79,7 +79,7 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
     summary = Finding(
         level=level,
         where=f"model {model}",
-        what=f"asked for a few tokens, its endpoints answer: {shown}",
+        what=f"when asked for a few tokens, its endpoints answer: {shown}",
         remedy="" if level is Level.OK else remedy,
     )
     return [summary, *faults]

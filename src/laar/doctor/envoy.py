@@ -44,7 +44,7 @@ _LISTS = {
         "Envoy's errors look like an endpoint's, and failed attempts are unknown"
     ),
     "metadata_options.forwarding_namespaces.untyped": (
-        "the picker learns neither which endpoint served nor a gateway's subset"
+        "the picker is not told which endpoint served a request, or a gateway's subset"
     ),
     "metadata_options.receiving_namespaces.untyped": "the picker's metadata is rejected",
 }

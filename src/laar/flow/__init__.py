@@ -1,1 +1,1 @@
-"""Flow control after the Medha paper: prefill times, slack orders, batch packing and the queue."""
+"""Flow control based on Medha's paper: prefill times, slack orders, batch packing, the queue."""

@@ -28,7 +28,7 @@ class Kind(StrEnum):
     DENIED = "denied"
     """401, 402, 403 or 404 while siblings accept."""
     REJECTED = "rejected"
-    """Any other 4xx, or 501, to the picker's probe, while a sibling accepts the same probe."""
+    """Any other 4xx, or 501, in response to the picker's probe, which a sibling accepts."""
     CUT = "cut"
     """An answer that was cut off, unlike siblings' answers."""
     EMPTY = "empty"

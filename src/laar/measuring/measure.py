@@ -264,7 +264,7 @@ def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
                 return len(line), answered
             kept_to += len(line)
         if is_other and not is_ours:
-            raise SettingError(f"{out} contains no outcomes: write them to another file")
+            raise SettingError(f"{out} is not a file of outcomes: name a different one")
         if kept_to and not ended:
             file.seek(0, os.SEEK_END)
             file.write(b"\n")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from laar.prefix.tokens import Stored, TokenBlocks
 
 ADVISE_EVERY_S = 1.0
-"""Seconds between prompts sampled for advice; a prompt of 40 KB takes a millisecond."""
+"""Seconds between prompts sampled for advice; sampling one of 40 KB takes a millisecond."""
 
 MAX_ROOTS = 10_000
 """Maximum number of first blocks per endpoint with a known engine name; about a megabyte."""

@@ -256,10 +256,10 @@ class PrefixIndex:
             use.root = _UNKNOWN_ROOT if use.start else cache.root(use.hashes)
 
     def new_roots(self, slot: int) -> set[int]:
-        """Return the roots of prompts that only open requests have used at the slot.
+        """Return the roots that only prompts of requests still open have used at the slot.
 
         The engine stores and reports a first block for each of these. A root that an earlier
-        request used is cached already.
+        request used is already cached.
         """
         cache = self._caches[slot]
         least = max(cache.root_blocks, 1)

@@ -214,7 +214,7 @@ class AnswerReader:
         return self._judged()
 
     def _judged(self) -> Reply | None:
-        """Return the finding once there is one; None on all later calls."""
+        """Return the finding the first time that there is one; None on every later call."""
         if self._is_judged or self._use.found is None or self._is_error:
             return None
         self._is_judged = True

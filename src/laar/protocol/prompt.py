@@ -233,7 +233,7 @@ def _responses(document: dict[str, Any], spans: Spans) -> None:
         elif kind == "image_generation_call":
             spans.message(kind, [item])
         elif isinstance(item, dict) and isinstance(item.get("output"), list | dict):
-            output = item["output"]  # a tool output: texts, images, a screenshot
+            output = item["output"]  # tool output: text, images, a screenshot
             spans.message(kind, output if isinstance(output, list) else [output])
         elif item:
             spans.json(item)

@@ -1,4 +1,4 @@
-"""`laar race`: race laar against other routers, in turns, on a user's own engines and traffic."""
+"""`laar race`: race laar against other routers, by turns, on a user's engines and traffic."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _PAIRS = {
 
 
 def run(scope: Scope) -> Report:
-    """Run 5.7 requests per second, half of the trace's rate."""
+    """Run at 5.7 requests per second, half of the trace's rate."""
     base = Run(time_scale=2.0, minutes=3.0 if scope.quick else 8.0, shape=WILDCHAT)
     runs = {
         _RIGHT: on_seeds(base, scope.seeds, gorgo=PAPER_WILDCHAT),

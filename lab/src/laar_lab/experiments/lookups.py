@@ -167,7 +167,7 @@ def name_of(cell: Cell) -> str:
 
 
 def length_name(tokens: int) -> str:
-    """Return the name of a length for tables; names are unique."""
+    """Return a length's unique label for tables."""
     return f"{tokens}" if tokens % 1024 else f"{tokens // 1024}K"
 
 

@@ -157,7 +157,7 @@ def _asked(world: World, seed: int, quick: bool) -> list[Question]:
 
 
 def _sites(world: World) -> list[Site]:
-    """Return the engines; models are assigned in turn, the fastest first."""
+    """Return the engines; models are assigned to them in turn, fastest model first."""
     models = sorted(sites_of(world.surface), key=lambda site: _pace(world, site.model))
     dealt = islice(cycle(models), ENGINES)
     return [replace(site, name=f"{number}-{site.name}") for number, site in enumerate(dealt)]

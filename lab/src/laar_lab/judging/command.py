@@ -132,8 +132,8 @@ def _show_attempts(console: Console, attempts: Mapping[str, Any]) -> None:
     if second := attempts.get("second_after_failure"):
         console.print(
             f"After a failure ({second['attempts']} cases) the second attempt's Brier score is "
-            f"{second['brier']:.3f} with that knowledge and {second['brier_marginal']:.3f} without "
-            f"it, {second['better_by']:.0%} better."
+            f"{second['brier']:.3f} with that knowledge, {second['brier_marginal']:.3f} without: "
+            f"an improvement of {second['better_by']:.0%}."
         )
 
 

@@ -161,7 +161,7 @@ _A100 = partial(fleets.of_one, "llama-3-8b-a100")
 
 
 def agent_cases(data: Path) -> tuple[Case, ...]:
-    """Return workloads of coding agents' sessions as a closed loop.
+    """Return closed-loop workloads of coding agents' sessions.
 
     Raises:
         SettingError: the file is missing.

@@ -49,7 +49,7 @@ from laar.accuracy.text import sample_of
 from laar.errors import SettingError, first_fault
 
 MAX_BYTES = 4 << 30
-"""Maximum unpacked size of a file: a small compressed file must not exhaust the memory."""
+"""Maximum unpacked size of a file: a small compressed file must not exhaust memory."""
 
 MAX_FAULTS_NAMED = 20
 """Maximum number of unreadable entries that are listed; the others are only counted."""

@@ -50,7 +50,7 @@ from laar.protocol.stream.state import StreamState
 _NO_HEAD = names.read_head({})
 _OPAQUE = Api.OPAQUE
 _MAX_DIGITS = 20
-"""Maximum number of digits of a content length; Python refuses to parse thousands."""
+"""Maximum number of digits in a content length; Python refuses to parse thousands of digits."""
 
 _KEPT_CHARS = 500
 """Number of characters kept of a question's start, and of its end, after the decision. No feature

@@ -266,7 +266,7 @@ def _body_answer(action: AnswerBody) -> bytes:
 
 
 PASSED = _PLAIN["response_body"]
-"""The reply that passes a piece unchanged, unless Envoy needs the bytes back."""
+"""The reply that passes a piece on unchanged, unless Envoy needs the bytes sent back."""
 
 
 @lru_cache(1024)

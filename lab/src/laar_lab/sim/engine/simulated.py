@@ -165,7 +165,7 @@ class SimulatedEngine:
         begin = max(now, self._clock)  # a driver may be early by a rounding error
         if begin >= self._free_at[0] and len(self._flights) < self._cost.stages:
             self._schedule(begin, until)
-        if not self._flights:  # events of an answer's last blocks may be left
+        if not self._flights:  # the last blocks of an answer may have events left
             events = self._pool.drain()
             return Step(0.0, (), events) if events else None
         end = self._flights[0].exit_s
