@@ -32,6 +32,8 @@ from laar_lab.live.processes import free_ports
 __all__ = ["Endpoint", "Plan", "Stand", "standing"]
 
 START_TIMEOUT_S = 60.0
+_CONTROL_TIMEOUT_S = 60.0
+"""Limit of one control request; on a busy machine, an engine under load takes seconds for it."""
 _PICKER_HOSTS = ("127.0.0.1", "127.0.0.2")
 _POLL_S = 0.05
 _DRAIN_POLL_S = 0.2
@@ -387,7 +389,7 @@ async def standing(
     """
     with tempfile.TemporaryDirectory(prefix="laar-stand-") as directory:
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        timeout = aiohttp.ClientTimeout(total=5)
+        timeout = aiohttp.ClientTimeout(total=_CONTROL_TIMEOUT_S)
         with Guard(Path(directory), deadline_s=deadline_s) as guard:
             async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
                 try:
