@@ -148,8 +148,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _show(console, run, judgement)
         for line in promises:
             console.print(f"[bold]BROKEN[/] ({shape}): {line}", highlight=False)
-        for ended in judgement.unexplained[:EXAMPLES]:
-            console.print(f"  {_described(ended, run)}", highlight=False, markup=False)
+        examples = [_described(ended, run) for ended in judgement.unexplained[:EXAMPLES]]
+        for line in (*examples, *(overfed(one, run) for one in judgement.overfed)):
+            console.print(f"  {line}", highlight=False, markup=False)
         documents.append(_document(run, judgement, promises))
         broken += promises
         faults += len(run.struck)
@@ -321,6 +322,19 @@ def _described(ended: Ended, run: Run) -> str:
     )
 
 
+def overfed(struck: Struck, run: Run) -> str:
+    """Return when an endpoint got too much, and what else might have sent it requests."""
+    others = [s for s in run.struck if s is not struck]
+    felt = [s.trouble.name for s in others if s.overlaps(struck.began_s, struck.ended_s)]
+    undecided = sum(
+        e.end is End.FAILED_OPEN and struck.overlaps(e.began_s, e.ended_s) for e in run.ended
+    )
+    return (
+        f"{struck.began_s - run.quiet_until_s:.1f} s: {struck.trouble.name}: {struck.fed} in "
+        f"{struck.fed_s:.1f} s, {undecided} requests without laar meanwhile [{', '.join(felt)}]"
+    )
+
+
 def _show(console: Console, run: Run, judgement: Judgement) -> None:
     table = Table(title=f"Chaos, {run.shape}: cost of each fault, compared with the quiet fleet")
     table.add_column("fault")
@@ -353,7 +367,7 @@ def _document(run: Run, judgement: Judgement, promises: list[str]) -> dict[str, 
         "costs": [asdict(cost) for cost in judgement.costs],
         "quiet_p95_s": judgement.quiet_p95_s,
         "unexplained": [_described(ended, run) for ended in judgement.unexplained],
-        "overfed": [f"{s.trouble.name}: {s.fed} in {s.fed_s:.1f} s" for s in judgement.overfed],
+        "overfed": [overfed(struck, run) for struck in judgement.overfed],
         "leftovers": run.leftovers,
         "memory_bytes": run.memory,
         "broken_promises": promises,

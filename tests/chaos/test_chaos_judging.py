@@ -5,6 +5,7 @@ import math
 import aiohttp
 import pytest
 from aiohttp import web
+from bench.bench_chaos import Run, overfed
 from bench.chaos.asking import End, Ended, Names, Question, ask
 from bench.chaos.judging import judge
 from bench.chaos.trouble import ENDPOINT_TROUBLES, SYSTEM_TROUBLES, Struck
@@ -192,3 +193,13 @@ def test_a_refusal_is_attributed_to_the_fault_that_its_reason_names():
 def test_a_restarted_picker_may_send_requests_to_a_failing_endpoint():
     lost = Struck(trouble=trouble("picker SIGTERM"), addresses=(), began_s=9.0, ended_s=10.5)
     assert not judged([], [lost, struck("503", fed=9, fed_s=2.0)]).overfed
+
+
+def test_an_endpoint_that_got_too_much_is_printed_with_what_else_happened():
+    one = struck("503", fed=9, fed_s=2.0)
+    other = Struck(trouble=trouble("Envoy SIGKILL"), addresses=(), began_s=9.0, ended_s=10.5)
+    run = Run(shape="standalone", struck=[other, one], quiet_until_s=4.0)
+    run.ended = [ended(End.FAILED_OPEN, began_s=11.0), ended(End.FAILED_OPEN, began_s=30.0)]
+    assert overfed(one, run) == (
+        "6.0 s: 503: 9 in 2.0 s, 1 requests without laar meanwhile [Envoy SIGKILL]"
+    )
