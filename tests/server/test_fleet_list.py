@@ -18,15 +18,13 @@ async def test_a_client_sees_the_whole_fleet_and_its_aliases(gateway, http, shap
     import openai  # this import takes a second, so only here
 
     a, b = await gateway.upstream(), await gateway.upstream()
-    gateway.members((a.address, "small"), (b.address, "large"))
+    gateway.members((a.address, "small"), (b.address, "org/large"))
     await gateway.picker()
     envoy = await gateway.envoy(shape)
     async with openai.AsyncOpenAI(base_url=f"{envoy.url()}/v1", api_key="-") as client:
-        assert [model.id async for model in client.models.list()] == ["large", "small", "auto"]
-        assert [(await client.models.retrieve(name)).id for name in ("small", "auto")] == [
-            "small",
-            "auto",
-        ]
+        assert [model.id async for model in client.models.list()] == ["org/large", "small", "auto"]
+        for name in ("small", "org/large", "auto"):  # the client escapes the slash
+            assert (await client.models.retrieve(name)).id == name
         with pytest.raises(openai.NotFoundError) as error:
             await client.models.retrieve("smal")
     assert error.value.body["message"] == "the model `smal` does not exist"

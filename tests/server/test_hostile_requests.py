@@ -364,6 +364,7 @@ async def test_operator_paths_reach_no_endpoint_with_or_without_a_picker(gateway
     await gateway.picker()
     envoy = await gateway.envoy(shape)
     paths = ["/sleep", "/v1/load_lora_adapter", "/x/../pause", "/%73leep", "//collective_rpc/?a"]
+    paths += ["/v1/..%2Fsleep", "/x%5c..%5cpause"]
     for alive in (True, False):
         for path in paths if alive or shape != "sidecar" else paths[:2]:
             for method in ("GET", "POST"):
