@@ -370,7 +370,8 @@ async def test_requests_refused_by_envoy_get_an_answer(fleet, shape):
             writer.close()
             await writer.wait_closed()
         assert head.startswith(b"HTTP/1.1 %d " % status)
-        assert orjson.loads(body)["error"]["reason"] == "bad-request"
+        refusal = orjson.loads(body)
+        assert (refusal["type"], refusal["error"]["reason"]) == ("error", "bad-request")
     assert fleet.seen == []
 
 

@@ -113,14 +113,17 @@ def test_names_are_restored_for_any_split_of_the_answer(places, gap, text):
     assert out == data.replace(b'"model":' + gap + b'"srv"', b'"model":' + gap + b'"auto"')
 
 
-def test_a_refusal_has_openais_format_with_code_and_reason():
-    error = orjson.loads(error_body(RequestError(404, "unknown-model", "no such model")))["error"]
-    assert error == {
-        "message": "no such model",
-        "type": "not_found_error",
-        "param": None,
-        "code": 404,
-        "reason": "unknown-model",
+def test_a_refusal_has_the_format_of_openai_and_of_anthropic_with_code_and_reason():
+    body = orjson.loads(error_body(RequestError(404, "unknown-model", "no such model")))
+    assert body == {
+        "type": "error",
+        "error": {
+            "message": "no such model",
+            "type": "not_found_error",
+            "param": None,
+            "code": 404,
+            "reason": "unknown-model",
+        },
     }
 
 

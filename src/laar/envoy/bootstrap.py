@@ -1,10 +1,10 @@
 """Render Envoy bootstraps, one for each way of running laar.
 
 Every shape has an ext_proc filter that calls the picker, the endpoints in an ``override_host``
-cluster, retries on the endpoints that the picker names next (`laar.envoy.routes`), errors in
-OpenAI's format, early removal of headers that clients may not set, a JSON access log, and a second
-listener with ``/ready`` and ``/stats/prometheus`` for kubelet and Prometheus: the admin port can
-stop Envoy, so it is on loopback only.
+cluster, retries on the endpoints that the picker names next (`laar.envoy.routes`), errors in both
+OpenAI's and Anthropic's format, early removal of headers that clients may not set, a JSON access
+log, and a second listener with ``/ready`` and ``/stats/prometheus`` for kubelet and Prometheus:
+the admin port can stop Envoy, so it is on loopback only.
 
 ========== ======================= ===================================== ====================
 shape      listens on              its clients                           bodies

@@ -58,7 +58,6 @@ _PROGRESS = re.compile(rb"^data:(?![ ]?\{[ ]?\"type\"[ ]?:[ ]?\"ping\")", re.MUL
 """Matches an event that advances the answer; comments and pings only keep connections open."""
 _FIELDS = b"deir:"
 """First letters of event-stream fields, and the colon of a comment."""
-_DONE = (b"[DONE]",)
 _REASON = re.compile(rb"\"finish_reason\"[ ]?:[ ]?\"")  # ends a stream without a final event
 _TAIL_BYTES = 1024
 _BATCH_BYTES = 4096
@@ -68,16 +67,17 @@ _LIMITED = re.compile(rb'"(?:finish_reason|stop_reason)"[ ]?:[ ]?"(?:length|max_
 
 
 def error_body(error: RequestError) -> bytes:
-    """Return an error as a body in OpenAI's format, with laar's reason code added."""
+    """Return an error as a body in OpenAI's and Anthropic's format, with laar's reason code."""
     return orjson.dumps(
         {
+            "type": "error",
             "error": {
                 "message": str(error),
                 "type": _ERROR_TYPES.get(error.status, "api_error"),
                 "param": None,
                 "code": error.status,
                 "reason": error.reason,
-            }
+            },
         }
     )
 
@@ -138,7 +138,7 @@ class AnswerReader:
         self._is_begun = self._too_long = False
         self._is_error = False
         self._has_ended = False
-        self._ends = _ENDS.get(api, _DONE)
+        self._ends = _ENDS.get(api, (b"[DONE]",))
         self._tail = b""
         self.progressed = False
         """Whether the last chunk advanced the answer, which comments and pings do not."""
