@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.chaos.asking import End, Ended, Names, Question, draw
-from bench.chaos.judging import Judgement, judge
+from bench.chaos.judging import Judgment, judge
 from bench.chaos.load import Load
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
 from bench.chaos.store_trouble import STORE_TROUBLES, apart
@@ -97,17 +97,17 @@ class Run:
     idle: list[str] = field(default_factory=list)
     apart: list[str] = field(default_factory=list)
 
-    def broken_promises(self, judgement: Judgement) -> list[str]:
+    def broken_promises(self, judgment: Judgment) -> list[str]:
         """Return a message for each broken promise."""
         broken = []
         wrong = sum(e.end is End.WRONG for e in self.ended)
         if wrong:
             broken.append(f"{wrong} wrong answers were delivered")
-        if judgement.unexplained:
-            broken.append(f"{len(judgement.unexplained)} requests ended without a named reason")
-        if judgement.overfed:
+        if judgment.unexplained:
+            broken.append(f"{len(judgment.unexplained)} requests ended without a named reason")
+        if judgment.overfed:
             broken.append(
-                f"{len(judgement.overfed)} times a failing endpoint got more than its trials"
+                f"{len(judgment.overfed)} times a failing endpoint got more than its trials"
             )
         if self.leftovers:
             broken.append(f"counters did not return to zero: {self.leftovers}")
@@ -137,21 +137,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     for shape in shapes:
         each_s = options.seconds / len(shapes)
         run = asyncio.run(_run(shape, each_s, options.seed, clock, store))
-        judgement = judge(
+        judgment = judge(
             run.ended,
             run.struck,
             quiet_from_s=run.quiet_from_s,
             quiet_until_s=run.quiet_until_s,
             gateway=shape == "gateway",
         )
-        promises = run.broken_promises(judgement)
-        _show(console, run, judgement)
+        promises = run.broken_promises(judgment)
+        _show(console, run, judgment)
         for line in promises:
             console.print(f"[bold]BROKEN[/] ({shape}): {line}", highlight=False)
-        examples = [_described(ended, run) for ended in judgement.unexplained[:EXAMPLES]]
-        for line in (*examples, *(overfed(one, run) for one in judgement.overfed)):
+        examples = [_described(ended, run) for ended in judgment.unexplained[:EXAMPLES]]
+        for line in (*examples, *(overfed(one, run) for one in judgment.overfed)):
             console.print(f"  {line}", highlight=False, markup=False)
-        documents.append(_document(run, judgement, promises))
+        documents.append(_document(run, judgment, promises))
         broken += promises
         faults += len(run.struck)
         requests += len(run.ended)
@@ -335,12 +335,12 @@ def overfed(struck: Struck, run: Run) -> str:
     )
 
 
-def _show(console: Console, run: Run, judgement: Judgement) -> None:
+def _show(console: Console, run: Run, judgment: Judgment) -> None:
     table = Table(title=f"Chaos, {run.shape}: cost of each fault, compared with the quiet fleet")
     table.add_column("fault")
     for name in ("times", "requests meanwhile", "lost", "p95 x", "sent to it", "trials allowed"):
         table.add_column(name, justify="right")
-    for cost in judgement.costs:
+    for cost in judgment.costs:
         table.add_row(
             cost.name,
             str(cost.times),
@@ -351,23 +351,23 @@ def _show(console: Console, run: Run, judgement: Judgement) -> None:
             f"{cost.fed_allowed:.0f}" if cost.fed_allowed else "",
         )
     console.print(table)
-    counts = ", ".join(f"{end}: {count}" for end, count in judgement.ends.most_common())
+    counts = ", ".join(f"{end}: {count}" for end, count in judgment.ends.most_common())
     console.print(f"{len(run.struck)} faults; requests by end: {counts}", highlight=False)
-    if judgement.reasons:
-        counts = ", ".join(f"{reason}: {n}" for reason, n in judgement.reasons.most_common())
+    if judgment.reasons:
+        counts = ", ".join(f"{reason}: {n}" for reason, n in judgment.reasons.most_common())
         console.print(f"reasons given: {counts}", highlight=False)
 
 
-def _document(run: Run, judgement: Judgement, promises: list[str]) -> dict[str, object]:
+def _document(run: Run, judgment: Judgment, promises: list[str]) -> dict[str, object]:
     return {
         "shape": run.shape,
         "faults": len(run.struck),
-        "ends_of_requests": judgement.ends,
-        "reasons": judgement.reasons,
-        "costs": [asdict(cost) for cost in judgement.costs],
-        "quiet_p95_s": judgement.quiet_p95_s,
-        "unexplained": [_described(ended, run) for ended in judgement.unexplained],
-        "overfed": [overfed(struck, run) for struck in judgement.overfed],
+        "ends_of_requests": judgment.ends,
+        "reasons": judgment.reasons,
+        "costs": [asdict(cost) for cost in judgment.costs],
+        "quiet_p95_s": judgment.quiet_p95_s,
+        "unexplained": [_described(ended, run) for ended in judgment.unexplained],
+        "overfed": [overfed(struck, run) for struck in judgment.overfed],
         "leftovers": run.leftovers,
         "memory_bytes": run.memory,
         "broken_promises": promises,

@@ -10,7 +10,7 @@ from bench.chaos.asking import BROKEN, End, Ended
 from bench.chaos.load import percentile
 from bench.chaos.trouble import Struck
 
-__all__ = ["TRIALS_PER_S", "Cost", "Judgement", "judge"]
+__all__ = ["TRIALS_PER_S", "Cost", "Judgment", "judge"]
 
 TRIALS_PER_S = 2.0
 """Requests a second that an endpoint may get as trials while it fails all of them."""
@@ -38,8 +38,8 @@ class Cost:
 
 
 @dataclass(slots=True)
-class Judgement:
-    """The judgement of a run; `reasons` counts reported errors by status and reason."""
+class Judgment:
+    """The judgment of a run; `reasons` counts reported errors by status and reason."""
 
     costs: list[Cost] = field(default_factory=list)
     ends: Counter[str] = field(default_factory=Counter)
@@ -56,14 +56,14 @@ def judge(
     quiet_from_s: float,
     quiet_until_s: float,
     gateway: bool,
-) -> Judgement:
+) -> Judgment:
     """Attribute every loss to a trouble, or report it as unexplained.
 
     An engine's error, a truncated answer or a client timeout is explained by a trouble of the
     endpoint that served it or, if the endpoint is unknown, by any active trouble that causes such
     outcomes. An error body with a reason needs no explanation, but still counts as a loss.
     """
-    result = Judgement()
+    result = Judgment()
     quiet = [
         e.took_s
         for e in ended

@@ -70,7 +70,7 @@ def _pieces(corpus: str) -> list[str]:
 
 
 def chunks(corpus: str, count: int, rng: random.Random) -> list[str]:
-    """Return distinct chunks of a corpus, drawn in runs of neighbours."""
+    """Return distinct chunks of a corpus, drawn in runs of neighbors."""
     different = _pieces(corpus)
     drawn: dict[str, None] = {}
     while len(drawn) < min(count, len(different)):

@@ -68,7 +68,7 @@ class Seen:
         return [value.decode("latin-1") for value in re.findall(pattern, self.head)]
 
 
-Behaviour = Callable[[Seen, asyncio.StreamWriter], Awaitable[None]]
+Behavior = Callable[[Seen, asyncio.StreamWriter], Awaitable[None]]
 
 
 @dataclass
@@ -77,8 +77,8 @@ class Engine:
 
     address: str
     seen: list[Seen] = field(default_factory=list)
-    answer: bytes | Behaviour = field(default_factory=good)
-    page: bytes | Behaviour = b""
+    answer: bytes | Behavior = field(default_factory=good)
+    page: bytes | Behavior = b""
     pages: int = 0
     _server: asyncio.Server | None = None
     _open: set[asyncio.Task[None]] = field(default_factory=set)
@@ -120,7 +120,7 @@ class Engine:
             while (await reader.readline()).strip():
                 pass
         seen = Seen(line, head, body)
-        answer: bytes | Behaviour
+        answer: bytes | Behavior
         if line.startswith(b"GET /metrics"):
             self.pages += 1
             answer = self.page or response(METRICS, kind=b"text/plain")

@@ -8,7 +8,7 @@ import time
 
 import orjson
 import pytest
-from attacked import METRICS, Attacked, Behaviour, Judge, Seen, chat, good, response
+from attacked import METRICS, Attacked, Behavior, Judge, Seen, chat, good, response
 
 from support import eventually
 
@@ -167,7 +167,7 @@ def page(text: bytes, *headers: bytes) -> bytes:
     return response(text, *headers, kind=b"text/plain")
 
 
-PAGES: dict[str, bytes | Behaviour] = {
+PAGES: dict[str, bytes | Behavior] = {
     "100 MB": page(METRICS * 450_000),
     "endless": endless,
     "drips": drip,
@@ -222,7 +222,7 @@ async def ask(target: Attacked, count: int, at_once: int) -> list[bytes]:
     return bodies
 
 
-def slowly(answer: bytes) -> Behaviour:
+def slowly(answer: bytes) -> Behavior:
     async def behave(seen: Seen, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.05)
         writer.write(answer)

@@ -1,4 +1,4 @@
-"""Documents without tags are recognized if they recur between different neighbours."""
+"""Documents without tags are recognized if they recur between different neighbors."""
 
 from __future__ import annotations
 

@@ -156,11 +156,11 @@ async def test_changes_take_effect_and_an_invalid_file_changes_nothing(
     start(file.run())
     path.write_text(TWO)
     await until(lambda: len(recorder.addresses) == 2)
-    path.write_text(TWO + "    colour: red\n")
+    path.write_text(TWO + "    color: red\n")
     await until(lambda: recorder.problems)
     [message] = recorder.problems.values()
     assert "stay as they were" in message
-    assert f"{path}:6: endpoints[1].colour" in message
+    assert f"{path}:6: endpoints[1].color" in message
     assert len(recorder.addresses) == 2
     path.unlink()
     await until(lambda: "can't be read" in next(iter(recorder.problems.values())))

@@ -296,7 +296,7 @@ def test_targets_are_chosen_in_proportion_to_their_weights(
         ({"pool": "p", "selector": {"a": "b"}, "ports": [1]}, "and not both"),
         ({"selector": {"a": "b"}}, "`selector` needs `ports: "),
         ({"pool": "p", "ports": [8000]}, "`ports` belong to `selector`"),
-        ({"pool": "p", "colour": "red"}, "colour"),
+        ({"pool": "p", "color": "red"}, "color"),
         ({"pool": "p", "metrics_path": "metrics"}, "is not a path like /metrics"),
         ({"pool": "ml/p"}, "'ml/p' is not a valid name"),
         ({"pool": "p", "namespace": "a,b"}, "'a,b' is not a valid name"),

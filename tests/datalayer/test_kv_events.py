@@ -739,10 +739,10 @@ async def test_an_unanswered_replay_is_a_problem(
     engine: Engine, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kv_events, "REPLAY_S", 0.2)
-    labelled = spec(engine)
-    labels = {**labelled.labels, REPLAY_LABEL: str(free_port())}
-    labelled = dataclasses.replace(labelled, labels=labels)
-    start(KvEvents(lambda: [labelled], recorder).run())
+    labeled = spec(engine)
+    labels = {**labeled.labels, REPLAY_LABEL: str(free_port())}
+    labeled = dataclasses.replace(labeled, labels=labels)
+    start(KvEvents(lambda: [labeled], recorder).run())
     await until(engine.subscribed)
     engine.number = 5
     engine.publish(REMOVED)
@@ -776,9 +776,9 @@ async def test_a_replay_that_stops_midway_means_lost_events(
 async def test_an_invalid_replay_label_is_reported_by_its_name(
     engine: Engine, recorder: Any, start: Any, until: Any
 ) -> None:
-    labelled = spec(engine)
-    labelled = dataclasses.replace(labelled, labels={**labelled.labels, REPLAY_LABEL: "tcp://*:1"})
-    start(KvEvents(lambda: [labelled], recorder).run())
+    labeled = spec(engine)
+    labeled = dataclasses.replace(labeled, labels={**labeled.labels, REPLAY_LABEL: "tcp://*:1"})
+    start(KvEvents(lambda: [labeled], recorder).run())
     await until(lambda: recorder.problems)
     problem = recorder.problems["kv-events 127.0.0.1:8000"]
     assert "the label laar.dev/kv-events-replay says 'tcp://*:1'" in problem

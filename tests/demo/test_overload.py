@@ -1,4 +1,4 @@
-"""`laar overload`: its judgement of answers, its checks, and a short run."""
+"""`laar overload`: its judgment of answers, its checks, and a short run."""
 
 from __future__ import annotations
 

@@ -723,9 +723,9 @@ async def test_a_key_is_sent_only_to_endpoints(tmp_path):
 
 
 async def test_an_engine_that_does_not_chat_is_reported_until_it_is_labelled(tmp_path):
-    async with serving(endpoint("e")) as silent, serving(endpoint("f")) as labelled:
+    async with serving(endpoint("e")) as silent, serving(endpoint("f")) as labeled:
         labels = {"labels": {"laar.dev/task": "embed"}}
-        given = settings(tmp_path, (silent, "e", {}), (labelled, "f", labels))
+        given = settings(tmp_path, (silent, "e", {}), (labeled, "f", labels))
         _, found = await examine(given)
     [warning] = [finding for finding in found if "chat request" in finding.what]
     assert (warning.level, warning.where) == (Level.WARNING, f"endpoint {silent}")

@@ -109,7 +109,7 @@ def test_the_lab_s_engine_model_has_the_shape_of_a_real_engine(server: str, tmp_
     assert {row[3] for row in rows if row[0] == "cached share"} == {1920, 3968, 5888, 7936}
     for group in ("prompt length", "cached share", "batching"):
         of = [(float(row[5]), float(row[6])) for row in rows if row[0] == group]
-        # Two neighbours of four may be swapped.
+        # Two neighbors of four may be swapped.
         assert spearmanr(*zip(*of, strict=True)).statistic > 0.79
         # Times under 30 ms depend too much on other work on the machine.
         assert all(0.5 <= ours / seen <= 2.0 for seen, ours in of if seen > 30.0)

@@ -34,7 +34,7 @@ def sound():
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
-    ("behaviour", "at_most"),
+    ("behavior", "at_most"),
     [
         pytest.param(refuses(503), 3, id="503 at once"),
         pytest.param(refuses(503, since=5.0), 3, id="503 after a while"),
@@ -51,8 +51,8 @@ def sound():
         pytest.param(hangs(since=5.0), 12, id="silence after a while"),
     ],
 )
-def test_one_failing_endpoint_of_five_costs_almost_nothing(behaviour, at_most, seed, sound):
-    fleet = VirtualFleet(behave={0: behaviour}, seed=seed, probes=True)
+def test_one_failing_endpoint_of_five_costs_almost_nothing(behavior, at_most, seed, sound):
+    fleet = VirtualFleet(behave={0: behavior}, seed=seed, probes=True)
     seen = fleet.run(REQUESTS)
     assert len(seen.failed) <= at_most
     assert seen.total == REQUESTS

@@ -1,6 +1,6 @@
 """A fleet with failing endpoints in virtual time, behind a real director.
 
-Each endpoint answers by a behaviour, a function of the request and the time. The director gets
+Each endpoint answers by a behavior, a function of the request and the time. The director gets
 the reports of the stream machine in the native shape: the status when it comes, and the body only
 if it requested it. There are no retries: a failed request fails for its client.
 """
@@ -218,8 +218,8 @@ class VirtualFleet:
         seconds = self.rng.lognormvariate(math.log(self.service_s), self.spread)
         seconds = (seconds + 1e-4 * job.tokens) * busy
         ordinary = Answer(head_s=0.002 if job.stream else seconds, seconds=seconds)
-        behaviour = self.behave.get(index)
-        return ordinary if behaviour is None else behaviour(self, job, now, ordinary)
+        behavior = self.behave.get(index)
+        return ordinary if behavior is None else behavior(self, job, now, ordinary)
 
     def _reply(self, now, job, answer, read):
         reply = Reply(status=answer.status, retry_after_s=answer.retry_after_s, text=answer.text)

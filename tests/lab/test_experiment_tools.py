@@ -513,7 +513,7 @@ def test_replay_reports_an_unknown_policy(trace: Path, fleet: Path) -> None:
         ("[", "fleet.yaml"),
         ("endpoints: [{name: a, profile: nope}]", "nope"),
         ("endpoints: [{name: a, profile: gorgo-main, rtt_ms: -1}]", "rtt_ms"),
-        ("endpoints: [{name: a, profile: gorgo-main, colour: red}]", "colour"),
+        ("endpoints: [{name: a, profile: gorgo-main, color: red}]", "color"),
         ("endpoints: [{name: a, profile: gorgo-main, settings: {blocks: 1}}]", "blocks"),
     ],
 )

@@ -133,7 +133,7 @@ def prose(i):
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_documents_without_tags_arrive_in_the_earlier_order(place, shape):
-    """These documents are recognized once they have occurred between different neighbours."""
+    """These documents are recognized once they have occurred between different neighbors."""
     there = await place(shape, ON)
 
     def body(ids, question, note=""):
@@ -451,7 +451,7 @@ async def test_the_hook_stays_on_if_engines_find_more_cached(place):
     async def seen_enough():  # the picker reads the usage slightly after the client has the answer
         return (await guard())["requests_seen"] >= REQUESTS
 
-    await eventually(seen_enough, what="a judgement of the guard")
+    await eventually(seen_enough, what="a judgment of the guard")
     assert (await guard())["state"] == "watching"
     assert (await guard())["gain"]["cached_share"] > 0.3
 

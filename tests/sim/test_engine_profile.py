@@ -80,7 +80,7 @@ def test_a_missing_constant_of_a_linear_cost_is_reported(data: Path) -> None:
         (0, "h100", {"memory_bytes": {"value": 8e10}}, "`memory_bytes` needs a `value` and its"),
         (0, "h100", {"memory_bytes": 8e10}, "`memory_bytes` needs a `value` and its `source`"),
         (0, "h100", {"memory_bytes": {"value": -1, "source": "x"}}, "`memory_bytes`: .*greater"),
-        (0, "h100", {"colour": {"value": 1, "source": "x"}}, "`colour`"),
+        (0, "h100", {"color": {"value": 1, "source": "x"}}, "`color`"),
         (1, "llama-3-8b", {"kv_heads": {"value": "few", "source": "x"}}, "`kv_heads`"),
         (2, "llama-3-8b-h100", {"hardware": "tpu"}, "unknown entry `tpu`; known: a100, h100, l40s"),
         (2, "llama-3-8b-h100", {"tensor": 0}, "`tensor` is 0"),

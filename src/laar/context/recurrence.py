@@ -8,7 +8,7 @@ Overlaps of chunks, and paragraphs or headings shared by many chunks, do not qua
 always has the same neighbor is not a separate document. A span that always follows the same line,
 such as its file's name, forms one document with that line.
 
-    learn:  lines -> breaks -> pieces -> (different neighbours on both sides) -> documents
+    learn:  lines -> breaks -> pieces -> (different neighbors on both sides) -> documents
     find:   lines -> documents, longest first -> owners of the short lines between them
 
 Short lines (labels, rules, fences) identify nothing; `laar.context.edges` assigns them. The *frame*
@@ -347,7 +347,7 @@ class Recurrences:
             self._closings[seen.scope] = usual, times - 1
 
     def _piece(self, seen: Seen, first: int, last: int, before: int, after: int) -> Piece | None:
-        """Record a span between two breaks and its neighbours; return None if it is short."""
+        """Record a span between two breaks and its neighbors; return None if it is short."""
         lines = seen.lines
         begin, end = lines.cores[first], lines.ends[last]
         if end - begin < LEAST_CHARS:

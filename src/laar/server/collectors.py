@@ -107,18 +107,18 @@ class Collectors:
         """Read KV events once an endpoint publishes them; report if the package is missing."""
         reported = False
         while True:
-            labelled = [spec.address for spec in self._targets() if EVENTS_LABEL in spec.labels]
-            if labelled and find_spec("zmq"):  # from the extra `kv-events`, which few fleets need
+            labeled = [spec.address for spec in self._targets() if EVENTS_LABEL in spec.labels]
+            if labeled and find_spec("zmq"):  # from the extra `kv-events`, which few fleets need
                 from laar.datalayer.kv_events import KvEvents
 
                 await KvEvents(self._picker.table.specs, self._fleet).run()
-            if reported is not bool(labelled):
-                reported = bool(labelled)
+            if reported is not bool(labeled):
+                reported = bool(labeled)
                 problem = (
-                    f"{len(labelled)} endpoints have the label {EVENTS_LABEL} (such as "
-                    f"{labelled[0]}), and the packages that read KV events are not installed; "
+                    f"{len(labeled)} endpoints have the label {EVENTS_LABEL} (such as "
+                    f"{labeled[0]}), and the packages that read KV events are not installed; "
                     f"{install('kv-events')}"
-                    if labelled
+                    if labeled
                     else None
                 )
                 self._fleet.problem("kv-events", problem)

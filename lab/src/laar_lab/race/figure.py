@@ -60,16 +60,16 @@ def _panel(axis: Any, name: str, turns: Sequence[Turn], routers: Sequence[str]) 
         known = [value for value in values if math.isfinite(value)]
         if not known:
             continue
-        colour = _OURS if place == 0 else _OTHERS
-        axis.barh(place, fmean(known), height=0.6, color=colour, alpha=0.55)
-        axis.plot(known, [place] * len(known), "o", color=colour, markersize=3)
+        color = _OURS if place == 0 else _OTHERS
+        axis.barh(place, fmean(known), height=0.6, color=color, alpha=0.55)
+        axis.plot(known, [place] * len(known), "o", color=color, markersize=3)
         axis.annotate(
             f"{fmean(known):.2f}",
             (max(known), place),
             xytext=(5, 0),
             textcoords="offset points",
             va="center",
-            color=colour,
+            color=color,
             fontsize=8,
         )
         most = max(most, *known)
