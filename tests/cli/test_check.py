@@ -406,6 +406,17 @@ def test_settings_for_a_cluster_can_be_checked_outside_the_cluster(
     assert text != wrong_one.read_text()
 
 
+def test_an_artifact_on_another_machine_is_not_required_here(tmp_path: Path) -> None:
+    path = tmp_path / "laar.yaml"
+    path.write_text("endpoints_file: none.yaml\naccuracy: {capability: /none/capability.json}\n")
+    got = CliRunner().invoke(app, ["check", "--elsewhere", "-c", str(path)])
+    assert got.exit_code == 0, got.output
+    got = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(path)])
+    assert got.exit_code == 2
+    assert "laar.yaml:1: endpoints_file: " in got.stderr
+    assert "laar.yaml:2: accuracy.capability: /none/capability.json is not a file" in got.stderr
+
+
 def test_errors_and_warnings_can_be_printed_as_json(tmp_path: Path) -> None:
     path = tmp_path / "laar.yaml"
     endpoints = "endpoints: [{address: '127.0.0.1:1', models: [m]}]\n"

@@ -166,6 +166,12 @@ def artifact_of(settings: Accuracy) -> CapabilityModel:
     """
     if settings.capability is None:
         return CapabilityModel()
+    if not settings.capability.is_file():
+        raise SettingError(
+            f"{settings.capability} is not a file; run `laar fit` or `laar calibrate`, or remove "
+            "the setting",
+            setting="accuracy.capability",
+        )
     try:
         return read_capability(settings.capability)
     except SettingError as fault:

@@ -140,13 +140,7 @@ def load(path: Path) -> Loaded:
         if file is not None:
             stamps[file] = stamp_of(file)
     origins = {name: _origin(settings, name, path, lines) for name, _ in leaves(Settings)}
-    loaded = Loaded(settings=settings, path=path, origins=origins, stamps=stamps, lines=lines)
-    if artifact is not None and not artifact.is_file():
-        raise SettingError(
-            f"{loaded.at('accuracy.capability')}{artifact} is not a file; run `laar fit` or `laar "
-            "calibrate`, or remove the setting"
-        )
-    return loaded
+    return Loaded(settings=settings, path=path, origins=origins, stamps=stamps, lines=lines)
 
 
 def _origin(settings: Settings, name: str, path: Path, lines: Mapping[Place, int]) -> str:
