@@ -105,7 +105,9 @@ def test_a_real_envoy_accepts_the_configuration_in_the_config_map(
     assert directory in content
     script = first["command"][-1].replace(directory, str(tmp_path))
     subprocess.run([sys.executable, *first["command"][1:-1], script], check=True, timeout=60)
-    validate(yaml.safe_load(content.replace(directory, str(tmp_path))))
+    written = tmp_path / "endpoints.json"
+    assert written.exists()
+    validate(yaml.safe_load(content.replace(directory, str(tmp_path))), written)
 
 
 @pytest.mark.parametrize("name", OVERLAYS)

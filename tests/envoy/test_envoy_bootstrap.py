@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from laar.cli import app
 from laar.envoy.bootstrap import render, to_yaml
 from laar.envoy.endpoints_file import write_eds
 from laar.envoy.options import BootstrapOptions
@@ -62,7 +64,7 @@ def test_only_the_shapes_are_checked_in():
 @pytest.mark.envoy
 @pytest.mark.parametrize("shape", SHAPES)
 def test_envoy_accepts_every_shape_as_yaml(envoy_binary, options, shape):
-    validate(yaml.safe_load(to_yaml(render(shape, options))))
+    validate(yaml.safe_load(to_yaml(render(shape, options))), Path(options.eds_path))
 
 
 @pytest.mark.envoy
@@ -78,7 +80,7 @@ def test_envoy_accepts_every_shape_as_yaml(envoy_binary, options, shape):
     ids=str,
 )
 def test_envoy_accepts_bootstraps_with_all_options(envoy_binary, options, changes):
-    validate(render("standalone", replace(options, **changes)))
+    validate(render("standalone", replace(options, **changes)), Path(options.eds_path))
 
 
 @pytest.mark.envoy
@@ -86,7 +88,20 @@ def test_validation_repeats_envoys_message(envoy_binary, options):
     bootstrap = render("sidecar", options)
     ext_proc(bootstrap)["processing_mode"]["request_body_mode"] = "FULL_DUPLEX_STREAMED"
     with pytest.raises(SettingError, match="FULL_DUPLEX_STREAMED"):
-        validate(bootstrap)
+        validate(bootstrap, Path(options.eds_path))
+    bootstrap["admin"]["address"] = "one that is no object"  # then Envoy quotes the whole bootstrap
+    with pytest.raises(SettingError, match="Envoy refuses") as refused:
+        validate(bootstrap, Path(options.eds_path))
+    assert len(str(refused.value)) < 2000
+
+
+@pytest.mark.envoy
+def test_a_bootstrap_can_be_validated_before_the_picker_has_run(envoy_binary, tmp_path):
+    eds = str(tmp_path / "none yet" / "endpoints.json")
+    done = CliRunner().invoke(
+        app, ["envoy", "--shape", "standalone", "--validate", "--eds-file", eds]
+    )
+    assert (done.exit_code, eds in done.output) == (0, True), done.output
 
 
 @pytest.mark.parametrize(
@@ -166,10 +181,11 @@ def test_the_maximum_message_timeout_exceeds_the_longest_hold():
         ({"eds_path": "endpoints.json"}, "--eds-file"),
         ({"max_body_bytes": 0}, "--max-body-bytes"),
         ({"longest_hold_s": 3591.0}, "--longest-hold"),
-        ({"request_timeout_s": 0.0}, "--request-timeout, --idle-timeout"),
-        ({"request_timeout_s": math.inf}, "--request-timeout, --idle-timeout"),
-        ({"idle_timeout_s": -1.0}, "--request-timeout, --idle-timeout"),
-        ({"idle_timeout_s": math.nan}, "--request-timeout, --idle-timeout"),
+        ({"request_timeout_s": 0.0}, "--request-timeout"),
+        ({"request_timeout_s": math.inf}, "--request-timeout"),
+        ({"request_timeout_s": 1e12}, "--request-timeout"),
+        ({"idle_timeout_s": -1.0}, "--idle-timeout"),
+        ({"idle_timeout_s": math.nan}, "--idle-timeout"),
         ({"retries": 11}, "--retries"),
         ({"listen_host": "localhost"}, "--listen-address"),
     ],

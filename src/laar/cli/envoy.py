@@ -44,7 +44,7 @@ def envoy(
     )
     bootstrap = render(shape, BootstrapOptions(**options))
     if check_with_envoy:
-        validate(bootstrap)
+        validate(bootstrap, Path(options["eds_path"]))
     typer.echo(to_yaml(bootstrap), nl=False)
 
 

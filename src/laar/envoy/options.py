@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -27,6 +26,7 @@ _RANGES = {
     "max_body_bytes": (1, 2**32 - 1),
     "longest_hold_s": (0, 3590),  # plus `DECISION_MARGIN_S`: Envoy's longest wait for a picker
     "retries": (0, 10),
+    **dict.fromkeys(("request_timeout_s", "idle_timeout_s"), (0.001, 1e9)),  # Envoy's unit is 1 ms
 }
 
 
@@ -94,10 +94,6 @@ class BootstrapOptions:
                 raise SettingError(f"--{option}: {value} is not in {least}..{most}")
         if not Path(self.eds_path).is_absolute():
             raise SettingError(f"--eds-file: {self.eds_path!r} must be an absolute path")
-        if not all(
-            0 < limit_s < math.inf for limit_s in (self.request_timeout_s, self.idle_timeout_s)
-        ):
-            raise SettingError("--request-timeout, --idle-timeout: must be finite and above 0")
         if self.listen_host is not None and not is_ip(self.listen_host):
             raise SettingError(f"--listen-address: {self.listen_host!r} is not an IP address")
 

@@ -37,6 +37,7 @@ STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.02
 _DRAIN_POLL_S = 0.2
 _VALIDATE_TIMEOUT_S = 30.0
+_MESSAGE_CHARS = 1000
 _ADMINS_OWN = "http.admin.downstream_rq_active"
 _LOG_TAIL_BYTES = 4000
 _LOG_BYTES = 64 * 2**20
@@ -77,14 +78,25 @@ def find_binary() -> Path:
     return Path(on_path)
 
 
-def validate(bootstrap: Mapping[str, object]) -> None:
-    """Have Envoy validate a bootstrap, whose endpoints file must exist.
+def validate(bootstrap: Mapping[str, object], eds: Path) -> None:
+    """Have Envoy validate a bootstrap.
+
+    Args:
+        bootstrap: a bootstrap, rendered or written by hand.
+        eds: its endpoints file; an empty list takes its place if the picker has not written it yet.
 
     Raises:
-        SettingError: Envoy rejects the bootstrap; the message is Envoy's.
+        SettingError: Envoy rejects the bootstrap; the message is the beginning of Envoy's.
     """
     with tempfile.TemporaryDirectory(prefix="laar-envoy-") as directory:
         path = _write(bootstrap, Path(directory))
+        if not eds.exists():
+            stand_in = Path(directory) / "endpoints.json"
+            stand_in.write_text('{"resources": []}')
+            data = path.read_bytes()
+            for there, here in ((eds, stand_in), (eds.parent, stand_in.parent)):
+                data = data.replace(orjson.dumps(str(there.absolute())), orjson.dumps(str(here)))
+            path.write_bytes(data)
         result = subprocess.run(  # noqa: S603 - a known binary, no shell
             [find_binary(), "--mode", "validate", "-l", "error", "-c", path],
             capture_output=True,
@@ -93,7 +105,8 @@ def validate(bootstrap: Mapping[str, object]) -> None:
             check=False,
         )
     if result.returncode != 0:
-        raise SettingError(f"Envoy refuses the bootstrap: {result.stderr.strip()}")
+        message = result.stderr.strip()[:_MESSAGE_CHARS]  # it may quote the whole bootstrap
+        raise SettingError(f"Envoy refuses the bootstrap: {message}")
 
 
 async def end_process(process: asyncio.subprocess.Process, timeout_s: float) -> None:
