@@ -232,7 +232,7 @@ class Capability(_Part):
         created: date of the fit.
         data_sha256: hash of the outcomes it was fitted on.
         text: terms for texts; None if the outcomes contain no questions or no tasks to distinguish.
-        fitted_on: the questions used; None if no questions were held out and `text` is None.
+        fitted_on: the questions used; None in an artifact of an older laar.
     """
 
     artifact_schema: int = ARTIFACT_SCHEMA

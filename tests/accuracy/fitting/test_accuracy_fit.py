@@ -229,6 +229,13 @@ def test_models_measured_on_different_queries_are_fitted() -> None:
     assert "No held-out question was answered by" in made.evaluation.worth
 
 
+def test_no_time_to_a_correct_answer_is_reported_if_no_answer_was_correct() -> None:
+    wrong = [o.model_copy(update={"correct": False}) for o in world(40)]
+    made = fitted(wrong)
+    assert "No model answered any of" in made.evaluation.worth
+    assert "takes 0 s" not in made.evaluation.worth
+
+
 def test_too_few_outcomes_are_rejected() -> None:
     with pytest.raises(SettingError, match="too few"):
         fit([outcome("q", "m", True)], created="", data_sha256="")

@@ -256,6 +256,20 @@ def test_a_few_answers_used_in_the_fit_are_excluded_from_the_evaluation() -> Non
         questions_of(fitted, parse_records([(some, "x")]).outcomes)
 
 
+def test_an_artifact_is_not_evaluated_on_measured_outcomes_that_it_was_fitted_to() -> None:
+    """Files of `laar measure` have no texts, and by default none of their questions is held out."""
+    rows = [
+        {"query_id": f"q{n}", "model": model, "correct": n % 3 > 0, "language": "en", "task": "qa"}
+        | {"prompt_chars": 4000 + n, "prompt_tokens": 1000 + n, "latency_s": 1.0}
+        for n in range(60)
+        for model in ("a", "b")
+    ]
+    outcomes = [MeasuredOutcome.model_validate(row) for row in rows]
+    fitted = fit(outcomes, created="x", data_sha256="x").artifact
+    with pytest.raises(SettingError, match="was fitted to 60 of them"):
+        questions_of(fitted, outcomes)
+
+
 def test_the_length_of_a_chat_includes_all_messages() -> None:
     history = [{"role": "system", "content": "word " * 2000}, {"role": "user", "content": "Why?"}]
     chat: dict[str, object] = {"task": "one", "model": "a", "correct": True, "messages": history}

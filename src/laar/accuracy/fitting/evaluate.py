@@ -89,6 +89,8 @@ def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> 
     asked = [a for a in by_query(held_out).values() if set(models) <= a.keys()]
     if not asked or len(models) < 2:
         return "No held-out question was answered by several models: nothing to compare.", 0.0
+    if not any(answer.correct for answers in asked for answer in answers.values()):
+        return f"No model answered any of {len(asked)} held-out questions correctly.", 0.0
     best = max(models, key=lambda model: sum(answers[model].right for answers in asked))
     (right, took_s, correct_s), (alone, alone_s, alone_correct_s) = (
         _figures([list(_attempts(capability, answers, first)) for answers in asked])
@@ -109,7 +111,7 @@ def _figures(tries: Sequence[Sequence[MeasuredOutcome]]) -> list[float]:
 
     The last mean excludes questions that no model answers correctly.
     """
-    until_s = [sum(o.latency_s for o in each) for each in tries if each[-1].correct] or [0.0]
+    until_s = [sum(o.latency_s for o in each) for each in tries if each[-1].correct]
     firsts = [(each[0].right, each[0].latency_s) for each in tries]
     return [*map(float, np.mean(firsts, axis=0)), float(np.mean(until_s))]
 

@@ -143,8 +143,6 @@ def _fit(judged: Sequence[MeasuredOutcome], created: str, data_sha256: str, hold
         name: model.model_copy(update={"held_out": evaluation.models.get(name)})
         for name, model in on_all.models.items()
     }
-    if not (hold_out or added["text"]):
-        added = {}
     return Fit(
         artifact=on_all.model_copy(update={"models": models, **added}),
         evaluation=evaluation,
