@@ -81,6 +81,33 @@ def test_a_missing_directory_is_reported_before_anything_is_measured(
 
 
 @pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (["up", "--port", "65536"], "--port"),
+        (["up", "--time-scale", "0"], "--time-scale"),
+        (["up", "--requests", "0"], "--requests"),
+        (["up", "--requests", "1", "--json", "none/u.json"], "there is no directory none"),
+        (["up", "--plot", "u.svg"], "there are no figures without --requests"),
+        (["ttca", "--plot", "none/t.svg"], "there is no directory none"),
+        (["ttca", "--time-scale", "-1"], "--time-scale"),
+        (["ttca", "--capability", "no.json"], "no.json is not JSON"),
+        (["race", "--json", "none/r.json"], "there is no directory none"),
+        (["race", "--fault", "nonsense"], "fault 'nonsense'"),
+        (["sim-endpoint", "--fleet", "fleet.yaml"], "--fleet-model"),
+        (["context", "doctor", "no.json", "--route", "rag"], "--config"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_useless_option_is_reported_before_anything_is_started(
+    tmp_path, monkeypatch, command, why
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "no.json").write_text("no JSON")
+    ended = CliRunner().invoke(app, command)
+    assert (ended.exit_code, why in ended.output) == (2, True), ended.output
+
+
+@pytest.mark.parametrize(
     "command",
     [
         ["calibrate", "localhost:1"],

@@ -213,7 +213,7 @@ async def test_two_targets_of_a_model_share_its_questions(serve: Any, tmp_path: 
 
 
 async def test_invalid_arguments_are_reported(serve: Any, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="same id"):
+    with pytest.raises(SettingError, match="same id 'q1'"):
         await measure([], [question(1), question(1)], tmp_path / "o.jsonl")
     target = [Target(base_url="http://127.0.0.1:9", model="m")]
     with pytest.raises(SettingError, match="nowhere"):

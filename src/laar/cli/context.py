@@ -124,7 +124,7 @@ def advise(
         for sentence in advised["sentences"]:
             typer.echo(f"  {sentence}")
     if not advice:
-        typer.echo("no advice yet: no agent has sent a dozen prompts")
+        typer.echo("no advice yet: no agent has sent a dozen readable prompts")
 
 
 def _advice_on(bodies: Sequence[bytes]) -> list[dict[str, Any]]:
@@ -155,6 +155,8 @@ def _of_route(config_file: Path | None, name: str) -> ContextSettings | None:
     from laar.settings import load
 
     if config_file is None:
+        if name:
+            raise SettingError("--route: give the settings file with the route as --config")
         return None
     routes = load(config_file).settings.context.routes
     for rule in routes:

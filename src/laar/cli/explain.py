@@ -8,6 +8,7 @@ also uses its readings.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 30.0
 _MAX_BYTES = 64 << 20
+_HEADER = re.compile(r"\s*([\w!#$%&'*+.^`|~-]+)\s*:(.*)", re.ASCII)
 _ESTIMATES = {
     "P": "{probability:.2f}",
     "n": "{evidence:.0f}",
@@ -100,10 +102,10 @@ def read_headers(lines: list[str]) -> dict[str, str]:
     """
     found = {}
     for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon or not name.strip() or not line.isprintable():
+        form = _HEADER.fullmatch(line)
+        if form is None or not line.isprintable():
             raise SettingError(f"--header {line!r}: write it as 'name: value', on one line")
-        found[name.strip().lower()] = value.strip()
+        found[form[1].lower()] = form[2].strip()
     return found
 
 

@@ -24,7 +24,7 @@ def from_llm_d(
     from pydantic import ValidationError
 
     from laar.datalayer.document import read_document
-    from laar.errors import SettingError
+    from laar.errors import SettingError, first_fault
     from laar.settings.from_llm_d import PickerConfig, move
     from laar.settings.settings import Settings
 
@@ -33,10 +33,7 @@ def from_llm_d(
     try:
         Settings.model_validate(moved.settings)
     except ValidationError as error:
-        place = ".".join(map(str, error.errors()[0]["loc"]))
-        raise SettingError(
-            f"{config}: laar does not accept this {place}: {error.errors()[0]['msg']}"
-        ) from None
+        raise SettingError(f"{config}: laar does not accept this {first_fault(error)}") from None
     typer.echo(yaml.safe_dump(moved.settings, sort_keys=False).rstrip())
     for title, remarks in (("Built in:", moved.taken), ("No equivalent:", moved.absent)):
         if remarks:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -205,8 +206,8 @@ async def measure(
     """
     asking = asking or Asking()
     asked = list(questions)
-    if len({question.id for question in asked}) < len(asked):
-        raise SettingError("two questions have the same id: make ids unique")
+    if twice := [name for name, n in Counter(one.id for one in asked).items() if n > 1]:
+        raise SettingError(f"two questions have the same id {twice[0]!r}: make ids unique")
     counts = counts or Counts()
     counts.mended_bytes, done = mend(out)
     async with _open(out) as file:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import JsonFile, KeyVariable, key_headers
+from laar.cli.terminal import JsonFile, KeyVariable, check_places, key_headers
 from laar_lab.cli.lab.options import BlockTokens, Plot, lab_console
 
 
@@ -112,7 +112,11 @@ def race(
     from laar_lab.race.command import run_race, traffic_of
     from laar_lab.race.routers import OURS, named
     from laar_lab.race.run import Race, Simulated
+    from laar_lab.sim.endpoint import parse_fault
 
+    check_places(json_file, plot)
+    if fault:
+        parse_fault(fault)  # report an error before the engines start
     others = rivals if rivals is not None else ["least-loaded", "round-robin"]
     fleet = engines or Simulated(
         profile=profile, count=simulate, time_scale=time_scale, fault=fault

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from laar.errors import SettingError
+
 
 def sim_endpoint(
     port: Annotated[
@@ -72,6 +74,8 @@ def sim_endpoint(
     ] = None,
 ) -> None:
     """Run one simulated vLLM endpoint."""
+    if fleet is not None and fleet_model is None:
+        raise SettingError("--fleet: give one of its models as --fleet-model")
     from laar_lab.sim.endpoint import EndpointSettings, KvEventSettings, parse_fault, run
 
     main = model or fleet_model or profile

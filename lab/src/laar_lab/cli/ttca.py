@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import JsonFile
+from laar.cli.terminal import JsonFile, check_places
 from laar_lab.cli.lab.lookups import Languages, Lengths
 
 
@@ -31,7 +31,7 @@ def ttca(
     concurrency: Annotated[int, typer.Option(help="Number of questions in flight.", min=1)] = 8,
     time_scale: Annotated[
         float,
-        typer.Option(help="Real seconds per simulated second, in the started fleet."),
+        typer.Option(help="Real seconds per simulated second, in the started fleet.", min=0.001),
     ] = 0.05,
     capability: Annotated[
         Path | None,
@@ -58,9 +58,13 @@ def ttca(
     ] = None,
 ) -> None:
     """Send held-out questions with retries, and report each policy's time to correct answer."""
+    from laar.accuracy.assessor import read_capability
     from laar_lab.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries
     from laar_lab.live.ttca import Ttca, run_ttca
 
+    check_places(json_file, plot)
+    if capability is not None and url is None:
+        read_capability(capability)  # report an unusable artifact before the fleet starts
     wanted = Ttca(
         asked=queries(
             languages=language or LANGUAGES,

@@ -8,7 +8,8 @@ from typing import Annotated
 import orjson
 import typer
 
-from laar.cli.terminal import JsonFile
+from laar.cli.terminal import JsonFile, check_places
+from laar.errors import SettingError
 
 
 def up(
@@ -16,14 +17,20 @@ def up(
         int | None,
         typer.Option(
             help="Questions to ask per policy, with checked answers. Default: ask none and run "
-            "until Ctrl-C."
+            "until Ctrl-C.",
+            min=1,
         ),
     ] = None,
     concurrency: Annotated[int, typer.Option(help="Number of questions in flight.", min=1)] = 8,
     time_scale: Annotated[
-        float, typer.Option(help="Real seconds per simulated second; 0.05 is twenty times faster.")
+        float,
+        typer.Option(
+            help="Real seconds per simulated second; 0.05 is twenty times faster.", min=0.001
+        ),
     ] = 0.05,
-    port: Annotated[int, typer.Option(help="Envoy's port; 0 for a free one.")] = 8080,
+    port: Annotated[
+        int, typer.Option(help="Envoy's port; 0 for a free one.", min=0, max=65535)
+    ] = 8080,
     keep_prompts: Annotated[
         bool,
         typer.Option(
@@ -47,6 +54,9 @@ def up(
     from laar_lab.live import up as demo
     from laar_lab.live.comparison import exit_status
 
+    check_places(json_file, plot)
+    if requests is None and (json_file or plot):
+        raise SettingError("--json, --plot: there are no figures without --requests")
     console = Console()
     with tempfile.TemporaryDirectory(prefix="laar-up-") as directory:
         compared = asyncio.run(

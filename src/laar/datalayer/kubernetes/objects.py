@@ -23,7 +23,7 @@ from laar.datalayer.endpoints_file import check_model_name, join_address
 from laar.datalayer.kubernetes.resources import LLM_D_GROUP, POOLS
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.metrics_page import ENGINES
-from laar.errors import SettingError
+from laar.errors import SettingError, first_fault
 from laar.protocol.rules import Rewrite
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
@@ -96,9 +96,7 @@ def parse(model: type[Object], item: Any) -> Object | str:
     try:
         return model.model_validate(item)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        return f"{item['metadata']['name']} is ignored: {place}: {first['msg']}"
+        return f"{item['metadata']['name']} is ignored: {first_fault(error)}"
 
 
 def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> PodEndpoints | None:
