@@ -15,11 +15,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 50_248,
-    "statements": 30_709,
+    "lines": 50_298,
+    "statements": 30_724,
     "lines of data": 684,
     "modules": 222,
-    "lines loaded": 33_478,
+    "lines loaded": 33_477,
     "settings": 143,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
