@@ -134,7 +134,7 @@ async def test_an_unrelated_file_is_rejected_and_unchanged(
     fleet = await serve(echo)
     out = tmp_path / "questions.jsonl"
     out.write_bytes(content)
-    with pytest.raises(SettingError, match="no outcomes"):
+    with pytest.raises(SettingError, match="not a file of outcomes"):
         await measure([Target(base_url=fleet.url, model="good")], [question(1)], out)
     assert out.read_bytes() == content
 
