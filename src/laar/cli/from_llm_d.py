@@ -33,7 +33,8 @@ def from_llm_d(
     try:
         Settings.model_validate(moved.settings)
     except ValidationError as error:
-        raise SettingError(f"{config}: laar does not accept this {first_fault(error)}") from None
+        why = first_fault(error).replace("Value error, ", "")
+        raise SettingError(f"{config}: laar does not accept this {why}") from None
     typer.echo(yaml.safe_dump(moved.settings, sort_keys=False).rstrip())
     for title, remarks in (("Built in:", moved.taken), ("No equivalent:", moved.absent)):
         if remarks:

@@ -96,7 +96,9 @@ def parse(model: type[Object], item: Any) -> Object | str:
     try:
         return model.model_validate(item)
     except ValidationError as error:
-        return f"{item['metadata']['name']} is ignored: {first_fault(error)}"
+        return f"{item['metadata']['name']} is ignored: {first_fault(error)}".replace(
+            "Value error, ", ""
+        )
 
 
 def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> PodEndpoints | None:
