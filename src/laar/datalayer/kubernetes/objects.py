@@ -96,9 +96,8 @@ def parse(model: type[Object], item: Any) -> Object | str:
     try:
         return model.model_validate(item)
     except ValidationError as error:
-        return f"{item['metadata']['name']} is ignored: {first_fault(error)}".replace(
-            "Value error, ", ""
-        )
+        why = first_fault(error).replace("Value error, ", "")
+        return f"{item['metadata']['name']} is ignored: {why}"
 
 
 def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> PodEndpoints | None:
