@@ -15,7 +15,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 50_301,
+    "lines": 50_292,
     "statements": 30_727,
     "lines of data": 684,
     "modules": 222,

@@ -22,12 +22,9 @@ from laar.context.lines import (
     NUMBER,
     Place,
     Seen,
-    after_line,
-    before_line,
     common_end,
     common_start,
     parse_line,
-    without_numbers,
 )
 from laar.context.notes import head
 
@@ -132,7 +129,7 @@ class Edges:
         head = len(common_end(own_head, keys)) if own_head else 0
         start, end = sorted((first + tail, stop - head))
         sure = not keys or (own_tail is not None and own_head is not None)
-        masked = without_numbers(self._seen, start, end) if start < end else ()
+        masked = self._seen.without_numbers(start, end) if start < end else ()
         return _Gap(first, stop, start, end, masked, tail, head, sure)
 
     def _separate(self, gaps: Sequence[_Gap]) -> None:
@@ -159,7 +156,7 @@ class Edges:
             found = [
                 at
                 for at in range(gap.first, gap.stop - size + 1)
-                if size and without_numbers(self._seen, at, at + size) == self._separator
+                if size and self._seen.without_numbers(at, at + size) == self._separator
             ]
             if len(found) != 1:
                 return None if gap.sure else self._one_sided(x, y, gap)
@@ -175,14 +172,14 @@ class Edges:
         end = self._tail(x)
         if end is not None:
             begin = end + size
-            if begin > gap.stop or without_numbers(self._seen, end, begin) != self._separator:
+            if begin > gap.stop or self._seen.without_numbers(end, begin) != self._separator:
                 return None
             start = self._core(y, begin)
         else:
             start = self._start(y)
             own = self._own(y.piece.head, sure=not y.piece.previous, behind=True)
             end = gap.stop - len(own or ()) - size
-            if end < gap.first or without_numbers(self._seen, end, end + size) != self._separator:
+            if end < gap.first or self._seen.without_numbers(end, end + size) != self._separator:
                 return None
         return None if start is None else (lines.ends[end - 1], start)
 
@@ -206,7 +203,7 @@ class Edges:
     def _start(self, place: Place) -> int | None:
         """Return the start of a document after unknown text; None if it is uncertain."""
         lines = self._seen.lines
-        first = before_line(lines, place.nth)
+        first = lines.before(place.nth)
         own = self._own(place.piece.head, sure=not place.piece.previous, behind=True)
         if own is None:
             return self._core(place, first) if first == place.line else None
@@ -223,7 +220,7 @@ class Edges:
     def _is_below_heading(self, place: Place, at: int) -> bool:
         """Return whether lines before `at` may belong to the document that begins there."""
         lines, size = self._seen.lines, len(self._separator)
-        if size and without_numbers(self._seen, max(0, at - size), at) == self._separator:
+        if size and self._seen.without_numbers(max(0, at - size), at) == self._separator:
             return False
         before = [lines.keys[i] for i in lines.long[max(0, place.nth - KEY_LINES) : place.nth]]
         return lines.keys[at - 1] in self._known.frame or any(
@@ -255,14 +252,14 @@ class Edges:
     def _tail(self, place: Place) -> int | None:
         """Return the first line after a document and its tail; None if it is uncertain."""
         lines = self._seen.lines
-        first, stop = place.line + 1, after_line(lines, place.nth)
+        first, stop = place.line + 1, lines.after(place.nth)
         own = self._own(place.piece.tail, sure=not place.piece.next, behind=False)
         if own is None:
             return first if first == stop else None
         if first + len(own) > stop or tuple(lines.keys[first : first + len(own)]) != own:
             return None
         if place is self._seen.places[-1]:
-            rest, size = without_numbers(self._seen, first + len(own), stop), len(self._separator)
+            rest, size = self._seen.without_numbers(first + len(own), stop), len(self._separator)
             is_between = size and rest[:size] == self._separator
             if rest and not is_between and not self._known.is_closing(self._seen.scope, rest):
                 return None  # they may belong to another document that differs only in these lines
@@ -273,7 +270,7 @@ class Edges:
         lines, size = self._seen.lines, len(self._separator)
         bounds: list[_Bound] = []
         end = self._tail(x)
-        if end is not None and without_numbers(self._seen, end, end + size) == self._separator:
+        if end is not None and self._seen.without_numbers(end, end + size) == self._separator:
             after = end + size
             begin = lines.starts[after]
             if self._numbered:
@@ -282,6 +279,6 @@ class Edges:
         start = self._start(y)
         if start is not None:
             line = bisect_right(lines.starts, start) - 1
-            if without_numbers(self._seen, max(0, line - size), line) == self._separator:
+            if self._seen.without_numbers(max(0, line - size), line) == self._separator:
                 bounds.append((lines.ends[line - size - 1], start))
         return [bound for bound in bounds if bound[0] < bound[1]]

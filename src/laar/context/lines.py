@@ -53,6 +53,14 @@ class Lines(NamedTuple):
     last_keys: list[int]
     long: list[int]
 
+    def before(self, nth: int) -> int:
+        """Return the first of the short lines directly before a long one."""
+        return self.long[nth - 1] + 1 if nth else 0
+
+    def after(self, nth: int) -> int:
+        """Return where the short lines directly after a long one end."""
+        return self.long[nth + 1] if nth + 1 < len(self.long) else len(self.keys)
+
 
 @dataclass(slots=True, eq=False)
 class Piece:
@@ -96,6 +104,12 @@ class Seen:
     left: int  # characters that may still be compared with documents
     labels: dict[int, tuple[str, str]] = field(default_factory=dict)
 
+    def without_numbers(self, first: int, stop: int) -> tuple[str, ...]:
+        """Return the text of some lines, without numbers in short ones, which may be positions."""
+        spans = zip(self.lines.starts[first:stop], self.lines.ends[first:stop], strict=True)
+        lines = [self.text[start:end] for start, end in spans]
+        return tuple([NUMBER.sub("#", line) if len(line) < LONG_LINE else line for line in lines])
+
 
 def parse_line(line: str) -> ParsedLine:
     """Parse a line."""
@@ -112,23 +126,6 @@ def parse_line(line: str) -> ParsedLine:
 
 
 NO_LABEL = ("", "")
-
-
-def without_numbers(seen: Seen, first: int, stop: int) -> tuple[str, ...]:
-    """Return the text of some lines, without numbers in short ones, which may be positions."""
-    spans = zip(seen.lines.starts[first:stop], seen.lines.ends[first:stop], strict=True)
-    lines = [seen.text[start:end] for start, end in spans]
-    return tuple([NUMBER.sub("#", line) if len(line) < LONG_LINE else line for line in lines])
-
-
-def before_line(lines: Lines, nth: int) -> int:
-    """Return the first of the short lines directly before a long one."""
-    return lines.long[nth - 1] + 1 if nth else 0
-
-
-def after_line(lines: Lines, nth: int) -> int:
-    """Return where the short lines directly after a long one end."""
-    return lines.long[nth + 1] if nth + 1 < len(lines.long) else len(lines.keys)
 
 
 def common_start(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

@@ -37,12 +37,9 @@ from laar.context.lines import (
     Piece,
     Place,
     Seen,
-    after_line,
-    before_line,
     common_end,
     common_start,
     parse_line,
-    without_numbers,
 )
 from laar.latest import Latest
 
@@ -339,7 +336,7 @@ class Recurrences:
 
     def _learn_closing(self, seen: Seen, last: Place) -> None:
         """Count the short lines that follow the last document, to find the scope's usual ones."""
-        rest = hash(without_numbers(seen, last.line + 1, after_line(seen.lines, last.nth)))
+        rest = hash(seen.without_numbers(last.line + 1, seen.lines.after(last.nth)))
         usual, times = self._closings.get(seen.scope, (0, 0))
         if usual == rest or not times:
             self._closings[seen.scope] = rest, min(times + 1, _SURE_TIMES)
@@ -388,7 +385,7 @@ class Recurrences:
     def _learn_start(seen: Seen, piece: Piece, nth: int, before: int) -> None:
         """Record what precedes a piece that follows a document."""
         lines, first = seen.lines, seen.lines.long[nth]
-        head = tuple(lines.keys[before_line(lines, nth) : first][-MOST_SHORT:])
+        head = tuple(lines.keys[lines.before(nth) : first][-MOST_SHORT:])
         if piece.head != head:
             piece.head = head if piece.head is None else common_end(piece.head, head)
         if piece.previous != before:
@@ -405,7 +402,7 @@ class Recurrences:
     def _learn_end(seen: Seen, piece: Piece, nth: int, after: int) -> None:
         """Record what follows a piece that precedes a document."""
         lines = seen.lines
-        tail = tuple(lines.keys[lines.long[nth] + 1 : after_line(lines, nth)][:MOST_SHORT])
+        tail = tuple(lines.keys[lines.long[nth] + 1 : lines.after(nth)][:MOST_SHORT])
         if piece.tail != tail:
             piece.tail = tail if piece.tail is None else common_start(piece.tail, tail)
         if piece.next != after:
