@@ -25,7 +25,7 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -312,26 +312,31 @@ async def leftovers(stand: Stand) -> dict[str, float]:
         await asyncio.sleep(0.5)
 
 
+def _active(struck: Iterable[Struck], event: Ended | Struck) -> str:
+    """Return the names of the faults that were active during a request or a fault."""
+    active = (s.trouble.name for s in struck if s.overlaps(event.began_s, event.ended_s))
+    return f"[{', '.join(active)}]"
+
+
 def _described(ended: Ended, run: Run) -> str:
-    felt = [s.trouble.name for s in run.struck if s.overlaps(ended.began_s, ended.ended_s)]
     shape = "stream" if ended.question.stream else "plain"
     at_s = ended.began_s - run.quiet_until_s
     return (
         f"{at_s:.1f} s: {ended.end} after {ended.took_s:.1f} s, {ended.question.asked} {shape}, "
-        f"{ended.endpoint or 'endpoint unknown'}: {ended.detail[:160]} [{', '.join(felt)}]"
+        f"{ended.endpoint or 'endpoint unknown'}: {ended.detail[:160]} {_active(run.struck, ended)}"
     )
 
 
 def overfed(struck: Struck, run: Run) -> str:
     """Return when an endpoint got too much, and what else might have sent it requests."""
-    others = [s for s in run.struck if s is not struck]
-    felt = [s.trouble.name for s in others if s.overlaps(struck.began_s, struck.ended_s)]
+    others = (s for s in run.struck if s is not struck)
     undecided = sum(
         e.end is End.FAILED_OPEN and struck.overlaps(e.began_s, e.ended_s) for e in run.ended
     )
     return (
         f"{struck.began_s - run.quiet_until_s:.1f} s: {struck.trouble.name}: {struck.fed} in "
-        f"{struck.fed_s:.1f} s, {undecided} requests without laar meanwhile [{', '.join(felt)}]"
+        f"{struck.fed_s:.1f} s, {undecided} requests without laar meanwhile "
+        f"{_active(others, struck)}"
     )
 
 
