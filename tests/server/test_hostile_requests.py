@@ -1,7 +1,6 @@
 """No unusual request, answer or timing makes the picker lose a request, with a real Envoy."""
 
 import asyncio
-import contextlib
 import logging
 import threading
 
@@ -14,7 +13,7 @@ from laar.core.membership import POOL_LABEL
 from laar.server import envoy_file
 from laar.server.extproc import exchange
 from support import Answer, eventually
-from support.clients import post
+from support.clients import connected, post
 from support.served import ServedEngine
 
 pytestmark = pytest.mark.envoy
@@ -26,17 +25,6 @@ HEAD = b"POST %s HTTP/1.1\r\nhost: a\r\nconnection: close\r\n" % PATH.encode()
 
 def chat(model="auto", text="hello"):
     return orjson.dumps({"messages": [{"role": "user", "content": text}], "model": model})
-
-
-@contextlib.asynccontextmanager
-async def connected(envoy):
-    port = int(envoy.url().rpartition(":")[2])
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-        await writer.wait_closed()
 
 
 async def send_raw(envoy, lines, body):

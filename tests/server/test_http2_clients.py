@@ -9,6 +9,8 @@ from jh2.config import H2Configuration
 from jh2.connection import H2Connection
 from jh2.events import DataReceived, ResponseReceived, StreamEnded, StreamReset, WindowUpdated
 
+from support.clients import connected
+
 pytestmark = pytest.mark.envoy
 
 LONG = b'{"prompt":"%b","model":"m"}' % (b"x" * (3 << 20))  # three times a stream's window
@@ -72,11 +74,8 @@ async def test_bodies_longer_than_a_streams_window_reach_the_engine(gateway, sha
     gateway.members((upstream.address, "m"))
     await gateway.picker()
     envoy = await gateway.envoy(shape)
-    port = int(envoy.url().rpartition(":")[2])
     for path, kind, body, has_length in UPLOADS:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        async with asyncio.timeout(60):
+        async with connected(envoy) as (reader, writer), asyncio.timeout(60):
             status = await Http2Post(reader, writer).send(path, kind, body, has_length=has_length)
-        writer.close()
         assert status == 200, (path, has_length)
         assert upstream.asked[-1].body == body, (path, has_length)

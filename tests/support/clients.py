@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from io import BytesIO
 from typing import NamedTuple
 
@@ -34,3 +36,15 @@ async def post(
     headers = {"content-type": "application/json", **headers}
     async with http.post(envoy.url() + path, data=BytesIO(body), headers=headers) as answer:
         return Got(answer.status, answer.headers, await answer.read())
+
+
+@contextlib.asynccontextmanager
+async def connected(envoy):
+    """Open a TCP connection to Envoy; close it at the end."""
+    port = int(envoy.url().rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        await writer.wait_closed()
