@@ -78,7 +78,7 @@ def first_fault(error: ValidationError, whole: str = "the entry") -> str:
     """Return the first error in a value, with its location but without the value's content."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"])) or whole
-    return f"{where}: {first['msg']}"
+    return f"{where}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:

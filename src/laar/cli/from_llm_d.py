@@ -33,8 +33,7 @@ def from_llm_d(
     try:
         Settings.model_validate(moved.settings)
     except ValidationError as error:
-        why = first_fault(error).replace("Value error, ", "")
-        raise SettingError(f"{config}: laar does not accept this {why}") from None
+        raise SettingError(f"{config}: laar does not accept this {first_fault(error)}") from None
     typer.echo(yaml.safe_dump(moved.settings, sort_keys=False).rstrip())
     for title, remarks in (("Built in:", moved.taken), ("No equivalent:", moved.absent)):
         if remarks:

@@ -68,8 +68,7 @@ def _question(line: bytes, where: str) -> Question:
     try:
         question = _FileQuestion.model_validate(orjson.loads(line))
     except ValidationError as fault:
-        why = first_fault(fault).replace("Value error, ", "")
-        raise SettingError(f"{where}: {why}") from fault
+        raise SettingError(f"{where}: {first_fault(fault)}") from fault
     except ValueError as fault:
         raise SettingError(f"{where}: not JSON: {fault}") from fault
     messages = question.messages

@@ -67,7 +67,7 @@ class Contestant:
     @property
     def par2_s(self) -> float:
         """Mean seconds to a correct answer; a question without one counts as twice the limit."""
-        return fmean(map(_penalised, self.seconds.values()))
+        return fmean(map(_penalized, self.seconds.values()))
 
     @property
     def engine_s_per_correct(self) -> float | None:
@@ -76,7 +76,7 @@ class Contestant:
         return self.engine_s / correct if self.engine_s is not None and correct else None
 
 
-def _penalised(seconds: float) -> float:
+def _penalized(seconds: float) -> float:
     return seconds if seconds <= LIMIT_S else 2 * LIMIT_S
 
 
@@ -86,7 +86,7 @@ def saved(ours: Contestant, theirs: Contestant) -> tuple[float, float, float]:
     def share(mine: np.ndarray, other: np.ndarray, axis: int = -1) -> Any:
         return 1.0 - mine.mean(axis=axis) / other.mean(axis=axis)
 
-    return _compared(ours, theirs, _penalised, share)
+    return _compared(ours, theirs, _penalized, share)
 
 
 def more_within(

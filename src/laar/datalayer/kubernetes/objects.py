@@ -96,8 +96,7 @@ def parse(model: type[Object], item: Any) -> Object | str:
     try:
         return model.model_validate(item)
     except ValidationError as error:
-        why = first_fault(error).replace("Value error, ", "")
-        return f"{item['metadata']['name']} is ignored: {why}"
+        return f"{item['metadata']['name']} is ignored: {first_fault(error)}"
 
 
 def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> PodEndpoints | None:

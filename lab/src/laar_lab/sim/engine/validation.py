@@ -92,7 +92,7 @@ def _intensity() -> tuple[Figure, ...]:
             name="attention of 32-token chunks / that of 2,048-token ones, 1M tokens, 70B",
             published=1.11,
             ours=max(1.0, ridge / intensity),
-            note="by the chip's peaks; at the utilisation that B.4 reports, 23 tokens saturate and "
+            note="by the chip's peaks; at the utilization that B.4 reports, 23 tokens saturate and "
             "the ratio is 1.00. A whole iteration of 32 tokens costs 70 % more: it also reads the "
             "weights and pays the fixed overheads 64 times as often",
         ),
