@@ -72,10 +72,10 @@ class Apart:
         seconds_per_token: seconds of prefill for one token.
         base_s: the part of an answer's time that does not grow with the prompt, in seconds.
         decoding: requests that the endpoint answers itself.
-        again: share of the evicted text that will be requested again; None means 0.
+        again: as in `View`; None means 0.
         chosen: for each candidate, the position of the prefiller that its cost assumes; -1 if
             it prefills itself. Set by a scorer that computes costs.
-        transfer_s: for each candidate, the seconds until the KV has arrived; set with `chosen`.
+        transfer_s: for each candidate, the seconds to fetch the KV; set with `chosen`.
         saved_s: for each candidate, the cost in seconds that `chosen` saves over the alternative;
             set with `chosen`.
     """
@@ -108,7 +108,7 @@ class Prefiller:
         context_tokens: mean number of tokens that each of them attends to.
         decoding: requests that it answers itself.
         base_s: `base_s` of its model, from the artifact.
-        transfer_s: seconds until its KV has arrived.
+        transfer_s: seconds that the chosen endpoint takes to fetch the KV.
         trial: the endpoint is excluded, and this request tests whether it has recovered.
     """
 

@@ -47,7 +47,7 @@ class Attempts:
             self._send(decision, decision.now, timed=True)
 
     def _begin_at_server(self, decision: Decision, now: float) -> None:
-        """Begin the attempt at the endpoint that, as Envoy reports, serves the request."""
+        """Begin the attempt at the endpoint that Envoy reports as serving the request."""
         if self._has_health and decision.view is not None:
             self._send(decision, now, timed=False)
 

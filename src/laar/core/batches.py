@@ -20,7 +20,7 @@ _MAX_PER_TOKEN = 1.5  # cap on `cache_tokens_per_token`; above 1 because answers
 
 
 class Batches:
-    """The batch size of each engine, by slot: `most_at_once`, infinite if never full.
+    """The batch size of each engine, by slot: `most_at_once`, infinite if not full lately.
 
     An engine is full when requests wait while it runs as many as it ever did, in consecutive
     readings between which prompts were prefilled: each request that ended made room for another. If

@@ -1,7 +1,7 @@
 """Candidates: the endpoints that the filters keep for a model name, computed once and cached.
 
-Requests arrive far more often than readings, so a group stays valid until a reading arrives,
-membership changes, or a second has passed.
+Requests arrive far more often than readings, so a group stays valid until a reading arrives, the
+endpoints or their health change, or a second has passed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Group:
         models: the models of `able`.
         alive: endpoints of `able` that are reachable and not down: ready now or soon.
         up: the models of `alive`.
-        slots: the candidates: endpoints of `able` that the soft filters keep.
+        slots: the candidates: endpoints of `able` that the filters and health keep.
         model_id: index of each candidate's model in the table's `models`.
         rtt_s: round trip to each candidate; the longest known where it is unknown.
         at: when the group was computed.

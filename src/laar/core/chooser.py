@@ -1,4 +1,4 @@
-"""The chooser: filters, scores and picks without side effects.
+"""The chooser: filters, scores and picks, but reserves nothing.
 
 Decisions and previews are both made here, so they cannot differ. The director keeps the records of
 a decision (reservations, prefixes, health).
@@ -96,8 +96,8 @@ class Chooser:
             new_id: makes the decision's id; called once a choice is made. By default it is empty.
 
         Raises:
-            RequestError: 404 when no endpoint serves the model, 400 when no model is named and the
-                endpoints serve several, 503 when no endpoint can be chosen.
+            RequestError: 404 when no endpoint serves the model or stores what the request names,
+                400 when it names no model and several are served, 503 when none can be chosen.
             NoRoomError: no candidate has room.
         """
         group, earlier = self._group(request, now)

@@ -39,14 +39,14 @@ class CostWeights:
     k_rtt: Annotated[float, Ge(0), Le(1000)] = 1.0
     """Weight of the round trip in the cost. 1 takes its seconds at face value."""
     k_queue: Annotated[float, Ge(0), Le(1000)] = 1.0
-    """Weight of the seconds that a request would wait for queued prompts, or for a slot in a full
-    engine."""
+    """Weight of the seconds that a request would wait for queued prompts, or for a slot or room in
+    the cache of a full engine."""
     k_delay: Annotated[float, Ge(0), Le(1000)] = 1.0
-    """Weight of the seconds that a request costs other requests: those in flight, and those that
-    arrive during its prefill. 0 ignores them."""
+    """Weight of the seconds that a request costs other requests: those in flight, those that arrive
+    before its prefill ends, and those whose cached text it evicts. 0 ignores them."""
     retry_penalty: Annotated[float, Ge(1), Le(1e6)] = 100.0
-    """Factor on a model's cost for each time that the model was tried. At the default, a tried
-    model is used again only when no other is left."""
+    """Minimum factor on a model's cost for each time that the model was tried. The factor is always
+    large enough for a tried model to be used again only when no other is left."""
 
     def tunable(self) -> dict[str, float]:
         """Return the weights that the tuner may set, by name."""
@@ -63,7 +63,7 @@ class Terms:
     the time to fetch KV from the prefiller (`laar.core.apart`). `cost_s` is a sum of seconds times
     `penalty / (answers * probability)`, where `answers` is P(it answers). The default policy's sum
     weights these and adds `others_s`, the seconds that other requests lose, less those they save
-    (`laar.policies.laar.outlook`). None means 0, or 1 for `answers`.
+    (`laar.policies.laar.outlook`). None means 0, for `answers` 1, for `ttft_s` not computed.
     """
 
     rtt_s: Floats

@@ -69,7 +69,7 @@ class DirectorSettings:
 
 @dataclass(slots=True, kw_only=True)
 class InFlight:
-    """A request between its decision and its end; updated by the director.
+    """A request between its decision and its end; updated by the director and flow control.
 
     Args:
         slot: slot of the serving endpoint: the chosen one, until Envoy reports another.
@@ -153,7 +153,7 @@ class Decision:
             client's.
         trial: the endpoint is excluded, and this request tests whether it has recovered.
         left_out: by slot, why health excluded an endpoint.
-        once: similar requests failed at every endpoint, so this one is sent without fallbacks.
+        once: similar requests often fail at several endpoints, so this one has no fallbacks.
         flight: the state of the request between its decision and its end.
     """
 
@@ -225,8 +225,8 @@ class Completion:
     ok: bool = field(init=False)
     """Whether the endpoint accepted the request, and its answer is neither an error nor useless.
 
-    Everything that learns from a completion uses this rather than the status. `Director.settle`
-    clears it if health found the answer useless."""
+    All that learns from a completion, except health, uses this rather than the status.
+    `Director.settle` clears it if health found the answer useless."""
 
     def __post_init__(self, error: bool) -> None:
         self.ok = self.status is not None and self.status < 400 and not error

@@ -98,7 +98,7 @@ class Director(Chooser):
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         """Returns an id for a new decision."""
         self.later: Callable[[Callable[[], object]], object] = lambda call: call()
-        """Schedules a call to run after the answer."""
+        """Runs a call once the decision has been sent to Envoy; by default, immediately."""
         entering: list[Step] = [] if prefixes is None else [("prefixes", self._enter_prefix)]
         self._entering = entering
         self._on_chosen: list[Step] = [*entering, ("learning", feedback.begin)]

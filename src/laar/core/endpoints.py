@@ -31,7 +31,7 @@ from laar.core.names import Names
 from laar.core.roundtrip import fresh_rtt, smooth_rtt
 
 Slots = NDArray[np.intp]
-"""Slot numbers of some endpoints; ascending for candidates."""
+"""Slot numbers of some endpoints; ascending for candidates, except one on trial, which is last."""
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 """One boolean per endpoint: true for those to keep."""
@@ -105,14 +105,14 @@ class EndpointTable(Names):
 
     Columns (arrays indexed by slot, longer than the number of endpoints): `rtt_s`, `rtt_at`,
     `waiting`, `running`, `kv_usage`, `capacity_tokens`, `read_at` are NaN until known;
-    `queued_tokens` counts prompt tokens of incomplete requests, `queued_uncached_tokens` the part
-    believed not cached, `prefill_tokens` the part of that for requests whose answers have not
-    begun, `in_flight` the requests, `visiting` this picker's requests that are only prefilled
-    there, for another endpoint, `failures` consecutive failed probes (infinite after a refused
-    connection), `asleep` is from the last reading, `wake_s` the seconds that waking the engine
-    takes, `has_tiers` is 1 if it has memory behind its cache. `model_id` indexes `models`, the
-    distinct first names. The `COUNTED` columns are the rows of `counted`; `elsewhere` is the part
-    of them that other pickers have in flight, 0 for a lone picker.
+    `queued_tokens` counts prompt tokens of incomplete requests (`Decision.weight`),
+    `queued_uncached_tokens` those believed not cached, `prefill_tokens` the part of these whose
+    answers have not begun, `in_flight` the requests, `visiting` this picker's requests that are
+    only prefilled there, for another endpoint, `failures` consecutive failed probes (infinite after
+    a refused connection), `asleep` is from the last reading, `wake_s` the seconds that waking the
+    engine takes, `has_tiers` is 1 if it has memory behind its cache. `model_id` indexes `models`,
+    the distinct first names. The `COUNTED` columns are the rows of `counted`; `elsewhere` is the
+    part of them that other pickers have in flight, 0 for a lone picker.
 
     Not thread-safe: one event loop, or one simulation, owns it.
     """
@@ -179,7 +179,7 @@ class EndpointTable(Names):
         self.on_grow: Callable[[int], None] = lambda _size: None
         """Called with the new length of the columns."""
         self.on_count: Callable[[int, bool], None] | None = None
-        """Called when this picker counts a request at a slot (True) or removes it (False)."""
+        """Called when this picker adds to a slot's counters (True) or takes from them (False)."""
         self._grow()
 
     # -- membership ----------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class EndpointTable(Names):
         self._merge()
 
     def withhold(self, address: str, name: str, *, lacks: bool) -> bool:
-        """Withhold a model that the endpoint `lacks`, but never its first; return the result."""
+        """Withhold or restore a model, but never the first; return whether it is withheld."""
         withheld = self._members.withheld
         (withheld.add if lacks else withheld.discard)((address, name))
         self._merge()
@@ -369,7 +369,7 @@ class EndpointTable(Names):
         self.release(slot, tokens, uncached_tokens)
 
     def release_prefill(self, slot: int, prefill_tokens: float) -> None:
-        """Remove a request's prompt from the prefill work: its answer has begun."""
+        """Remove a request's prompt from the prefill work: its answer has begun, or never will."""
         left = self.prefill_tokens.item(slot) - prefill_tokens
         self.prefill_tokens[slot] = left if left > 0.5 else 0.0
         if self.on_count is not None:

@@ -25,7 +25,7 @@ _LEAST_ANSWER_S = 1e-3
 _LEAST_SHARE = 0.1  # a prior with a smaller share in the mean answer is kept
 _MOST_TOKENS = 100_000  # per answer; larger reports are not plausible
 _REPACED = 2.0  # samples lose 18 % of their weight if their paces change by 10 %
-_LEAST_SLOWED = 0.01  # minimum relative slowdown by each other answer, as in vLLM
+_LEAST_SLOWED = 0.01  # minimum prior of the slowdown by each other answer, as in vLLM
 
 
 @dataclass(kw_only=True, eq=False)
@@ -36,14 +36,14 @@ class EndpointConstants:
 
     Args:
         base_s: seconds that do not grow with the prompt.
-        read: actual prefill time of this prompt / c(m)'s estimate.
+        read: c, actual prefill time / c(m)'s estimate.
         slowed: s, relative slowdown by each other request there.
-        waits: actual wait for the prompts ahead / c(m)'s estimate of their prefill.
+        waits: c * w, actual wait for the prompts ahead / c(m)'s estimate of their prefill.
         turns: w, the share of the prompts ahead that a prompt waits for.
         answer_s: d0, duration of a lone answer in seconds.
         beside_s: d1, seconds added by each other request there.
         bend: q, per token of context.
-        slots: requests that the engine runs concurrently; infinite if the limit was never seen.
+        slots: requests that the engine runs concurrently; infinite if it was not full lately.
     """
 
     base_s: Floats
@@ -58,7 +58,7 @@ class EndpointConstants:
 
     @cached_property
     def ever_full(self) -> bool:
-        """Whether any of the engines was ever seen full."""
+        """Whether any of the engines is full or was lately (`laar.core.batches`)."""
         return bool(np.count_nonzero(np.isfinite(self.slots)))
 
     @cached_property
@@ -78,7 +78,7 @@ class EndpointConstants:
 
 
 class Sample(NamedTuple):
-    """A sample from one answer, independent of its endpoint, so that all pickers can learn from it.
+    """A sample from one answer, as plain values, so that all pickers can learn from it.
 
     `first` is true for the time to the first token, false for the time after it. `features` are the
     line's inputs. `took_s` is the measured time, `even_s` the time at an endpoint of average pace.
@@ -204,7 +204,7 @@ class EngineModel:
 
     def work_s(self, plain_s: float, context_tokens: float) -> float:
         """Return c(m)'s estimate for a prompt, in seconds, with the effect of a long context."""
-        now = self.first.now  # direct access: this is called three times per request
+        now = self.first.now  # direct access: this is called twice per request
         return plain_s * (1.0 + now[4] / (now[1] * CONTEXT_TOKENS) * context_tokens)
 
     def alike(self, seconds: float, tokens: int) -> float:

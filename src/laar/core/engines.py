@@ -3,22 +3,23 @@
 All engines share one closed-form model. A request with `x` seconds of prompt to prefill, `n` other
 requests at its endpoint, and `W` seconds of prompts ahead takes, in addition to the round trip,
 
-    to the first token   f_p * (b + c * x * (1 + s * n) + w * W)
+    to the first token   f_p * (b + c * (x * (1 + s * n) + w * W))
     from there on        f_d * (d0 + d1 * n)
 
     x = c(m) * uncached * (1 + q * context)
 
-`context` is the mean number of tokens that each uncached token attends to: the cached ones and half
-of the rest. `q` makes long prompts take more than proportional time, as attention does. `w` is the
-share of the prompts ahead that a request waits for: 1 if they are prefilled one after another, 0 if
-concurrently. `s` is how much each other request slows its prefill; `d0` is the time of a lone
-answer, and `d1` what each other request adds (`n` then being their mean). These belong to a model
-and are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace relative to the others
-of its model (`laar.core.paces`). An engine such as vLLM has `w` = 1 and `s` = 0; one that runs all
-prefills concurrently has the reverse. `n` and `W` are counted in `laar.core.traffic`.
+`b` does not grow with the prompt; `x` and `W` are c(m)'s estimates, `c` is the actual time over the
+estimate. `context` is the mean number of tokens that each uncached token attends to: the cached
+ones and half of the rest. `q` makes long prompts take more than proportional time, as attention
+does. `w` is the share of the prompts ahead that a request waits for: 1 if they are prefilled one
+after another, 0 if concurrently. `s` is how much each other request slows its prefill; `d0` is the
+time of a lone answer, and `d1` what each other request adds (`n` then being their mean). These
+belong to a model and are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace
+relative to the others of its model (`laar.core.paces`). vLLM has `w` = 1 and `s` = 0; an engine
+that runs all prefills concurrently has the reverse. `n` and `W` are counted in `laar.core.traffic`.
 
 With few samples the priors apply: c(m) and the base of the artifact, prefill as in vLLM, attention
-that takes half of c(m) at 65,536 tokens of context, and answers that take twice as long next to a
+that adds twice c(m) at 65,536 tokens of context, and answers that take twice as long next to a
 hundred others. Among candidates that were never measured, the model whose answers were fastest is
 the prior for the others, so each is tried. If first tokens are not seen (their bodies are not
 read), the first line is not learned; the prompts ahead are then estimated from elapsed time, and
@@ -117,7 +118,7 @@ class Engines:
     # -- used by decisions ---------------------------------------------------------------------
 
     def constants(self, slots: Slots, base_s: Floats, *, timed: bool = False) -> EndpointConstants:
-        """Return the constants of some endpoints; `base_s` and `timed` as in `began`, by slot."""
+        """Return the constants of `slots`; `base_s` (one for each) and `timed` as in `began`."""
         table = self._table
         if self.batches.look(self.traffic.done_s):
             self.kept = None
@@ -300,7 +301,7 @@ class Engines:
         self._learn(slot, self._model(self._name(slot)), sample)
 
     def state(self) -> dict[str, object]:
-        """Return the state of models and, by address, endpoints' paces, as plain values."""
+        """Return the state of models and, by key, endpoints' paces, as plain values."""
         paces: dict[str, list[float]] = {}
         for slot in self._table.active.tolist():
             pace = self._paces.state(slot)

@@ -21,8 +21,7 @@ EXPLORE_SHARE = 0.01
 to affect the mean noticeably."""
 
 ENOUGH_OUTCOMES = 30.0
-"""Number of outcomes that make a model known: as many as the fit needs to trust a cell.
-"""
+"""Number of outcomes that make a model known: as many as the fit needs to trust a cell."""
 
 SLOWER = 2.0
 """Largest accepted latency, relative to that of the best choice."""

@@ -49,7 +49,7 @@ def awake(table: EndpointTable, slots: Slots, now: float) -> Mask:
 
 
 def wakeable(table: EndpointTable, slots: Slots) -> Mask:
-    """Return the candidates whose engines are known to be asleep and may be woken."""
+    """Return the candidates whose engines sleep with offloaded weights and may be woken."""
     can_wake = table.may_wake[slots] & (table.wake_s[slots] < np.inf)
     keep: Mask = can_wake & (table.asleep[slots] == OFFLOADED)
     return keep

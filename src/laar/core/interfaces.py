@@ -1,8 +1,8 @@
 """The extension points, in the usual terms of endpoint pickers: filter, scorer, picker, policy.
 
-A policy is a profile: filters, weighted scorers, and the max-score picker. A filter returns a mask
-of the candidates, and a scorer returns a score for each of them. Both get the same `View`, which is
-built once per decision.
+A policy is a profile: filters, weighted scorers, and a picker, which is max-score by default. A
+filter returns a mask of the candidates, and a scorer returns a score for each of them. Both get the
+same `View`, which is built once per decision.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class View:
     """The request and, for each candidate, the estimates that filters, scorers and pickers use.
 
     Arrays have the shape ``(n,)`` and are aligned with `slots`. A scorer may set `terms`, `reason`
-    and, if it computes costs, the result fields of `apart`. The policy adds to `faults`, and resets
-    `terms` and `reason` when they no longer apply. Nothing else changes after construction; arrays
-    are never written to.
+    and, if it computes costs, the result fields of `apart`. The policy and the chooser add to
+    `faults`, and reset `terms` and `reason` when they no longer apply. Nothing else changes after
+    construction; arrays are never written to.
 
     Args:
         request: the request.
@@ -46,12 +46,12 @@ class View:
         slots: slots of the candidates.
         tokens: length of the prompt in the candidate's tokens.
         cached_tokens: how many of them the candidate is believed to have cached.
-        queued_tokens: prompt tokens in flight there.
+        queued_tokens: prompt tokens in flight there, weighted if `quadratic_tokens` is set.
         in_flight: requests in flight there, as counted by the picker.
         rtt_s: round trip.
         probability: P(correct) of the candidate's model, given the models that failed.
         evidence: number of outcomes that this is based on.
-        seconds_per_token: seconds of prefill for each uncached token.
+        seconds_per_token: c(m): estimated seconds of prefill for each uncached token.
         base_s: the part of an answer's time that does not grow with the prompt, in seconds.
         times_tried: earlier attempts at the question with the candidate's model.
         cell: language, length bucket and task of the request.
@@ -66,8 +66,8 @@ class View:
         weights: the tuner's weights for this decision, by name; None means the scorer's own.
         engines: learned speeds of the engines; None if nothing is learned.
         demand: recent requests that share this prompt's prefixes; None if nothing is known.
-        again: share of the text evicted for this prompt that will be requested again; None if
-            nothing is known.
+        again: text evicted for this prompt that will be requested again, as a share of the
+            prompt's uncached part; None if every cache has room.
         answers: P(the endpoint answers); None while all are healthy.
         pace: factor by which each is slower than its siblings; None while none is slower.
         typical_s: duration of a complete answer in seconds, if `pace` is known.
@@ -77,7 +77,7 @@ class View:
         apart: the endpoints that may prefill for a candidate; None if there are none.
         chain: the prompt's prefixes; None if no prefixes are recorded.
         fetched_tokens: number of tokens whose prefill takes as long as fetching the text cached
-            in slower memory, which `cached_tokens` excludes; None if none is cached there.
+            in slower memory, subtracted from `cached_tokens`; None if none is cached there.
         faults: parts of the policy that failed on this request.
     """
 

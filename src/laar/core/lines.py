@@ -101,11 +101,11 @@ class Line:
         self._expected = [sure * factor for sure, factor in zip(self._prior, prior, strict=True)]
 
     def rescale(self, factor: float) -> None:
-        """Rescale what was learned to a unit larger by `factor`; `work_out` then updates `now`."""
+        """Rescale what was worked out to a unit larger by `factor`; `work_out` updates `now`."""
         self._products = [product / factor for product in self._products]
 
     def fade(self, share: float) -> None:
-        """Multiply the weights of all samples so far by `share`."""
+        """Multiply the weights of all samples that were worked out so far by `share`."""
         self._squares = self._squares * share
         self._products = [product * share for product in self._products]
 

@@ -53,7 +53,7 @@ def key_of(address: str, rank: int | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How to reach an engine that is not plain HTTP with ``/v1`` at its root.
+    """How to reach an engine; by default, over plain HTTP with ``/v1`` at its root.
 
     Args:
         base: base path of its API, instead of ``/v1``.

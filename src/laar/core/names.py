@@ -25,7 +25,7 @@ class Names:
     def index(
         self, specs: Mapping[int, EndpointSpec], aliases: Mapping[str, Sequence[str]]
     ) -> None:
-        """Index the endpoints by ascending slot; an alias with an empty list means all models."""
+        """Index the endpoints, in ascending slot order; an alias's empty list means all models."""
         models: dict[str, None] = {}
         serving: dict[str, list[int]] = {}
         pools: dict[str, list[int]] = {}

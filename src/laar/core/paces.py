@@ -25,7 +25,7 @@ _TIE = 10.0  # weight of the mean of both paces in each of them, in samples
 _SURE = 3.0  # standard errors within which a pace is considered equal to 1
 _EVEN = 0.1  # in log units: smaller deviations are mostly errors of the linear models
 _MEMORY_S = 600.0  # a slow endpoint gets few requests, often minutes apart
-_TOGETHER = 8  # samples between updates of a model's paces
+_TOGETHER = 8  # every eighth sample, of whichever model, updates its model's paces
 
 _Log = Annotated[float, Meta(gt=-1e4, lt=1e4)]
 _Count = Annotated[float, Meta(ge=0, lt=1e4)]

@@ -87,7 +87,7 @@ class Policy:
     def _ordered(
         self, picker: Picker, scores: Floats, view: View, masks: Sequence[Mask]
     ) -> list[int]:
-        """Have the picker order the candidates that every mask keeps; others follow by score."""
+        """Have the picker order the candidates that every mask keeps; the others rank last."""
         if not masks:
             return list(picker.order(scores, view))
         able = np.flatnonzero(np.logical_and.reduce(masks))

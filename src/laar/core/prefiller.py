@@ -70,7 +70,7 @@ def choose_encoders(
 ) -> tuple[Encoder, ...]:
     """Return the encoder of each image, sound or video; empty if endpoint `own` encodes them.
 
-    A prompt's items go to different encoders if there are enough. The same item always goes to the
+    A prompt's items go to different encoders if there are enough. The same item usually goes to the
     same encoder, which caches embeddings, unless it has many more items in flight than the others.
     Hashing each item with each encoder needs no memory, and all pickers agree on the order.
     """

@@ -1,9 +1,9 @@
 """A client's request as plain values, without any bytes of the wire format.
 
-Values created for every request are not frozen dataclasses, here and elsewhere on the request path:
-freezing triples the cost of creating one. Still, only three places change a request:
-`laar.core.stored` sets the session of a stored answer, the stream drops parts of the prompt that
-are no longer needed, and the record of the decision drops the rest.
+Most values created for every request, here and elsewhere, are not frozen dataclasses: freezing
+triples the cost of creating one. Still, only three places change a request:
+`laar.core.stored` sets the session of a stored answer, the stream sets `context` and later drops
+parts of the prompt that are no longer needed, and the record of the decision drops the rest.
 """
 
 from __future__ import annotations

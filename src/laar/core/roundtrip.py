@@ -8,8 +8,8 @@ Two things are added to GORGO's method:
 * Spikes are clipped. A nearby replica with a mean of 37 ms was seen to take 545 ms for one probe in
   20; without clipping, one such sample adds 150 ms, and the cost of the best endpoint is wrong for
   minutes. A sample is clipped to three times the mean so far, or 20 ms if that is more. A route
-  that has really become slow is still tracked: each probe then multiplies the mean by 1.6, 37 to
-  456 ms in six. Samples below the mean are not clipped: nothing answers faster than the wire.
+  that has really become slow is still tracked: if 37 ms become 456, the mean is 420 after nine
+  probes. Samples below the mean are not clipped: nothing answers faster than the wire.
 * Unknown is NaN, never 0, and old values become unknown. GORGO starts at 0, so a replica that never
   answered a probe looks like the nearest one.
 

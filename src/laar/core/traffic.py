@@ -62,11 +62,11 @@ class Traffic:
     """The counts, as arrays by slot.
 
     `ahead_s` is prefill work not yet done, and `since` when its first prompt began; `free_at` is
-    when the prompts with unseen first tokens will be done. `load` and `came` fade; `mean` is the
-    mean number in flight, as of `at`. `flight_s`, `done_s` (prompts prefilled), `sent`, `sent_s`,
-    `hidden_s` and `own_read_s` only grow. `own_ahead_s` and `others_ahead_s` are the parts of
-    `ahead_s`. `unseen_s` is the prefill work of requests in flight with unseen first tokens,
-    `others_unseen_s` the same for other pickers.
+    when the prompts with unseen first tokens will be done. `load` (recent work per second) and
+    `came` (recent requests) fade; `mean` is the mean number in flight, as of `at`. `flight_s` (its
+    integral), `done_s` (prompts prefilled), `sent`, `sent_s`, `hidden_s` and `own_read_s` only
+    grow. `own_ahead_s` and `others_ahead_s` are the parts of `ahead_s`. `unseen_s` is the work of
+    this picker's requests in flight with unseen first tokens, `others_unseen_s` that of others.
 
     Args:
         table: the endpoints.

@@ -1,7 +1,7 @@
 """The view of one request's candidates, for scorers.
 
-It combines the assessor, the prefix index and the learned prompt lengths, each behind a guard: if
-one fails, the view is built without it, with a reason code.
+It combines the assessor with the prefix index, which also estimates prompt lengths, each behind a
+guard: if one fails, the view is built without it, with a reason code.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def check_profile(name: str, profile: Profile) -> None:
     """Reject a profile that cannot be built. The named plug-ins are imported.
 
     Raises:
-        SettingError: the name is one of laar's own policies, or as in `check_parameters`.
+        SettingError: the name is laar's own, there is no scorer, or as in `check_parameters`.
     """
     if name in POLICY_NAMES:
         raise SettingError(f"laar has a policy `{name}` of its own; choose another name")

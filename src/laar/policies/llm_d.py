@@ -71,7 +71,7 @@ class PrefixCacheMatch:
 class ActiveRequests:
     """`active-request-scorer`: requests in flight by the picker's own count.
 
-    The score is 1 up to `idle_threshold`; above it, `max_busy_score` times the gap to the busiest.
+    1 up to `idle_threshold`; above it, `max_busy_score` times the relative gap to the busiest.
 
     Args:
         idle_threshold: maximum number of requests in flight at an idle endpoint.

@@ -19,7 +19,7 @@ from laar.core.picker import NEAR_TIE, pick
 
 
 class MaxScore:
-    """Best score first. Near-ties go to the least loaded, or to one of them at random.
+    """Best score first. Near-ties go to the least loaded, at random if several are.
 
     Args:
         near_tie: share of the best score within which scores are treated as equal.

@@ -36,8 +36,8 @@ first token is counted twice: for that token, and for the end.
   are expected as arrived recently (`laar.prefix.demand`), less those that the existing copies would
   serve. The amount is at most the cost of the copy.
 
-The time to load an adapter, or to wait for a free adapter slot, is part of the base
-(`laar.core.adapters`). Moving a conversation to a different model adds a tenth to the sum
+The time to wake an engine, to load an adapter, or to wait for a free adapter slot, is part of the
+base (`laar.core.adapters`). Moving a conversation to a different model adds a tenth to the sum
 (`penalty`): the style would change, and estimates that vary from turn to turn should not cause a
 move. If the client has an objective for the first token, waiting up to it costs next to nothing,
 and beyond it several times as much: a patient job goes where its prefix is, however far.
@@ -65,7 +65,7 @@ from laar.prefix.beliefs import Demand
 _SAME = 0.01  # shares of a prompt that differ by less are treated as equal
 _MOVES = 0.1  # share of the cost added when a conversation leaves its model
 _HELD = 0.5  # a prompt with this share cached is assumed to continue a conversation
-_ONCE = 1.5  # a prefix that is requested less often than this is not worth another copy
+_ONCE = 1.5  # a prefix with fewer recent requests than this is not worth another copy
 
 
 class Outlook:

@@ -23,9 +23,9 @@ from laar.policies.laar.pricing import FIRST, Price, PricingInputs, asked_of, pr
 def read_elsewhere(
     apart: Apart, view: View, engines: Engines, inputs: PricingInputs, alone: Price
 ) -> Price:
-    """Return the prices: the pair's if it is cheaper than the candidate alone.
+    """Return the prices: the pair's where `apart.rule` prefers it to the candidate alone.
 
-    Store in `apart` the prefiller that each price assumes, and the seconds that this choice saves.
+    Store in `apart` the prefiller that each price assumes, its transfer time and what it saves.
 
     Args:
         apart: the prefillers.

@@ -72,15 +72,15 @@ class PricingInputs:
 
     Args:
         weights: weights of the round trip, of waiting and of the cost to others.
-        now: the time at which the request arrives.
+        now: the time at which the request arrives there.
         objective_s: seconds from `now` to the client's objective for the first token, or None.
         tokens: tokens of the prompt.
         cached_tokens: how many of them are probably cached.
         seconds_per_token: c(m).
         in_flight: n, the requests in flight there.
         rtt_s: round trip.
-        again: r, the share of the text evicted from its cache that is requested again; None if
-            caches have room.
+        again: r, text evicted from its cache that is requested again, as a share of the uncached
+            tokens; None if caches have room.
         crowded: cache tokens missing for the prompt, as a share of those in flight; above 1 if all
             requests in flight have to end, and others after them. None if caches have room.
         engine: the constants of its engine.
@@ -118,8 +118,8 @@ class Price(NamedTuple):
         own_s: weighted cost to the request itself.
         others_s: weighted cost to other requests.
         total_s: the sum of both costs.
-        copy_s: the part of `total_s` that a copy of the prompt there costs.
-        evicted_s: the part of `others_s` for the text that the prompt evicts.
+        copy_s: seconds that a copy of the prompt there costs: prefill, delay of others, evictions.
+        evicted_s: the part of `others_s` for the text that the prompt evicts, before `k_delay`.
     """
 
     base_s: Floats
