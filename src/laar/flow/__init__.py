@@ -1,1 +1,1 @@
-"""Flow control based on Medha's paper: prefill times, slack orders, batch packing, the queue."""
+"""Flow control: prefill times, slack orders and batch packing as in Medha, queue and sessions."""

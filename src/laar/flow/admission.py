@@ -12,7 +12,7 @@ because of load, so those that name no session are sent as if there were no admi
 Prefill seconds in flight are counted by `laar.flow.prefills`: c(m) for each token that the endpoint
 has probably not cached, including the quadratic cost of long prompts.
 
-All of this is synchronous and reads no clock, so the lab runs the same code. Requests that another
+All of this is synchronous and reads no clock, so the lab runs the same code. Prefills that another
 picker sends to the same endpoints show only in the endpoints' readings.
 
 Import it as a module: `laar.flow` itself is loaded inside engines and must not import the core.
@@ -140,7 +140,7 @@ class Admission:
         Raises:
             RequestError: no endpoint can serve it, or the queue refuses it.
         """
-        # Other APIs, shadow requests and, unless `by_load`, requests without a session never wait.
+        # Opaque and shadow requests and, unless `by_load`, those without a session never wait.
         passes = request.api is Api.OPAQUE or request.shadow or self.draining
         if passes or not (self.by_load or _session(request)):
             return self._director.decide(request, now)

@@ -1,8 +1,8 @@
 """Which endpoints have room: caps on prefill seconds in flight, requests and KV cache usage.
 
 There are two sources with different strengths. The picker's own counters change with each decision
-and never go stale, but count only this picker's requests. The endpoints' readings count all
-requests, but lag, and stop when an endpoint is too busy to be scraped.
+and never go stale, but count no prefills of other pickers, and requests only if these report them.
+The endpoints' readings count all requests, but lag, and stop at an endpoint too busy to be scraped.
 
 So a reading can close an endpoint only while it is fresh. Treating stale readings as full, as some
 pickers do, locks out a fleet for good: nothing is sent, so no reading changes. Here a stale or
@@ -44,13 +44,13 @@ class Saturation:
     applies: ClassVar = Applies.AT_ONCE
 
     max_prefill_s: Annotated[float, Gt(0), Le(3600)] = 2.0
-    """Seconds of prefill in flight at an endpoint, by c(m), above which it is full. The default
+    """Seconds of prefill in flight, by c(m), that fill an endpoint. The default
     keeps its batch full between two decisions, and is short enough for the queue's order to matter.
     A request is counted until its first token is seen. If its answer is not streamed or not read
     (`bodies.sample_answers`), it is counted for an estimated time, corrected by the answers that
     are read and by metrics readings."""
     max_requests: Annotated[int, Ge(1), Le(100_000)] = 256
-    """Requests at an endpoint above which it is full, like vLLM's --max-num-seqs."""
+    """Number of requests that fill an endpoint, like vLLM's --max-num-seqs."""
 
     def has_room(
         self, prefills: Prefills, slots: Slots, now: float, *, is_long: bool, shorts_wait: bool

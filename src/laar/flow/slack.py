@@ -30,8 +30,8 @@ RHO_MAX = 0.4
 long request with more relative slack than this lets every short one go before it."""
 
 MIN_CHUNK_TOKENS = 16
-"""Tokens that the most urgent prefill gets even if they do not fit the target; a chunk that does
-not finish its prefill is a multiple of this."""
+"""Tokens that the most urgent prefill gets even if they do not fit the target; a chunk that the
+target limits is a multiple of this."""
 
 
 class Line(NamedTuple):

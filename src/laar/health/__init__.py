@@ -1,4 +1,4 @@
-"""Endpoint health: learned from outcomes, used in the cost as P(answers), and a circuit breaker."""
+"""Endpoint health, learned from outcomes: P(answers) for the cost, and a circuit breaker."""
 
 from laar.health.attempt import Attempt, Stage
 from laar.health.breaker import HealthSettings, Word

@@ -21,13 +21,13 @@ class Stage(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """The record of one attempt, created for each decision.
+    """The record of one attempt.
 
     Args:
         endpoint: where it was sent.
         stream: the answer is streamed; attempts are compared only with others of the same kind.
         at: time of the decision.
-        predicted_s: the picker's prediction of its duration.
+        predicted_s: the picker's prediction of its duration (`laar.core.attempts.usual_s`).
         tokens: the prompt's length.
         rtt_s: the round trip, since a distant endpoint is not a slow one.
         ahead: requests in flight at its endpoint when it was sent.

@@ -17,8 +17,8 @@ from laar.health.recent import Recent
 from laar.latest import Latest
 
 _MOST = 1024
-"""Maximum number of traits remembered; the least recently seen is dropped first. A tenant who
-varies the prompt creates a trait with each request, but the tenant's own trait stays."""
+"""Maximum number of traits remembered; the one that failed least recently is dropped first. A
+tenant who varies the prompt creates traits with each failure, but the tenant's own trait stays."""
 _LEAST = 2.5
 """Failures that make a trait a culprit: three, slightly faded."""
 _CULPRIT = 1 / 3

@@ -116,8 +116,8 @@ class HealthSettings:
     consecutive_failures: Annotated[int, Ge(1), Le(1000)] = 3
     """Consecutive failures that exclude an endpoint. One may be chance, but not three in a row."""
     probe: bool = True
-    """Whether the picker sends an excluded endpoint a chat request of a few tokens before it risks
-    a client's request. An endpoint that requires a key answers 401, which proves nothing."""
+    """Whether the picker sends a failing endpoint a chat request of a few tokens before it risks a
+    client's request. An endpoint that requires a client's key answers 401, which proves nothing."""
     longest_trial_s: Annotated[float, Ge(1), Le(3600)] = 30.0
     """Longest time between two trials, in seconds, plus up to a fifth of jitter. With 30 and the
     slow start after it, a recovered endpoint is back within a minute."""
@@ -414,7 +414,7 @@ class Breaker:
         self._recent.bad = min(self._recent.bad, 1.0)
 
     def suspect(self, kind: Kind, now: float, *, excused: bool = False) -> bool:
-        """Request a probe; return False if none is due.
+        """Request a probe unless one is pending; return whether it is due now.
 
         No requests are sent until the probe is answered, unless the endpoint is trusted or in a
         slow start, or the failure is `excused`, which means that the request was at fault.

@@ -40,7 +40,7 @@ _MAX_NAMES = 64  # models remembered per endpoint: adapters come and go while an
 _OVERTAKING = 3
 _RETRIED = 64
 _ADMITS_S = 60.0
-"""Seconds for which an endpoint that accepted a request without a key is assumed to need none."""
+"""Seconds for which an endpoint that accepted a probe is assumed to need no client's key."""
 _ADMITS_STILL_S = 5.0
 
 
@@ -72,7 +72,7 @@ class Family:
 
 
 class Endpoint:
-    """The record of one slot; written by `laar.health.health`."""
+    """The record of one slot; written only in `laar.health`."""
 
     def __init__(self, slot: int, model: str, family: Family, rules: Rules) -> None:
         self.slot = slot
@@ -103,7 +103,7 @@ class Endpoint:
         self.proved_at: dict[str, float] = {}
         """Time at which it last answered a client or a probe, by model."""
         self.admitted_at = float("-inf")
-        """Time at which it last accepted a probe, which has no key."""
+        """Time at which it last accepted a probe, which has no client's key."""
         self.disputed = 0.0
         """Weight of the failures to retract once it proves that it answers other requests."""
         self.refusals = 0.0
@@ -156,7 +156,7 @@ class Endpoint:
         return any(now - at <= PROVED_S and name != but for name, at in self.proved_at.items())
 
     def admits(self, now: float) -> bool:
-        """Return whether it is known to accept requests without a key."""
+        """Return whether it is known to accept requests without a client's key."""
         return now - self.admitted_at < _ADMITS_S and self.denied.last_at < self.admitted_at
 
     def admits_still(self, now: float) -> bool:

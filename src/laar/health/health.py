@@ -94,7 +94,7 @@ class Health:
         timed: bool = True,
         name: str = "",
     ) -> Attempt:
-        """Begin an attempt: a request for the model `name` is being sent to a slot."""
+        """Begin an attempt: a request for `name` (empty means `model`) is being sent to a slot."""
         endpoint = self._endpoints.get(slot)
         if endpoint is None or endpoint.model != model:
             endpoint = self.records.know(slot, model, now)

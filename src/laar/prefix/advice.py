@@ -38,8 +38,8 @@ MAX_HOMES, MAX_COUNTED, MAX_CACHED = 20_000, 6_000, 40_000
 _MEMORY = 64  # prompts after which an agent's counts are halved
 _STEP = 256  # characters between two offsets in the simulated cache
 _HEAD = 2_000  # characters at the beginning of prompts by which an agent is recognized
-_ALIKE = 0.06  # share of these characters that two prompts of an agent have in common
-_FRAME = 0.6  # share of an agent's prompts that contain a line of its frame
+_ALIKE = 0.06  # minimum share of these characters that an agent's prompts have in common
+_FRAME = 0.6  # minimum share of an agent's prompts that contain a line of its frame
 _USUAL = 0.3  # share of prompts in which a finding must occur
 _WORTH = 0.02  # minimum share of the prompt for a finding to be reported
 

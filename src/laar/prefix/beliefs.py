@@ -71,7 +71,7 @@ class PrefixMatch(NamedTuple):
         tokens: its length for each model.
         shares: share of it, in 0..1, that each slot has cached.
         demand: how many requests share which part of it; None if nothing is known.
-        again: by slot, the share of the evicted text that is requested again, relative to the
+        again: by slot, text evicted for the prompt that is requested again, as a share of the
             prompt's uncached part; None if every cache has room.
         fetched: for each slot, the share of the prompt that could be computed in the time it takes
             to fetch its copies from slower memory; None if no slot has any.
@@ -151,7 +151,7 @@ class PrefixBeliefs:
 
         Args:
             prompt: the request.
-            weights: the adapter that serves it; empty means the endpoints' own models.
+            weights: key of its adapters (`Names.weights`); empty means the endpoints' own models.
             models: the models for which to estimate tokens.
             guess: tokens according to another estimate; shape ``(len(models),)``.
             capacity: number of slots.

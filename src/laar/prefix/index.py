@@ -289,7 +289,7 @@ class PrefixIndex:
         """Set how much prompt text the slot's engine can cache; 0 if it caches no prefixes.
 
         From vLLM's ``cache_config_info``: ``kv_cache_size_tokens`` (or ``num_gpu_blocks *
-        block_size``) times the bytes per token seen on that model.
+        block_size``) times the bytes per token seen at that slot.
         """
         self.room_bytes[slot] = capacity_bytes
         self._fit(self._caches[slot])

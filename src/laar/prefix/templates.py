@@ -116,7 +116,7 @@ class Templates:
         self._seen: Latest[int, None] = Latest(MAX_SEEN)
 
     def of(self, name: str, models: Sequence[str]) -> Template:
-        """Return a model's template; for an alias, the one shared by all `models`, or a default."""
+        """Return the template of a model, or what `models` share, weights aside; else a default."""
         named = [self.known.get(m) or self._learned.get(m) for m in self._named(name, models)]
         shared = {template and template[:-1] for template in named}
         return (named[0] if len(shared) == 1 else None) or _POSSIBLE[0]

@@ -15,9 +15,9 @@ diverges there makes it exact, since the token ids of both are known then.
 
 What is considered cached, by endpoint:
 
-* If no event was missed since the cache was empty: exactly the blocks in the events. * Otherwise:
-at least the blocks in the events. * Always: the prompts of requests in flight and of those whose
-events are late, as these will come.
+* If no event was missed since the cache was empty: exactly the blocks in the events.
+* Otherwise: at least the blocks in the events.
+* Always: the prompts of requests in flight, and of those whose events are late but will come.
 
 A prompt's blocks are learned from the events themselves if they name the session of a request. Each
 request is sent to its engine with a session that clients do not see (`TokenBlocks.expect`); the
@@ -147,7 +147,7 @@ class _Held:
 
 @dataclass(slots=True)
 class _Expected:
-    """A request of which the endpoint's events will give the blocks, then those of its answer."""
+    """A request whose blocks, and then its answer's, will come in the endpoint's events."""
 
     slot: int
     chain: Chain
@@ -347,7 +347,7 @@ class TokenBlocks:
     def _take_expected(
         self, session: str, model: str, parent: int, own: array[int], size: int
     ) -> None:
-        """Append blocks to a session request's blocks; the first may continue a cached part."""
+        """Append blocks to those of an expected request; the first may continue a cached part."""
         expected = self._expected[session]
         blocks, before, is_first = expected.blocks, len(expected.blocks), not expected.blocks
         if not is_first and blocks[-1] != parent:
