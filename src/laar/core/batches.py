@@ -11,7 +11,7 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats, Slots
 
-_FULL_SEEN = 3  # consecutive readings before an engine's batch is considered full
+_FULL_SEEN = 3  # such readings before an engine's batch is considered full
 _FULL_FOR_S = 60.0  # how long it is considered full after the last of them
 _LEAST_SLOTS = 4.0
 _TELLING = 0.05  # minimum share of the cache: fewer tokens say nothing about shared text
@@ -22,10 +22,10 @@ _MAX_PER_TOKEN = 1.5  # cap on `cache_tokens_per_token`; above 1 because answers
 class Batches:
     """The batch size of each engine, by slot: `most_at_once`, infinite if not full lately.
 
-    An engine is full when requests wait while it runs as many as it ever did, in consecutive
-    readings between which prompts were prefilled: each request that ended made room for another. If
-    they waited behind a long prompt, none would be prefilled and fewer would run. A size that is
-    too small corrects itself: it is dropped once traffic falls.
+    An engine is full when requests wait while it runs as many as it ever did, in three readings
+    that each find more prompts prefilled: each request that ended made room for another. If they
+    waited behind a long prompt, none would be prefilled and fewer would run, which starts the count
+    anew. A size that is too small corrects itself: it is dropped once traffic falls.
 
     `cache_tokens_per_token` is the number of cache tokens that one prompt token in flight takes:
     less than one if prompts share prefixes.

@@ -1,8 +1,8 @@
 """The candidates that a request may go to: a mask per cause of exclusion, and their intersection.
 
 Flow control is binding, and so is the prompt's length, except that a prompt that seems to fit
-nowhere may go to the endpoints with the longest windows. The retry rule and a policy's filters are
-preferences: their masks are dropped if no candidate would remain.
+nowhere may go to the endpoints with the longest windows. Sleep, the retry rule and a policy's
+filters are preferences: their masks are dropped if no candidate would remain.
 """
 
 from __future__ import annotations

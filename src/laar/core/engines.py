@@ -111,7 +111,7 @@ class Engines:
         """The latest result of `constants`, until an input changes."""
         self._speed: Callable[[str], SpeedPrior] = lambda _model: SpeedPrior()
         self.on_sample: Callable[[int, Sample], None] = lambda _slot, _sample: None
-        """Called with each sample of a slot before it is learned."""
+        """Called with the slot and each sample that this picker measures, before it is learned."""
         self._grow(table.capacity)
         table.on_grow = self._grow
 

@@ -190,7 +190,7 @@ class NoRoomError(Exception):
 
 
 class WeightSource(Protocol):
-    """Sets a policy's weights while serving; implemented by `laar.tuning.Tuner`."""
+    """Sets a policy's weights while serving; implemented by `laar.tuning.tuner.Tuner`."""
 
     def weights(self, now: float) -> Weights:
         """Return the weights for a decision; called once for each."""

@@ -101,7 +101,7 @@ class Admission:
 
     Attributes:
         queue: the waiting requests.
-        ready: whether any endpoint is known; until then, all requests wait.
+        ready: whether any endpoint is known; until then, every request that may wait does.
         draining: whether the picker is stopping, so no request waits any more.
         prefills: the prefills in flight.
         sessions: the sessions whose contexts have a place.

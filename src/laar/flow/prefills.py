@@ -77,7 +77,7 @@ class Prefills:
         seconds: float64 by slot: prefill seconds in flight, estimated by c(m).
         long_seconds: the part of `seconds` that belongs to long requests.
         longs: the number of long requests.
-        counted: requests counted in `seconds`.
+        counted: number of requests that `seconds` includes.
         paces: the learned paces, by model.
     """
 

@@ -33,7 +33,7 @@ from laar.health.recent import WINDOW, Recent
 
 FAILING_SHARE = 0.35
 """Share of failures among an endpoint's last dozen outcomes that excludes it. At about a third, an
-endpoint that fails every second request is detected after about seven failures; an endpoint that
+endpoint that fails every second request is detected after four to seven failures; an endpoint that
 fails one request in ten stays, at a higher price."""
 
 FIRST_TRIAL_S = 1.0

@@ -90,7 +90,7 @@ class ActiveRequests:
 
 
 class TokenLoad:
-    """`token-load-scorer`: prompt tokens waiting or in prefill, relative to a threshold.
+    """`token-load-scorer`: prompt tokens in flight, also while decoding, relative to a threshold.
 
     Args:
         threshold_tokens: number of tokens at which the score reaches 0.

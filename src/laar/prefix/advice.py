@@ -82,7 +82,7 @@ class Advice(NamedTuple):
     Args:
         agent: its model and tools.
         prompts: number of sampled prompts; older ones have less weight.
-        found: share of their text that an unlimited cache would hold.
+        found: share of their text that the simulated cache held.
         could: the same share if the advice had been followed.
         sentences: what breaks its prefixes, or where they diverge.
     """
