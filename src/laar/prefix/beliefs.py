@@ -42,7 +42,7 @@ BYTES_PER_TOKEN = 4
 Floats = npt.NDArray[np.float64]
 
 Demand = tuple[Floats, Floats]
-"""Depths in a prompt, as ascending shares of it, and how many requests may share each of them."""
+"""Depths in a prompt, as ascending shares of it, and the expected number of requests for each."""
 
 
 class Prompt(Protocol):
@@ -332,7 +332,7 @@ class PrefixBeliefs:
                 self.index.forget_root(slot, first)
 
     def emptied(self, slot: int, model: str, *, past: bool = False, at_s: float = math.nan) -> None:
-        """Record that a slot's cache was emptied at `at_s`; track it by events from now on.
+        """Record that a slot's cache was emptied at `at_s` by its engine's clock; track its events.
 
         If `past`, it was emptied before the picker listened, so entries from requests or a snapshot
         are kept.
