@@ -268,7 +268,8 @@ class Breaker:
         """Record a good answer; return whether the endpoint gets traffic again."""
         recent = self._recent
         self._streak = 0.0
-        if self.state is State.CLOSED and recent.bad == 0.0:  # nearly always true
+        if self.state is State.CLOSED and recent.bad == 0.0:
+            # Nearly always true. `fade` then runs at the first failure, so that it weighs more.
             recent.good = min(recent.good + 1.0, WINDOW)
             return False
         recent.add(now, good=1.0)
