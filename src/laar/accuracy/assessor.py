@@ -43,7 +43,7 @@ class Assessment:
     Args:
         tokens: length of the prompt in the model's tokens.
         probability: P(correct), given the models already tried.
-        evidence: number of outcomes on which `probability` is based.
+        evidence: the artifact's number of outcomes in the cell, at its measured length.
         seconds_per_token: c(m), seconds of prefill per token.
         base_s: seconds that do not grow with the prompt.
         cell: language, length bucket and task used for the look-up.

@@ -171,7 +171,7 @@ class CapabilityModel:
         self._row: Callable[[tuple[str, ...], Features], _Row] = rows(self._probabilities)
         self._table: Callable[[tuple[str, ...], str, int], TaskTable] = tables(self._task_table)
         self.evidence: Callable[[tuple[str, ...], Features], _Row] = rows(self._evidence)
-        """Returns each model's number of outcomes in exactly this cell; 0 if none were measured."""
+        """Returns each model's number of outcomes in the cell, at its measured length."""
         self.text = TextModel(artifact.text) if artifact and artifact.text else None
         """Classifier of tasks by words; None if the artifact has no terms for it."""
 

@@ -43,7 +43,7 @@ MAX_CELLS = 20_000
 """Maximum number of cells (6 MB): 400 each for 50 models. Clients may name any task."""
 
 MAX_CELLS_OF_TENANT = 5_000
-"""Maximum number of cells from one tenant's outcomes, to leave room for others: 100 per model."""
+"""Maximum number of cells of one tenant, 100 each for 50 models, to leave room for others."""
 
 MAX_SHARES = 40_000
 """Maximum number of shares, one per cell and reporter (8 MB); further reporters are unnamed."""

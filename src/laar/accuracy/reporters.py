@@ -4,9 +4,9 @@ Every outcome is about a different answer, so two reports never contradict each 
 reporters of the same kind of request (a model and a cell) should see similar shares of correct
 answers. A reporter is compared with the others of a cell by a beta-binomial likelihood under four
 hypotheses: its reports are true, a quarter of them are inverted, they are unrelated to the answers,
-all are inverted. The evidence of all cells is added up. A reporter's weight is the mean over the
-hypotheses of 1, 1/4, 0 and 0. For an inverted share f it is (1 - 2 f)^2, the information left in a
-binary answer (the one-coin model of Dawid and Skene 1979).
+all are inverted. The evidence of all cells is added up. A reporter's weight is the posterior mean
+of 1, 1/4, 0 and 0: for a share f inverted at random, (1 - 2 f)^2 is the information left in a
+binary answer (the one-coin model of Dawid and Skene 1979); reports all inverted are not used.
 
 Each reporter has one vote: none outweighs all others together, however much it sends, and a cell is
 evidence about a reporter only if two others report there. So one of three can be outvoted, a lone
@@ -74,7 +74,7 @@ class ReporterTrust:
     def likelihood(
         self, correct: float, outcomes: float, others: Iterable[tuple[str, float, float]]
     ) -> Likelihood:
-        """Return a cell's evidence about a reporter.
+        """Return a cell's evidence about a reporter; empty if fewer than two others report there.
 
         Args:
             correct: number of outcomes in the cell that it reported as correct.

@@ -37,7 +37,7 @@ MAX_PENDING = 50_000
 
 
 class Verdict(StrEnum):
-    """The verdict on a report."""
+    """How a report on a decision was handled: used, or why not."""
 
     TAKEN = "taken"
     LIMITED = "limited"
@@ -115,7 +115,7 @@ class OutcomeReports:
         self._turns: dict[Hashable, str] = {}
         self.verdicts: Counter[Verdict] = Counter()
         self.retries: Counter[Verdict] = Counter()
-        """Verdicts on failures implied by retries."""
+        """How the failures implied by retries were handled."""
 
     def __len__(self) -> int:
         return len(self._decisions)

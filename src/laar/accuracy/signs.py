@@ -11,7 +11,7 @@ p (1 - p) * sum((r - w)^2 / q) reported outcomes, summed over the signs that it 
 The recent mean of p r / q - p is subtracted, since signs that all models show distinguish none.
 
 Clients can influence signs by their choice of requests. So all signs together count as one
-reporter, with a quarter of a cell's cap, and less if two named reporters disagree.
+reporter, with at most half of a cell's cap, and weigh less if two named reporters disagree.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class TextModel:
 
 
 def shares_of(log_odds: _Floats, intercepts: _Floats, slopes: _Floats) -> _Floats:
-    """Return the shares of tasks in requests; their sum is the trust in the most likely task.
+    """Return the shares of tasks in requests; their sum is the highest trust in any task.
 
     Args:
         log_odds: of each request (first axes) and task (last axis), by the regressions.

@@ -28,14 +28,14 @@ _EDGE = 0.02
 """Margin that keeps priors away from 0 and 1, so that one outcome can't decide."""
 
 Evidence = Sequence[float]
-"""Log likelihood of a cell's outcomes under each weight."""
+"""Log likelihood of a cell's outcomes under each of `SHARES`."""
 
 
 class PriorTrust:
     """Learns what share of its full weight each model's prior keeps."""
 
     def __init__(self) -> None:
-        self._models: dict[str, list[float]] = {}  # log odds of each weight, over all cells
+        self._models: dict[str, list[float]] = {}  # log probability of each share
 
     def evidence(self, prior: float, correct: float, outcomes: float, weight: float) -> Evidence:
         """Return a cell's evidence from these counts, for a full weight of `weight` outcomes.
