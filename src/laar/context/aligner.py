@@ -184,7 +184,7 @@ class OrderIndex:
         self.place(seed, docs, now, endpoint=endpoint)
 
     def place(self, seed: int, docs: Sequence[int], now: float, *, endpoint: str) -> None:
-        """Record the endpoint of an already recorded order, without counting the request again.
+        """Record an order and its endpoint, without counting the request.
 
         An order keeps its endpoint until a different one is known.
         """

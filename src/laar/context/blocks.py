@@ -115,7 +115,7 @@ def block_of(
         shape: see `Block`.
 
     Raises:
-        Refused: there is other text between the items.
+        Refused: the texts between the items differ, or one is too long.
     """
     gaps = {gap.strip() for gap in {text[a[1] : b[0]] for a, b in pairwise(spans)}}
     if len(gaps) > 1 or any(len(gap) > MAX_SEPARATOR for gap in gaps):

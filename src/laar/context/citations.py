@@ -105,7 +105,7 @@ def numbered(text: str, block: Block) -> Block:
 
 
 def ids_of(scope: int, keys: Sequence[int], texts: Sequence[str]) -> tuple[str, ...]:
-    """Return an id for each document, the same in all prompts; empty if unused ids are unavailable.
+    """Return an id for each document, the same in all prompts; empty if one has no unused id.
 
     Args:
         scope: hash of tenant, route and model.
@@ -164,7 +164,7 @@ class _Text:
 
 
 class Citations:
-    """Restores numbers in an answer that arrives in chunks; implements `ports.Restorer`.
+    """Restores numbers in an answer that arrives in chunks; implements `Restorer`.
 
     Args:
         numbers: the client's number for each id.

@@ -219,7 +219,7 @@ class ContextHook:
         )
 
     def stats(self) -> dict[str, int]:
-        """Return the size of every table, and the eviction counts."""
+        """Return the sizes of the index, the memo and learned pieces, and the eviction counts."""
         return {
             "index_documents": len(self.index),
             "index_orders": len(self.index.orders),

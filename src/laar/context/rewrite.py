@@ -41,7 +41,7 @@ class Change:
 
     @property
     def moved(self) -> bool:
-        """Return whether the order or the names differ from those received."""
+        """Return whether the order or the documents' numbers differ from those received."""
         return bool(self.ids) or self.order != tuple(range(len(self.order)))
 
 

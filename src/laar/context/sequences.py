@@ -109,11 +109,11 @@ class Openings:
         self._seen: Latest[int, float] = Latest(MAX_OPENINGS)
 
     def is_alone(self, place: int, before: str) -> bool:
-        """Record the text that precedes another; return whether it is new and such texts are rare.
+        """Record a prompt's beginning; return whether it is new and beginnings rarely recur there.
 
         Args:
             place: hash of the scope and the text's place in the body.
-            before: the previous text of the prompt.
+            before: the text before it, with which the prompt begins.
         """
         opening = hash((place, before))
         recurs, share = self._seen.get(opening, 0.0), self._seen.get(place, 1.0)

@@ -201,8 +201,8 @@ async def measure(
         progress: called after each outcome.
 
     Raises:
-        SettingError: two questions have the same id, or the file can't be written or contains
-            something other than outcomes.
+        SettingError: two questions have the same id, or the file can't be written or is not a file
+            of outcomes.
     """
     asking = asking or Asking()
     asked = list(questions)
@@ -234,7 +234,7 @@ async def measure(
 
 
 def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
-    """Remove an incomplete last line; return the (query, model) pairs that have been answered.
+    """Remove an incomplete last line, and find the (query, model) pairs that have been answered.
 
     Returns:
         The number of bytes removed, and the answered pairs. A last line that only lacks its newline

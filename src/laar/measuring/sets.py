@@ -37,7 +37,7 @@ def made_questions(sets: Sequence[str], number: int, seed: int = 0) -> list[Ques
     Args:
         sets: names from `SETS`.
         number: number of questions.
-        seed: random seed; different seeds have no question in common.
+        seed: random seed; questions of different seeds have different ids.
 
     Raises:
         SettingError: a set does not exist.

@@ -166,7 +166,7 @@ class Outbox:
             self.on_news(soon)
 
     def _loads(self, *, full: bool) -> dict[str, Load]:
-        """Return the loads of endpoints whose counters have changed since they were last sent."""
+        """Return the loads that have changed since they were sent; if `full`, all above zero."""
         loads = dict.fromkeys(self._follow_table(), NO_LOAD)
         changed, self._changed = self._changed, set()
         if not (changed or full):

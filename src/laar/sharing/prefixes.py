@@ -55,7 +55,7 @@ class SharedPrefixes:
         return next(iter(self._open.values()), self._next)
 
     def entered(self, slot: int, chain: Chain, receipt: Receipt) -> None:
-        """Send a prompt that this picker added to its index."""
+        """Send the hashes of a prompt that this picker added to its index."""
         if len(chain):
             entry, self._next = self._next, self._next + 1
             self._open[receipt] = entry

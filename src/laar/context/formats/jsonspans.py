@@ -39,7 +39,7 @@ def spans_of(text: str, paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
         paths: paths of existing values.
 
     Raises:
-        Refused: the text has too many values, or an ancestor has a duplicate key.
+        Refused: the text has too many values or levels, or an ancestor has a duplicate key.
     """
     if len(text) > MAX_VALUES and sum(map(text.count, ",[{")) > MAX_VALUES:
         raise Refused(Reason.TOO_COMPLEX)

@@ -139,7 +139,7 @@ def _blocks(text: str, least: int) -> list[Block]:
 
 
 def _lists(value: _Json, path: Path) -> Iterator[tuple[Path, list[_Json]]]:
-    """Yield all lists, except those that are inside several elements of another list."""
+    """Yield all lists, except those inside a list of several elements."""
     if isinstance(value, list):
         yield path, value
         if len(value) == 1 and isinstance(value[0], dict):
@@ -150,7 +150,7 @@ def _lists(value: _Json, path: Path) -> Iterator[tuple[Path, list[_Json]]]:
 
 
 def _text(element: _Json, depth: int = _DEEPEST) -> tuple[int, Path]:
-    """Return the longest string of an element, and its path."""
+    """Return the length of an element's longest text, and its path; 0 if it has none."""
     if isinstance(element, str):
         # A single word, path or link is a name, not text, except in scripts without spaces.
         is_text = depth < _DEEPEST or " " in element or not element.isascii()
