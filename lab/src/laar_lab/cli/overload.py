@@ -55,7 +55,8 @@ def overload(
     """Send a fleet 1.2 times the load it can carry, once for each order of the queue.
 
     The requests pass through a real Envoy.
-    Exits with status 3 if a request hung, something leaked, or slack order met too few objectives.
+    Checks that no request hangs, nothing leaks, and slack order meets enough objectives.
+    Exits with status 3 if a check fails, or this machine is too slow for the fleet.
     """
     from laar_lab.live.overload import run_overload
 

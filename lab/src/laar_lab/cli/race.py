@@ -49,7 +49,10 @@ def race(
     ] = 90.0,
     warm_up: Annotated[
         float,
-        typer.Option(help="Seconds at the start of each turn that are not counted.", min=0.0),
+        typer.Option(
+            help="Seconds at the start of each turn that are not counted; at most half of it.",
+            min=0.0,
+        ),
     ] = 15.0,
     repeat: Annotated[
         int,

@@ -56,7 +56,7 @@ def sim_endpoint(
         typer.Option(help="Fault as kind:value@condition, such as 503:2@0.1; repeatable."),
     ] = None,
     fault_header: Annotated[
-        bool, typer.Option(help="Obey the x-sim-fault request header, and PUT /sim/faults.")
+        bool, typer.Option(help="Obey the x-sim-fault header, /sim/faults and /sim/outage.")
     ] = False,
     echo: Annotated[
         bool, typer.Option(help="Answer with the models' names and a digest of the question.")

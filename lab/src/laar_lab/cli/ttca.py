@@ -19,7 +19,8 @@ def ttca(
         list[str] | None,
         typer.Option(
             help="Policy to measure; repeatable. The first is compared with the others. "
-            "With --url, the picker's settings must list the policies of plug-ins."
+            "With --url, the picker's settings must list the policies of plug-ins. Default: laar, "
+            "laar-paper, load-aware and session-affinity."
         ),
     ] = None,
     per_cell: Annotated[

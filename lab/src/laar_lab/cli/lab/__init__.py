@@ -1,7 +1,7 @@
 """`laar lab`: list and run experiments, replay a trace, fit the engine model to an endpoint.
 
-Exit status: 0 if all claims are shown or none is judged, 2 for an error that the user can correct,
-3 if a claim is not shown, 4 if there are too few seeds for a verdict.
+Exit status: 0 on success, 2 for an error that the user can correct, 3 if a claim, fit or stored
+result does not hold, 4 without a verdict: too few seeds, or chosen policies or workloads.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ def fit_engine(
 ) -> None:
     """Fit the lab's engine model to a running engine. Exit status: 0 if the model fits, else 3.
 
-    The engine should serve no other requests meanwhile. A fleet file gives the profile's path.
+    The engine should serve no other requests meanwhile.
+    To use the profile, give its path in a fleet file.
     """
     from rich.progress import Progress
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 NOT_HELD, NO_VERDICT = 3, 4
-"""Exit statuses if a claim is not shown, and if there are too few seeds for a verdict."""
+"""Exit statuses if a claim, fit or stored result does not hold, and if there is no verdict."""
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file (JSON).")]
 Plot = Annotated[

@@ -42,7 +42,10 @@ def replay(
     ] = 8,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="Policy to run, as policy or policy:parameter=value,...; repeatable."),
+        typer.Option(
+            help="Policy to run, as policy or policy:parameter=value,...; repeatable. Default: "
+            "laar, least-loaded and session-affinity."
+        ),
     ] = None,
     closed_loop: Annotated[
         bool,

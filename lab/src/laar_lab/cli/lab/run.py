@@ -44,7 +44,8 @@ def run(
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Run a smoke test, without a verdict.")
+        bool,
+        typer.Option("--quick", help="Run a smoke test, without a verdict; the exit status is 0."),
     ] = False,
     data: Data = None,
     policy: Annotated[
