@@ -4,8 +4,8 @@
 6.1). Without a URL the demo fleet is started, and times are in the fleet's seconds.
 
 `--against-lab` runs the same questions in the lab too and compares the two. The picker then has the
-lab's settings: it reads metrics once per second of the fleet, sees streamed answers, and learns
-nothing during the comparison, so that no policy benefits from another's turn.
+lab's settings: it reads metrics once per second of the fleet, sees streamed answers, and learns no
+outcomes during the comparison, so that no policy benefits from another's turn.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Ttca:
         check_parameters({policy: {} for policy in self.policies})
         if self.url is not None and self.capability is not None:
             raise SettingError(
-                "--capability is for the fleet started here; with --url the picker has"
+                "--capability is for the fleet started here; with --url the picker has its own"
             )
         if self.url is not None and self.lab_runs is not None:
             raise SettingError("--against-lab needs the fleet that the lab knows: leave --url out")
@@ -181,7 +181,7 @@ def _show(console: Console, curves: Sequence[Sequence[Step]], bars: Sequence[Imp
     if not bars:
         return
     baselines = list(dict.fromkeys(bar.baseline for bar in bars))
-    by_cell = Table(title=f"Reduction in time to correct answer with {curves[0][0].policy} saves")
+    by_cell = Table(title=f"Time to correct answer that {curves[0][0].policy} saves")
     by_cell.add_column("cell")
     by_cell.add_column("questions", justify="right")
     for baseline in baselines:
