@@ -226,7 +226,15 @@ def test_models_measured_on_different_queries_are_fitted() -> None:
     apart = [o.model_copy(update={"query_id": f"{o.model}{o.query_id}"}) for o in world(40)]
     made = fitted(apart)
     assert made.evaluation.retries.attempts == 0
-    assert "No held-out question was answered by" in made.evaluation.worth
+    assert "no held-out question answered by all" in made.evaluation.worth
+
+
+def test_questions_that_one_model_did_not_answer_are_not_compared() -> None:
+    outcomes = [
+        o.model_copy(update={"query_id": f"other {o.query_id}"}) if o.model == "odd" else o
+        for o in world(40)
+    ]
+    assert "no held-out question answered by all" in fitted(outcomes).evaluation.worth
 
 
 def test_no_time_to_a_correct_answer_is_reported_if_no_answer_was_correct() -> None:

@@ -169,8 +169,8 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
         console.print(_text_gain(text))
     if thin := sum(cell.thin for each in fitted.artifact.models.values() for cell in each.cells):
         console.print(
-            f"{thin} cells have fewer than {MIN_CELL_OUTCOMES} outcomes and are shrunk to their "
-            "model's mean; the artifact lists the outcomes of each. Measure more queries for these."
+            f"{thin} cells have fewer than {MIN_CELL_OUTCOMES} outcomes and are shrunk toward "
+            "their model's mean; the artifact lists the outcomes of each. Measure more of them."
         )
     for note in notes:
         console.print(f"note: {note}", markup=False)

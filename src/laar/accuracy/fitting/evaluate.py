@@ -88,7 +88,7 @@ def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> 
     models = capability.models
     asked = [a for a in by_query(held_out).values() if set(models) <= a.keys()]
     if not asked or len(models) < 2:
-        return "No held-out question was answered by several models: nothing to compare.", 0.0
+        return "Nothing to compare: only one model, or no held-out question answered by all.", 0.0
     if not any(answer.correct for answers in asked for answer in answers.values()):
         return f"No model answered any of {len(asked)} held-out questions correctly.", 0.0
     best = max(models, key=lambda model: sum(answers[model].right for answers in asked))
