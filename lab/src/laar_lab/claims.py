@@ -22,7 +22,7 @@ With fewer seeds than the claim requires, there is no verdict. Outcomes:
 * `open`: none of these.
 
 Tables call a paper's claim reproduced, reproduced in kind, contradicted or not reproduced. A claim
-of laar's own is "beyond the paper", shown or not shown.
+of laar's own is "beyond the paper": shown, in kind only, refuted or not shown.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Judged:
         low: lower end of its 95 % interval.
         high: upper end of the interval.
         seeds: number of seeds that ran.
-        detectable: smallest effect that these seeds could have detected, in per cent for a ratio
+        detectable: smallest effect that these seeds could have detected, in percent for a ratio
             and otherwise in the effect's unit.
         wanted: number of seeds that would settle the observed effect.
     """
@@ -330,7 +330,7 @@ def _judged(claim: Claim, seen: Mapping[str, Seen], part: _Part, outcome: Outcom
 
 
 def _percent(claim: Claim, log: float) -> float:
-    """Convert a logarithmic distance from the bound into per cent in the claim's direction."""
+    """Convert a logarithmic distance from the bound into percent in the claim's direction."""
     return 100.0 * abs(math.expm1(min(-log if claim.direction == "below" else log, 700.0)))
 
 

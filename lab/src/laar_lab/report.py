@@ -1,7 +1,7 @@
 """An experiment's report: tables, evidence for its claims, and charts; printed, and as JSON.
 
 The JSON is byte-identical for identical seeds. It therefore has no wall-clock times; these are in
-remarks, which are only printed.
+remarks, which `dump` leaves out.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Report:
             `laar_lab.experiment.Scope.earlier`, by case.
         checks: exact checks made by tools.
         charts: panels of its figure.
-        remarks: lines to print but not to store.
+        remarks: lines to print; not part of `dump`.
     """
 
     tables: Sequence[Table]
@@ -142,7 +142,7 @@ def as_records(judged: Sequence[Judged]) -> list[dict[str, str]]:
 
 
 def dump(report: Report, **about: object) -> bytes:
-    """Return the report as JSON, preceded by `about`."""
+    """Return the tables, charts and checks as JSON, preceded by `about`."""
     data = {
         **about,
         **({"held": report.held, "checks": list(report.checks)} if report.checks else {}),

@@ -85,7 +85,7 @@ def _again_and_again(trace: Callable[[], Iterable[Arrival]], tuner: Tuner) -> It
 
 
 def _other(arrival: Arrival, number: int) -> Prompt:
-    """Return the prompt with other blocks; prompts of one pass still share their prefixes."""
+    """Return the prompt, with other blocks in each later pass; one pass still shares prefixes."""
     if not number:
         return arrival.prompt
     mask = np.uint64(number * _OTHER_WORDS % (1 << 64))

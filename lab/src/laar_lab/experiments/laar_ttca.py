@@ -113,7 +113,7 @@ def _gains(results: Results, cells: list[Cell], ours: str) -> Table:
 
 
 def _bounds(results: Results, cells: list[Cell], other: str) -> Table:
-    """Return the largest possible gain by length, which is the oracle's."""
+    """Return the gains by length of `laar` and with more knowledge; the oracle's is the largest."""
     known = ("laar", *BOUNDS)
     groups = {
         length_name(length): [cell for cell in cells if cell[1] == length]

@@ -143,7 +143,7 @@ def surface_of() -> AccuracySurface:
 
 
 def artifact() -> Capability:
-    """Return the fleet's artifact, made by `laar measure` and `laar fit` on separate queries."""
+    """Return the packaged artifact, which was fitted to separate queries."""
     return parse_artifact(default_artifact(), source="laar-fleet.capability.json")
 
 
@@ -153,7 +153,7 @@ def best_single(known: Capability) -> str:
 
 
 def cells_of(scope: Scope) -> list[Cell]:
-    """Return all 15 cells, or three of them for a smoke test."""
+    """Return all cells of the fleet file, or one per language, at most three, for a smoke test."""
     surface = world_of(scope).surface
     languages, lengths = surface.languages, surface.lengths_tokens
     if scope.quick:

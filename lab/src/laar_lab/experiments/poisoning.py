@@ -1,9 +1,9 @@
 """How much inverted reports harm the choice of a model.
 
 An artifact is fitted to some questions. Outcomes of every model are reported for other questions,
-and a tenth of the reports are inverted: a random tenth, or all from one reporter in ten. A third
-set of questions is used to judge the choice (the model with the highest P(correct)) and to compare
-it with the choice after true reports. The hourly cap is lifted, so it hides nothing.
+and some are inverted: a random tenth, or all from one reporter in ten, or in four. A third set of
+questions is used to judge the choice (the model with the highest P(correct)) and to compare it with
+the choice after true reports. The hourly cap is lifted, so it hides nothing.
 
 Without `--records` the models are the lab's, with the packaged artifact, and the choice is judged
 by their true accuracies. With `--records` the questions are real: the artifact is fitted to 70 %,

@@ -65,7 +65,7 @@ it retries until the answer is correct."""
 
 
 class WeightedSum:
-    """Scores by a sum of quality, time and price, each relative to the best or the worst."""
+    """Scores by a sum of P(correct), and of time and price relative to the worst."""
 
     def __init__(self, quality: float, time: float, price: float) -> None:
         self._quality, self._time, self._price = quality, time, price

@@ -1,7 +1,7 @@
 """llm-router's cloud benchmark in the lab: four A100s, sessions with one long system prompt.
 
-Every run has a fresh fleet; a seed gives all policies the same workload. Caches start full of other
-prompts, so they are cold. Nothing is learned from answers, which llm-router does not read.
+Every run has a fresh fleet with empty caches; a seed gives all policies the same workload. Nothing
+is learned from answers, which llm-router does not read.
 
 The TTFT of llm-router is the time to an answer's last token: for real engines its `cmd/bench`
 requests answers without streaming, because only those report cached tokens, and the first byte of

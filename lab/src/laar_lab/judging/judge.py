@@ -327,7 +327,7 @@ def _curves(sums: Floats) -> tuple[tuple[float, float], float, Floats]:
 
 
 def _same_cost(sums: Floats) -> float:
-    """Return the accuracy at the lowest price that does not exceed the single model's cost."""
+    """Return the accuracy at the single model's cost, interpolated between prices."""
     (_, budget), _, (scores, costs) = _curves(sums)
     at = int(np.argmax(costs <= budget)) if (costs <= budget).any() else len(costs) - 1
     if at == 0 or costs[at - 1] <= costs[at]:

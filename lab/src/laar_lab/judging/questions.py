@@ -33,8 +33,8 @@ class Asked:
         tasks: task of each question.
         buckets: length bucket of each question, in tokens.
         scores: scores in 0..1.
-        answers: number of answers behind each score, usually 1. Answers that can only be told apart
-            by their places in a file are grouped by task, length and text.
+        answers: number of answers behind each score, usually 1. Answers that are identified by
+            their content are grouped by task, length and text.
         squares: mean of the squared scores.
         without_task: P(correct) from the question alone.
         with_task: P(correct) with the task given.
@@ -192,7 +192,7 @@ def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[
 
 
 def _question_of(outcome: MeasuredOutcome) -> str:
-    """Return the key that groups answers by question, even if their ids are lines in a file."""
+    """Return the key that groups answers by question, even if each answer has its own id."""
     if outcome.query_id.startswith("at:"):
         return f"{outcome.task} {outcome.prompt_tokens} {outcome.text}"
     return outcome.query_id

@@ -42,7 +42,7 @@ class Tally:
         results: each question with its outcome.
         faults: violations of the contract.
         engine_s: seconds that its requests spent in engines, without queueing; None if the
-            endpoints' metrics can't be read.
+            endpoints are unknown.
         served_s: the same with queueing: from a request's arrival at its engine to its end.
     """
 

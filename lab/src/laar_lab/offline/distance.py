@@ -36,7 +36,7 @@ def distances(contexts: Sequence[Sequence[int]], alpha: float = ALPHA) -> npt.ND
 
     For each document, only the contexts that contain it are compared, so pairs without common
     documents cost nothing. Takes time proportional to the sum of contexts^2 over all documents, and
-    temporarily 8 bytes per pair.
+    temporarily 6 bytes per pair.
     """
     n = len(contexts)
     holders: dict[int, dict[int, int]] = {}

@@ -70,7 +70,7 @@ class Ratio:
 
     @property
     def percent(self) -> str:
-        """How much ours exceeds theirs, in per cent, with its interval."""
+        """How much ours exceeds theirs, in percent, with its interval."""
         value, low, high = (100.0 * (ratio - 1.0) for ratio in (self.value, self.low, self.high))
         return f"{value:+.0f} % ({low:+.0f} to {high:+.0f})"
 

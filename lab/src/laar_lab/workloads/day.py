@@ -34,7 +34,7 @@ HOURS = 24
 KINDS = ("chat", "agent", "document", "batch")
 
 Curve = tuple[int, ...]
-"""Rate by hour, in per cent of the busiest hour's."""
+"""Rate by hour, in percent of the busiest hour's."""
 
 _EVENING: Curve = (
     *(35, 25, 20, 20, 20, 25, 35, 50, 70, 85, 95, 100),

@@ -1,7 +1,7 @@
 """Medha's mixed load: conversations, and a few prompts as long as a repository (section 6.1).
 
 Short requests resemble the paper's ShareGPT4 trace: lognormal prompts with median 1,730 and 90th
-percentile 5,696 tokens (as published for that trace), cut at 8K, and answers with median 415 and
+percentile 5,696 tokens (as published for that trace), up to 8K, and answers with median 415 and
 90th percentile 834. Long ones resemble its MEDHA-SWE trace: prompts with median 393K and 90th
 percentile 839K between 128K and 1M, answers with median 518 and 90th percentile 808. Arrivals are
 Poisson.

@@ -98,7 +98,7 @@ def weight(ask: Ask) -> float:
 def overload(carried_per_s: float, seconds: float, seed: int) -> list[Ask]:
     """Return a load of `LOAD` times the capacity of a fleet, for `seconds`.
 
-    The load is measured by weight, because one document more per minute adds two per cent.
+    The load is measured by weight, because one document more per minute adds 2 %.
 
     Args:
         carried_per_s: `weight` that the fleet can serve per second.

@@ -6,7 +6,7 @@ pairwise interactions; the strength of the L2 penalty is chosen by cross-validat
 
 All quality figures are from held-out data: queries are split in half by a hash of their id, and a
 fit on one half is evaluated on the other. The artifact's coefficients are fitted on all queries.
-scikit-learn and scipy are imported only here; serving an artifact needs neither.
+scikit-learn and scipy are imported only in this package; serving an artifact needs neither.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _STRENGTHS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)  # C, the inverse of the L2
 _FOLDS = 5
 _MAX_LOG_ODDS = 50.0
 _MAX_QUERIES = 20_000  # maximum used to fit the spread of the difficulty
-_WORTH_A_SPREAD = 2.0  # gain in log likelihood; by chance, exceeded one time in twenty
+_WORTH_A_SPREAD = 2.0  # gain in log likelihood; by chance, at most one time in twenty
 _MIN_RATIO_CHARS = 400  # shorter prompts measure the chat template, not the text
 
 _Floats = NDArray[np.float64]

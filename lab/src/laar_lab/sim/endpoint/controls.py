@@ -53,7 +53,7 @@ class Controls:
         ]
 
     async def _show(self, request: Request) -> Response:
-        """Return the faults, and how many requests there were and were hit since they were set."""
+        """Return the faults, the requests seen and hit since they were set, and those active."""
         book = self._serving.faults
         return _json(
             {

@@ -3,7 +3,7 @@
 A test of a picker or a client needs endpoints that fail as real ones do, at a time that the test
 chooses. A fault has the form ``kind[:value][@condition[,condition]]``: `reset:5` resets the
 connection after five tokens, `503:2@0.1` refuses one request in ten with ``retry-after: 2``,
-`500@every=2,longer=4000` fails every second request with more than 4,000 bytes. It is given as a
+`500@every=2,longer=4000` fails every second request of at least 4,000 bytes. It is given as a
 start option, in a request's ``x-sim-fault`` header, or with ``PUT /sim/faults`` while the endpoint
 is running; the latter two only if the endpoint was started to accept them.
 
@@ -17,7 +17,7 @@ is running; the latter two only if the endpoint was started to accept them.
 | empty | | a well-formed answer of one token without text, immediately |
 | foreign-model | | a well-formed answer from another model, immediately |
 | wrong | | an ordinary answer with a different text |
-| slow | factor (3) | the answer takes that many times longer; as a start option, the engine |
+| slow | factor (3) | the answer takes that many times longer; unless in a header, the engine |
 | hang | | a stream gets only its headers, another request nothing |
 | mute | | nothing, not even a stream's headers |
 | stall | tokens (3) | nothing after that many tokens, or after the first half of a whole body |
@@ -26,7 +26,7 @@ is running; the latter two only if the endpoint was started to accept them.
 | cut | tokens (3) | an orderly end of the connection in the middle of the body |
 | oom | seconds of outage (1) | the process dies: all connections reset, cache and counters lost |
 | closed | seconds (1) | all connections reset, no socket listens; nothing is forgotten |
-| flap | seconds (10) | alternating healthy and unhealthy periods; only as a start option |
+| flap | seconds (10) | alternating healthy and unhealthy periods; not in a header |
 | health | status (503) | only `/health` fails |
 | metrics-frozen | | the metrics page no longer changes |
 | metrics-idle | | the page reports no running and no waiting requests |
@@ -37,7 +37,7 @@ is running; the latter two only if the endpoint was started to accept them.
 | metrics-status | status (500) | the page fails |
 
 Conditions: a number is the share of requests hit; ``every=N`` hits each N-th request; ``longer=N``
-requests with a body above N bytes; ``with=NAME`` and ``without=NAME`` requests with or without that
+those with a body of at least N bytes; ``with=NAME`` and ``without=NAME`` those with or without that
 header. Connections are actually refused (no socket listens) only during an outage of `oom` or
 `closed`. `/v1/embeddings` supports the statuses and `flap`; the generation routes support all.
 """
@@ -121,7 +121,7 @@ class Fault:
         share: share to hit of the requests that meet the other conditions.
         status: HTTP status, for the kind STATUS.
         every: hit each N-th request; 1 hits all.
-        longer_bytes: only requests with a body longer than this.
+        longer_bytes: only requests with a body of at least this length.
         without: only requests without this header, in lower case; empty for all.
         having: only requests with this header, in lower case; empty for all.
     """

@@ -64,8 +64,8 @@ class EndpointSettings:
         kv_events: how to publish changes to the prefix cache; None to publish nothing.
         echo: answer with a text that the client can verify; see `laar_lab.sim.endpoint.echo`.
         faults: initial faults; see `laar_lab.sim.endpoint.faults`.
-        allow_fault_header: accept ``x-sim-fault`` and ``PUT /sim/faults``. Never enable this where
-            others can reach the endpoint.
+        allow_fault_header: accept ``x-sim-fault`` and requests to ``/sim/faults`` and
+            ``/sim/outage``. Never enable this where others can reach the endpoint.
         seed: seed for drawing the requests to hit if a fault has a share.
     """
 

@@ -10,7 +10,7 @@ the previous one is answered; `hold_sessions` also pauses after that answer, and
 number of sessions open.
 
 The retry loop is LAAR's: a number of users each ask, check the answer, and ask again until it is
-correct. `laar.client.until` is the same loop over HTTP, but the lab may not import it.
+correct. `laar.client.until` is the same loop over HTTP.
 """
 
 from __future__ import annotations

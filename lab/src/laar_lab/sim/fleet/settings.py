@@ -28,7 +28,7 @@ class FleetSettings:
         prefix_bytes: memory limit of the index.
         scrape_interval_s: seconds between two scrapes of an engine.
         probe_interval_s: seconds between two round-trip probes.
-        retries: who places a retry, the policy or the picker.
+        retries: how a retry is placed; see `DirectorSettings`.
         quadratic_tokens: prompt length at which attention costs as much as the rest; None for
             never.
         sample_answers: share of answers whose usage is read; 0 reads none.
