@@ -167,7 +167,7 @@ class Edges:
         return None if begin is None else (lines.ends[start - 1], begin)
 
     def _one_sided(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
-        """Return the bound in a gap if only one of the documents has known edges."""
+        """Return the bound in a gap between a document with known edges and one without, if any."""
         lines, size = self._seen.lines, len(self._separator)
         end = self._tail(x)
         if end is not None:
@@ -228,7 +228,7 @@ class Edges:
         )
 
     def _behind_words(self, line: int, key: int) -> int | None:
-        """Return where a short line begins if words of the frame and a colon precede it."""
+        """Return where a short line begins after words and a colon; None if it is another line."""
         end = self._seen.lines.ends[line]
         rest = self._seen.text[self._seen.lines.starts[line] : end].partition(": ")[2]
         start, number, _, _, own, _ = parse_line(rest)

@@ -207,7 +207,7 @@ class Recurrences:
         return len(line) - len(rest) if (hash((scope, parsed[4])),) in self._begun else 0
 
     def _known(self, seen: Seen, begin: int, key: int, stop: int) -> tuple[int, int, Piece] | None:
-        """Return end, last line's key and piece of the longest known document at `begin`."""
+        """Return the longest known document at `begin`, if any: end, last line's key and piece."""
         scope, text = seen.scope, seen.text
         keys = self._alone.get(key) or self._key(scope, text, key, stop, len(text))
         for count in range(len(keys), 0, -1):

@@ -68,7 +68,7 @@ def _is_json(answer: str, value: JsonValue) -> bool:
 
 
 def _same(found: object, value: object) -> bool:
-    """Compare as JSON values: 1 equals 1.0, but true does not equal 1."""
+    """Return whether JSON values are equal: 1 equals 1.0, but true does not equal 1."""
     if isinstance(found, dict) and isinstance(value, dict):
         return found.keys() == value.keys() and all(_same(found[k], value[k]) for k in value)
     if isinstance(found, list) and isinstance(value, list):

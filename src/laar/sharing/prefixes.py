@@ -79,7 +79,7 @@ class SharedPrefixes:
             self.sharing.outbox.add(Turn(entry, self._table.spec(slot).key, context))
 
     def cleared(self, slot: int) -> bool:
-        """Report an empty cache, unless another picker has just reported the same."""
+        """Report an empty cache; return False if it was reported a moment ago."""
         if not self._is_first(slot):
             return False
         self.sharing.outbox.add(Cleared(self._table.spec(slot).key))

@@ -293,7 +293,7 @@ class Sharing:
             self.outbox.add(Learned(table.spec(slot).key, sample))
 
     def _pass_on(self, decision_id: str, correct: bool, reporter: str) -> bool:
-        """Send a report to the picker that made the decision, if present."""
+        """Send a report to the picker that made the decision; return False if it is absent."""
         if len(decision_id) > _ID_CHARS:
             return False
         tag = decision_id[:TAG_CHARS]

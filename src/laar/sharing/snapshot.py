@@ -133,7 +133,7 @@ def read_snapshot(data: bytes, namespace: str) -> dict[str, Any]:
 
 
 def key_of(document: dict[str, Any]) -> bytes | None:
-    """Return the secret with which its hashes were made, if included."""
+    """Return the secret with which its hashes were made; None if it is missing or invalid."""
     try:
         return bytes.fromhex(document["key"])
     except (KeyError, ValueError, TypeError):

@@ -80,7 +80,7 @@ async def run_fleet(
     port: int,
     keep_prompts: bool = True,
 ) -> Demo | None:
-    """Run the fleet until the comparison is done or, without a comparison, until a signal.
+    """Run the fleet until the comparison is done, and return it; without one, until a signal.
 
     Args:
         console: console for progress and hints.

@@ -84,7 +84,7 @@ def evaluate(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> Evalu
 
 
 def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> tuple[str, float]:
-    """Compare choosing by the artifact with the best single model, without and with retries."""
+    """Return `worth` and `gain` of an `Evaluation`, by comparing with the best single model."""
     models = capability.models
     asked = [a for a in by_query(held_out).values() if set(models) <= a.keys()]
     if not asked or len(models) < 2:

@@ -227,7 +227,7 @@ class FaultBook:
         return self._seen[index] % fault.every == 0 and self._rng.random() < fault.share
 
     def standing(self, accept: Callable[[FaultKind], bool]) -> Fault | None:
-        """Return the first fault of the whole endpoint whose kind is accepted."""
+        """Return the first fault of the whole endpoint whose kind is accepted, if any."""
         return next((f for f in self.faults if f.kind.standing and accept(f.kind)), None)
 
     def slow_factor(self) -> float:

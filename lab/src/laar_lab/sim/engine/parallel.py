@@ -130,7 +130,7 @@ class ParallelEngine:
         return Step(duration_s, self._tell(until is None), events)
 
     def cut(self, now: float) -> Step | None:
-        """End the outstanding step now, unless a new job would have to wait anyway."""
+        """End the outstanding step now; None if it has ended or a new job would have to wait."""
         full = len(self._running) >= self._settings.max_num_seqs or self._waiting
         if now >= self._end_s or full:
             return None

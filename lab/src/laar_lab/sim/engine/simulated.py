@@ -232,7 +232,7 @@ class SimulatedEngine:
         return fits, found * size
 
     def admit(self, seq: Seq) -> bool:
-        """Move a waiting sequence to `prefilling`, with blocks for all its prefill tokens."""
+        """Move a waiting sequence to `prefilling`; return False if its blocks do not fit."""
         fits, cached = self.admissible(seq)
         if not fits:
             return False
