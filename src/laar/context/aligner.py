@@ -184,10 +184,7 @@ class OrderIndex:
         self.place(seed, docs, now, endpoint=endpoint)
 
     def place(self, seed: int, docs: Sequence[int], now: float, *, endpoint: str) -> None:
-        """Record an order and its endpoint, without counting the request.
-
-        An order keeps its endpoint until a different one is known.
-        """
+        """Record an order without counting a request; an empty `endpoint` keeps the former."""
         whole = hash((seed, *docs))
         order = self.orders.get(whole)
         if order is None:
