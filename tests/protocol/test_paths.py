@@ -3,9 +3,10 @@
 import orjson
 import pytest
 
+from laar.core.request import Api
 from laar.core.shadow import Enforcement
 from laar.protocol.events import Immediate, RequestHeaders, Shape, WholeRequest
-from laar.protocol.paths import DENIED_PATHS, DeniedPaths
+from laar.protocol.paths import DENIED_PATHS, DeniedPaths, api_of
 from laar.protocol.stream import Environment, Stream, StreamSettings
 
 DENIED = DeniedPaths(DENIED_PATHS)
@@ -33,6 +34,16 @@ DENIED = DeniedPaths(DENIED_PATHS)
         "/sleep%3Fx",
         "/root-path/collective_rpc",
         "/sleep#x",
+        "/sleep%0A",
+        "/sleep/..",
+        "/v1/../../elsewhere",
+        "/v1/%2e%2e/%252e%252e/elsewhere",
+        "/v1/..%5celsewhere",
+        "/..;/elsewhere",
+        "/metrics/x",
+        "/metricsx",
+        "/root-path/metrics%2Fx",
+        "/long" * 1000,
     ],
 )
 def test_an_operator_path_is_recognized_in_any_spelling(path):
@@ -59,6 +70,8 @@ def test_an_operator_path_is_recognized_in_any_spelling(path):
         "/%",
         "/%zz",
         "/%ff%fe",
+        "/v1/models/a..b",
+        "/v1/realtime?model=" + "m" * 10_000,
     ],
 )
 def test_other_paths_pass(path):
@@ -94,5 +107,11 @@ def test_an_operator_path_is_refused_in_openais_format_even_in_shadow_mode(first
     assert orjson.loads(refused.body)["error"]["reason"] == "denied-path"
 
 
-def test_an_empty_list_denies_nothing():
-    assert "/sleep" not in DeniedPaths(())
+def test_an_empty_list_denies_only_paths_that_engines_may_read_differently():
+    denied = DeniedPaths(())
+    assert [path in denied for path in ("/sleep", "/metrics/x", "/v1/../x")] == [False, False, True]
+
+
+@pytest.mark.parametrize("end", ["/", "//", "%2F", "%0A", "/%0a?x"])
+def test_no_ending_that_engines_ignore_hides_a_prompt(end):
+    assert api_of(f"/v1/chat/completions{end}") is Api.CHAT

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
 
@@ -68,22 +69,34 @@ DENIED_PATHS = (
     "/weight_info",
     # SGLang
     "/abort_request",
+    "/add_external_corpus",
+    "/begin_weight_update",
     "/clear_hicache_storage_backend",
     "/close_session",
     "/configure_logging",
     "/continue_generation",
     "/destroy_weights_update_group",
     "/dump_expert_distribution_record",
+    "/end_weight_update",
     "/flush_cache",
     "/freeze_gc",
+    "/get_hicache_l3_cache_layout",
     "/get_internal_state",
+    "/get_remote_instance_transfer_engine_info",
     "/get_server_info",
     "/get_weights_by_name",
+    "/hicache/storage-backend",
+    "/hicache/storage-backend/clear",
     "/init_weights_send_group_for_remote_instance",
     "/init_weights_update_group",
+    "/list_external_corpora",
+    "/load_lora_adapter_from_tensors",
     "/open_session",
     "/pause_generation",
+    "/pd_role_switch",
     "/release_memory_occupation",
+    "/remote_instance_transfer_engine_info",
+    "/remove_external_corpus",
     "/resume_memory_occupation",
     "/send_weights_to_remote_instance",
     "/set_internal_state",
@@ -101,40 +114,42 @@ DENIED_PATHS = (
 
 _MAX_UNQUOTED = 3
 """Number of times that a path may be percent-decoded, by servers in a chain."""
-_USUAL = re.compile(r"[A-Za-z0-9_/-]*")
+_LONGEST_CHARS = 2048
+"""Longer paths, without query, are denied: no engine has any, and reading them takes long."""
 _SEPARATORS = re.compile(r"[/\\]+")
+_PAGE = "metrics"
+"""vLLM and SGLang show their metrics on every path that starts with this word."""
 
 
 class DeniedPaths:
     """A set of denied paths that recognizes them in any spelling.
 
-    Only the end of a path is compared, since engines may be mounted below a different path.
+    Only the end of a path is compared, since engines may be mounted below a different path. Paths
+    with `..`, which some engines resolve and others do not, and very long ones are denied as well.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = frozenset(tuple(path.strip("/").split("/")) for path in paths)
         self._lengths = {len(path) for path in self._paths}
-        self._last = frozenset(path[-1] for path in self._paths)
 
     def __contains__(self, path: str) -> bool:
-        if _USUAL.fullmatch(path) and path.rstrip("/").rpartition("/")[2] not in self._last:
-            return False  # nearly every request ends here
         plain = path.partition("?")[0].partition("#")[0]
-        for _ in range(_MAX_UNQUOTED + 1):
-            if self._is_denied(plain):
-                return True
+        for _ in range(_MAX_UNQUOTED):
+            if "%" not in plain or self._is_denied(plain):
+                break
             plain = unquote(plain)
-        return False
+        return self._is_denied(plain)
 
     def _is_denied(self, path: str) -> bool:
-        segments: list[str] = []
-        for segment in _SEPARATORS.split(path):
-            name = segment.partition(";")[0].strip()  # some servers strip path parameters
-            if name == "..":
-                del segments[-1:]
-            elif name not in ("", "."):
-                segments.append(name)
-        return any(tuple(segments[-length:]) in self._paths for length in self._lengths)
+        if len(path) > _LONGEST_CHARS:
+            return True
+        # Some servers strip path parameters.
+        names = [part.partition(";")[0].strip() for part in _SEPARATORS.split(path)]
+        segments = [name for name in names if name not in ("", ".")]
+        if (_PAGE,) in self._paths and any(name.startswith(_PAGE) for name in segments):
+            return True
+        ends = (tuple(segments[-length:]) for length in self._lengths)
+        return ".." in segments or not self._paths.isdisjoint(ends)
 
 
 class PathFacts(NamedTuple):
@@ -158,40 +173,26 @@ class PathFacts(NamedTuple):
     stored_ids: tuple[str, ...] = ()
 
 
-MAX_PATHS, MAX_PATH_CHARS = 256, 128
-"""Maximum number and length of cached paths; clients send a handful, all short."""
+_denied = lru_cache(8)(DeniedPaths)
 
 
-class Paths(dict[str, PathFacts]):
-    """A cache of the properties of paths.
+@lru_cache(256)  # clients send a handful, all short
+def facts_of(path: str, denied: tuple[str, ...], opaque: tuple[str, ...]) -> PathFacts:
+    """Return the properties of a path without its query.
 
-    Args:
-        denied: paths reserved for operators.
-        opaque: prefixes of paths whose bodies are never read.
+    `denied` lists paths reserved for operators, `opaque` prefixes of paths whose bodies are never
+    read.
     """
-
-    def __init__(self, denied: DeniedPaths, opaque: tuple[str, ...]) -> None:
-        super().__init__()
-        self._denied = denied
-        self._opaque = opaque
-
-    def __missing__(self, path: str) -> PathFacts:
-        """Compute and cache the properties of a path."""
-        plain = _plain(path)
-        stored = _OBJECTS.search(plain)
-        facts = PathFacts(
-            api_of(path),
-            plain.endswith(_ENCODE),
-            path.startswith(self._opaque),
-            path in self._denied,
-            stored[1] if stored else "",
-            (stored[2],) if stored and stored[2] else (),
-        )
-        if len(path) <= MAX_PATH_CHARS:
-            if len(self) >= MAX_PATHS:
-                self.clear()
-            self[path] = facts
-        return facts
+    plain = _plain(path)
+    stored = _OBJECTS.search(plain)
+    return PathFacts(
+        api_of(path),
+        plain.endswith(_ENCODE),
+        path.startswith(opaque),
+        path in _denied(denied),
+        stored[1] if stored else "",
+        (stored[2],) if stored and stored[2] else (),
+    )
 
 
 def api_of(path: str) -> Api:
@@ -220,8 +221,11 @@ def response_of(method: str, path: str) -> str:
 
 
 def _plain(path: str) -> str:
-    """Normalize a path as engines do, so that no spelling bypasses the queue."""
-    return unquote(path.partition("?")[0]).rstrip("/")
+    """Normalize a path as engines do, so that no spelling bypasses the queue.
+
+    Starlette, and so vLLM, ignores a newline at the end.
+    """
+    return unquote(path.partition("?")[0][:_LONGEST_CHARS]).rstrip("/\n")
 
 
 def denied_path_error() -> RequestError:

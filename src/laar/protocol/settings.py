@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 
 from laar.declaring import Applies, Matches
 from laar.protocol.headers import FAIRNESS, Answers
-from laar.protocol.paths import DENIED_PATHS, DeniedPaths, Paths
+from laar.protocol.paths import DENIED_PATHS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
-    """Limits and choices of a stream; in the settings file they are in several sections.
-
-    Attributes:
-        paths: the properties of paths under these settings.
-    """
+    """Limits and choices of a stream; in the settings file they are in several sections."""
 
     applies: ClassVar = Applies.AT_ONCE
 
@@ -30,8 +26,9 @@ class StreamSettings:
     unknown paths (audio, images, rerank) laar reads only the model's name from the body."""
     denied_paths: Annotated[tuple[str, ...], MaxLen(1000)] = DENIED_PATHS
     """Suffixes of paths that get 403, in any spelling. The default lists the paths of vLLM and
-    SGLang that put an engine to sleep, load weights, empty caches or show internals. An empty list
-    forwards all paths. With laar's bootstraps, Envoy itself denies the default list."""
+    SGLang that put an engine to sleep, load weights, empty caches or show internals. Paths with
+    `..` or over 2048 characters get 403 too, even if the list is empty. With laar's bootstraps,
+    Envoy itself denies the default list."""
     tenant_header: Annotated[
         str, Applies.AFTER_RESTART, MinLen(1), MaxLen(128), Matches(r"^[a-z0-9-]+$")
     ] = FAIRNESS
@@ -58,9 +55,3 @@ class StreamSettings:
     """Whether the header test-epp-endpoint-selection restricts a request to the endpoints it names,
     and answers name the selected and the serving endpoints. Only for the conformance tests
     of the Gateway API Inference Extension: it lets any client choose an endpoint."""
-    paths: Paths = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Create the table of paths, shared by all streams."""
-        paths = Paths(DeniedPaths(self.denied_paths), self.opaque_paths)
-        object.__setattr__(self, "paths", paths)

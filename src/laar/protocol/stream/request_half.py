@@ -13,6 +13,7 @@ from laar.core.membership import PLAIN
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.protocol import headers as names
+from laar.protocol import paths
 from laar.protocol.events import (
     Action,
     AnswerHeaders,
@@ -32,7 +33,6 @@ from laar.protocol.events import (
     WholeRequest,
 )
 from laar.protocol.openai import ASIDE_BYTES, Body, read_body
-from laar.protocol.paths import PathFacts, api_of, denied_path_error, model_of, response_of
 from laar.protocol.ports import BodyHook
 from laar.protocol.splice import splice_model
 from laar.protocol.stream.contract_headers import (
@@ -82,7 +82,7 @@ class RequestHalf(StreamState):
     _head = _NO_HEAD
     _id = ""
     _begun = False
-    _facts = PathFacts(_OPAQUE, encodes=False, unread=False, denied=False)
+    _facts = paths.PathFacts(_OPAQUE, encodes=False, unread=False, denied=False)
     _may_add_headers = True
     _subset: frozenset[str] | None = None
     _pool = ""
@@ -101,7 +101,7 @@ class RequestHalf(StreamState):
         self.body.is_complete = event.end
         facts = self._begin(event)
         if facts.denied:
-            return self._refuse(denied_path_error(), out)
+            return self._refuse(paths.denied_path_error(), out)
         if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
             # Some engines treat this as a plain POST, whose body would bypass the reader.
             return self._refuse(RequestError(400, "bad-request", "a POST can't be upgraded"), out)
@@ -121,7 +121,7 @@ class RequestHalf(StreamState):
 
     def _list_models(self, out: list[Action]) -> RequestPhase | None:
         """Answer a request for the fleet's or pool's models, or for one model; else return None."""
-        head, name = self._head, model_of(self._head.path)
+        head, name = self._head, paths.model_of(self._head.path)
         path, _, _ = head.path.partition("?")
         if (
             head.method != "GET"
@@ -145,7 +145,7 @@ class RequestHalf(StreamState):
         self.dialect = KEPT_HEADERS[event.shape]
         facts, body = self._begin(event), self.body
         if facts.denied:
-            return self._refuse(denied_path_error(), out)
+            return self._refuse(paths.denied_path_error(), out)
         body.is_complete = True
         if facts.unread:
             return self._ask_unread(now, out)
@@ -163,20 +163,21 @@ class RequestHalf(StreamState):
     def _ask_unread(self, now: float, out: list[Action]) -> RequestPhase:
         """Ask for a decision based on the headers alone."""
         self.api = _OPAQUE
-        return self._ask(Body(model=model_of(self._head.path)), now, out)
+        return self._ask(Body(model=paths.model_of(self._head.path)), now, out)
 
-    def _begin(self, event: RequestHeaders | WholeRequest) -> PathFacts:
+    def _begin(self, event: RequestHeaders | WholeRequest) -> paths.PathFacts:
         """Read the headers, set what depends on them alone, and return the path's properties."""
         env = self.env
         self._begun = True
         self._subset, self._pool, self._attempts = event.subset, event.pool, event.attempts
         head = self._head = names.read_head(event.headers, env.settings.tenant_header)
         self._id = head.id or env.new_id()
-        facts = self._facts = env.settings.paths[head.path]
+        limits, path = env.settings, head.path.partition("?")[0]
+        facts = self._facts = paths.facts_of(path, limits.denied_paths, limits.opaque_paths)
         self.api = facts.api
         if facts.api is _OPAQUE:
             for name in names.ORIGINAL_PATHS:  # the gateway may have rewritten the path
-                self.api = api_of(event.headers.get(name, ""))
+                self.api = paths.api_of(event.headers.get(name, ""))
                 if self.api is not _OPAQUE:
                     break
         test = event.headers.get(names.TEST_SELECTION) if env.settings.conformance_headers else ""
@@ -318,7 +319,8 @@ class RequestHalf(StreamState):
             task=head.task,
             policy=head.policy,
             session=head.session or read.session,
-            response_id=read.previous or (response_of(head.method, head.path) if is_opaque else ""),
+            response_id=read.previous
+            or (paths.response_of(head.method, head.path) if is_opaque else ""),
             stored_ids=self._facts.stored_ids + read.stored_ids,
             by_tenant=self._facts.stores in _BY_TENANT,
             ttft_objective_s=head.ttft_objective_s,
