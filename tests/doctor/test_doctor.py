@@ -297,6 +297,28 @@ async def test_envoy_counters_are_reported(tmp_path):
     assert "1.31.2" in texts
 
 
+@pytest.mark.parametrize(
+    ("shape", "version", "needs"),
+    [
+        ("standalone", "1.38.3", "1.39"),
+        ("standalone", "1.39.0", None),
+        ("full-duplex", "1.36.2", None),
+        ("full-duplex", "1.34.9", "1.35"),
+    ],
+)
+async def test_an_envoy_too_old_for_its_shape_is_reported(tmp_path, shape, version, needs):
+    given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
+    routes = {
+        "/config_dump": rendered(shape, BootstrapOptions()),
+        "/server_info": {"version": f"abc/{version}/Clean/RELEASE/BoringSSL"},
+    }
+    async with serving(routes) as address:
+        _, found = await examine(given, envoy=f"http://{address}")
+    [about] = [finding for finding in found if version in finding.what]
+    assert about.level is (Level.WARNING if needs else Level.OK)
+    assert needs is None or needs in about.remedy
+
+
 @pytest.mark.parametrize("fail_open", [True, False])
 async def test_aliases_that_fail_without_a_picker_are_reported_if_envoy_fails_open(
     tmp_path, fail_open

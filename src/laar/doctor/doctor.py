@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from laar.datalayer.metrics_page import ENGINES, page_url, read_page
 from laar.datalayer.scrape import MAX_PAGE_BYTES
 from laar.datalayer.served_names import read_served
 from laar.doctor.answers import answer_findings
-from laar.doctor.envoy import configuration, envoy_findings, fails_open, host_findings
+from laar.doctor.envoy import configuration, envoy_findings, fails_open, host_findings, oldest
 from laar.doctor.findings import Finding, error, fine, warning
 from laar.envoy.options import envoy_options
 from laar.server.reload import RESTART
@@ -45,7 +46,6 @@ _MAX_SHOWN_CHARS = 200
 _MAX_ADMIN_BYTES = 64 << 20
 _SERVER_FAULT = 500
 _ASLEEP = "asleep, so it was not asked to answer"
-_OLDEST_ENVOY = (1, 35)
 _DECISIONS = 200
 _Names = dict[str, list[str] | None]  # the model names that each address lists
 _LATE_S = 1.0
@@ -187,7 +187,7 @@ class Doctor:
         if (hosts := _shown(await _get(http, f"{url}/clusters?format=json"))) is not None:
             found += host_findings(config, hosts.get("cluster_statuses", ()))
         if (known := _shown(await _get(http, f"{url}/server_info"))) is not None:
-            found += _envoy_version(str(known.get("version", "")))
+            found += _envoy_version(str(known.get("version", "")), oldest(config))
         stats = f"{url}/stats?format=json&filter=ext_proc|overflow"
         if (counted := _shown(await _get(http, stats))) is not None:
             found += _envoy_counters(counted.get("stats", []))
@@ -391,17 +391,15 @@ def _coverage(decisions: Sequence[Mapping[str, Any]], calibrated: bool) -> list[
     return found
 
 
-def _envoy_version(text: str) -> list[Finding]:
+def _envoy_version(text: str, least: tuple[int, int]) -> list[Finding]:
     """Check a version string such as ``commit/1.40.0/Clean/RELEASE/BoringSSL``."""
-    number = text.partition("/")[2].partition("/")[0]
-    try:
-        major, minor = (int(part) for part in number.split(".")[:2])
-    except ValueError:
+    found = re.search(r"/((\d+)\.(\d+)[^/]*)", text)
+    if found is None:
         return []
-    if (major, minor) < _OLDEST_ENVOY:
-        what = f"is {number}: in full duplex it can't fail open, and it may lack override_host"
-        return [warning("Envoy", what, f"use {_OLDEST_ENVOY[0]}.{_OLDEST_ENVOY[1]} or later")]
-    return [fine("Envoy", f"version {number}")]
+    if (int(found[2]), int(found[3])) < least:
+        what = f"is {found[1]}: it may lack override_host, or end the picker's streams too early"
+        return [warning("Envoy", what, f"use {least[0]}.{least[1]} or later")]
+    return [fine("Envoy", f"version {found[1]}")]
 
 
 def _envoy_counters(stats: Sequence[Mapping[str, Any]]) -> list[Finding]:

@@ -108,6 +108,12 @@ def fails_open(config: Json) -> bool:
     return any(processor.get("failure_mode_allow") for *_, processor in _processors(config))
 
 
+def oldest(config: Json) -> tuple[int, int]:
+    """Return the oldest version of Envoy for a configuration."""
+    native = any(is_native(processor) for *_, processor in _processors(config))
+    return (1, 39) if native else (1, 35)  # 1.38 ends the picker's streams at an answer's headers
+
+
 def host_findings(config: Json, statuses: Iterable[Json]) -> Iterator[Finding]:
     """Yield findings on clusters of pickers or endpoints that have no reachable host.
 
