@@ -12,9 +12,8 @@ shape      listens on              its clients                           bodies
 sidecar    127.0.0.1               one trusted application next to it:   native
                                    x-forwarded-for passes unchanged
 standalone all addresses           anyone: x-forwarded-for gets their    native
-                                   address, paths are normalized, slow
-                                   headers refused, and those with
-                                   underscores dropped
+                                   address, slow headers are refused,
+                                   and those with underscores dropped
 gateway    all addresses           as standalone                         streamed
 ========== ======================= ===================================== ====================
 
