@@ -140,6 +140,7 @@ def test_times_that_look_equal_get_another_digit():
     [
         ((0.99, 1e-4, 0.5), 0, "phi is more often right (P=0.99 against 0.90) but slower"),
         ((0.9, 1e-4, 0.5), 0, "phi is slower (13 s against 2.9 s; 62k tokens to prefill)."),
+        ((0.9004, 1e-4, 0.5), 0, "phi is slower (13 s against 2.9 s; 62k tokens to prefill)."),
         ((0.9, 2e-5, 9.0), 0, "phi is slower (11 s against 2.9 s; its model takes longer"),
         ((0.5, 1e-4, 0.5), 0, "62k tokens to prefill), and right with P=0.50 against 0.90 on 62k"),
         ((0.9, 2e-5, 0.5), 90_000, "phi is slower (4.7 s against 2.9 s; 90k tokens are queued"),
@@ -405,6 +406,12 @@ def test_the_sentence_gives_cost_and_gain_of_leaving_a_warm_model(weak, words):
     sentence = told(director)["sentence"]
     assert "Staying with weak saves 10 s of prefill" in sentence
     assert words in sentence
+
+
+def test_the_sentence_names_no_gain_that_looks_like_none():
+    known = Known(weak=(0.8996, 1e-4, 1.0), strong=(0.9, 1e-4, 1.0))
+    director = fleet(known, ("10.0.0.1:80", "weak"), ("10.0.0.2:80", "strong"), prefixes=Warm())
+    assert "0.90" not in told(director)["sentence"]
 
 
 class Only:

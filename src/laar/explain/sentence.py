@@ -156,7 +156,7 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
             return f"is faster ({took}) but {_other_reason(terms, winner, rival)}"
         return f"is faster ({took}) but right with P={other:.2f} against {mine:.2f}{_on(view)}"
     slower = f"slower ({took}{_largest_difference(view, terms, winner, rival)})"
-    if other > mine:
+    if round(other, 2) > round(mine, 2):
         return f"is more often right (P={other:.2f} against {mine:.2f}) but {slower}"
     if mine > _MUCH * other:
         return f"is {slower}, and right with P={other:.2f} against {mine:.2f}{_on(view)}"
@@ -188,7 +188,7 @@ def _switch(record: DecisionRecord, view: View, terms: Terms) -> str:
     switch = _model(record, view, other)
     before, after = float(view.probability[warm]), float(view.probability[other])
     spared = float(terms.prefill_s[other] - terms.prefill_s[warm])
-    if switch == stay or spared <= 0 or after <= before:
+    if switch == stay or spared <= 0 or round(after, 2) <= round(before, 2):
         return ""
     would = "would raise" if stays else "raises"
     return (
