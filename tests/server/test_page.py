@@ -293,6 +293,22 @@ async def test_sessions_are_shown_once_there_are_any(page):
     ]
 
 
+BROKEN_WORDS = """
+const broken = [];
+const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+for (let text; (text = texts.nextNode());) {
+  if (!text.parentElement.closest('thead th')) continue;
+  for (const word of text.data.matchAll(/\\S+/g)) {
+    const range = new Range();
+    range.setStart(text, word.index);
+    range.setEnd(text, word.index + word[0].length);
+    if (range.getClientRects().length > 1) broken.push(word[0]);
+  }
+}
+return broken;
+"""
+
+
 async def test_every_table_fits_a_typical_screen(page):
     for _ in range(3):
         settle(page.runner, ask(page.runner, tried="small"), status=503)
@@ -310,6 +326,7 @@ async def test_every_table_fits_a_typical_screen(page):
         " ${e.getAttribute('aria-labelledby')} ${e.scrollWidth} > ${e.clientWidth}`)"
     )
     assert cut == []
+    assert await page.run(BROKEN_WORDS) == []
 
 
 async def test_pausing_freezes_the_page(page):
