@@ -100,7 +100,7 @@ async def main(target: Path, traffic_s: float = TRAFFIC_S) -> None:
         ):
             asking = asyncio.create_task(ask(fleet))
             await asyncio.wait([asking], timeout=traffic_s)
-            await browser.open(fleet.admin_url, width=1280, height=1000)
+            await browser.open(fleet.admin_url, width=1280, height=1180)
             await shows(browser, "#link", "live")
             await shows(browser, "#list", " at 127.0.0.1")
             for name, arrange in PICTURES.items():
