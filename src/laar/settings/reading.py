@@ -39,7 +39,7 @@ class Bodies(Section):
     applies: ClassVar = Applies.AT_ONCE
 
     max_held_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = 512 << 20
-    """Maximum total size, in bytes, of request bodies that are incomplete (gateway shape) or
+    """Maximum total size, in bytes, of request bodies that are incomplete (full duplex) or
     waiting to be read (over 1 MB); requests beyond that get 503. Without a limit, many slow uploads
     could exhaust memory. At the limit, uploads slower than 16 KiB/s are dropped to make room."""
     sample_answers: Annotated[float, Ge(0), Le(1)] = 0.01
