@@ -78,6 +78,9 @@ CLI_HEAD = """# Command line
 This page is generated from the code by `python docs/reference/generate.py`; `laar COMMAND --help`
 prints the same texts. Exit status 2 means a fault that the user can correct; the message names it
 and the remedy.
+
+`calibrate` and `fit` need the extra `fit`. `evaluate`, `overload`, `race`, `sim-endpoint`, `ttca`,
+`tune`, `up`, `lab` and `context plan` come with laar-lab (`pip install ./lab` in a clone).
 """
 
 
