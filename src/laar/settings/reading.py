@@ -68,9 +68,8 @@ class Decisions(Section):
     """File with one JSON line per decision, written once its request has ended, and one per outcome
     reported later. Its directory must exist. None: no log."""
     viewers_token_file: Path | None = None
-    """File with the token that the page, /explain, /decisions and /config require, as
-    `Authorization: Bearer ...` or in the page's form. Without it, they are served only on
-    loopback."""
+    """File with the token for everything on the admin port but metrics, health and /outcomes, as
+    `Authorization: Bearer ...` or in the page's form. None: that is served only on loopback."""
 
 
 def _where(value: str) -> str:
