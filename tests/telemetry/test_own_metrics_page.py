@@ -123,6 +123,24 @@ def test_tasks_beyond_the_cap_share_the_label_other():
     assert found[bucket, (("le", "+Inf"), *key)] == 2
 
 
+def test_a_problem_is_on_the_page_until_it_ends():
+    picker = picker_of(["a"])
+    series = ("laar_problems", (("collector", "share"),))
+    picker.problems.report("share", "the store can't be used")
+    assert samples(picker)[series] == 1
+    picker.problems.report("share", None)
+    assert series not in samples(picker)
+    assert samples(picker)["laar_collector_errors_total", series[1]] == 1
+
+
+@pytest.mark.parametrize("ratio", [0.15, 0.4, 1.0, 3.0, 8.0])
+def test_the_shown_ratio_of_predicted_to_measured_times_is_within_a_factor_of_three(ratio):
+    picker = picker_of(["a"])
+    picker.metrics.ttft_ratio.observe(ratio)
+    bounds = [bound for bound, count in picker.metrics.ttft_ratio.buckets() if count]
+    assert ratio <= bounds[0] <= 3 * ratio
+
+
 def test_every_counter_is_read_by_a_row_of_the_table():
     rows = (files("laar.server.admin") / "metrics.txt").read_text()
     unread = [name for name in vars(Metrics()) if not name.startswith("_")

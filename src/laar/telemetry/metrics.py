@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 
 from laar.accuracy.reports import Answered
 from laar.core.decision import Decision
@@ -19,13 +20,13 @@ from laar.explain.decision_record import DecisionRecord
 MAX_LABELS = 64
 """Maximum number of tasks with their own series; the others share ``other``."""
 
-_OVERHEAD_BOUNDS_S = (5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.25)
+_OVERHEAD_BOUNDS_S = (1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.25)
 _LATENCY_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 _QUEUE_BOUNDS_S = (0.001, 0.01, 0.05, *_LATENCY_BOUNDS_S[3:])
 _ANSWER_BOUNDS_S = (0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 _ATTEMPTS = (1, 2, 3, 4, 5, 6, 8, 10)
-_RATIOS = (0.5, 0.7, 0.9, 1.1, 1.3, 2.0)
-"""Bounds of predicted / measured; from the third to the fourth, a prediction counts as accurate."""
+_RATIOS = (0.1, 0.25, 0.5, 0.7, 0.9, 1.1, 1.3, 2.0, 4.0, 10.0)
+"""Bounds of predicted / measured; from 0.9 to 1.1, a prediction counts as accurate."""
 
 
 class Histogram:
@@ -42,11 +43,9 @@ class Histogram:
         self.sum += value
 
     def buckets(self) -> Iterator[tuple[float, int]]:
-        """Yield each upper bound with the number of values up to it; the last bound is infinite."""
-        total = 0
-        for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
-            total += count
-            yield float(bound), total
+        """Return each upper bound with the number of values up to it; the last one is infinite."""
+        bounds = map(float, (*self._bounds, float("inf")))
+        return zip(bounds, accumulate(self._counts), strict=True)
 
 
 class Metrics:
@@ -90,9 +89,8 @@ class Metrics:
 
     def decided_in(self, seconds: float) -> int:
         """Count the time of a decision, excluding waits; return it in microseconds."""
-        overhead_s = max(0.0, seconds)
-        self.overhead_s.observe(overhead_s)
-        return round(overhead_s * 1e6)
+        self.overhead_s.observe(max(0.0, seconds))
+        return round(max(0.0, seconds) * 1e6)
 
     def refused(self, status: int, reason: str) -> None:
         """Count a request that laar answered itself."""
@@ -128,12 +126,9 @@ class Metrics:
 
     def answered(self, answered: Answered) -> None:
         """Count a judged answer."""
-        task = answered.task
-        if task not in self._tasks:
-            if len(self._tasks) < MAX_LABELS:
-                self._tasks.add(task)
-            else:
-                task = "other"
+        if len(self._tasks) < MAX_LABELS:
+            self._tasks.add(answered.task)
+        task = answered.task if answered.task in self._tasks else "other"
         key = answered.policy, task
         self.answers[*key, str(answered.correct).lower()] += 1
         if answered.correct:

@@ -44,6 +44,10 @@ class Problems(dict[str, str]):
         self.counts: Counter[str] = Counter()
         """Reports by kind since the start."""
 
+    def current(self) -> Counter[str]:
+        """Return the number of current problems by kind."""
+        return Counter(source.partition(" ")[0] for source in self)
+
     def report(self, source: str, message: str | None) -> None:
         """Report a problem of `source`. Call this again at each failure.
 

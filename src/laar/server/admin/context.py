@@ -80,9 +80,5 @@ def _shown(ordering: Ordering) -> dict[str, object]:
             "hit_share": ordering.expected_bytes / documents if documents else None,
             "hit_share_as_received": ordering.received_bytes / documents if documents else None,
         },
-        "memory": {
-            name: count
-            for name, count in ordering.hook.stats().items()
-            if name.startswith(("index_", "memo_"))
-        },
+        "memory": ordering.hook.stats(),
     }

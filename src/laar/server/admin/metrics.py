@@ -25,13 +25,6 @@ _Series: TypeAlias = Iterable[tuple[str | tuple[str, ...], _Value]]
 """Pairs of label values and value; a bare string is a single label value."""
 
 _BREAKER_STATES = {"closed": 0, "starting": 1, "suspect": 2, "half-open": 2, "open": 3}
-_HOOK_MEMORIES = (
-    "index_documents",
-    "index_orders",
-    "index_capacity",
-    "index_scopes",
-    "memo_entries",
-)
 
 
 class Metric(NamedTuple):
@@ -124,10 +117,9 @@ class _Scrape:
 
     def shared_records(self) -> _Series:
         if sharer := self._picker.sharer:
-            for kind, count in sharer.sharing.outbox.sent.items():
-                yield (kind, "sent"), count
-            for kind, count in sharer.sharing.taken.items():
-                yield (kind, "taken"), count
+            counts = {"sent": sharer.sharing.outbox.sent, "taken": sharer.sharing.taken}
+            for way, kinds in counts.items():
+                yield from (((kind, way), count) for kind, count in kinds.items())
 
     # -- endpoints -----------------------------------------------------------------------------
 
@@ -180,8 +172,8 @@ class _Scrape:
 
     def hook_entries(self) -> _Series:
         for route in self._picker.context.orderings:
-            stats = route.hook.stats()
-            yield from (((route.rule.name, memory), stats[memory]) for memory in _HOOK_MEMORIES)
+            stats = route.hook.stats().items()
+            yield from (((route.rule.name, key), n) for key, n in stats if "evicted" not in key)
 
     def hook_evictions(self) -> _Series:
         for route in self._picker.context.orderings:
