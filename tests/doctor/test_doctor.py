@@ -230,6 +230,20 @@ async def test_problems_that_the_picker_reports_become_findings(tmp_path):
     assert all(finding.remedy for finding in found if finding.level is not Level.OK)
 
 
+async def test_a_slow_endpoint_is_named_and_waiting_turns_are_reported(tmp_path):
+    rows = [{"endpoint": f"10.0.0.{n}:1", "health": h} for n, h in enumerate(["ok", "slow"])]
+    about = {**FLEET["about"], "waiting_turns": 3}
+    fleet = {"about": about, "fleet": rows, "problems": {}}
+    given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
+    routes = {"/readyz": "ready", "/fleet": fleet, "/decisions": {"decisions": [decision(9)]}}
+    async with serving(routes) as address:
+        _, found = await examine(given, picker=f"http://{address}")
+    texts = [f"{finding.level}: {finding.what}" for finding in found]
+    assert "warning: 10.0.0.1:1: slower than others with its model" in texts
+    assert "warning: 3 turns wait for room in a cache: all caches are full" in texts
+    assert all(finding.remedy for finding in found if finding.level is not Level.OK)
+
+
 async def test_without_an_artifact_its_coverage_is_not_a_finding(tmp_path):
     about = {**FLEET["about"], "calibrated": False}
     rows = [{"endpoint": f"10.0.0.{n}:1", "health": "ok", "model": f"m{n}"} for n in (1, 2)]

@@ -181,5 +181,7 @@ async def test_an_explanation_shows_the_price_of_room_and_who_waits(gateway, htt
             card = await answer.json()
         assert card["counts"] == {"placed": 1, "waiting": 1}
         assert [each["session"] for each in card["waiting"]] == ["two"]
+        async with http.get(gateway.url("admin", "/fleet")) as answer:
+            assert (await answer.json())["about"]["waiting_turns"] == 1
         full.release.set()
         assert await two == 200

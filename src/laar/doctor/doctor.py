@@ -325,6 +325,12 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
             else error(where, what, "correct it; the picker retries on its own")
         )
     states = Counter(row["health"] for row in shown["fleet"])
+    if slow := [row["endpoint"] for row in shown["fleet"] if row["health"] == "slow"]:
+        what = f"{', '.join(slow[:_MAX_SHOWN])}: slower than others with its model"
+        found.append(warning(where, what, "see its log, and what else uses its accelerator"))
+    if waiting := shown["about"].get("waiting_turns"):
+        what = f"{waiting} turns wait for room in a cache: all caches are full"
+        found.append(warning(where, what, "add endpoints, or limit the sessions"))
     if shown["about"]["enforced"] < 1.0:
         what = f"enforces {shown['about']['enforced']:.0%} of its decisions; the rest are shadow"
         remedy = "once you trust them, set routing.mode: enforce and routing.enforce_share: 1"

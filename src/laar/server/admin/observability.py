@@ -108,30 +108,27 @@ class Observability:
         logging.getLogger("laar").removeHandler(self.page.events)
 
     def _about(self) -> dict[str, object]:
-        picker, routing = self._picker, self._picker.settings.routing
+        picker, routing, gate = self._picker, self._picker.settings.routing, self._picker.admission
         return {
             "version": self.version,
             "policy": routing.director.policy,
             "enforced": routing.enforcement.share,
             "calibrated": picker.learning.calibrated(picker.table.models),
             "sharing": picker.sharer.shown() if picker.sharer else None,
+            "waiting_turns": len(gate.waiting_contexts()) if gate else 0,
         }
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes for the admin port."""
+        gate = self._picker.admission
         return [
             *explain_routes(self._picker),
             Route("/events", self.feed, methods=["GET"]),
             Route("/fleet", self._view(self.page.fleet)),
             Route("/history", self._view(self.history.curves)),
-            Route("/sessions", self._view(self._sessions)),
+            Route("/sessions", self._view(lambda now: gate.shown(now) if gate else {})),
             *(Route(path, _file(*what)) for path, what in _PAGE.items()),
         ]
-
-    def _sessions(self, now: float) -> object:
-        """List sessions with a place in a cache, and waiting turns; empty without flow control."""
-        admission = self._picker.admission
-        return {} if admission is None else admission.shown(now)
 
     def _view(self, shown: Callable[[float], object]) -> Callable[[Request], Awaitable[Response]]:
         """Return a handler that answers with what `shown` returns for the current time."""
