@@ -14,10 +14,13 @@ import pytest
 import yaml
 from deploy.kustomized import documents, render
 
+from laar.envoy.bootstrap import render as bootstrap
+from laar.envoy.options import BootstrapOptions, Shape
 from laar.server.admin.metrics import metrics_page
 from laar.server.runner import Runner
 from laar.settings import Settings
 from laar.settings.listening import Listen
+from laar.telemetry.metrics import Metrics
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -61,6 +64,31 @@ def test_rules_use_existing_series(groups: list[dict[str, Any]], known: set[str]
                 assert page == f"http://{Listen().admin}/runbook"
                 assert f'id="{anchor}"' in RUNBOOK.read_text(), rule["alert"]
                 assert rule["labels"]["severity"] in {"critical", "warning"}
+
+
+def test_the_threshold_for_a_slow_picker_is_the_bound_of_a_bucket(
+    groups: list[dict[str, Any]],
+) -> None:
+    """Otherwise the quantile is interpolated, and 11 ms may count as more than the threshold."""
+    [slow] = [
+        rule for group in groups for rule in group["rules"] if rule.get("alert") == "LaarSlow"
+    ]
+    threshold_s = float(slow["expr"].rpartition(">")[2])
+    assert threshold_s in [bound for bound, _ in Metrics().overhead_s.buckets()]
+
+
+@pytest.mark.parametrize("shape", ["sidecar", "standalone", "gateway"])
+def test_the_alert_on_bypassed_requests_reads_the_statistics_of_laars_envoys(
+    shape: Shape, groups: list[dict[str, Any]]
+) -> None:
+    [rule] = [r for group in groups for r in group["rules"] if r.get("alert") == "LaarBypassed"]
+    manager = bootstrap(shape, BootstrapOptions())["static_resources"]["listeners"][0]
+    filters = manager["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
+    [prefix] = {
+        of["typed_config"]["stat_prefix"] for of in filters if of["name"].endswith("ext_proc")
+    }
+    read = set(re.findall(r"envoy_http_ext_proc_(\w+?)_(?:streams|message)_", rule["expr"]))
+    assert read == {prefix}
 
 
 def test_the_autoscaler_uses_an_existing_series(known: set[str]) -> None:

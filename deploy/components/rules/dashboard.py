@@ -179,6 +179,13 @@ ROWS: dict[str, list[Panel]] = {
             ],
         ),
         (
+            "Slowness",
+            "short",
+            "Factor by which an endpoint is slower than others with its model. "
+            "The alert LaarEndpointSlow fires at a mean of 1.3.",
+            [(gauge("laar_endpoint_pace_ratio", "endpoint"), "{{endpoint}}")],
+        ),
+        (
             "What goes wrong",
             "ops",
             "Errors of collectors, degraded parts and streams. All should be 0.",
@@ -233,11 +240,11 @@ ROWS: dict[str, list[Panel]] = {
             ],
         ),
     ],
-    "Waiting (flow control)": [
+    "Waiting": [
         (
             "Requests waiting",
             "short",
-            "0 with flow control off.",
+            "Requests that flow control holds, and sessions' turns that wait for room in a cache.",
             [(gauge("laar_flow_waiting", "job", "sum"), "{{job}}")],
         ),
         ("Time waited", "s", "For requests that waited.", quantiles("laar_flow_queue_seconds")),
@@ -246,6 +253,13 @@ ROWS: dict[str, list[Panel]] = {
             "reqps",
             "Answered with 503 instead of waiting longer.",
             [(rate("laar_flow_sheds_total", "reason"), "{{reason}}")],
+        ),
+        (
+            "Room missing",
+            "short",
+            "Contexts that wait for room in a cache, as a number of endpoints. "
+            "The alert LaarNoRoom fires at 0.1.",
+            [(gauge("laar_flow_missing_endpoints", "job", "sum"), "{{job}}")],
         ),
     ],
     "Experiments": [
