@@ -51,7 +51,7 @@ def known(groups: list[dict[str, Any]]) -> set[str]:
 
 def series(expression: str) -> set[str]:
     found = re.findall(r"\blaar[_:][\w:]+", expression)
-    return {name.removesuffix("_bucket") for name in found}
+    return {re.sub("_(?:bucket|count|sum)$", "", name) for name in found}
 
 
 def test_rules_use_existing_series(groups: list[dict[str, Any]], known: set[str]) -> None:
@@ -173,6 +173,12 @@ def test_panels_use_existing_series_and_do_not_overlap(known: set[str]) -> None:
         assert place not in taken
         taken.add(place)
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_the_panel_of_attempts_shows_one_while_no_question_is_retried() -> None:
+    """A quantile would be interpolated from 0 up to the first bound, and show a half."""
+    [panel] = [one for one in generator().panels() if one["title"].startswith("Attempts")]
+    assert all("histogram_quantile" not in target["expr"] for target in panel["targets"])
 
 
 def generator() -> Any:

@@ -75,8 +75,16 @@ ROWS: dict[str, list[Panel]] = {
         (
             "Attempts to a correct answer",
             "short",
-            "More than one is a retry after a wrong answer.",
-            quantiles("laar_attempts_to_correct_answer"),
+            "Mean. More than one is a retry after a wrong answer.",
+            [
+                (
+                    share(
+                        rate("laar_attempts_to_correct_answer_sum"),
+                        rate("laar_attempts_to_correct_answer_count"),
+                    ),
+                    "mean",
+                )
+            ],
         ),
     ],
     "Traffic": [
