@@ -15,11 +15,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 50_289,
-    "statements": 30_724,
+    "lines": 50_276,
+    "statements": 30_723,
     "lines of data": 684,
     "modules": 222,
-    "lines loaded": 33_477,
+    "lines loaded": 33_462,
     "settings": 143,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
