@@ -16,10 +16,10 @@ PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
     "lines": 50_276,
-    "statements": 30_723,
+    "statements": 30_711,
     "lines of data": 684,
     "modules": 222,
-    "lines loaded": 33_462,
+    "lines loaded": 33_459,
     "settings": 143,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
