@@ -137,7 +137,7 @@ class AnswerReader:
         self._kept = bytearray()
         self._is_begun = self._too_long = False
         self._is_error = False
-        self._has_ended = False
+        self.has_ended = False  # whether a stream's last event was read; clients may then close
         self._ends = _ENDS.get(api, (b"[DONE]",))
         self._tail = b""
         self.progressed = False
@@ -191,7 +191,7 @@ class AnswerReader:
             if self._use.found is None:  # a JSON answer this long has content
                 is_json = self._events or self._kept.lstrip().startswith(b"{")
                 self._use.found = GOOD if is_json else Kind.UNREADABLE
-            self._has_ended = self._too_long = True
+            self._too_long = True
             self._kept.clear()
         return error if self._is_judged else error or self._judged()
 
@@ -202,10 +202,9 @@ class AnswerReader:
             error = self._lines(bytes(self._kept))
         elif self._kept:
             self._document(self._kept)
-        self._kept.clear()
         if error or self._is_error:
             return error
-        unended = self._use.is_begun and not self._has_ended
+        unended = self._use.is_begun and not (self.has_ended or self._too_long)
         if self._events and unended and not _REASON.search(self._tail):
             return Reply(status=self._status, found=Kind.CUT)
         self._use.end(self.usage.completion_tokens, begun=self._is_begun)
@@ -236,8 +235,8 @@ class AnswerReader:
                 is_read = self._use.found is None or b'"usage"' in line or self._wants_id
                 if is_read and line.startswith(b"data:"):
                     self._document(line[5:])
-        if not self._has_ended:
-            self._has_ended = any(end in lines for end in self._ends)
+        if not self.has_ended:
+            self.has_ended = any(end in lines for end in self._ends)
             self._tail = (self._tail + lines)[-_TAIL_BYTES:]
         return error
 

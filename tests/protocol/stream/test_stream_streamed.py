@@ -111,6 +111,36 @@ def test_an_answer_whose_stream_was_ended_early_is_not_complete():
     assert end.completion.cause == "disconnect"
 
 
+DELTA = b'data: {"choices":[{"delta":{"content":"b"}}],"usage":{"prompt_tokens":7}}\n\n'
+STOP = b'event: message_stop\ndata: {"type": "message_stop"}\n\n'
+COMPLETED = b'data: {"type":"response.completed","response":{"usage":{"input_tokens":7}}}\n\n'
+
+
+@pytest.mark.parametrize("put_by", [False, True])
+@pytest.mark.parametrize(
+    ("path", "events", "cause", "tokens"),
+    [
+        ("/v1/chat/completions", [DELTA, b"data: [DONE]\n\n"], "complete", 7),
+        ("/v1/chat/completions", [DELTA], "reset", None),
+        ("/v1/responses", [b"event: response.completed\n", COMPLETED], "complete", 7),
+        ("/v1/responses", [b'data: {"type":"response.output_text.delta"}\n\n'], "reset", None),
+        ("/v1/messages", [STOP], "complete", None),
+    ],
+)
+def test_an_answer_is_complete_if_the_client_closes_after_its_last_event(
+    path, events, cause, tokens, put_by
+):
+    driver = Driver()
+    driver.feed(WholeRequest({**HEADERS, ":path": path}, "", NAMED, shape=Shape.STREAMED))
+    driver.feed(ResponseHeaders(200, True))
+    driver.feed(ResponseBody(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n', False))
+    for event in events:
+        if not (put_by and driver.stream.answer.put_by(event, driver.now)):
+            driver.feed(ResponseBody(event, False))
+    (end,) = [action for action in driver.feed(Closed()) if isinstance(action, Ended)]
+    assert (end.completion.cause, end.completion.prompt_tokens) == (cause, tokens)
+
+
 def test_an_upload_that_is_not_read_shows_no_answer_either():
     driver = Driver(opaque_paths=("/files",))
     head = {":path": "/files", ":method": "POST"}

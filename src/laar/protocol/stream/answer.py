@@ -16,7 +16,6 @@ from laar.protocol.events import Answering, Attempted, Replied, ResponseHeaders,
 from laar.protocol.ports import Restorer
 from laar.protocol.usefulness import REDIRECTS, flaw_of_type
 
-_OK = Reply(status=200)
 _without_status = partial(AnswerReader, events=None)
 _PROGRESS_S = 0.5
 """Minimum seconds between reports of a stream's progress."""
@@ -31,7 +30,7 @@ class Answer:
         accepted: the status shows that the endpoint accepted the request.
         restorers: restore the client's model name and document numbers.
         names: the model's names, as used by the client and the decision.
-        complete: the answer has ended.
+        complete: the answer has ended, or its last event was read.
         let_go: the stream ends before the answer does, so the answer's end will not be seen.
     """
 
@@ -60,11 +59,9 @@ class Answer:
         if event.status is None:
             return None
         request = decision.request
-        reply = _OK
-        if event.status != 200:
-            reply = Reply(status=event.status, retry_after_s=event.retry_after_s)
-            if event.status == 503 and read and reply.retry_after_s is None:
-                self._refusal = reply
+        reply = Reply(status=event.status, retry_after_s=event.retry_after_s)
+        if event.status == 503 and read and reply.retry_after_s is None:
+            self._refusal = reply
         redirects = event.status in REDIRECTS
         if request.api is Api.OPAQUE or not (self.accepted or redirects):
             pass
@@ -132,6 +129,9 @@ class Answer:
     def completion(self, decision: Decision, now: float) -> Completion:
         """Return what is known about how the request ended."""
         reader, begun_at = self._reader, self._answered_at
+        if reader is not None and not self.complete:
+            reader.feed(b"\n")  # reads what `put_by` kept
+            self.complete = reader.has_ended
         usage = reader.usage if reader is not None and self.complete else NO_USAGE
         return Completion(
             status=self.status,
