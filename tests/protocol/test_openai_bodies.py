@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from laar.core.request import Api
 from laar.errors import RequestError
+from laar.prefix.templates import Template
 from laar.protocol.openai import Body, read_body
 from laar.protocol.paths import api_of, model_of
 from laar.protocol.splice import splice_model
@@ -185,8 +186,45 @@ def test_the_models_reasoning_is_part_of_the_prompt_but_not_the_question():
     ]
     body = read_body(Api.RESPONSES, orjson.dumps({"model": "m", "input": given}))
     assert body.question == "Which bird?"
-    assert "Let me think." in body.spans
+    assert "<think>\nLet me think.\n</think>\n\n" in body.spans
     assert any("a wren" in span for span in body.spans)
+
+
+def conversation(api, *, follow_up):
+    """Return a body in which the model thinks and calls a tool; then the user may ask again."""
+    thoughts, user = "I should look. " * 20, {"role": "user", "content": "Which bird?"}
+    used = {"type": "tool_use", "id": "c", "name": "look", "input": {}}
+    results = [{"type": "tool_result", "tool_use_id": "c", "content": "a wren"}]
+    called = {"role": "assistant", "content": "", "reasoning_content": thoughts}
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages = {
+        "chat": [
+            called | {"tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": "a wren"},
+        ],
+        "messages": [
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": thoughts}, used]},
+            {"role": "user", "content": results},
+        ],
+        "responses": [
+            {"type": "reasoning", "content": [{"type": "reasoning_text", "text": thoughts}]},
+            {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "a wren"},
+        ],
+    }
+    given = [user, *messages[api], *[{"role": "user", "content": "Why?"}] * follow_up]
+    return orjson.dumps({"model": "m", "input" if api == "responses" else "messages": given})
+
+
+@pytest.mark.parametrize("api", [Api.CHAT, Api.MESSAGES, Api.RESPONSES])
+def test_reasoning_is_in_the_prompt_until_the_user_asks_again(api):
+    for follow_up, question in ((False, "Which bird?"), (True, "Why?")):
+        body = read_body(api, conversation(api, follow_up=follow_up))
+        prompt = "".join(Template().arranged(body.spans))
+        assert prompt.count("I should look.") == (0 if follow_up else 20)
+        assert "a wren" in prompt
+        assert body.question == question
+        assert "\x1d" not in prompt  # nothing is taken for an image
 
 
 DATA = "A" * 1_000_000

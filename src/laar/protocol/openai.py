@@ -169,12 +169,10 @@ def _files(body: bytes) -> tuple[str, ...]:
 
 def _limit(document: Mapping[str, Any]) -> int | None:
     """Return the first token limit that is set; null means unset, as in the engines."""
-    limit = None
     if isinstance(inner := document.get(_SAMPLING), dict):  # in /inference/v1/generate
         document = inner
-    for name in _LIMITS_IN_ORDER:
-        if (limit := document.get(name)) is not None:
-            break
+    limits = (document.get(name) for name in _LIMITS_IN_ORDER)
+    limit = next((limit for limit in limits if limit is not None), None)
     if not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0:
         return None
     return min(limit, MAX_LIMIT_TOKENS)

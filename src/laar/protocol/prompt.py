@@ -32,6 +32,8 @@ _IMAGE_CHARS = 2400
 
 _SYSTEM = ("system", "developer")
 
+_THOUGHTS = "<think>\n%s\n</think>\n\n"  # most templates render reasoning similarly
+
 _SYSTEM_CHARS = 200  # characters of a system prompt kept to detect tasks
 
 
@@ -60,21 +62,21 @@ class Spans:
         if len(self.texts) > MAX_SPANS:
             raise UnknownPromptError
 
-    def message(self, role: object, content: object) -> None:
-        """Add a message: its role as a marker, then its texts."""
+    def message(self, role: object, content: object, thoughts: object = None) -> None:
+        """Add a message: its role as a marker, its reasoning, then its texts."""
         texts = [content] if isinstance(content, str) else list(self._texts(content))
-        self.texts.append(f"{MESSAGE}{role if isinstance(role, str) else ''}\x1f")
-        self.texts += texts
+        if thoughts:
+            texts.insert(0, _THOUGHTS % "".join(self._texts(thoughts)))
+        self.texts += [f"{MESSAGE}{role if isinstance(role, str) else ''}\x1f", *texts]
         if len(self.texts) > MAX_SPANS:
             raise UnknownPromptError
         self.messages += 1
         if texts and role in _SYSTEM and not self.system:
             self.system = texts[0][:_SYSTEM_CHARS]
         if role in ("user", None):
-            for text in reversed(texts):
-                if not text.startswith(DIGEST):
-                    self.question = text
-                    break
+            while texts and texts[-1].startswith(DIGEST):
+                texts.pop()
+            self.question = texts[-1] if texts else self.question
 
     def embeddings(self, data: str) -> None:
         """Add embeddings as a digest, repeated up to the length of a text with as many tokens."""
@@ -107,11 +109,13 @@ class Spans:
                         yield text
                     elif isinstance(nested, str | list) and level < MAX_NESTED:
                         yield from self._texts(nested, level + 1)  # an Anthropic tool_result
+                    elif isinstance(thoughts := part.get("thinking"), str):
+                        yield _THOUGHTS % thoughts
                     elif part.get("type") == "tool_use":
                         yield self._rendered([part.get("name"), part.get("input")]).decode()
                     else:
-                        if "cache_control" in part:  # an API marker that moves with every turn
-                            part = {key: part[key] for key in part if key != "cache_control"}
+                        # Without an API marker that moves with every turn.
+                        part = {key: part[key] for key in part if key != "cache_control"}
                         digest = xxhash.xxh3_128_hexdigest(self._rendered(part))
                         yield f"{DIGEST}{digest}".ljust(_IMAGE_CHARS, FILLER)
 
@@ -130,8 +134,7 @@ def _chat(document: dict[str, Any], spans: Spans) -> None:
     messages = document.get("messages")
     if not isinstance(messages, list) or not messages:
         raise UnknownPromptError
-    system = document.get("system")  # Anthropic's is outside the messages
-    if system is not None:
+    if (system := document.get("system")) is not None:  # Anthropic's is outside the messages
         spans.message("system", _without_attribution(system))
     # Most templates render these after the system prompt (`laar.prefix.templates`).
     documents = document.get("documents")
@@ -146,7 +149,11 @@ def _chat(document: dict[str, Any], spans: Spans) -> None:
         if tools and role not in _SYSTEM:
             spans.tools(tools)
             tools = None
-        spans.message(role, message.get("content"))
+        content = message.get("content")
+        if role == "user" and isinstance(content, list):
+            kinds = [part.get("type") for part in content if isinstance(part, dict)]
+            role = "tool" if kinds == ["tool_result"] * len(content) else role  # Anthropic's API
+        spans.message(role, content, message.get("reasoning") or message.get("reasoning_content"))
         if calls := message.get("tool_calls"):
             spans.json(calls)
     if tools:
@@ -216,25 +223,21 @@ def _responses(document: dict[str, Any], spans: Spans) -> None:
     given = document.get("input")
     if not isinstance(given, str | list):
         raise UnknownPromptError
-    instructions = document.get("instructions")
-    if isinstance(instructions, str):
+    if isinstance(instructions := document.get("instructions"), str):
         spans.message("system", instructions)
     if tools := document.get("tools"):
         spans.tools(tools)
-    if isinstance(given, str):
-        spans.message("user", given)
-        return
-    for item in given:
+    for item in given if isinstance(given, list) else [{"role": "user", "content": given}]:
         kind = item.get("type") if isinstance(item, dict) else None
-        if isinstance(item, dict) and "content" in item:
-            # Reasoning items have content but no role, and are not messages.
+        if kind == "reasoning":
+            spans.message("assistant", None, item.get("content"))
+        elif isinstance(item, dict) and "content" in item:
             role = item.get("role") if kind in (None, "message") else kind
             spans.message(role, item["content"])
         elif kind == "image_generation_call":
             spans.message(kind, [item])
-        elif isinstance(item, dict) and isinstance(item.get("output"), list | dict):
-            output = item["output"]  # tool output: text, images, a screenshot
-            spans.message(kind, output if isinstance(output, list) else [output])
+        elif isinstance(item, dict) and isinstance(output := item.get("output"), list | dict):
+            spans.message(kind, output if isinstance(output, list) else [output])  # of a tool
         elif item:
             spans.json(item)
 
