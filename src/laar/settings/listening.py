@@ -96,8 +96,8 @@ class Shutdown(Section):
 
     drain_s: Annotated[float, Ge(0), Le(600)] = 5.0
     """Seconds after SIGTERM during which laar keeps serving but reports not ready, so that no Envoy
-    sends new streams to a stopping picker. laar's own Envoys check its health and notice
-    immediately: with them, this phase ends once no stream has arrived for 0.3 s."""
+    sends new streams to a stopping picker. laar's own Envoys check its health and notice soon:
+    with them, this phase ends after 0.4 s, once no stream has arrived for 0.1 s."""
     grace_s: Annotated[float, Ge(0), Le(3600)] = 30.0
     """Seconds that open streams have to finish after `drain_s` before they are cut off. With laar's
     own Envoys, answers continue without the picker, so it does not wait for them. In full duplex,
