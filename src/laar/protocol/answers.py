@@ -61,8 +61,8 @@ _FIELDS = b"deir:"
 _REASON = re.compile(rb"\"finish_reason\"[ ]?:[ ]?\"")  # ends a stream without a final event
 _TAIL_BYTES = 1024
 _BATCH_BYTES = 4096
-"""Maximum bytes of events that are buffered and then searched together, as fast as a single event.
-Ten thousand open answers hold at most 40 MB."""
+"""Maximum bytes of events that are buffered and then searched together, in the time that a single
+event would take. Ten thousand open answers hold at most 40 MB."""
 _LIMITED = re.compile(rb'"(?:finish_reason|stop_reason)"[ ]?:[ ]?"(?:length|max_tokens)"')
 
 

@@ -63,7 +63,7 @@ class RequestHeaders(Event):
 class WholeRequest(Event):
     """A request's body and attributes: its only message if Envoy keeps the headers.
 
-    `headers` contains those attributes of `laar.protocol.headers.attributes_read` that are present.
+    `headers` holds the attributes that Envoy sends, those of headers under the headers' names.
     """
 
     headers: Mapping[str, str]
@@ -76,7 +76,7 @@ class WholeRequest(Event):
 
 @dataclass(slots=True)
 class RequestBody(Event):
-    """The whole body (native) or a chunk of it (gateway)."""
+    """The whole body or, in the gateway shape, a chunk of it."""
 
     data: bytes
     end: bool
@@ -119,7 +119,7 @@ class ResponseHeaders(Event):
         streamed: the body is an event stream.
         count: number of headers.
         end: no body follows.
-        served: the endpoint that served, as Envoy reports it.
+        served: the endpoint that served, as Envoy reports it; empty if not reported.
         attempts: number of attempts; 0 if Envoy does not report it.
         details: source of the status, as Envoy reports it; empty if not reported.
         shape: body modes, if this is the stream's first message; else None.
@@ -163,7 +163,7 @@ class ResponseTrailers(Event):
 
 @dataclass(slots=True)
 class Failed(Event):
-    """The picker failed to handle an event, so there will be no decision."""
+    """The picker failed to handle an event; if there is no decision yet, there will be none."""
 
 
 @dataclass(slots=True)
@@ -218,8 +218,8 @@ class AnswerHeaders(Action):
     """Answer a headers message; if `destination` is set, the answer carries the decision.
 
     `read_answer` asks Envoy to send this request's response body; `skip_body` asks it not to send
-    the request body (native shape only). `engine_headers` repeats those in `set_headers` for an
-    Envoy whose routes set them.
+    the request body (native shape only). `engine_headers` also go into the metadata, for an Envoy
+    whose routes set them; they go only there if Envoy keeps the headers.
     """
 
     direction: Direction
@@ -294,7 +294,7 @@ class Served(Action):
 class Replied(Action):
     """Report the endpoint's reply for health tracking; `read` if its answer's body is read.
 
-    Sent with the status, and again if the answer contains an error.
+    Sent with the status, and again once the body is judged or shows an error.
     """
 
     decision: Decision
@@ -304,7 +304,7 @@ class Replied(Action):
 
 @dataclass(slots=True)
 class Answering(Action):
-    """Report that the answer's body began or continued; `ok` unless it is a refusal.
+    """Report that the answer's body began or continued; `ok` unless it is a refusal or an error.
 
     `full` if the refusal's status shows that the endpoint may be full.
     """
@@ -324,7 +324,7 @@ class Stored(Action):
 
 @dataclass(slots=True)
 class Ended(Action):
-    """Report the end of the request."""
+    """Report the end of the request, and again when its stream closes; only the first counts."""
 
     decision: Decision
     completion: Completion

@@ -223,7 +223,7 @@ class Head:
 
 
 def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
-    """Return the Envoy attributes for all headers that `read_head` reads.
+    """Return the Envoy attributes for the headers that `read_head` reads of inference requests.
 
     An Envoy that keeps the headers sends these with the body.
     """

@@ -21,7 +21,7 @@ PIECE_BYTES = 256 << 10
 """Number of bytes scanned at a time, in about 2 ms."""
 
 MAX_MEMBERS = 10_000
-"""Maximum number of members in the object; the largest API has about 60."""
+"""Number of members from which an object is rejected; the largest API has about 60."""
 
 _BLANKS = b" \t\r\n"
 _MAX_KEY_BYTES = 1024
@@ -42,7 +42,7 @@ def member_spans(text: bytes) -> dict[str, Span] | None:
     """Return the spans of the outermost object's values, by key: the last of any repeated keys.
 
     Returns:
-        None if the text is not exactly one object, or it has more than `MAX_MEMBERS`.
+        None if the text is not exactly one object, or it has `MAX_MEMBERS` or more members.
     """
     marks = _marks(text)
     if marks is None or len(marks) < 2:

@@ -104,7 +104,7 @@ def read_body(api: Api, body: bytes) -> Body:
 
     Raises:
         RequestError: 400 or 415; its message contains nothing from the prompt. An opaque body is
-            refused only if it is compressed or a form that can't be read.
+            refused only if it is compressed, UTF-16 JSON, or a form that can't be read.
     """
     if api is _OPAQUE:
         span = field_span(body, "model")
@@ -225,7 +225,7 @@ def _peek(body: bytes) -> str:
 
 
 def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
-    """Return the body as an object, whether it is complete, and whether `orjson` parsed it.
+    """Return the body as an object, whether it is complete, and whether `orjson` accepts it.
 
     Raises:
         RequestError: the body is not a JSON object.

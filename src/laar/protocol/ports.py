@@ -49,7 +49,7 @@ class Rework(Protocol):
         ...
 
     def asked(self, now: float) -> None:
-        """Record that the request was sent; `accepted` or `refused` follows."""
+        """Record the request, before its decision; `accepted` or `refused` follows."""
         ...
 
     def refused(self) -> None:

@@ -7,9 +7,9 @@ import random
 
 CHUNKS_PER_S = 1000.0
 """Chunks per second above which only `share` of the answers are read. Each chunk costs a message
-each way, 40 to 100 us of CPU, so answers of thousands of tokens would take half a core. At half
-this rate the mean TTFT of a two-speed fleet (`native-devices`) is 6 % longer; at this rate, it is
-the same."""
+each way, 40 to 100 us of CPU, so answers of thousands of tokens would take half a core. Half this
+limit makes the mean TTFT of a two-speed fleet (`native-devices`) 6 % longer than it is without a
+limit; this limit does not."""
 
 _LONGEST_DEBT_S = 30.0
 
@@ -33,7 +33,7 @@ class Sampler:
         self._rng = rng
         self._last = -math.inf
         self._paid_at = -math.inf
-        """Time at which the rate of reading chunks falls to `CHUNKS_PER_S`."""
+        """Time by which the chunks read so far would have arrived at `CHUNKS_PER_S`."""
 
     def draw(self, now: float) -> bool:
         """Return whether to read the answer to a request that begins at `now`."""

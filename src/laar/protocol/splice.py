@@ -66,7 +66,7 @@ def model_span(body: bytes) -> Span | None:
         None if the body has no `model`.
 
     Raises:
-        ValueError: the body is not an object.
+        ValueError, RequestError: the body is not an object, or not UTF-8.
     """
     span = _span_in_tail(body)
     if span is not None:

@@ -26,7 +26,7 @@ class Answer:
     """The state of one answer.
 
     Args:
-        status: the endpoint's status; None until known, or if Envoy generated the answer.
+        status: status of the answer; None until known, or if no endpoint answered.
         accepted: the status shows that the endpoint accepted the request.
         restorers: restore the client's model name and document numbers.
         names: the model's names, as used by the client and the decision.
@@ -52,7 +52,7 @@ class Answer:
     def replied(
         self, decision: Decision, event: ResponseHeaders, *, read: bool, stored: bool
     ) -> Replied | None:
-        """Return the endpoint's reply; None for a 503 if its body must first show the cause.
+        """Return the endpoint's reply; None without a status, or if a 503's body must show why.
 
         `read` if the answer's body will be read; `stored` if the engine stores it, to read its id.
         """

@@ -125,7 +125,7 @@ class Collected:
             self.held.give_back(self)
 
     def complete(self) -> bytes:
-        """Return the complete body; empty if there is none."""
+        """End the body, stop counting it and return it; empty if there is none."""
         if self.held_bytes:
             self.release()
         self.is_complete = True

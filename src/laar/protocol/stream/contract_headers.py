@@ -32,7 +32,7 @@ def headers_of_answer(
         decision: the decision, with the serving endpoint.
         answers: which headers to send.
         shadow: the decision was not enforced, so send only what is needed to look it up.
-        overhead_us: microseconds from the complete body to the decision.
+        overhead_us: microseconds that the decision took, without waits.
     """
     if answers is _NONE:
         return []

@@ -46,7 +46,7 @@ class Stream(RequestHalf, AnswerHalf):
         actions: list[Action] = []
         phase = _HANDLERS[kind](self, event, now, actions)
         if phase not in allowed:
-            raise RuntimeError(f"{kind.__name__} leads to {phase}, which its table does not have")
+            raise RuntimeError(f"{kind.__name__} leads to {phase}, which `TRANSITIONS` forbids")
         if not of_request:
             self.answer_phase = phase
             return actions

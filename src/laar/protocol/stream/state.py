@@ -24,7 +24,7 @@ class Environment:
     """State shared by all streams of a picker, rebuilt when settings change.
 
     Args:
-        settings: limits.
+        settings: limits and choices.
         new_id: creates a request id if the client sent none.
         sampled: returns, given the time, whether to read the answer. Called for inference requests
             in the native shape; the gateway shape shows every answer anyway.
@@ -33,7 +33,7 @@ class Environment:
             request passes as if there were no picker.
         rules: priorities and model rewrites.
         hook: may change request bodies; None: bodies stay unchanged.
-        held: counts the bytes that all streams collect in the gateway shape; None means no limit.
+        held: counts the bytes of unfinished bodies and of those to be read; None means no limit.
         catalog: returns the models of the fleet or a pool, or the entry of one name, as JSON; None
             if there is no list. Raises `RequestError` for an unknown name.
     """
@@ -81,7 +81,7 @@ class StreamState:
     decision: Decision | None = None
     """The decision; None until there is one."""
     overhead_us = 0
-    """Microseconds that the decision took."""
+    """Microseconds that the decision took, without waits and a long body's reading."""
     hurried_at = math.inf
     """Time after which Envoy hedges to other endpoints."""
 
