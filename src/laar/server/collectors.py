@@ -41,7 +41,7 @@ keep the engines busy serving pages."""
 _WAKE_AGAIN_S = 5.0
 """Seconds until the metrics page shows whether an engine is awake; if not, it is woken again."""
 _COMPARE_AGAIN_S = 5.0  # three probes of a few tokens
-_MAX_COMPARED = 256  # fifty probes a second
+_MAX_COMPARED = 256  # at most fifty comparisons a second
 _LOOK_S = 1.0
 """Seconds between checks for a KV events label, until the events can be read."""
 
@@ -145,7 +145,7 @@ class Collectors:
     def interval_s(self, set_s: float, stale_s: float) -> float:
         """Return the seconds between visits to an endpoint: as configured, or more while idle.
 
-        The interval is always short enough to keep the readings from reaching the age `stale_s`.
+        It is not lengthened beyond half of `stale_s`, so that idleness makes no reading stale.
         """
         factor = _AT_REST if self._picker.is_at_rest() else 1.0
         return max(set_s, min(factor * set_s, stale_s / 2))

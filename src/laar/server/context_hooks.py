@@ -217,7 +217,7 @@ class ContextHooks:
         now: float,
         document: dict[str, Any] | None = None,
     ) -> _Reworked | None:
-        """Return the processed body; None if no route matches or there is nothing to remember."""
+        """Return the processed body; None if no hook applies or there is nothing to remember."""
         for ordering in self.orderings:
             rule = ordering.rule
             if head.path.startswith(rule.path) and (not rule.models or model in rule.models):
@@ -280,7 +280,7 @@ class ContextHooks:
     def guarded(
         self, call: Callable[..., _Reworked | None], *args: object, first: bool = True
     ) -> _Reworked | None:
-        """Run deferred calls, then call a function; count an error instead of raising it."""
+        """Call a function, after the deferred calls if `first`; count an error, never raise it."""
         if first:
             self._catch_up()
         try:

@@ -90,7 +90,7 @@ class FlowControl:
         return Waiting(future, lambda: self._forget(answer, future))
 
     def answering(self, decision: Decision, *, ok: bool, full: bool) -> None:
-        """Handle the first byte of an answer; see `Admission.answering`."""
+        """Handle an answer that begins or continues; see `Admission.answering`."""
         self._admission.answering(decision, self._clock(), ok=ok, full=full)
         self._call()
 

@@ -90,7 +90,7 @@ class Learning:
             self.reports.failed(decision.id, refused=unanswered)
 
     def calibrated(self, served: Collection[str]) -> bool:
-        """Return whether the artifact or outcomes cover any served model."""
+        """Return whether the artifact has a served model, or any outcome was reported."""
         known = not set(served).isdisjoint(self.assessor.capability.models)
         return known or (self.online is not None and bool(self.online.cells))
 

@@ -62,7 +62,7 @@ class Picker:
             file; None disables snapshots.
 
     Raises:
-        SettingError: an artifact or an export in the settings cannot be used.
+        SettingError: an artifact, an export or a store in the settings cannot be used.
     """
 
     def __init__(

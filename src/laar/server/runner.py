@@ -58,7 +58,7 @@ class Runner:
         worker: this process among several on the same ports; None means a single process.
 
     Raises:
-        SettingError: an artifact, a token or an export in the settings cannot be used.
+        SettingError: an artifact, token, export or store in the settings cannot be used.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Runner:
         self.collectors.prepare()
 
     async def run(self, *, started: asyncio.Event | None = None) -> None:
-        """Serve until `stop` is called, then drain.
+        """Set `started` once serving, serve until `stop` is called, then drain.
 
         Raises:
             SettingError: an address cannot be bound, or a file cannot be used.

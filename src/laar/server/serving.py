@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def serve(settings: Loaded, *, worker: Worker | None = None) -> None:
-    """Run a picker until SIGTERM or SIGINT; SIGHUP rereads the settings. Blocks.
+    """Run a picker until SIGTERM or SIGINT, then exit the process; SIGHUP rereads the settings.
 
     Args:
         settings: the loaded settings.

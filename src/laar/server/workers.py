@@ -67,7 +67,7 @@ class Worker:
         return sys.stdin.buffer.readline() == _GO
 
     async def keep_beating(self) -> None:
-        """Show the parent, until cancelled, that this worker's loop is running."""
+        """Show the parent, until cancelled, that this worker serves and its loop is running."""
         while True:
             _beat(self.home, self.index).touch()
             await asyncio.sleep(_BEAT_S)
@@ -256,7 +256,7 @@ class _Parent:
         self._pass_on(signal.SIGKILL)
 
     def _pass_on(self, number: int) -> None:
-        """Signal the workers; SIGHUP skips starting ones, which read the settings anyway."""
+        """Signal the workers; SIGHUP skips starting ones, which might die before they handle it."""
         for index, process in self._processes.items():
             starts = number == signal.SIGHUP and not _beat(self.home, index).exists()
             if process.returncode is None and not starts:

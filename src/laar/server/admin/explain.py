@@ -2,7 +2,7 @@
 
     POST /explain          preview a decision; send the body and the headers of the request
                            (x-laar-tried-models, x-laar-task, x-laar-policy, ...)
-    GET  /decisions        the latest, newest first; ?limit=, ?kind=, ?find=
+    GET  /decisions        the latest, newest first; ?limit=, ?kind=, ?find=, ?until=
     GET  /decisions/<id>   a decision by the x-laar-decision-id of its response
 
 Explaining uses the same stream machine and director as a request, so it shows the actual outcome,

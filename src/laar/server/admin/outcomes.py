@@ -61,7 +61,7 @@ class _Batch(BaseModel):
 def routes(picker: Picker, tokens: Mapping[str, str] | None) -> list[Route]:
     """Return the routes for the admin port, without `/outcomes` if reports are disabled.
 
-    A port that other machines can reach accepts no reports without a token.
+    Without `tokens` (names by token), a port that other machines can reach accepts no reports.
     """
     learning, listen = picker.learning, picker.settings.listen.admin
     open_to_others = tokens is None and not is_loopback(listen)

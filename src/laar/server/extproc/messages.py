@@ -306,7 +306,7 @@ def _mutate(
 def _send_to(
     response: pb.ProcessingResponse, common: pb.CommonResponse, action: AnswerHeaders | AnswerBody
 ) -> None:
-    """Set the destination in the metadata too, and make Envoy recompute the route."""
+    """Put the decision into the metadata too, and make Envoy recompute the route."""
     patience = action.patience
     common.clear_route_cache = True
     known = response.dynamic_metadata.fields[agreed.LB_NAMESPACE].struct_value

@@ -203,7 +203,7 @@ class Call:
         connection = self._connection
         h2 = connection.h2
         stream = h2.streams.get(self.stream_id)
-        if stream is None or stream.state_machine.state is CLOSED:  # a reset follows this frame
+        if stream is None or stream.state_machine.state is CLOSED:  # its reset is handled next
             return False
         if not self.answered:
             self.answered = True

@@ -44,7 +44,7 @@ WARM_S = 1.0
 _POLL_S = 0.25
 _AGAIN_S = (0.1, 1.0)  # first and longest wait before reconnecting
 _LATER = 3.0
-"""Records of request ends may wait this many times as long as decisions, to be sent together."""
+"""Records of request ends may wait this many times as long as decisions, to be sent with one."""
 _REFUSED = 10.0
 """Number of intervals to skip after a rejected snapshot: sending megabytes that do not fit into the
 store also burdens others."""
