@@ -101,7 +101,7 @@ def _must_fit(bootstrap: Mapping[str, Any], settings: Settings, path: Path) -> N
 
 
 def _may_reach(address: Mapping[str, Any], listening: str) -> bool:
-    """Return whether a listener at this address may be reachable; True for any host name."""
+    """Return whether an address may lead to a listener; any name may if the port is the same."""
     host, port = split_address(listening)
     if address.get("port_value") != port:
         return False

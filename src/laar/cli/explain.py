@@ -235,7 +235,7 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
 
 
 def _room(sessions: Mapping[str, Any]) -> str:
-    """Describe the cost of room for a session's context; "" if free and no turn is waiting."""
+    """Describe the cost of room for a session's context; "" if free and no session needs any."""
     inside, waiting, price_s = sessions["inside"], sessions["waiting"], sessions["price_s"]
     if sessions["has_place"]:
         said = "its session's context has a place in a cache"

@@ -96,7 +96,7 @@ def _bounded(size: int) -> int:
 
 
 def read_completion(body: bytes) -> Completion:
-    """Read an answer's JSON body."""
+    """Read an answer's JSON body; raise `NotACompletion` if it is something else."""
     _bounded(len(body))
     answer = _object(body)
     message = _first(answer.get("choices")).get("message")

@@ -1,6 +1,6 @@
 """Send an endpoint one tiny request to see whether it answers, or wake its engine.
 
-`laar doctor` shows the result of `ask`, which also probes an excluded endpoint before a client's
+`laar doctor` shows the result of `ask`, which also probes an ejected endpoint before a client's
 request does: laar's costs a few tokens, whereas a client's may fail. The response is streamed and
 read until it contains output, since a status of 200 proves little: engines send it before they
 fail, and proxies in front of engines send it with error pages.
@@ -52,10 +52,10 @@ class Asked:
         reply: the response; None if there was none.
         failed: kind of failure if the endpoint accepted the connection, then sent nothing or
             closed it.
-        problem: why there is no response; empty if there is one.
+        problem: why there is no response or, for `wake`, no 200; else empty.
         refused: the connection was refused: no process listens there.
-        seconds: seconds until the first event; for `wake`, until the response, or infinity if the
-            engine can't be woken.
+        seconds: seconds until the response was judged; for `wake`, until the response, or infinity
+            if the engine can't be woken.
     """
 
     reply: Reply | None = None

@@ -196,7 +196,7 @@ def _absolute(value: Any, base: Path) -> Any:
 
 
 def _truths_as_numbers(given: Any, read: Any, place: Place = ()) -> Iterator[Place]:
-    """Yield the locations of `yes` and `true` read as numbers: pydantic treats them as 1."""
+    """Yield the locations of booleans read as numbers: pydantic treats `yes` as 1 and `no` as 0."""
     if isinstance(given, bool) and type(read) in (int, float):
         yield place
     if isinstance(given, dict | list) and isinstance(read, tuple | Mapping | BaseModel):

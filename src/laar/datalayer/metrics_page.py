@@ -1,6 +1,6 @@
 """Extract the few numbers that laar needs from an engine's Prometheus page, without parsing it.
 
-A vLLM page is 55 KB with 484 samples, of which laar needs six. Finding each name with
+A vLLM page is 55 KB with 484 samples, of which laar needs a dozen. Finding each name with
 ``bytes.find`` takes a thousandth of the time that parsing the whole page takes, so scraping a
 hundred endpoints every second costs almost nothing. Engines differ only in metric names; missing
 metrics are NaN. Data-parallel ranks report on one page, each under its label: counts, tokens and

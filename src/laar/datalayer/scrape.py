@@ -30,7 +30,7 @@ INTERVAL_S = 1.0
 TIMEOUT_S = 2.0
 """Timeout of a scrape: enough for another continent, short enough to notice a hanging engine."""
 MAX_PAGE_BYTES = 4 << 20
-"""Maximum size of a page: 64 data-parallel ranks need about 3 MB. The rest is cut off."""
+"""Maximum size of a page: 64 data-parallel ranks need about 3 MB. More is cut off, and reported."""
 
 
 @dataclass(slots=True)

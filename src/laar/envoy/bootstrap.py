@@ -1,7 +1,7 @@
 """Render Envoy bootstraps, one for each way of running laar.
 
 Every shape has an ext_proc filter that calls the picker, the endpoints in an ``override_host``
-cluster, retries on the endpoints that the picker names next (`laar.envoy.routes`), errors in both
+cluster, retries on the endpoints that the picker names next (`_routes`), errors in both
 OpenAI's and Anthropic's format, early removal of headers that clients may not set, a JSON access
 log, and a second listener with ``/ready`` and ``/stats/prometheus`` for kubelet and Prometheus:
 the admin port can stop Envoy, so it is on loopback only.
@@ -17,7 +17,7 @@ standalone all addresses           anyone: x-forwarded-for gets their    native
 gateway    all addresses           as standalone                         streamed
 ========== ======================= ===================================== ====================
 
-*Native* sends the picker the request body in one message and only the headers of the answer: three
+*Native* sends the picker the body of an inference request and the headers of the answer: two
 messages each way, however long the answer is. *Streamed* also sends the answer's body chunk by
 chunk; Envoy keeps each until the picker replies, so nothing is lost if the picker fails. Gateway
 API gateways send every chunk of both bodies and receive it back, in *full duplex*; laar renders no

@@ -127,7 +127,7 @@ class EnvoyProcess:
     """Runs Envoy for the duration of an ``async with`` block.
 
     Args:
-        bootstrap: a result of `laar.envoy.render`; ports may be 0.
+        bootstrap: as for `validate`; ports may be 0.
         directory: an existing directory for the bootstrap, the log and Envoy's other files.
     """
 

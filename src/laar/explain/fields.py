@@ -33,7 +33,7 @@ class Field(Generic[T]):
 
     Args:
         name: its name in the record.
-        read: returns its value: for one candidate, or an array for all.
+        read: returns its value.
         attribute: its attribute in spans; empty if it has none.
     """
 

@@ -249,7 +249,7 @@ def _seconds(seconds: float) -> str:
 
 
 def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
-    """Return the cause that excluded the candidate at a position, and its text, if any."""
+    """Return the cause that excluded a candidate, and its text; None and "" if none did."""
     decision = record.decision
     cause = None if decision.eligible is None else decision.eligible.cause(at)
     if cause == "window":

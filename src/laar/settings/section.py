@@ -23,7 +23,7 @@ class Section(BaseModel):
         extra="forbid",
         frozen=True,
         json_schema_extra=describe,
-        defer_build=True,  # of the 40 sections, only the root is parsed directly
+        defer_build=True,  # of the 20 sections, only the root is parsed directly
     )
 
     applies: ClassVar[Applies | None] = None
@@ -76,7 +76,7 @@ def declared(feature: type[Any], *names: str) -> Callable[[type[Made]], type[Mad
 
 
 def part(feature: type[Declared], *sections: Section) -> Declared:
-    """Build a feature's dataclass from the values in the given sections."""
+    """Build a feature's dataclass from sections' values; `SettingError` if they break its rules."""
     values: dict[str, Any] = {}
     for name, hint in hints_of(feature).items():
         if isinstance(hint, type) and is_dataclass(hint):

@@ -33,10 +33,10 @@ class DecisionMemory:
     """Remembers decisions by id.
 
     Args:
+        table: the endpoints, with the readings to keep.
         wall_clock: returns seconds since the epoch.
         on_settled: functions called, in order, with each record once its request has ended.
-        outcome_of: returns whether the answer to a decision, given its id, was reported correct;
-            None if unknown.
+        outcome_of: returns whether a decision's answer was reported correct; None if unknown.
         max_decisions: maximum number of decisions remembered.
     """
 

@@ -62,7 +62,7 @@ class HitRates:
 
 
 class PageModel:
-    """Builds frames for the page; `about` returns version, policy and sharing."""
+    """Builds frames for the page; `about` returns the values that describe the picker."""
 
     def __init__(
         self,

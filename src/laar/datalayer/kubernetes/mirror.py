@@ -30,7 +30,7 @@ MAX_OBJECTS = 20_000
 FIRST_WAIT_S = 0.1
 LAST_WAIT_S = 30.0
 STEADY_S = 5.0
-"""Minimum duration of a healthy watch; a shorter watch is treated as a failure."""
+"""Minimum duration of a healthy watch; a shorter one without events counts as a failure."""
 ABSENT_WAIT_S = 60.0
 """Seconds between checks of whether an optional kind of object has been installed."""
 ABSENT_LOOKS = 3
