@@ -4,7 +4,7 @@ Connects `laar.context.hook.ContextHook`, one per route in the settings, to the 
 
 `x-laar-context: off` takes precedence; `on` has an effect only if the route sets `opt_in`. A body
 signed by a header is left unchanged. An error here costs only the gain: it is counted as
-`laar_degraded{what="context"}`, and the body is forwarded unchanged.
+`laar_degraded_total{what="context"}`, and the body is forwarded unchanged.
 
 Tenants are identified by the header in `flow.tenant_header`, and never share orders.
 """

@@ -28,8 +28,8 @@ class Environment:
         new_id: creates a request id if the client sent none.
         sampled: returns, given the time, whether to read the answer. Called for inference requests
             in the native shape; the gateway shape shows every answer anyway.
-        enforced: returns whether a decision is enforced, given the session, or the request's id if
-            there is none; None enforces all. If not, the decision is made and recorded, but the
+        enforced: returns whether a decision is enforced, given the session that headers name, else
+            the request's id; None enforces all. If not, the decision is made and recorded, but the
             request passes as if there were no picker.
         rules: priorities and model rewrites.
         hook: may change request bodies; None: bodies stay unchanged.
