@@ -48,7 +48,7 @@ class EndpointSink(ProblemSink, Protocol):
 class EngineSink(ProblemSink, Protocol):
     """Receives what engines report: readings, names, and cache events.
 
-    Without new readings, the old ones age, as their timestamps show. Block hashes are the engine's.
+    Without new readings, the old ones age. Block hashes are the engine's; `key` is the endpoint's.
     """
 
     def ranked(self, address: str, ranks: int) -> None:
@@ -63,19 +63,19 @@ class EngineSink(ProblemSink, Protocol):
     def served(self, address: str, served: Served) -> None:
         """Set the model names that `address` lists."""
 
-    def stored(self, address: str, event: Stored, *, past: bool = False) -> None:
-        """Record blocks that entered the cache of `address`; `past` if the event was replayed."""
+    def stored(self, key: str, event: Stored, *, past: bool = False) -> None:
+        """Record blocks that entered an endpoint's cache; `past` if the event was replayed."""
 
-    def removed(self, address: str, block_hashes: Sequence[int | bytes], tier: int = 0) -> None:
-        """Record blocks removed from a memory tier of `address`; tier 0 is the cache."""
+    def removed(self, key: str, block_hashes: Sequence[int | bytes], tier: int = 0) -> None:
+        """Record blocks removed from a memory tier of an endpoint; tier 0 is the cache."""
 
-    def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:
-        """Record that the cache of `address` is empty; later additions are reported.
+    def cleared(self, key: str, *, past: bool = False, at_s: float = math.nan) -> None:
+        """Record that an endpoint's cache is empty; later additions are reported.
 
         `at_s`: time at which it was emptied, by the engine's clock; NaN if unknown.
 
         `past`: it was emptied before the picker started to listen; later events follow.
         """
 
-    def lost(self, address: str) -> None:
-        """Record that events from `address` were lost: its cache may have changed unseen."""
+    def lost(self, key: str) -> None:
+        """Record that an endpoint's events were lost: its cache may have changed unseen."""

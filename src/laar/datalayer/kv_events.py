@@ -79,13 +79,13 @@ class KvEvents:
                         self._sink.problem(f"{kind} {gone[0]}", GONE)
                 over = f"more than {MAX_ENDPOINTS} endpoints publish events; the rest are ignored"
                 self._sink.problem("kv-events", over if len(wanted) > MAX_ENDPOINTS else None)
-                for address, url, replay in wanted.keys() - listeners.keys():
+                for key, url, replay in wanted.keys() - listeners.keys():
                     if len(listeners) >= MAX_ENDPOINTS:
                         break
                     task = asyncio.create_task(
-                        self._listen(address, url, replay), name=f"kv-events {address}"
+                        self._listen(key, url, replay), name=f"kv-events {key}"
                     )
-                    listeners[address, url, replay] = task
+                    listeners[key, url, replay] = task
                 await asyncio.sleep(until_look_s(LOOK_S))
         finally:
             await cancel(listeners.values())
@@ -100,8 +100,8 @@ class KvEvents:
                 )
                 yield spec.key, url, replay
 
-    async def _listen(self, address: str, url: str, replay: str) -> None:
-        source = f"kv-events {address}"
+    async def _listen(self, key: str, url: str, replay: str) -> None:
+        source = f"kv-events {key}"
         with (
             self._context.socket(zmq.SUB) as socket,
             socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED) as monitor,
@@ -119,7 +119,7 @@ class KvEvents:
                 return
             reaching = asyncio.create_task(self._reach(socket, monitor, source, url))
             try:
-                await self._follow(socket, address, replay)
+                await self._follow(socket, key, replay)
             finally:
                 reaching.cancel()
                 socket.disable_monitor()
@@ -135,9 +135,9 @@ class KvEvents:
         socket.disable_monitor()
         monitor.close()
 
-    async def _follow(self, socket: zmq.asyncio.Socket, address: str, replay: str) -> None:
-        source = f"kv-events {address}"
-        self._sink.lost(address)  # earlier events were missed
+    async def _follow(self, socket: zmq.asyncio.Socket, key: str, replay: str) -> None:
+        source = f"kv-events {key}"
+        self._sink.lost(key)  # earlier events were missed
         expected: int | None = None
         groups = Groups()
         while True:
@@ -149,23 +149,23 @@ class KvEvents:
                 begins = number == 0 or (expected is not None and number < expected)
                 if begins:  # a restart
                     groups = Groups()
-                    self._sink.cleared(address, at_s=time_of(payload))
+                    self._sink.cleared(key, at_s=time_of(payload))
                 if number not in (0, expected):
                     if begins:  # the first events after the restart were missed
-                        self._sink.lost(address)
+                        self._sink.lost(key)
                     start = None if begins else expected
-                    await self._catch_up(address, replay, start, number, groups)
+                    await self._catch_up(key, replay, start, number, groups)
                 expected = number + 1
                 events = decode_batch(payload, groups)
             except ValueError as error:  # a batch without a number leaves a gap before the next
                 problem = f"a batch of events can't be read: {error}"
-                self._sink.lost(address)
+                self._sink.lost(key)
             else:
-                self._pass_on(address, events)
+                self._pass_on(key, events)
             self._sink.problem(source, problem)
 
     async def _catch_up(
-        self, address: str, replay: str, start: int | None, until: int, groups: Groups
+        self, key: str, replay: str, start: int | None, until: int, groups: Groups
     ) -> None:
         """Apply the batches from `start` up to `until`, or report that some are lost.
 
@@ -183,17 +183,17 @@ class KvEvents:
                     if number >= until:
                         break
                     if number == 0:
-                        self._sink.cleared(address, past=history, at_s=time_of(payload))
+                        self._sink.cleared(key, past=history, at_s=time_of(payload))
                     elif following not in (None, number):
-                        self._sink.lost(address)
+                        self._sink.lost(key)
                     following = number + 1
                     try:
                         events = decode_batch(payload, groups)
                     except ValueError as error:
                         fault = error
-                        self._sink.lost(address)
+                        self._sink.lost(key)
                     else:
-                        self._pass_on(address, events, past=True, history=history)
+                        self._pass_on(key, events, past=True, history=history)
         except (ValueError, TimeoutError, zmq.ZMQError) as error:
             if following == start:  # otherwise missing batches are noticed below
                 fault = error
@@ -201,20 +201,20 @@ class KvEvents:
             f"{replay}, from the label {REPLAY_LABEL}, does not replay missed events: "
             f"{str(fault) or 'timeout'}"
         )
-        self._sink.problem(f"kv-events-replay {address}", None if fault is None else problem)
+        self._sink.problem(f"kv-events-replay {key}", None if fault is None else problem)
         if following not in (None, until):
-            self._sink.lost(address)
+            self._sink.lost(key)
 
     def _pass_on(
-        self, address: str, events: Sequence[Event], *, past: bool = False, history: bool = False
+        self, key: str, events: Sequence[Event], *, past: bool = False, history: bool = False
     ) -> None:
         for event in events:
             if isinstance(event, Stored):
-                self._sink.stored(address, event, past=past)
+                self._sink.stored(key, event, past=past)
             elif isinstance(event, Removed):
-                self._sink.removed(address, event.hashes, event.tier)
+                self._sink.removed(key, event.hashes, event.tier)
             else:
-                self._sink.cleared(address, past=history, at_s=event.at_s)
+                self._sink.cleared(key, past=history, at_s=event.at_s)
 
 
 async def _again(

@@ -135,21 +135,21 @@ class FleetState:
             self._changed.set()
             _LOG.info("%s: %d data-parallel ranks", address, ranks)
 
-    def stored(self, address: str, event: Stored, *, past: bool = False) -> None:
+    def stored(self, key: str, event: Stored, *, past: bool = False) -> None:
         """Record blocks that entered the endpoint's cache."""
-        slot = self._table.slot(address)
+        slot = self._table.slot(key)
         if slot >= 0 and self._beliefs is not None:
             self._beliefs.stored(slot, self._table.spec(slot).models[0], event, past=past)
 
-    def removed(self, address: str, block_hashes: Sequence[int | bytes], tier: int = 0) -> None:
+    def removed(self, key: str, block_hashes: Sequence[int | bytes], tier: int = 0) -> None:
         """Record blocks removed from the endpoint's cache or slower memory."""
-        slot = self._table.slot(address)
+        slot = self._table.slot(key)
         if slot >= 0 and self._beliefs is not None:
             self._beliefs.removed(slot, block_hashes, tier)
 
-    def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:
+    def cleared(self, key: str, *, past: bool = False, at_s: float = math.nan) -> None:
         """Forget the content of the endpoint's cache; if `past`, what it held until `at_s`."""
-        slot = self._table.slot(address)
+        slot = self._table.slot(key)
         if slot >= 0:
             if self._beliefs is not None:
                 model = self._table.spec(slot).models[0]
@@ -157,9 +157,9 @@ class FleetState:
             if not past:
                 self._picker.emptied(self._table.spec(slot).address)
 
-    def lost(self, address: str) -> None:
+    def lost(self, key: str) -> None:
         """Forget the blocks known from the endpoint's events because some events were lost."""
-        self._lose(self._table.slot(address))
+        self._lose(self._table.slot(key))
 
     def _lose(self, slot: int) -> None:
         if slot >= 0 and self._beliefs is not None:

@@ -157,10 +157,10 @@ class Picker:
         self.metrics.held_s.observe(outcome.waited_s)
         self.pools.waited(outcome)
 
-    def reading(self, address: str, reading: Reading) -> None:
+    def reading(self, key: str, reading: Reading) -> None:
         """Record a reading of an endpoint's metrics page; called after the table is updated."""
-        self.observability.page.hit_rates.read(address, reading)
-        slot = self.table.slot(address)
+        self.observability.page.hit_rates.read(key, reading)
+        slot = self.table.slot(key)
         if reading.restarted and slot >= 0:
             self.director.adapters.restarted(slot)
             self.director.engines.restarted(slot)
@@ -174,7 +174,7 @@ class Picker:
             self.context.set_capacity(None if math.isnan(tokens) else tokens * density)
             known = not math.isnan(reading.capacity_tokens)  # if not, the cached content is a guess
             if known and beliefs is not None:
-                self.context.forget(address, beliefs.oldest_at(slot))
+                self.context.forget(key, beliefs.oldest_at(slot))
 
     def emptied(self, address: str) -> None:
         """Forget the cached content of an endpoint that was removed or whose cache was emptied."""

@@ -41,24 +41,24 @@ class HitRates:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, float, float]] = {}
-        """Queries and hits at the last scrape, and the rate, by address."""
+        """Queries and hits at the last scrape, and the rate, by the endpoint's key."""
 
-    def read(self, address: str, reading: Reading) -> None:
+    def read(self, key: str, reading: Reading) -> None:
         """Add a scrape; two are needed for a rate."""
         queries, hits = reading.prefix_queries_tokens, reading.prefix_hits_tokens
-        known_queries, known_hits, rate = self._known.get(address, _UNREAD)
+        known_queries, known_hits, rate = self._known.get(key, _UNREAD)
         if queries > known_queries and not reading.restarted:
             share = (hits - known_hits) / (queries - known_queries)
             rate = share if math.isnan(rate) else rate + self._WEIGHT * (share - rate)
-        self._known[address] = queries, hits, rate
+        self._known[key] = queries, hits, rate
 
-    def keep(self, addresses: Iterable[str]) -> None:
+    def keep(self, keys: Iterable[str]) -> None:
         """Forget all other endpoints."""
-        self._known = {at: self._known[at] for at in addresses if at in self._known}
+        self._known = {key: self._known[key] for key in keys if key in self._known}
 
-    def of(self, address: str) -> float:
+    def of(self, key: str) -> float:
         """Return the rate in 0..1; NaN while unknown."""
-        return self._known.get(address, _UNREAD)[2]
+        return self._known.get(key, _UNREAD)[2]
 
 
 class PageModel:
