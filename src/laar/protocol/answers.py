@@ -325,7 +325,7 @@ class NameRestorer:
     def __init__(self, *, served: str, asked: str, whole: bool = False) -> None:
         self._name = name = orjson.dumps(served)
         self._is_whole = whole
-        self._whole = [b'"model":%s%s' % (gap, name) for gap in (b"", b" ")]
+        self._members = [b'"model":%s%s' % (gap, name) for gap in (b"", b" ")]
         self._pattern = re.compile(b'("model": ?)' + re.escape(name))
         self._asked = orjson.dumps(asked)
         self._held = b""
@@ -348,7 +348,7 @@ class NameRestorer:
             parts += data[done : found.start()], found[1], self._asked
             done = found.end()
         # A replaced part is complete: its closing quote does not begin a new name.
-        keep = 0 if end else max(self._partial(data, whole, done) for whole in self._whole)
+        keep = 0 if end else max(self._partial(data, member, done) for member in self._members)
         self._held = data[len(data) - keep :]
         parts.append(data[done : len(data) - keep])
         return b"".join(parts)

@@ -31,13 +31,13 @@ class _Source:
     Args:
         specs: all endpoints.
         nameless: endpoints whose models the source does not name, by address.
-        unasked: addresses of nameless endpoints that have not answered yet.
+        pending: addresses of nameless endpoints that have not answered yet.
         in_use: whether some already serve, so that others serve as soon as they have answered.
     """
 
     specs: Sequence[EndpointSpec]
     nameless: dict[str, EndpointSpec]
-    unasked: set[str]
+    pending: set[str]
     in_use: bool
 
 
@@ -57,7 +57,7 @@ class OwnNames:
         own = self._sources[source] = _Source(specs, nameless, set(), in_use)
         self._silent &= {_pod(spec) for spec in self.nameless()}
         answered = self._served.keys() | self._silent
-        own.unasked = {address for address, spec in nameless.items() if _pod(spec) not in answered}
+        own.pending = {address for address, spec in nameless.items() if _pod(spec) not in answered}
 
     def nameless(self) -> list[EndpointSpec]:
         """Return all endpoints whose models no source names."""
@@ -66,11 +66,11 @@ class OwnNames:
     def waits(self, source: str) -> bool:
         """Return whether the first pods of a source are held back until all have answered."""
         own = self._sources[source]
-        return not own.in_use and bool(own.unasked)
+        return not own.in_use and bool(own.pending)
 
     def is_held(self, address: str) -> bool:
         """Return whether an endpoint is held back and has not answered yet."""
-        return any(address in own.unasked and not own.in_use for own in self._sources.values())
+        return any(address in own.pending and not own.in_use for own in self._sources.values())
 
     def wait_no_longer(self, source: str) -> None:
         """Use the pods of a source that have answered."""
@@ -107,7 +107,7 @@ class OwnNames:
                 if address in own.nameless
             }
             for source in holders:
-                self._sources[source].unasked.discard(address)
+                self._sources[source].pending.discard(address)
             news = {pod for pod in set(holders.values()) if self._keep(pod, served)}
             changed.update(source for source, pod in holders.items() if pod in news)
         return changed
