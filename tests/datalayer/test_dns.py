@@ -36,6 +36,7 @@ def spec(address: str, *models: str) -> EndpointSpec:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laar.datalayer.dns.INTERVAL_S", 0.01)
+    monkeypatch.setattr("laar.datalayer.dns.RETRY_S", 0.01)
 
 
 def resolver(sink: Any, names: Names) -> Resolver:

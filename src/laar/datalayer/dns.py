@@ -103,7 +103,7 @@ class Resolver:
                 await asyncio.sleep(INTERVAL_S)
             except (OSError, UnicodeError, RuntimeError) as error:  # for example, no more threads
                 self._failed(name, getattr(error, "strerror", None) or str(error))
-                await asyncio.sleep(min(RETRY_S, INTERVAL_S))
+                await asyncio.sleep(RETRY_S)
 
     async def _answer(self, name: str) -> Sequence[str]:
         async with self._places:

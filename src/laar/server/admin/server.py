@@ -75,14 +75,14 @@ class AdminPort:
         """Bind the port; requests wait until the server runs.
 
         Args:
-            above: offset to add to the port, for workers after the first; port 0 stays 0.
+            above: offset to add to the port, for workers after the first.
 
         Raises:
             SettingError: the address cannot be bound.
         """
         listen = self._picker.settings.listen
         host, port = split_address(listen.admin)
-        port += above if port else 0
+        port += above
         try:
             return AdminServer(BrowserGuard(self._auth, [host, *listen.admin_hosts]), host, port)
         except OSError:
