@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from laar.protocol.stream.answer import Answer
 from laar.server.extproc import ExternalProcessor
 from laar.server.extproc.exchange import Exchange
-from laar.server.extproc.messages import piece_of
+from laar.server.extproc.messages import chunk_of
 from laar.server.picker import Picker
 from laar.settings import Settings
 from laar.wire import ext_proc_pb2 as pb
@@ -146,9 +146,9 @@ def with_metadata(message: pb.ProcessingRequest) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, 73, 125, 128, 300, 1278, 1300, 4096])
-def test_pieces_of_all_usual_lengths_are_read_directly(size):
+def test_chunks_of_all_usual_lengths_are_read_directly(size):
     body = b"x" * size
-    assert piece_of(with_metadata(pb.ProcessingRequest(response_body={"body": body}))) == body
+    assert chunk_of(with_metadata(pb.ProcessingRequest(response_body={"body": body}))) == body
 
 
 @given(
@@ -158,7 +158,7 @@ def test_pieces_of_all_usual_lengths_are_read_directly(size):
     st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(max_size=2)), max_size=3),
     st.integers(0, 40),
 )
-def test_a_piece_is_read_directly_only_as_protobuf_would_read_it(size, end, more, changes, cut):
+def test_a_chunk_is_read_directly_only_as_protobuf_would_read_it(size, end, more, changes, cut):
     """Also if it is damaged, cut off, or followed by a message of any kind."""
     body = pb.HttpBody(body=bytes(range(256)) * (size // 256 + 1), end_of_stream=end)
     body.body = body.body[:size]
@@ -172,7 +172,7 @@ def test_a_piece_is_read_directly_only_as_protobuf_would_read_it(size, end, more
         sent[at : at + 1] = changed
     message = bytes(sent[: len(sent) - cut] if cut < 20 else sent)
     try:
-        found = piece_of(message)
+        found = chunk_of(message)
     except DecodeError:
         with pytest.raises(DecodeError):
             pb.ProcessingRequest.FromString(message)

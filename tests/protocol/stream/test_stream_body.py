@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laar.protocol.events import Direction
-from laar.protocol.stream import PIECE_BYTES, HeldBytes
-from laar.protocol.stream.body import Collected, send_pieces
+from laar.protocol.stream import CHUNK_BYTES, HeldBytes
+from laar.protocol.stream.body import Collected, send_chunks
 
 
 @given(st.lists(st.binary(max_size=50), max_size=8), st.integers(0, 200))
@@ -33,11 +33,11 @@ def test_a_missing_body_is_distinguished_from_an_empty_one():
     assert body.take() is None
 
 
-@given(st.integers(0, 3 * PIECE_BYTES), st.booleans())
+@given(st.integers(0, 3 * CHUNK_BYTES), st.booleans())
 def test_chunks_are_within_the_limit_and_only_the_last_one_ends_the_body(size, end):
     data = bytes(range(256)) * (size // 256 + 1)
     out = []
-    send_pieces(Direction.RESPONSE, data[:size], end=end, out=out)
+    send_chunks(Direction.RESPONSE, data[:size], end=end, out=out)
     assert b"".join(piece.data for piece in out) == data[:size]
-    assert all(len(piece.data) <= PIECE_BYTES for piece in out)
+    assert all(len(piece.data) <= CHUNK_BYTES for piece in out)
     assert [piece.end for piece in out] == [False] * (len(out) - 1) + [end]

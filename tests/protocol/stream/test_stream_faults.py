@@ -27,12 +27,12 @@ from laar.protocol.events import (
     RequestTrailers,
     Shape,
 )
-from laar.protocol.stream import PIECE_BYTES, Environment, Stream, StreamSettings
+from laar.protocol.stream import CHUNK_BYTES, Environment, Stream, StreamSettings
 from support.features import features_of
 
 HEADERS = {":path": "/v1/chat/completions", ":method": "POST", "x-request-id": "r1"}
 BODY = orjson.dumps(
-    {"model": "auto", "messages": [{"role": "user", "content": "x" * (2 * PIECE_BYTES)}]}
+    {"model": "auto", "messages": [{"role": "user", "content": "x" * (2 * CHUNK_BYTES)}]}
 )
 
 

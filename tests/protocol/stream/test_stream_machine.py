@@ -44,7 +44,7 @@ from laar.protocol.events import (
     WholeRequest,
 )
 from laar.protocol.openai import ASIDE_BYTES, try_read
-from laar.protocol.stream import PIECE_BYTES, Environment, HeldBytes, Stream, StreamSettings
+from laar.protocol.stream import CHUNK_BYTES, Environment, HeldBytes, Stream, StreamSettings
 from laar.protocol.stream.phases import RequestPhase
 from support.exploring import examples
 
@@ -200,7 +200,7 @@ def test_a_refusals_first_byte_is_distinguished_from_an_answers(status, ok):
 @settings(max_examples=examples(60))
 @given(
     cuts=st.lists(st.integers(0, 200_000), max_size=6),
-    size=st.sampled_from([0, 10, PIECE_BYTES, 2 * PIECE_BYTES + 1, 150_000]),
+    size=st.sampled_from([0, 10, CHUNK_BYTES, 2 * CHUNK_BYTES + 1, 150_000]),
     trailers=st.booleans(),
     doubled_end=st.booleans(),
 )
@@ -226,7 +226,7 @@ def test_any_split_of_the_body_yields_the_same_decision_and_bytes(
     sent = driver.sent(Direction.REQUEST)
     assert sent == body.replace(b'"model":"auto"', b'"model":"m1"')
     answers = driver.answers(AnswerBody, Direction.REQUEST)
-    assert all(len(a.data) <= PIECE_BYTES for a in answers)
+    assert all(len(a.data) <= CHUNK_BYTES for a in answers)
     assert [a.end for a in answers] == [False] * (len(answers) - 1) + [not trailers]
     assert len(driver.answers(AnswerTrailers, Direction.REQUEST)) == int(trailers)
     assert (type(driver.log[-1]) is AnswerTrailers) is trailers
@@ -235,8 +235,8 @@ def test_any_split_of_the_body_yields_the_same_decision_and_bytes(
 def test_a_body_of_exactly_k_chunks_has_no_empty_chunk_after_it():
     driver = Driver(models=("m",), max_body_bytes=1 << 20)
     driver.feed(RequestHeaders({":path": "/v1/files", ":method": "POST"}, False, Shape.GATEWAY))
-    driver.feed(RequestBody(b"x" * (2 * PIECE_BYTES), True))
-    assert [len(a.data) for a in driver.answers(AnswerBody, Direction.REQUEST)] == [PIECE_BYTES] * 2
+    driver.feed(RequestBody(b"x" * (2 * CHUNK_BYTES), True))
+    assert [len(a.data) for a in driver.answers(AnswerBody, Direction.REQUEST)] == [CHUNK_BYTES] * 2
 
 
 def test_the_answer_passes_chunk_by_chunk_with_the_clients_model_name():

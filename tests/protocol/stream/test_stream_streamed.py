@@ -56,10 +56,10 @@ def test_the_clients_model_name_is_restored():
 def test_a_chunk_with_part_of_a_name_is_held_until_the_rest_arrives():
     driver = begun()
     assert answered(driver, ResponseBody(b'data: {"id":1,"mod', False)) == []
-    assert driver.stream.held_pieces
+    assert driver.stream.held_chunks
     whole = answered(driver, ResponseBody(b'el":"m1"}\n\n', False))
     assert whole == [b'data: {"id":1,"model":"auto"}\n\n', b""]
-    assert not driver.stream.held_pieces
+    assert not driver.stream.held_chunks
 
 
 @given(st.lists(st.integers(0, 60), max_size=4))

@@ -6,8 +6,8 @@ one step. The contract is the endpoint-picker protocol v1.0.0.
 """
 
 from laar.protocol.settings import StreamSettings
-from laar.protocol.stream.body import PIECE_BYTES, HeldBytes
+from laar.protocol.stream.body import CHUNK_BYTES, HeldBytes
 from laar.protocol.stream.machine import Stream
 from laar.protocol.stream.state import Environment
 
-__all__ = ["PIECE_BYTES", "Environment", "HeldBytes", "Stream", "StreamSettings"]
+__all__ = ["CHUNK_BYTES", "Environment", "HeldBytes", "Stream", "StreamSettings"]

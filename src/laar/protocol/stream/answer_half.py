@@ -41,7 +41,7 @@ class AnswerHalf(StreamState):
     answer_phase = ResponsePhase.HEADERS
     _headers: ResponseHeaders | None = None
     """The response headers, held while the reservation moves."""
-    held_pieces = 0
+    held_chunks = 0
     """Number of chunks that are held because a name may be split across them."""
     _held = b""
     """The bytes to pass on for the held chunks, with names restored."""
@@ -140,7 +140,7 @@ class AnswerHalf(StreamState):
             self.dialect.pass_answer(1, data, out, end=event.end, same=True)
             return phase
         self._restore(data, end=event.end)
-        self.held_pieces += 1
+        self.held_chunks += 1
         if event.end or not any(restorer.holds_back for restorer in answer.restorers):
             self._pass_held(data, out, end=event.end)
         return phase
@@ -152,9 +152,9 @@ class AnswerHalf(StreamState):
 
     def _pass_held(self, last: bytes, out: list[Action], *, end: bool) -> None:
         """Pass on all held chunks; `last` is the last one as received."""
-        held, pieces, self._held, self.held_pieces = self._held, self.held_pieces, b"", 0
-        same = pieces == 1 and held == last
-        self.dialect.pass_answer(pieces, held, out, end=end, same=same)
+        held, chunks, self._held, self.held_chunks = self._held, self.held_chunks, b"", 0
+        same = chunks == 1 and held == last
+        self.dialect.pass_answer(chunks, held, out, end=end, same=same)
 
     def _response_trailers(
         self, event: ResponseTrailers, now: float, out: list[Action]
@@ -162,7 +162,7 @@ class AnswerHalf(StreamState):
         if self.decision is not None:
             out += self.answer.read(self.decision, b"", now, end=True)
         phase = self._complete(now, out)
-        if self.held_pieces:
+        if self.held_chunks:
             self._restore(b"", end=True)
             self._pass_held(b"", out, end=False)
         out.append(AnswerTrailers(Direction.RESPONSE))

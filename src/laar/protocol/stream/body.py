@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from laar.protocol.events import Action, AnswerBody, Direction
 
-PIECE_BYTES = 62_000
+CHUNK_BYTES = 62_000
 """Maximum body bytes per message in the gateway shape: some Envoys limit a chunk, including the
 frame, to 64 KiB."""
 
@@ -144,8 +144,8 @@ class Collected:
         return None if data is None else bytes(data)
 
 
-def send_pieces(direction: Direction, data: bytes, *, end: bool, out: list[Action]) -> None:
+def send_chunks(direction: Direction, data: bytes, *, end: bool, out: list[Action]) -> None:
     """Append actions that send a body in chunks; an empty body is one empty chunk."""
-    for at in range(0, max(len(data), 1), PIECE_BYTES):
-        last = at + PIECE_BYTES >= len(data)
-        out.append(AnswerBody(direction, data[at : at + PIECE_BYTES], end and last, []))
+    for at in range(0, max(len(data), 1), CHUNK_BYTES):
+        last = at + CHUNK_BYTES >= len(data)
+        out.append(AnswerBody(direction, data[at : at + CHUNK_BYTES], end and last, []))

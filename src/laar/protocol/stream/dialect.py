@@ -22,7 +22,7 @@ from laar.protocol.events import (
     Direction,
     Shape,
 )
-from laar.protocol.stream.body import Collected, send_pieces
+from laar.protocol.stream.body import Collected, send_chunks
 
 _REQUEST, _RESPONSE = Direction.REQUEST, Direction.RESPONSE
 
@@ -90,13 +90,13 @@ class Dialect:
         out.append(AnswerBody(_REQUEST, None, end, []))
 
     def pass_answer(
-        self, pieces: int, data: bytes, out: list[Action], *, end: bool, same: bool
+        self, chunks: int, data: bytes, out: list[Action], *, end: bool, same: bool
     ) -> None:
         """Pass on chunks of the answer's body as `data`; `same` if the bytes are unchanged."""
         if same:
             out.append(AnswerBody(_RESPONSE, None, end, []))
             return
-        for number in range(pieces):
+        for number in range(chunks):
             given = b"" if number else data
             out.append(AnswerBody(_RESPONSE, given, end, [], replaces=True))
 
@@ -114,17 +114,17 @@ class _Gateway(Dialect):
         if body.data is None:
             return
         end = body.is_complete and not body.trailers
-        send_pieces(_REQUEST, bytes(body.data), end=end, out=out)
+        send_chunks(_REQUEST, bytes(body.data), end=end, out=out)
         if body.trailers:
             out.append(AnswerTrailers(_REQUEST))
 
     def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
-        send_pieces(_REQUEST, data, end=end, out=out)
+        send_chunks(_REQUEST, data, end=end, out=out)
 
     def pass_answer(
-        self, pieces: int, data: bytes, out: list[Action], *, end: bool, same: bool
+        self, chunks: int, data: bytes, out: list[Action], *, end: bool, same: bool
     ) -> None:
-        send_pieces(_RESPONSE, data, end=end, out=out)
+        send_chunks(_RESPONSE, data, end=end, out=out)
 
 
 NATIVE = Dialect(shows_answers=False)

@@ -32,7 +32,7 @@ from laar.protocol.events import (
 )
 from laar.protocol.openai import try_read
 from laar.protocol.stream import Stream
-from laar.server.extproc.messages import ANSWERS, PASSED, before_piece, event_of, patience, piece_of
+from laar.server.extproc.messages import ANSWERS, PASSED, before_chunk, chunk_of, event_of, patience
 from laar.server.flow_control import Waiting
 from laar.server.h2.call import Call, Handler
 from laar.server.h2.framing import Code
@@ -64,7 +64,7 @@ class Exchange(Handler):
     def receive(self, message: bytes) -> None:
         """Pass a message to the state machine, and send its answers."""
         try:
-            if message[:1] == b"\x2a" and (piece := piece_of(message)) and self._pass(piece):
+            if message[:1] == b"\x2a" and (chunk := chunk_of(message)) and self._pass(chunk):
                 return
             event = event_of(pb.ProcessingRequest.FromString(message))
             if event is not None and (wait := self._take(event)) is not None:
@@ -114,19 +114,19 @@ class Exchange(Handler):
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _pass(self, piece: bytes) -> bool:
-        """Pass a piece of an answer unchanged; return False if it needs `_take`.
+    def _pass(self, chunk: bytes) -> bool:
+        """Pass a chunk of an answer unchanged; return False if it needs `_take`.
 
         `_take` would send the same reply, but take three times as long.
         """
         stream, processor = self._stream, self._processor
         now = processor.clock()
-        if stream is None or not stream.answer.put_by(piece, now):
+        if stream is None or not stream.answer.put_by(chunk, now):
             return False
         if stream.read_answer and not stream.dialect.shows_answers:
             processor.sampler.read(1, now)
         is_kept = stream.dialect.sends_whole_bodies
-        self._call.send(PASSED if is_kept else before_piece(len(piece)) + piece)
+        self._call.send(PASSED if is_kept else before_chunk(len(chunk)) + chunk)
         return True
 
     def _take(self, event: Event) -> Wait | None:
@@ -170,7 +170,7 @@ class Exchange(Handler):
                     processor.note(action, now)
                     if isinstance(action, Served):
                         pending = Noted()
-        if stream.held_pieces:
+        if stream.held_chunks:
             self.reassure()
         return None
 

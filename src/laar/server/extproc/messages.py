@@ -37,8 +37,8 @@ _TYPES = {name.encode(): name for name in ("application/json", "text/event-strea
 """Media types of nearly all responses."""
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _STREAMED = pb.ProcessingMode.STREAMED
-_HEAD_BYTES, _PIECE_BYTES = 6, 6 << 10
-"""Limits on messages that `piece_of` reads; few pieces are longer."""
+_HEAD_BYTES, _CHUNK_BYTES = 6, 6 << 10
+"""Limits on messages that `chunk_of` reads; few chunks are longer."""
 _ATTEMPTS = {str(count): count for count in range(100)}
 """Attempt counts by text. Envoy makes fewer than 100; other values are ignored."""
 
@@ -60,13 +60,13 @@ _PLAIN = {
 # -- messages to events ------------------------------------------------------------------------
 
 
-def piece_of(message: bytes) -> bytes | None:
-    """Return the bytes of an answer's piece, in a quarter of the time that protobuf takes.
+def chunk_of(message: bytes) -> bytes | None:
+    """Return the bytes of an answer's chunk, in a quarter of the time that protobuf takes.
 
     Return None for other messages, whose first byte is not 0x2A, and if the message is long,
     contains the answer's end, or has its fields in an unusual order.
     """
-    if not _HEAD_BYTES <= len(message) <= _PIECE_BYTES:
+    if not _HEAD_BYTES <= len(message) <= _CHUNK_BYTES:
         return None
     size = message[3] if message[1] < 0x80 else message[4] & 0x7F | message[5] << 7
     before = _before_body(size)
@@ -86,7 +86,7 @@ def _before_body(length: int) -> bytes:
 
 @lru_cache(512)
 def _is_aside(fields: bytes) -> bool:
-    """Return whether a message's other fields are metadata, which Envoy repeats in each piece."""
+    """Return whether a message's other fields are metadata, which Envoy repeats in each chunk."""
     return pb.ProcessingRequest.FromString(fields).WhichOneof("request") is None
 
 
@@ -266,12 +266,12 @@ def _body_answer(action: AnswerBody) -> bytes:
 
 
 PASSED = _PLAIN["response_body"]
-"""The reply that passes a piece on unchanged, unless Envoy needs the bytes sent back."""
+"""The reply that passes a chunk on unchanged, unless Envoy needs the bytes sent back."""
 
 
 @lru_cache(1024)
-def before_piece(length: int) -> bytes:
-    """Return the bytes that precede a piece in a reply; a stream's pieces have few lengths."""
+def before_chunk(length: int) -> bytes:
+    """Return the bytes that precede a chunk in a reply; a stream's chunks have few lengths."""
     body, response = bytes(length), pb.ProcessingResponse()
     response.response_body.response.body_mutation.streamed_response.body = body
     return response.SerializeToString().removesuffix(body)
