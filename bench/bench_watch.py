@@ -91,7 +91,7 @@ def _decide(runner: Runner, count: int) -> None:
 
 async def _feed() -> None:
     """Measure the cost of viewers: the picker's CPU under load with them, minus without."""
-    from laar.server.admin.app import AdminServer
+    from laar.server.admin.server import AdminServer
 
     runner = _runner(20)
     _decide(runner, 3000)

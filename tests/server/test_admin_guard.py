@@ -214,8 +214,8 @@ def test_loopback_addresses_are_recognized(address, host, loopback):
 @pytest.fixture
 async def served(monkeypatch):
     """The address of an admin server with low limits."""
-    monkeypatch.setattr("laar.server.admin.app.MAX_CONNECTIONS", 5)
-    monkeypatch.setattr("laar.server.admin.app.WAIT_S", 0.3)
+    monkeypatch.setattr("laar.server.admin.server.MAX_CONNECTIONS", 5)
+    monkeypatch.setattr("laar.server.admin.server.WAIT_S", 0.3)
 
     async def who(request):
         return PlainTextResponse(request.client.host)

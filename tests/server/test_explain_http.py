@@ -280,7 +280,7 @@ async def test_a_reporter_that_guesses_tokens_blocks_no_viewer(tmp_path, http):
 
 
 async def test_an_open_feed_ends_when_its_token_is_replaced(tmp_path, http, monkeypatch):
-    monkeypatch.setattr("laar.server.admin.server.TOKENS_S", 0.05)
+    monkeypatch.setattr("laar.server.admin.port.TOKENS_S", 0.05)
     token = tmp_path / "token"
     token.write_text("token-that-leaked")
     leaked = {"authorization": "Bearer token-that-leaked"}
@@ -308,7 +308,7 @@ async def test_only_active_readers_of_the_feed_count_towards_the_limit(tmp_path,
 async def test_a_token_that_is_replaced_in_its_file_is_replaced_in_the_picker(
     tmp_path, http, monkeypatch
 ):
-    monkeypatch.setattr("laar.server.admin.server.TOKENS_S", 0.05)
+    monkeypatch.setattr("laar.server.admin.port.TOKENS_S", 0.05)
     files = {name: tmp_path / name for name in ("viewers", "outcomes")}
     for name, file in files.items():
         file.write_text(f"{name}-that-leaked")

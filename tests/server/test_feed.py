@@ -111,7 +111,7 @@ async def test_a_slow_viewer_misses_frames_and_delays_no_one():
 
 
 async def test_a_viewer_that_stops_reading_is_cut_off_before_it_fills_the_memory(http, monkeypatch):
-    monkeypatch.setattr("laar.server.admin.app.WAIT_S", 0.3)
+    monkeypatch.setattr("laar.server.admin.server.WAIT_S", 0.3)
     frame = "x" * 200_000
     feed = Feed(lambda: {"n": frame})
     task = await running(feed)

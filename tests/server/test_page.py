@@ -470,7 +470,7 @@ async def test_an_open_page_asks_for_the_token_after_it_was_replaced(
     tmp_path, chromium, monkeypatch
 ):
     """Retries with the old token once locked out the page's address, which others shared."""
-    monkeypatch.setattr("laar.server.admin.server.TOKENS_S", 0.05)
+    monkeypatch.setattr("laar.server.admin.port.TOKENS_S", 0.05)
     token = tmp_path / "token"
     token.write_text("let-me-look-please")
     async with (

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from starlette.types import ASGIApp
 
-from laar.server.admin.app import AdminServer
+from laar.server.admin.server import AdminServer
 from support.waiting import eventually
 
 

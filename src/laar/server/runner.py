@@ -14,8 +14,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from laar.accuracy.capability import CapabilityModel
-from laar.server.admin.app import AdminServer
-from laar.server.admin.server import AdminPort
+from laar.server.admin.port import AdminPort
+from laar.server.admin.server import AdminServer
 from laar.server.collectors import Collectors
 from laar.server.extproc import ExternalProcessor
 from laar.server.fleet import FleetState

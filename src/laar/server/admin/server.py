@@ -1,120 +1,136 @@
-"""The admin port of a picker: its routes, protected by token and browser guard."""
+"""The HTTP server of the admin port: uvicorn, with limits on connections."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Generator
 
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from laar.datalayer.endpoints_file import is_loopback, join_address, split_address
-from laar.errors import RequestError, SettingError
-from laar.server.admin.answers import as_json, refused
-from laar.server.admin.app import AdminServer
-from laar.server.admin.auth import AdminAuth, Attempts
-from laar.server.admin.context import context_routes
-from laar.server.admin.metrics import metrics_page
-from laar.server.admin.outcomes import routes as outcome_routes
-from laar.server.admin.tuner import routes as tuner_routes
-from laar.server.browsers import BrowserGuard
-from laar.server.health_service import HealthService
-from laar.server.picker import Picker
-from laar.server.ports import cannot_listen
-from laar.server.token_file import reporter_tokens, viewers_token
+from laar.datalayer.visits import occurs, until_look_s
+from laar.server.h2.listening import listener
 
-TOKENS_S = 5.0
-"""Seconds between checks of the token files, for which a replaced token may remain valid."""
+MAX_CONNECTIONS = 256
+"""Maximum number of connections; a process may open 1,024 files by default."""
+
+WAIT_S = 10.0
+"""Seconds between checks of a connection; a client has this long to send its first complete request
+line and headers."""
+
+_LOOKS = 3
+"""Number of checks without progress after which a client is considered stalled. On a slow network
+the system rarely accepts the next megabyte of a response."""
+
+_TICK_S = 1.0
+"""Seconds between updates of uvicorn's date header."""
+
+_WARN_EVERY_S = 10.0
+"""Minimum seconds between uvicorn's warnings, e.g. about malformed requests."""
 
 
-class AdminPort:
-    """The admin port of a picker.
+class _BoundedProtocol(H11Protocol):
+    """HTTP on a limited number of connections, each of which must make progress.
 
-    Raises:
-        SettingError: a token file cannot be used.
+    Otherwise an attacker's idle connections would exhaust the file descriptors that Envoy needs.
     """
 
-    def __init__(self, picker: Picker, health: HealthService) -> None:
-        self._picker = picker
-        settings = picker.settings
-        viewers, self._reporters = viewers_token(settings), reporter_tokens(settings)
-        app = Starlette(
-            routes=[
-                *_own_routes(picker, health),
-                *outcome_routes(picker, self._reporters),
-                *picker.observability.routes(),
-                *context_routes(picker),
-                *tuner_routes(picker.tuner),
-            ],
-            exception_handlers={RequestError: _refuse},
+    _seen: tuple[object, int] | None = None
+    _again = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept a connection, unless there are too many."""
+        if len(self.connections) >= MAX_CONNECTIONS:
+            self.transport = transport  # `connection_lost` needs it
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self._look()
+
+    def _look(self) -> None:
+        """Abort a connection whose client neither sends its request nor reads its response."""
+        if self not in self.connections:
+            return
+        is_idle = getattr(self.cycle, "response_complete", True)  # `cycle` is None at first
+        waits = is_idle or self.flow.write_paused
+        unread = self.transport.get_write_buffer_size()
+        now = (self.cycle, unread) if waits else None
+        self._again = self._again + 1 if waits and now == self._seen else 0
+        self._seen = now
+        if self._again >= (_LOOKS if unread else 1):
+            self.transport.abort()  # closing would wait for the unread data
+            return
+        self.loop.call_later(WAIT_S, self._look)
+
+
+class _Rarely(logging.Filter):
+    """Limits the rate of warnings: a port scan must not fill the log."""
+
+    _next_at = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log the record."""
+        if record.levelno != logging.WARNING:
+            return True
+        now = time.monotonic()
+        due = now >= self._next_at
+        if due:
+            self._next_at = now + _WARN_EVERY_S
+        return due
+
+
+_RARELY = _Rarely()
+
+
+class AdminServer(uvicorn.Server):
+    """uvicorn on a socket bound in advance, without signal handlers: the runner stops it.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+
+    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        logging.getLogger("uvicorn.error").addFilter(_RARELY)
+        self._socket = listener(host, port, family)
+        self.port: int = self._socket.getsockname()[1]
+        self._stopped = asyncio.Event()
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                http=_BoundedProtocol,
+                proxy_headers=False,  # a client guessing tokens must not choose its address
+                timeout_graceful_shutdown=1,  # an open event stream must not delay shutdown
+            )
         )
-        others = not is_loopback(settings.listen.admin)
-        self._auth = AdminAuth(app, viewers, Attempts(picker.clock), others=others)
 
-    async def follow_tokens(self) -> None:
-        """Reread the token files until cancelled; ignore unusable files."""
-        picker = self._picker
-        while True:
-            await asyncio.sleep(TOKENS_S)
-            try:
-                viewers = await asyncio.to_thread(viewers_token, picker.settings)
-                reporters = await asyncio.to_thread(reporter_tokens, picker.settings)
-            except SettingError as fault:
-                picker.problems.report("token files", f"{fault}; the previous tokens stay in use")
-                continue
-            picker.problems.report("token files", None)
-            if self._auth.token != viewers:
-                self._auth.token = viewers
-                picker.observability.feed.ask_again()
-            if self._reporters is not None and reporters is not None:
-                self._reporters.clear()
-                self._reporters.update(reporters)
+    async def run_until_stopped(self) -> None:
+        """Serve until `stop`."""
+        await self.serve(sockets=[self._socket])
 
-    def open(self, above: int = 0) -> AdminServer:
-        """Bind the port; requests wait until the server runs.
+    async def main_loop(self) -> None:
+        """Tick once a second; uvicorn's loop would wake an idle picker ten times as often."""
+        while not await self.on_tick(0):
+            await occurs(self._stopped, until_look_s(_TICK_S))
 
-        Args:
-            above: offset to add to the port, for workers after the first.
+    def stop(self) -> None:
+        """Ask the server to stop."""
+        self.should_exit = True
+        self._stopped.set()
 
-        Raises:
-            SettingError: the address cannot be bound.
-        """
-        listen = self._picker.settings.listen
-        host, port = split_address(listen.admin)
-        port += above
-        try:
-            return AdminServer(BrowserGuard(self._auth, [host, *listen.admin_hosts]), host, port)
-        except OSError:
-            raise cannot_listen("admin", join_address(host, port)) from None
+    def close(self) -> None:
+        """Release the port; needed only if it never served."""
+        self._socket.close()
 
-
-def _own_routes(picker: Picker, health: HealthService) -> list[Route]:
-    """Return the routes for metrics, health and settings."""
-
-    async def metrics(_request: Request) -> Response:
-        page = metrics_page(picker)
-        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    async def alive(_request: Request) -> Response:
-        return PlainTextResponse("ok\n")
-
-    async def ready(_request: Request) -> Response:
-        if health.ready:
-            return PlainTextResponse("ready\n")
-        return PlainTextResponse("not ready: no endpoint is known, or laar is draining\n", 503)
-
-    async def config(_request: Request) -> Response:
-        return as_json(picker.reloader.shown() if picker.reloader else {})
-
-    return [
-        Route("/metrics", metrics),
-        Route("/healthz", alive),
-        Route("/readyz", ready),
-        Route("/config", config),
-    ]
-
-
-async def _refuse(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    return refused(error)
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave the signals to the runner."""
+        yield

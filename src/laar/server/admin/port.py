@@ -1,0 +1,120 @@
+"""The admin port of a picker: its routes, protected by token and browser guard."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from laar.datalayer.endpoints_file import is_loopback, join_address, split_address
+from laar.errors import RequestError, SettingError
+from laar.server.admin.answers import as_json, refused
+from laar.server.admin.auth import AdminAuth, Attempts
+from laar.server.admin.context import context_routes
+from laar.server.admin.metrics import metrics_page
+from laar.server.admin.outcomes import routes as outcome_routes
+from laar.server.admin.server import AdminServer
+from laar.server.admin.tuner import routes as tuner_routes
+from laar.server.browsers import BrowserGuard
+from laar.server.health_service import HealthService
+from laar.server.picker import Picker
+from laar.server.ports import cannot_listen
+from laar.server.token_file import reporter_tokens, viewers_token
+
+TOKENS_S = 5.0
+"""Seconds between checks of the token files, for which a replaced token may remain valid."""
+
+
+class AdminPort:
+    """The admin port of a picker.
+
+    Raises:
+        SettingError: a token file cannot be used.
+    """
+
+    def __init__(self, picker: Picker, health: HealthService) -> None:
+        self._picker = picker
+        settings = picker.settings
+        viewers, self._reporters = viewers_token(settings), reporter_tokens(settings)
+        app = Starlette(
+            routes=[
+                *_own_routes(picker, health),
+                *outcome_routes(picker, self._reporters),
+                *picker.observability.routes(),
+                *context_routes(picker),
+                *tuner_routes(picker.tuner),
+            ],
+            exception_handlers={RequestError: _refuse},
+        )
+        others = not is_loopback(settings.listen.admin)
+        self._auth = AdminAuth(app, viewers, Attempts(picker.clock), others=others)
+
+    async def follow_tokens(self) -> None:
+        """Reread the token files until cancelled; ignore unusable files."""
+        picker = self._picker
+        while True:
+            await asyncio.sleep(TOKENS_S)
+            try:
+                viewers = await asyncio.to_thread(viewers_token, picker.settings)
+                reporters = await asyncio.to_thread(reporter_tokens, picker.settings)
+            except SettingError as fault:
+                picker.problems.report("token files", f"{fault}; the previous tokens stay in use")
+                continue
+            picker.problems.report("token files", None)
+            if self._auth.token != viewers:
+                self._auth.token = viewers
+                picker.observability.feed.ask_again()
+            if self._reporters is not None and reporters is not None:
+                self._reporters.clear()
+                self._reporters.update(reporters)
+
+    def open(self, above: int = 0) -> AdminServer:
+        """Bind the port; requests wait until the server runs.
+
+        Args:
+            above: offset to add to the port, for workers after the first.
+
+        Raises:
+            SettingError: the address cannot be bound.
+        """
+        listen = self._picker.settings.listen
+        host, port = split_address(listen.admin)
+        port += above
+        try:
+            return AdminServer(BrowserGuard(self._auth, [host, *listen.admin_hosts]), host, port)
+        except OSError:
+            raise cannot_listen("admin", join_address(host, port)) from None
+
+
+def _own_routes(picker: Picker, health: HealthService) -> list[Route]:
+    """Return the routes for metrics, health and settings."""
+
+    async def metrics(_request: Request) -> Response:
+        page = metrics_page(picker)
+        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def alive(_request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def ready(_request: Request) -> Response:
+        if health.ready:
+            return PlainTextResponse("ready\n")
+        return PlainTextResponse("not ready: no endpoint is known, or laar is draining\n", 503)
+
+    async def config(_request: Request) -> Response:
+        return as_json(picker.reloader.shown() if picker.reloader else {})
+
+    return [
+        Route("/metrics", metrics),
+        Route("/healthz", alive),
+        Route("/readyz", ready),
+        Route("/config", config),
+    ]
+
+
+async def _refuse(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return refused(error)
