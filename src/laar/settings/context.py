@@ -53,7 +53,7 @@ class Context(Section):
     """Rules for requests whose documents may be reordered; the first match applies. Without a rule,
     every body is forwarded unchanged. A changed route keeps its memory if only `path`,
     `models`, `mode`, `opt_in` or `sample_answers` changed. Otherwise, or if it was removed in
-    between, it starts with an empty memory."""
+    between, it keeps only the orders of running conversations."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> Context:

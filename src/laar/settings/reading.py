@@ -26,7 +26,7 @@ class Readings(Section):
     scrape_interval_s: Annotated[float, Ge(0.05), Le(60)] = scrape.INTERVAL_S
     """Seconds between scrapes of an endpoint's metrics. laar counts requests itself, and scrapes
     only correct its counts, so a shorter interval gains nothing. After 10 s without requests in
-    flight, the interval is five times as long, but readings never become stale."""
+    flight, the interval is five times as long, up to 5 s: readings are ignored after 10 s."""
     probe_interval_s: Annotated[float, Ge(0.1), Le(600)] = probe.INTERVAL_S
     """Seconds between round-trip probes of an endpoint. With over 250 endpoints the interval is
     longer, since at most 50 are probed per second; while laar is idle, it is five times as long."""

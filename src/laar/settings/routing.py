@@ -110,12 +110,12 @@ class Accuracy(Section):
     applies: ClassVar = Applies.AFTER_RESTART
 
     capability: Annotated[Path | None, Applies.AT_ONCE] = None
-    """Artifact from `laar fit`, reloaded whenever it changes. Without it, every model is assumed
-    equally good and fast until outcomes are reported, and laar routes by cache, queue and round
-    trip."""
+    """Artifact from `laar fit` or `laar calibrate`, reloaded whenever it changes. Without it, every
+    model is assumed equally good until outcomes are reported and equally fast until answers show
+    its speed: laar routes by cache, queue and round trip."""
     online: bool = True
-    """Whether reported outcomes (POST /outcomes) correct the artifact. False: laar routes by the
-    artifact alone and accepts no reports."""
+    """Whether reported outcomes (POST /outcomes) correct the artifact. False: the artifact's
+    P(correct) is used unchanged, and no reports are accepted."""
     signs: bool = False
     """Whether signs in answers count as weak outcomes: a cut-off at the token limit, a tool call
     that is not JSON or repeats the last one, log-probabilities if clients request them, and whether
