@@ -66,7 +66,7 @@ class Resolver:
         self._asking: set[str] = set()
         self._addresses: dict[str, tuple[str, ...]] = {}
         self._has_changed = False
-        self._places = asyncio.Semaphore(MAX_AT_ONCE)
+        self._at_once = asyncio.Semaphore(MAX_AT_ONCE)
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         """Replace a source's endpoints; pass on those whose addresses are known."""
@@ -87,7 +87,7 @@ class Resolver:
                 for gone in tasks.keys() - self._names:
                     self._addresses.pop(gone, None)
                     self._sink.problem(f"dns {gone}", GONE)
-                    if gone not in self._asking:  # otherwise its thread still occupies a slot
+                    if gone not in self._asking:  # otherwise its thread still runs
                         tasks.pop(gone).cancel()
                 for name in self._names:
                     if name not in tasks or tasks[name].done():  # done after an unexpected error
@@ -106,14 +106,14 @@ class Resolver:
                 await asyncio.sleep(RETRY_S)
 
     async def _answer(self, name: str) -> Sequence[str]:
-        async with self._places:
+        async with self._at_once:
             self._asking.add(name)
             asked = asyncio.ensure_future(self._lookup(name))
             try:
                 done, _ = await asyncio.wait({asked}, timeout=TIMEOUT_S)
                 if not done:
                     self._failed(name, f"no answer in {TIMEOUT_S:g} s")
-                # The thread can't be stopped; it occupies its slot until it ends.
+                # The thread can't be stopped; it counts as a lookup until it ends.
                 return await asked
             finally:
                 self._asking.remove(name)

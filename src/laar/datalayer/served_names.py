@@ -60,7 +60,7 @@ class ServedNames(Visits):
         usual_s = super().interval_s(spec)
         return usual_s if spec.models else min(usual_s, NAMELESS_INTERVAL_S)
 
-    def doubt(self, address: str = "") -> None:
+    def doubt(self, address: str) -> None:
         """Schedule a check of an endpoint that rejected a name, or of all if `address` is empty."""
         if address:
             self.soon(address, DOUBT_S)

@@ -258,7 +258,7 @@ class Sharer:
             await asyncio.sleep(SNAPSHOT_INTERVAL_S / 4.0)
             if not await store.is_my_turn():
                 continue
-            write = snapshot(self.sharing, self._clock(), with_key=False, place=store.place)
+            write = snapshot(self.sharing, self._clock(), with_key=False, place=store.position)
             try:
                 await store.put_snapshot(await asyncio.to_thread(write))
             except StoreError as fault:

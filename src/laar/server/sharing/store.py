@@ -43,7 +43,7 @@ _PAUSE_S = 0.003
 """Minimum seconds between reads, so that the batches of many pickers arrive together."""
 _AT_ONCE = 64  # entries per read: 2 MB of a backlog, otherwise 0.1 MB
 _KEPT_S = 86_400  # without pickers, keys expire after a day
-_PLACE = re.compile("([0-9]{1,19})-([0-9]{1,19})")  # 64-bit numbers
+_POSITION = re.compile("([0-9]{1,19})-([0-9]{1,19})")  # 64-bit numbers
 
 
 class StoreError(Exception):
@@ -86,7 +86,7 @@ class Store:
         self._turn, self._key = base + "turn", base + "key"
         self._share = share
         self._renew()
-        self.place = "0-0"
+        self.position = "0-0"
         self._used = b""  # the key in use
         self._clock_ms = 0.0  # offset of the store's clock from the loop's
         self._sent: deque[tuple[float, str]] = deque()  # loop times and positions, for trimming
@@ -136,10 +136,10 @@ class Store:
         snapshot = None
         if starting:
             snapshot = await self._fetched()
-            self.place = self._oldest
+            self.position = self._oldest
         last = await self._last()
-        if last is None or not (0, 0) < _number(self.place) <= last:
-            self.place = "0-0"  # the store lost its entries; the position is beyond its end
+        if last is None or not (0, 0) < _number(self.position) <= last:
+            self.position = "0-0"  # the store lost its entries; the position is beyond its end
         await self._ask("XREAD", "STREAMS", self._records, "$")  # check the permission
         return self._used, snapshot
 
@@ -166,19 +166,19 @@ class Store:
         last = await self._ask("XREVRANGE", self._records, "+", "-", "COUNT", 1)
         return _number(last[0][0]) if last else None
 
-    async def after(self, place: str) -> None:
+    async def after(self, position: str) -> None:
         """Receive only batches after a snapshot's position, since it includes the earlier ones."""
         # From a position beyond the stream's end, nothing would ever be received.
-        if _number(self.place) < _number(place) <= (await self._last() or (0, 0)):
-            self.place = place
+        if _number(self.position) < _number(position) <= (await self._last() or (0, 0)):
+            self.position = position
 
     async def send(self, batches: Sequence[bytes]) -> None:
         """Append the batches to the stream."""
         add = ("XADD", self._records, "MINID", "~", self._oldest, "*", "o", self._origin, "b")
-        *_, place = await self._trip(self._sender, *((*add, data) for data in batches))
+        *_, position = await self._trip(self._sender, *((*add, data) for data in batches))
         # The store's clock drifts, and may be adjusted during the connection.
-        self._clock_ms = _number(place)[0] - asyncio.get_running_loop().time() * 1e3
-        self._note_sent(place.decode())
+        self._clock_ms = _number(position)[0] - asyncio.get_running_loop().time() * 1e3
+        self._note_sent(position.decode())
 
     async def receive(self) -> AsyncIterator[list[tuple[bytes, float]]]:
         """Yield the others' batches in order, each with its age in seconds, until `close`."""
@@ -186,19 +186,19 @@ class Store:
         while True:
             next_at = loop.time() + _PAUSE_S
             read = ("XREAD", "COUNT", _AT_ONCE, "BLOCK", _BLOCK_MS, "STREAMS", self._records)
-            (found,) = await self._trip(self._reader, (*read, self.place), within_s=within_s)
+            (found,) = await self._trip(self._reader, (*read, self.position), within_s=within_s)
             entries = found[0][1] if found else []
             yield [record for entry in entries for record in self._others(*entry)]
             if entries:
-                self.place = entries[-1][0].decode()
+                self.position = entries[-1][0].decode()
             if (pause_s := next_at - loop.time()) > 0.0 and len(entries) < _AT_ONCE:
                 await asyncio.sleep(pause_s)
 
-    def _others(self, place: bytes, parts: list[bytes]) -> Iterator[tuple[bytes, float]]:
+    def _others(self, position: bytes, parts: list[bytes]) -> Iterator[tuple[bytes, float]]:
         """Yield the batch in an entry and its age, unless this picker sent it."""
         fields = dict(zip(parts[::2], parts[1::2], strict=True))
         if fields.get(b"o") != self._origin:
-            age_s = max(0.0, self._now_ms() - _number(place)[0]) / 1e3
+            age_s = max(0.0, self._now_ms() - _number(position)[0]) / 1e3
             yield fields.get(b"b", b""), age_s
 
     async def is_my_turn(self) -> bool:
@@ -231,17 +231,17 @@ class Store:
             return self._sent[0][1]
         return f"{max(0, int(self._now_ms()) - self._history_ms)}-0"
 
-    def _note_sent(self, place: str) -> None:
+    def _note_sent(self, position: str) -> None:
         """Remember a position each second, since the milliseconds in positions are not reliable.
 
         They stand still after the store's clock is set back, and jump when it is set ahead.
         """
         now_s, sent = asyncio.get_running_loop().time(), self._sent
-        if sent and _number(place) < _number(sent[-1][1]):
+        if sent and _number(position) < _number(sent[-1][1]):
             sent.clear()  # the store was emptied, after its clock had been ahead
-            self.place = "0-0"
+            self.position = "0-0"
         if not sent or now_s - sent[-1][0] >= 1.0:
-            sent.append((now_s, place))
+            sent.append((now_s, position))
         while len(sent) > 1 and sent[1][0] <= now_s - self._history_ms / 1e3:
             sent.popleft()
 
@@ -312,7 +312,7 @@ def _key(value: object) -> bytes:
     return key
 
 
-def _number(place: bytes | str) -> tuple[int, int]:
+def _number(position: bytes | str) -> tuple[int, int]:
     """Return a position as numbers; (0, 0) if it is invalid."""
-    found = _PLACE.fullmatch(place.decode() if isinstance(place, bytes) else place)
+    found = _POSITION.fullmatch(position.decode() if isinstance(position, bytes) else position)
     return (int(found[1]), int(found[2])) if found else (0, 0)
