@@ -1,4 +1,4 @@
-"""laar counts its own answers exactly once, whichever part of it refuses a request."""
+"""laar counts its own answers once, and the requests that another endpoint served."""
 
 from dataclasses import replace
 
@@ -82,3 +82,21 @@ async def test_a_model_is_listed_in_its_pool_and_unknown_in_another(processor):
         [answer] = map(pb.ProcessingResponse.FromString, exchange._call.answers)
         answered.append(answer.immediate_response.status.code)
     assert answered == [200, 404, 200, 200, 404]
+
+
+@pytest.mark.parametrize(("served_by", "moved"), [("127.0.0.1:9", 0), ("127.0.0.2:9", 1)])
+async def test_a_retry_at_the_picked_endpoint_does_not_move_the_request(
+    processor, served_by, moved
+):
+    exchange = opened(processor)
+    begin(exchange, CHAT)
+    send(exchange, b'{"model": "m", "messages": [{"role": "user", "content": "Hello"}]}')
+    answer = pb.ProcessingRequest()
+    answer.response_headers.headers.headers.add(key=":status", raw_value=b"200")
+    fields = answer.attributes["envoy.filters.http.ext_proc"].fields
+    fields["upstream.address"].string_value = served_by.encode()
+    fields["upstream.request_attempt_count"].number_value = 2
+    fields["response.code_details"].string_value = b"via_upstream"
+    exchange.receive(answer.SerializeToString())
+    assert processor.metrics.failed_attempts == 1
+    assert processor.metrics.moved == moved

@@ -281,7 +281,7 @@ class Attempted(Action):
 
 @dataclass(slots=True)
 class Served(Action):
-    """Move the reservation to the endpoint that Envoy chose itself, then feed `Noted`.
+    """Move the reservation to the serving endpoint, if it is another, then feed `Noted`.
 
     The response headers are held until `Noted`, since they name the endpoint.
     """

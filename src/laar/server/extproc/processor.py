@@ -150,7 +150,7 @@ class ExternalProcessor:
                 self.metrics.failed_attempts += len(failed)
                 self.director.attempted(decision, failed, now)
             case Served(decision, address):
-                self.metrics.moved += not decision.request.shadow
+                self.metrics.moved += address != decision.address and not decision.request.shadow
                 self.director.served_by(decision, address, now)
                 if self.flow is not None and decision.flight.admitted:
                     self.flow.moved(decision)
