@@ -62,7 +62,7 @@ def _read_elsewhere(decision: Decision) -> str:
         way = f"costs {_seconds(saved_s)} less" if saved_s > 0.0 else "costs no less"
         return f" {address} prefills the prompt, which {way} than at the endpoint itself."
     if saved_s > 0.0:
-        return f" It prefills the prompt itself: elsewhere costs {_seconds(saved_s)} more."
+        return f" It prefills the prompt itself, which costs {_seconds(saved_s)} less."
     return ""
 
 

@@ -163,7 +163,7 @@ def _active(said: Mapping[str, str], ports: Sequence[int], name: str) -> tuple[s
     unknown = [entry for entry in entries if entry not in by_text]
     fault = ""
     if unknown:
-        fault = f"{name}: its active-ports list {unknown[0][:40]!r}, which is not a target port"
+        fault = f"{name}: active-ports has {unknown[0][:40]!r}, which is not a target port"
     return {by_text[entry] for entry in entries if entry in by_text}, fault
 
 
