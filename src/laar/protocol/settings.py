@@ -22,8 +22,8 @@ class StreamSettings:
     """Maximum size of a request body; larger bodies get 413. In the native shape, Envoy's buffer
     limit does the same, so keep the two equal."""
     opaque_paths: tuple[str, ...] = ("/v1/files",)
-    """Prefixes of paths whose bodies are never read; their requests go to any endpoint. On other
-    unknown paths (audio, images, rerank) laar reads only the model's name from the body."""
+    """Prefixes of paths whose bodies are never read: these requests go to the endpoint that stores
+    the object, or to any. On other unknown paths (audio, images, rerank) only the model is read."""
     denied_paths: Annotated[tuple[str, ...], MaxLen(1000)] = DENIED_PATHS
     """Suffixes of paths that get 403, in any spelling. The default lists the paths of vLLM and
     SGLang that put an engine to sleep, load weights, empty caches or show internals. Paths with

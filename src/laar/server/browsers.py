@@ -2,7 +2,7 @@
 
 A browser on a machine that can reach the port sends any request that a page makes. So a request
 must name a host of this port (against DNS rebinding, where a foreign name resolves to this port's
-address), and must not come from another origin's page. A request that changes something must be
+address), and must not come from another origin's page. Except at a login, a request's body must be
 JSON, which no page can send to another origin without a preflight.
 
 Metrics and health are exempt: scrapers use any host name, and nothing can be changed there.

@@ -34,7 +34,7 @@ class HealthService:
 
     def __init__(self) -> None:
         self.ready = self._has_been_ready = False
-        self.laars_ask = False
+        self.own_check = False
         """Whether one of laar's own Envoys has made a health check."""
 
     def serve_on(self, server: H2Server) -> None:
@@ -52,7 +52,7 @@ class HealthService:
 
     def checked(self, name: str) -> HealthCheckResponse.ServingStatus | None:
         """Return the status for a check; None if the name is unknown."""
-        self.laars_ask = self.laars_ask or name == PICKING_SERVICE
+        self.own_check = self.own_check or name == PICKING_SERVICE
         known = dict.fromkeys(_READY_NAMES, self.ready)
         known |= {"liveness": True, PICKING_SERVICE: self._has_been_ready}
         if name not in known:

@@ -195,7 +195,7 @@ class Runner:
         """Wait until laar's own Envoys have noticed the drain and no new streams arrive."""
         await asyncio.sleep(_NOTICED_S)
         begun = -1
-        while not self._undrained and (not self.health.laars_ask or begun != self.processor.begun):
+        while not self._undrained and (not self.health.own_check or begun != self.processor.begun):
             begun = self.processor.begun
             await asyncio.sleep(_QUIET_S)
 

@@ -115,7 +115,7 @@ ONCE = Patience(names.SILENCES_S[-1], once=True)
 
 
 def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
-    """Return the endpoints in order, one for each attempt by Envoy; all serve the body's model.
+    """Return the endpoints in order, at least one per attempt by Envoy; all serve the model.
 
     The list is repeated for the remaining attempts: if it ended early, an engine's error would not
     reach the client.

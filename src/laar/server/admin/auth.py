@@ -1,7 +1,7 @@
 """Token authentication for the admin port's views of the fleet and its decisions.
 
-Health and metrics stay open, since kubelets and scrapers have no token; reporting outcomes requires
-a separate token. A browser sends the token through the page's form and gets a cookie that scripts
+Health and metrics stay open, since kubelets and scrapers have no token; reports of outcomes have a
+separate token. A browser sends the token through the page's form and gets a cookie that scripts
 can't read and other sites can't send; other clients send it as a bearer token.
 
 Without a token, only a port on loopback can be viewed. An address that keeps sending wrong tokens
