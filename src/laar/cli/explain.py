@@ -66,7 +66,7 @@ def explain(
     ] = None,
     pool: Annotated[
         str | None,
-        typer.Option(help="Pool to which the gateway sends the request (only with --url)."),
+        typer.Option(help="Pool to which the gateway sends the request."),
     ] = None,
     token_file: TokenFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,

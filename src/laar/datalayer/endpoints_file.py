@@ -149,8 +149,7 @@ class Endpoint(BaseModel):
     """PEM file with the CAs that verify the certificate of an https address. Envoy needs it too
     (`laar envoy --endpoint-ca`). None: the system's CAs."""
     sni: Annotated[str, Field(max_length=253)] = ""
-    """Name in the certificate, also sent as SNI and as the host of requests. Default: the name in
-    the address."""
+    """Name in the certificate, also sent as SNI and host. Default: the name in the address."""
     key_file: Path | None = None
     """File with the engine's API key, reloaded when it changes. Requests carry it in place of the
     client's."""
@@ -159,14 +158,15 @@ class Endpoint(BaseModel):
     models: tuple[ModelName, ...] = Field(default=(), max_length=256)
     """All model names that the endpoint serves. Accuracy and latency are looked up by the first."""
     region: str = ""
-    """Region of the endpoint: free text, shown on the page and in metrics."""
+    """Region of the endpoint: free text, shown on the page and in records. Only endpoints of one
+    region send KV caches to each other."""
     engine: Engine = "vllm"
     """Engine, which determines the metric names on the endpoint's page."""
     metrics_url: Annotated[str, AfterValidator(_metrics_url)] | None = None
     """URL of the metrics page. Default: the engine's own, ``/metrics`` at the address, or
     ``/prometheus/metrics`` for tensorrt-llm. Empty: no page is read."""
     labels: dict[str, str] = {}
-    """Labels of the endpoint: arbitrary names and values."""
+    """Labels of the endpoint; laar reads `llm-d.ai/role` and some that begin with `laar.dev/`."""
     priority_field: bool = False
     """Whether laar sends the header ``X-Vllm-Priority`` with requests that name an objective, or
     with all requests if flow control is on. Start the engine with ``--scheduling-policy
