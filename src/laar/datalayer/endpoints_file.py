@@ -158,8 +158,7 @@ class Endpoint(BaseModel):
     models: tuple[ModelName, ...] = Field(default=(), max_length=256)
     """All model names that the endpoint serves. Accuracy and latency are looked up by the first."""
     region: str = ""
-    """Region of the endpoint: free text, shown on the page and in records. Only endpoints of one
-    region send KV caches to each other."""
+    """Region, shown on the page and in records. KV caches are only sent within a region."""
     engine: Engine = "vllm"
     """Engine, which determines the metric names on the endpoint's page."""
     metrics_url: Annotated[str, AfterValidator(_metrics_url)] | None = None
