@@ -15,11 +15,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 50_275,
+    "lines": 50_274,
     "statements": 30_711,
     "lines of data": 684,
     "modules": 222,
-    "lines loaded": 33_458,
+    "lines loaded": 33_457,
     "settings": 143,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
