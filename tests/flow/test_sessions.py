@@ -349,8 +349,8 @@ def test_a_session_that_stops_returning_delays_others_for_at_most_a_minute():
     assert isinstance(picker.ask(ended_at + 66.0, session="three"), Decision)
 
 
-@pytest.mark.long
-def test_returns_are_remembered_until_ten_thousand_other_sessions_returned():
+def test_returns_are_remembered_until_as_many_others_returned_as_are_kept(monkeypatch):
+    monkeypatch.setattr("laar.flow.sessions._MAX_GONE", 1_000)
     picker = Picker(by_load=False)
 
     def wait_s(now):
@@ -370,7 +370,7 @@ def test_returns_are_remembered_until_ten_thousand_other_sessions_returned():
         wait_s(now)
     others_return(400, 1.0)  # afterwards the agent has no place
     sure_s = wait_s(100.0)
-    others_return(10_000, 200.0)
+    others_return(1_000, 200.0)
     assert 0.0 < wait_s(300.0) < sure_s
 
 

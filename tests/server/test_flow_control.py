@@ -59,11 +59,11 @@ class Door:
         )
 
 
-async def test_ten_thousand_clients_that_disconnect_together_leave_nothing_behind():
+async def test_thousands_of_clients_that_disconnect_together_leave_nothing_behind():
     door = Door(clock=lambda: 0.0, min_hold_s=100.0, max_hold_s=100.0)
     first, _ = await door.ask(0)
-    tasks = [door.ask(number) for number in range(1, 10_001)]
-    await eventually(lambda: door.admission.queue.waiting == 10_000, what="all requests to wait")
+    tasks = [door.ask(number) for number in range(1, 3_001)]
+    await eventually(lambda: door.admission.queue.waiting == 3_000, what="all requests to wait")
     for task in tasks:
         task.cancel()
     door.end(first)  # at the same moment, so a decision is made for a client that has disconnected
