@@ -38,7 +38,7 @@ _ESTIMATES = {
 _TERMS = {
     "rtt s": "{rtt_s:.3f}",
     "answer s": "{base_s:.3f}",
-    "prefill s": "{prefill_s:.3f}",
+    "read s": "{prefill_s:.3f}",
     "queue s": "{queue_s:.3f}",
     "penalty": "{factor}",
     "risk s": "{risk_s:.3f}",
