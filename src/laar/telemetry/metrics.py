@@ -89,8 +89,8 @@ class Metrics:
 
     def decided_in(self, seconds: float) -> int:
         """Count the time of a decision, excluding waits; return it in microseconds."""
-        self.overhead_s.observe(max(0.0, seconds))
-        return round(max(0.0, seconds) * 1e6)
+        self.overhead_s.observe(seconds := max(0.0, seconds))
+        return round(seconds * 1e6)
 
     def refused(self, status: int, reason: str) -> None:
         """Count a request that laar answered itself."""
