@@ -15,7 +15,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 50_274,
+    "lines": 50_272,
     "statements": 30_711,
     "lines of data": 684,
     "modules": 222,

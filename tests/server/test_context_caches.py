@@ -5,6 +5,7 @@ from __future__ import annotations
 import aiohttp
 import pytest
 import yaml
+from test_ranks import RankedEngine
 
 from laar_lab.sim.endpoint import KvEventSettings
 from support import eventually, metric
@@ -145,9 +146,26 @@ async def test_the_index_is_no_larger_than_the_engines_caches(fleet, engine):
     assert (await there.memory())["index_documents"] < 30
 
 
-async def test_orders_are_forgotten_when_other_prompts_fill_the_cache(fleet, engine):
-    """The cache holds 8 KB of prompts; the prompt with the order takes 2 KB."""
+class SmallRanks(RankedEngine):
+    """Two ranks, each with a cache of 128 blocks of 16 tokens."""
+
+    def _page(self):
+        size = 'block_size="16",num_gpu_blocks="128"'
+        config = f'vllm:cache_config_info{{{{engine="{{0}}",model_name="m",{size}}}}} 1.0\n'
+        return super()._page() + "".join(config.format(rank) for rank in range(self.ranks))
+
+
+@pytest.mark.parametrize("ranked", [False, True])
+async def test_orders_are_forgotten_when_other_prompts_fill_the_cache(
+    fleet, engine, gateway, ranked
+):
+    """A cache holds 8 KB of prompts; the prompt with the order takes 2 KB."""
+    if ranked:
+        engine = await gateway.enter(SmallRanks())
     there = await fleet({"address": engine.address, "model": "m"})
+    if ranked:
+        table = gateway.runner.picker.table
+        await eventually(lambda: len(table) == engine.ranks, what="the ranks")
     await there.learned()
     numbers = iter(range(10_000))
 

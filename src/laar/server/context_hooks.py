@@ -195,15 +195,12 @@ class ContextHooks:
 
     def reads_answer(self, head: Head, now: float) -> bool:
         """Return whether to read the response: a random share, as set by the path's routes."""
-        share = max(
-            (
-                o.rule.sample_answers
-                for o in self.orderings
-                if o.is_on and head.path.startswith(o.rule.path)
-            ),
-            default=0.0,
-        )
-        return self._picker.rng.random() < share
+        shares = [
+            ordering.rule.sample_answers
+            for ordering in self.orderings
+            if ordering.is_on and head.path.startswith(ordering.rule.path)
+        ]
+        return self._picker.rng.random() < max(shares, default=0.0)
 
     def apply(
         self,

@@ -172,9 +172,10 @@ class Picker:
             beliefs = self.prefixes
             density = beliefs.density.mean if beliefs else BYTES_PER_TOKEN
             self.context.set_capacity(None if math.isnan(tokens) else tokens * density)
-            known = not math.isnan(reading.capacity_tokens)  # if not, the cached content is a guess
-            if known and beliefs is not None:
-                self.context.forget(key, beliefs.oldest_at(slot))
+            # Without a capacity, the cached content is a guess. Orders are kept by address.
+            if beliefs is not None and not math.isnan(reading.capacity_tokens):
+                address = self.table.spec(slot).address
+                self.context.forget(address, min(map(beliefs.oldest_at, self.table.named(address))))
 
     def emptied(self, address: str) -> None:
         """Forget the cached content of an endpoint that was removed or whose cache was emptied."""
