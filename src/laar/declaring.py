@@ -89,7 +89,7 @@ def field_texts(declared: type[Any]) -> dict[str, str]:
 
 
 def describe(schema: dict[str, Any], declared: type[Any]) -> None:
-    """Add the fields' texts to a JSON schema, for pydantic's `json_schema_extra`."""
+    """Add the fields' descriptions to a JSON schema, for pydantic's `json_schema_extra`."""
     texts = field_texts(declared)
     for name, of_field in schema.get("properties", {}).items():
         if name in texts:

@@ -166,7 +166,7 @@ async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> d
             status = got.status
     except (aiohttp.ClientConnectorError, TimeoutError) as error:
         raise LaarError(f"{url}: no picker's admin port answers there ({error})") from None
-    except (aiohttp.ClientError, ValueError):  # ValueError: not JSON, or not a host's name
+    except (aiohttp.ClientError, ValueError):  # ValueError: not JSON, or no host name
         status, answer = 0, None
     if not isinstance(answer, dict) or (status != 200 and "error" not in answer):
         raise LaarError(f"{url}: not the admin port of a picker (listen.admin, 9090 by default)")

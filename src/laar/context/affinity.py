@@ -99,7 +99,7 @@ def _counted(count: int) -> npt.NDArray[np.intp]:
 
 
 def _slots(docs: Sequence[int]) -> npt.NDArray[np.intp]:
-    """Return the counters of each document with each partner, then alone, in both rows.
+    """Return the indexes of the counters in both rows: each document with each partner, then alone.
 
     Args:
         docs: 64-bit hashes.

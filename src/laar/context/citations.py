@@ -60,9 +60,9 @@ def can_restore(body: Mapping[str, Any], api: str) -> bool:
 
 
 def numbered(text: str, block: Block) -> Block:
-    """Return the block, made movable if ids can replace all its numbers.
+    """Return the block, marked as movable if ids can replace all its numbers.
 
-    That requires each document to have its number before it, and perhaps once more after it.
+    For that, each document must follow its number, which may be repeated after it.
     """
     if block.held is None or not block.labels_stay or block.quoted:
         return block

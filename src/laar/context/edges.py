@@ -109,7 +109,7 @@ class Edges:
         return Block(items, items[-1].end, labels_stay=numbered, shape="recurring")
 
     def _alike(self, bounds: list[_Bound]) -> list[_Bound]:
-        """Return the bounds whose gap, whitespace included, is shared by most; all if none is."""
+        """Return the bounds with the most common gap, whitespace included; all if no gap recurs."""
         gaps = [self._seen.text[end:start] for end, start in bounds]
         if len(set(gaps)) < 2:
             return bounds

@@ -83,7 +83,7 @@ _MOSTLY = 0.5
 """Two lines form one piece if one is next to the other in more than this share of its cases."""
 
 _SURE_TIMES = 8
-"""Maximum count of a scope's usual closing; each text with another closing lowers it by one."""
+"""Cap on the count of a scope's usual closing; each text that closes differently lowers it by 1."""
 
 _SLOT_BITS = 21  # 4 MB; 500 chunks of 1 KB collide in 1 % of their lines
 _MASK = (1 << _SLOT_BITS) - 1

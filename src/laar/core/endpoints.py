@@ -307,7 +307,7 @@ class EndpointTable(Names):
         return tuple(self.by_slot.values())
 
     def slot(self, key: str) -> int:
-        """Return the slot of a present endpoint by its key, else -1."""
+        """Return the slot of the endpoint with this key, or -1 if it is not present."""
         slot = self._slot_of.get(key, -1)
         return slot if slot in self.by_slot else -1
 

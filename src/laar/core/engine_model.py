@@ -93,12 +93,12 @@ class Sample(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """c(m) as measured while serving: artifact and answers combined, each weighted by its error.
+    """c(m) as measured while serving: artifact and answers combined, weighted by their errors.
 
     Args:
         seconds_per_token: c(m).
         error_s_per_token: its standard error.
-        samples: number of first tokens that it is based on.
+        samples: number of first tokens behind the estimate.
     """
 
     seconds_per_token: float
@@ -110,7 +110,7 @@ class EngineModel:
     """The learned constants of the engines that serve one model.
 
     Args:
-        speed: prior for first tokens; what is learned about them is in units of its c(m).
+        speed: prior for times to the first token; learned values are in units of its c(m).
     """
 
     def __init__(self, speed: SpeedPrior) -> None:

@@ -330,7 +330,7 @@ def _finite(value: float) -> float:
 
 def _capacity(page: bytes, names: EngineNames) -> float:
     if names.capacity_tokens:
-        # Block counts add up over ranks but the block size is the same, hence total times mean.
+        # Block counts add up over ranks, but all have the same block size: total times mean.
         first, *others = names.capacity_tokens
         capacity = _total(page, (first,)) * math.prod(_mean(page, (name,)) for name in others)
         if 0 < capacity < _MAX_CAPACITY_TOKENS:

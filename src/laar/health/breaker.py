@@ -46,7 +46,7 @@ level to normal: its caches are cold, and a new failure should cost little."""
 
 OVERDUE_S = 2.0
 """Seconds of silence that are never treated as a hang. A longer silence is a hang if it exceeds the
-model's typical time by three deviations while endpoints with the same model answer."""
+model's typical time by three standard deviations while other endpoints with that model answer."""
 
 FULL_S = 1.0
 """Pause in seconds for an endpoint that reports that it is full (429, a full queue) without

@@ -22,7 +22,7 @@ _LEAST = 2.7
 _SUSPECT = 1.8
 """Occurrences after which an endpoint should pause until siblings' outcomes are known."""
 _HABIT = 0.7
-"""Share above which bad outcomes are the endpoint's habit; below it, clients may be the cause."""
+"""Share of bad outcomes above which they are a habit; below it, clients may be the cause."""
 _ROW = 4
 """Consecutive outcomes that show that a habit has changed."""
 _QUIET_S = 30.0
@@ -50,7 +50,7 @@ class Recent:
         return self.good + self.bad
 
     def add(self, now: float, *, good: float = 0.0, bad: float = 0.0) -> None:
-        """Count outcomes, which displace older outcomes; negative counts retract some."""
+        """Add outcomes, displacing older ones; negative counts retract earlier outcomes."""
         self.fade(now)
         self.good = max(0.0, self.good + good)
         self.bad = max(0.0, self.bad + bad)

@@ -105,7 +105,7 @@ ENGINE_HEADERS = frozenset(
 them."""
 
 CREDENTIALS = ("authorization", "x-api-key", "api-key")
-"""Headers with the credentials that engines check: the client's, or the engine's key."""
+"""Headers with the credentials that engines check: the client's own or the engine's key."""
 
 PATH = "x-laar-path"
 """Metadata key: the path without query, for an engine with a different base path."""

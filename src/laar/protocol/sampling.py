@@ -7,9 +7,9 @@ import random
 
 CHUNKS_PER_S = 1000.0
 """Chunks per second above which only `share` of the answers are read. Each chunk costs a message
-each way, 40 to 100 us of CPU, so answers of thousands of tokens would take half a core. Half this
-limit makes the mean TTFT of a two-speed fleet (`native-devices`) 6 % longer than it is without a
-limit; this limit does not."""
+each way, 40 to 100 us of CPU, so answers of thousands of tokens would take half a core. With half
+this limit, the mean TTFT of a two-speed fleet (`native-devices`) is 6 % longer than without a
+limit; with this limit, it is not."""
 
 _LONGEST_DEBT_S = 30.0
 

@@ -77,7 +77,7 @@ class OwnNames:
         self._sources[source].in_use = True
 
     def named(self, source: str, reserved: Collection[str]) -> list[EndpointSpec]:
-        """Return the endpoints of a source whose models are known and that may be used.
+        """Return a source's endpoints that may be used: those whose models are known.
 
         The `reserved` aliases of several models must not be a pod's main name.
         """

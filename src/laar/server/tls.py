@@ -125,7 +125,7 @@ def _invalid(tls: Tls, found: Identity, now: datetime) -> str | None:
     why = f"expired on {found.expires_at:%Y-%m-%d %H:%M} UTC; renew it"
     if now < found.begins_at:  # clocks may differ
         why = f"is not valid before {found.begins_at:%Y-%m-%d %H:%M} UTC"
-    return f"listen.tls.certificate: {tls.certificate} {why}: callers that verify it reject it"
+    return f"listen.tls.certificate: {tls.certificate} {why}: clients that verify it will reject it"
 
 
 def _load(tls: Tls, known: Identity | None) -> Identity:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from laar.sharing.sharing import Sharing
 
 MAX_PEERS = 256
-"""Maximum number of pickers remembered, present or gone; evicts the longest-silent one."""
+"""Maximum number of pickers remembered, present or gone; the one silent longest is evicted."""
 
 MAX_LOADS = 20_000
 """Maximum number of endpoints with a load of another picker: as many as a batch may list."""

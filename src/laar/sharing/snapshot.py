@@ -179,7 +179,7 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
 
 
 def _age_s(document: dict[str, Any], now_s: float) -> float:
-    """Return the age of a snapshot in seconds: outcomes fade while no picker runs."""
+    """Return the age of a snapshot in seconds; outcomes fade even while no picker runs."""
     made_at_s = document.get("at_s")
     if not isinstance(made_at_s, float) or not isfinite(made_at_s):
         return 0.0

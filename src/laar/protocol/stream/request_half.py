@@ -57,7 +57,7 @@ _KEPT_CHARS = 500
 reads more, and in a busy fleet, whole prompts of unfinished answers would take gigabytes."""
 
 _BY_TENANT = ("files", "uploads", "batches")
-"""Collections of objects that are all kept at one endpoint per tenant."""
+"""Collections whose objects are kept at a single endpoint for each tenant."""
 _UNSTEERED = (None, (), None, None, "", PLAIN)
 _BODIES_FULL = RequestError(
     503,

@@ -67,7 +67,7 @@ class StreamState:
     read_answer = False
     """Whether the answer's body is read in the native shape."""
     stores_answer = False
-    """Whether the engine stores what it answers under an id."""
+    """Whether the engine stores its answer, which can be retrieved by id."""
     api = Api.OPAQUE
     """The body's format."""
     asked = ""

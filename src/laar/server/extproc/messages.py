@@ -38,7 +38,7 @@ _TYPES = {name.encode(): name for name in ("application/json", "text/event-strea
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _STREAMED = pb.ProcessingMode.STREAMED
 _HEAD_BYTES, _CHUNK_BYTES = 6, 6 << 10
-"""Limits on messages that `chunk_of` reads; few chunks are longer."""
+"""Size limits on messages that `chunk_of` reads; few chunks exceed them."""
 _ATTEMPTS = {str(count): count for count in range(100)}
 """Attempt counts by text. Envoy makes fewer than 100; other values are ignored."""
 
