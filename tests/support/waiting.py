@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Awaitable, Callable
 
 from laar.errors import LaarError
@@ -58,13 +59,17 @@ async def eventually(
     what: str = "the condition",
     timeout_s: float = 60.0,
 ) -> None:
-    """Return as soon as ``condition`` holds; fail, naming ``what``, at the deadline."""
+    """Return as soon as ``condition`` holds; fail, naming ``what``, at the deadline.
+
+    A condition that sends requests takes at most half of the time, since other tests run, too.
+    """
     try:
         async with asyncio.timeout(timeout_s):
             while True:
+                began = time.monotonic()
                 outcome = condition()
                 if outcome if isinstance(outcome, bool) else await outcome:
                     return
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(max(0.01, time.monotonic() - began))
     except TimeoutError as error:
         raise AssertionError(f"waited {timeout_s:g} s for {what}") from error
