@@ -99,10 +99,10 @@ def test_ids_are_local_to_a_session_unless_the_file_is_a_trace(
     [
         ([line("a"), {"input_length": 1}], "`session`"),
         ([line("a"), line("a")], "`think_s`"),
-        ([line("a", t_s=5), line("a", t_s=4)], "at or after the previous"),
+        ([line("a", t_s=5), line("a", t_s=4)], "no earlier than the previous"),
         ([line("a"), line("a", think_s=-1)], "`think_s`"),
         ([line("a"), line("a", think_s=1e9)], "`think_s`"),
-        ([line("a", t_s=5), line("a", t_s=1.7e9)], "by at most a year"),
+        ([line("a", t_s=5), line("a", t_s=1.7e9)], "at most a year later"),
         ([line("a"), line("b", hash_ids=["x"])], "`hash_ids`"),
     ],
 )

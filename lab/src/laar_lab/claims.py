@@ -1,28 +1,28 @@
-"""Claims declared before an experiment runs, and the one rule that judges them afterwards.
+"""Declare claims before an experiment runs, and judge them afterwards by one rule.
 
 A claim states its metric, direction, bound and number of seeds. An experiment returns its
 evidence, one number (or a pair of numbers) per seed, and does not itself decide whether the claim
 held. Effects:
 
 * `ratio`: ours / theirs, paired by seed, as logarithms. A bound of 0.9 requires a 10 % reduction;
-  one of 1.03 is a non-inferiority margin of 3 %.
+  1.03 is a non-inferiority margin of 3 %.
 * `difference`: ours - theirs, paired by seed.
 * `level`: ours alone.
 * `every`: every seed's number meets the bound; for exact figures and events that must not happen.
 
 All but `every` are one-sided t tests with the null hypothesis that the bound is not met. If a claim
 has several parts (loads, rivals), it requires `all` of them, which needs no correction, or `any`
-one, corrected for the number of parts. Claims of one family are corrected by Holm's procedure.
+of them, corrected for the number of parts. Claims of one family are corrected by Holm's procedure.
 
 With fewer seeds than the claim requires, there is no verdict. Outcomes:
 
 * `shown`: the bound is met.
 * `in kind`: the direction is shown but not the bound (a ratio on the right side of 1, for example).
-* `contrary`: the opposite of the direction is shown.
+* `contrary`: the opposite direction is shown.
 * `open`: none of these.
 
-Tables call a paper's claim reproduced, reproduced in kind, contradicted or not reproduced. A claim
-of laar's own is "beyond the paper": shown, in kind only, refuted or not shown.
+Tables call a paper's claim reproduced, reproduced in kind, contradicted or not reproduced. laar's
+own claims are "beyond the paper": shown, in kind only, refuted or not shown.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class Claim:
         published: the paper's figure, in our words.
         parts: whether all parts must be shown, or just one.
         family: name shared by claims that are corrected together; `ALONE` for no correction.
-        kind: effect beyond which the claim holds in kind; by default, that of no difference. None
-            for a level, which can't be contradicted.
-        why: the known reason if the result differs from the claim.
+        kind: effect beyond which the claim holds in kind; by default, no difference. A level
+            without it can't be contradicted.
+        why: the reason, if known, why the result differs from the claim.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Claim:
 
     @property
     def begins(self) -> float | None:
-        """The effect from which a claim counts as shown in kind; None if there is no limit."""
+        """The effect beyond which a claim is shown in kind; None if it can't be."""
         if self.kind is not None:
             return self.kind
         none = _NONE.get(self.effect)
@@ -126,12 +126,12 @@ Runs = Sequence[Mapping[str, float]]
 
 
 def paired(ours: Runs, theirs: Runs, name: str) -> Seen:
-    """Return one metric of two contestants, for each seed."""
+    """Return one metric of two contestants, by seed."""
     return Seen([run[name] for run in ours], [run[name] for run in theirs])
 
 
 def level(ours: Runs, name: str) -> Seen:
-    """Return one metric of one contestant, for each seed."""
+    """Return one metric of one contestant, by seed."""
     return Seen([run[name] for run in ours])
 
 
@@ -147,12 +147,12 @@ class Judged:
         claim: the claim as declared.
         outcome: see the module's docstring.
         part: the part that decides: the weakest if all must be shown, else the strongest.
-        effect: effect of that part, in the effect's own unit (a ratio is a geometric mean).
+        effect: effect measured for that part; for a ratio, the geometric mean.
         low: lower end of its 95 % interval.
         high: upper end of the interval.
         seeds: number of seeds that ran.
         detectable: smallest effect that these seeds could have detected, in percent for a ratio
-            and otherwise in the effect's unit.
+            and otherwise in the metric's unit.
         wanted: number of seeds that would settle the observed effect.
     """
 
@@ -237,7 +237,7 @@ def judge(claims: Sequence[Claim], evidence: Evidence) -> list[Judged]:
     """
     names = [claim.name for claim in claims]
     if sorted(names) != sorted(evidence):
-        raise ValueError(f"claims {sorted(names)}, but evidence of {sorted(evidence)}")
+        raise ValueError(f"claims {sorted(names)}, but evidence for {sorted(evidence)}")
     found: dict[str, Judged] = {}
     tested = [claim for claim in claims if claim.effect != "every"]
     by_family = sorted(tested, key=lambda claim: (claim.family, claim.name))
@@ -338,7 +338,7 @@ def _every(claim: Claim, seen: Mapping[str, Seen]) -> Judged:
     pick, place = (np.max, np.argmax) if claim.direction == "below" else (np.min, np.argmin)
     ends = [
         float(pick(one.ours)) for one in seen.values()
-    ]  # NaN if a number is NaN; it meets no bound
+    ]  # NaN if any number is NaN; NaN meets no bound
     worst = ends[place(ends)]
     part = list(seen)[place(ends)]
     holds = worst <= claim.bound if claim.direction == "below" else worst >= claim.bound

@@ -11,7 +11,7 @@ A log contains no prompts, so some information is lost:
   on them have no effect, and cache estimates can't be replayed.
 - The lengths of most answers are unknown (`bodies.sample_answers`). An unknown length is drawn
   from the last known ones; until one is known, it is `UNKNOWN_ANSWER_TOKENS`.
-- Opaque requests have no length and are left out. Refused requests are not in the log.
+- Opaque requests have no length and are skipped. Refused requests are not in the log.
 - A requested model that no endpoint of the new fleet serves, such as an alias, means any model. A
   model without a logged probability gets the mean of the others.
 """
@@ -48,7 +48,7 @@ _BLOCKS_EACH = -(-MAX_TOKENS // BLOCK_TOKENS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRequest:
-    """One decision of the log.
+    """One decision from the log.
 
     Args:
         arrival: the request to send and its time.
@@ -77,7 +77,7 @@ def read_decisions(path: Path, *, time_scale: float = 1.0) -> Iterator[LoggedReq
 
     Args:
         path: the log.
-        time_scale: factor on the time between requests; above 1 means a lighter load.
+        time_scale: factor for the time between requests; above 1 means a lighter load.
 
     Raises:
         SettingError: a file can't be read, or a line is invalid; the message names the line and
@@ -145,7 +145,7 @@ def _logged(entry: Entry, end: Entry, output_tokens: int, where: str) -> LoggedR
         raise SettingError(f"{where}: `candidates` must be a list of objects")
     picked = whole(entry, "picked", where, least=0)
     if picked >= len(rows):
-        raise SettingError(f"{where}: `picked` is {picked} of {len(rows)} candidates")
+        raise SettingError(f"{where}: `picked` is {picked}, but there are {len(rows)} candidates")
     if end.get("prompt_tokens"):
         tokens = whole(end, "prompt_tokens", where, least=1)
     else:

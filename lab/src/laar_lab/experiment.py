@@ -18,7 +18,7 @@ from laar_lab.claims import Claim, Judged, judge
 from laar_lab.report import Report
 
 FIRST_SEED = 1000
-"""First seed of experiments by default; the artifacts shipped with laar are fitted on seed 0."""
+"""Default first seed of experiments; the artifacts shipped with laar are fitted on seed 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Scope:
     """The part of an experiment to run.
 
     Args:
-        seeds: seeds with which each policy runs.
+        seeds: seeds to run each policy with.
         quick: whether this is a smoke test: small, without a verdict.
         data: directory of recorded real traffic, for experiments that can use it.
         policies: policies to run instead of the experiment's own, if it accepts this option.
@@ -55,10 +55,11 @@ class Experiment:
         name: name on the command line.
         about: subject, in one sentence.
         claims: claims to judge; may be empty.
-        source: such as "GORGO, section 3"; for laar's own ideas, "decision 13" or "no paper".
+        source: where its claims come from, such as "GORGO, section 3"; for laar's own ideas,
+            "decision 13" or "no paper".
         run: function that makes the report.
         seeds: default number of seeds; no claim may need more.
-        quick_seeds: number of seeds of the smoke test.
+        quick_seeds: number of seeds in a smoke test.
         minutes: approximate minutes per seed on one core.
         needs_data: whether it runs only with `--data`.
         first_seed: default first seed.

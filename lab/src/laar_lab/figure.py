@@ -72,7 +72,7 @@ def _panel(axis: Any, chart: Chart, *, bars: bool) -> None:
 
 
 def limits(chart: Chart) -> tuple[float, float]:
-    """Return limits of the y axis that fit the means, so that a wide interval flattens no panel.
+    """Return y-axis limits that fit the means, so that a wide interval does not flatten a panel.
 
     The axis starts at 0 unless a mean is negative, even if an interval goes below 0.
     """

@@ -33,10 +33,10 @@ _SPARE_TOKENS = 64  # reserved in the context for the answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSettings:
-    """Endpoint and extent of a measurement.
+    """Settings of a measurement.
 
     Args:
-        url: URL of the endpoint, with or without the ``/v1``.
+        url: URL of the endpoint, with or without ``/v1``.
         model: model to request; None for the first model listed.
         longest: tokens of the longest prompt.
         max_num_batched_tokens: the engine's setting; no endpoint reports it.
@@ -67,7 +67,7 @@ def fit_engine(settings: FitSettings, progress: Callable[[int, int], None]) -> F
     """Measure the endpoint, fit the engine model and check the fit.
 
     Args:
-        settings: endpoint and extent of the measurement.
+        settings: settings of the measurement.
         progress: called with the number of measurements done and their total.
 
     Raises:

@@ -2,8 +2,8 @@
 
 A prompt is a JSON object of random UUID keys and values, cut to a length in tokens, followed by a
 question for the value of one key. The lead-in and the question exist in seven languages (in the
-paper: English, Japanese and Chinese); between them are UUIDs. An answer that contains the value is
-correct.
+paper: English, Japanese and Chinese); everything between them is UUIDs. An answer that contains
+the value is correct.
 
 A query stores a seed instead of a text, since 100 queries in each of 15 cells would be 230 MB of
 prompts. `Query.prompt` builds the text on each read (about 5 ms at 64K tokens); the key and the
@@ -52,7 +52,7 @@ _WORDINGS = {
 
 
 def _wording(language: str) -> _Wording:
-    """Return the wording in a language; for an unknown one, English that names the language."""
+    """Return the wording in a language; if it is unknown, an English wording that names it."""
     if language in _WORDINGS:
         return _WORDINGS[language]
     return _Wording(f"JSON data [{language}]: ", f"Key [{language}]: ", _WORDINGS["en"].after_key)

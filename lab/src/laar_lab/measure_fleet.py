@@ -1,8 +1,9 @@
 """Measure and fit the simulated fleet without a server, for the demo's artifact.
 
-Each model of a fleet file answers the split `fit` of the look-ups through its `Answerer`, and the
-outcomes go through the same fit as in `laar fit`. Latencies are computed from the file: prompt
-tokens times seconds per token, then the answer's tokens. The engine is idle and nothing is cached.
+Each model of a fleet file answers the `fit` split of the look-ups through its `Answerer`, and the
+outcomes go through the same fit as in `laar fit`. Latencies are computed from the file, for an
+idle engine with an empty cache: prompt tokens times seconds per token, plus the time for the
+answer's tokens.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def fleet_outcomes(surface: AccuracySurface, asked: Iterable[Query]) -> Iterator
 def measure_fleet(
     surface: AccuracySurface, *, seed: int = 0, per_cell: int = 50, created: str = DEFAULT_CREATED
 ) -> Fit:
-    """Fit the models of a fleet file on the split `fit` of the look-ups."""
+    """Fit the models of a fleet file on the `fit` split of the look-ups."""
     asked = queries(
         languages=surface.languages,
         lengths_tokens=surface.lengths_tokens,

@@ -26,8 +26,8 @@ from laar_lab.sim.engine.fitting import Facts, Point, Seen
 TIMEOUT_S = 600.0
 
 GAP = 0.25
-"""The other prompts are sent after this share of the first prompt's time. If all were sent
-together, chance would decide which of them join the first prompt's iteration."""
+"""Delay before the other prompts are sent, as a share of the time that one prompt takes alone. If
+all were sent together, chance would decide which of them join the first prompt's iteration."""
 
 SHORT_TOKENS, OFTEN = 1024, 4
 """Prompts of up to `SHORT_TOKENS` are sent `OFTEN` times per round: they take milliseconds, so
@@ -90,7 +90,7 @@ async def measure(
     """
     seen: dict[Point, Seen] = {}
     rng = Random()  # seeded by the system, so each run has new prompts
-    await _ask(session, url, model, _prompt(rng, 64), 2)  # a first request is slower
+    await _ask(session, url, model, _prompt(rng, 64), 2)  # the first request is slower
     for _ in range(repeat):
         for point in points:
             short = (point.prompt_tokens - point.cached_tokens) * point.together <= SHORT_TOKENS
@@ -184,7 +184,7 @@ async def _ask(
     except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as fault:
         raise SettingError(f"{url}: {str(fault) or type(fault).__name__}") from None
     if first_s is None or last_s is None:
-        raise SettingError(f"{url}: an answer without a token; does it stream completions?")
+        raise SettingError(f"{url}: an answer had no tokens; does it stream completions?")
     return first_s, last_s, cached
 
 

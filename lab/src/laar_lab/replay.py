@@ -4,7 +4,7 @@ The traffic is a trace (`laar_lab.trace`), recorded sessions (`laar_lab.sessions
 decision log (see `laar_lab.decisions` for its limits); the first line tells which.
 
 Sessions run as a closed loop: a fixed number at a time, each request after the previous answer.
-Everything else is sent when due, up to a limit of requests in flight, such as a client's
+Everything else is sent when due, up to a limit on requests in flight, such as a client's
 connections.
 """
 
@@ -61,8 +61,8 @@ class Replay:
         max_pause_s: longest pause within a session.
         until_s: virtual seconds after which nothing is sent.
         limit: maximum number of requests to send; None for all.
-        time_scale: factor on the time between requests, and on pauses.
-        block_tokens: prompt tokens for each of `hash_ids`.
+        time_scale: factor for the time between requests, and for pauses.
+        block_tokens: prompt tokens per entry of `hash_ids`.
         max_in_flight: the client's limit in an open loop.
         seed: seed of the network, ties and sampling, and of the sessions' order unless it is 0.
     """
@@ -96,7 +96,7 @@ class Replay:
 
     @property
     def files(self) -> list[Path | None]:
-        """The files that a run reads; None in place of those not given."""
+        """The files that a run reads; None for each file that was not given."""
         profiles = [end.profile for end in self.described().endpoints]
         own = {Path(profile) for profile in profiles if profile.endswith(".yaml")}
         return [self.trace, self.fleet, *own]

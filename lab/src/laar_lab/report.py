@@ -1,4 +1,4 @@
-"""An experiment's report: tables, evidence for its claims, and charts; printed, and as JSON.
+"""An experiment's report: tables, evidence for its claims, and charts, printed or as JSON.
 
 The JSON is byte-identical for identical seeds. It therefore has no wall-clock times; these are in
 remarks, which `dump` leaves out.
@@ -72,10 +72,10 @@ class Report:
     """An experiment's report; `remarks` may differ from run to run.
 
     Args:
-        tables: tables for reading.
+        tables: tables to print.
         evidence: numbers for each declared claim, which the report does not judge.
         numbers: numbers by case, metric and contestant, one per seed; given if `evidence` contains
-            only those of the best rivals.
+            only the best rivals'.
         reused: how many of a contestant's first seeds were not run but taken from
             `laar_lab.experiment.Scope.earlier`, by case.
         checks: exact checks made by tools.

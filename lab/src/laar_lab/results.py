@@ -126,7 +126,7 @@ class Stored:
 
     @property
     def first_seed(self) -> int:
-        """The first of the seeds, which are consecutive."""
+        """The run's first seed; its seeds are consecutive."""
         words = self.command.split()
         return int(words[words.index("--first-seed") + 1])
 
@@ -311,7 +311,7 @@ _COLUMNS = (
 
 
 def _rows(experiment: Experiment, run: Stored | None) -> Iterator[tuple[str, str, str]]:
-    """Yield each claim's verdict and table row, and a note with the reason if not as claimed."""
+    """Yield each claim's verdict and table row, and a note on why it is not shown, if known."""
     if run is None:
         takes = spoken_time(experiment.hours(experiment.seeds))
         data = "; needs `--data DIR`" if experiment.needs_data else ""

@@ -146,8 +146,8 @@ def _pauses(
     gap_s = sent_s - before[0]
     if not 0 <= gap_s <= MAX_LENGTH_S:
         raise SettingError(
-            f"{where}: needs `think_s`, or a `t_s` or `timestamp` at or after the previous one, "
-            "by at most a year"
+            f"{where}: needs `think_s`, or a `t_s` or `timestamp` that is no earlier than "
+            "the previous one and at most a year later"
         )
     if math.isnan(before[1]):
         return 0.0, gap_s

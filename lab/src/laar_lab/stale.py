@@ -5,8 +5,8 @@ stands for the others. If all its numbers match the stored ones, the run is cons
 current code; otherwise it is stale and must be repeated. The check runs the first seed alone, so it
 compares with what this seed gave alone when the run was made.
 
-On the same assumption a stale run is repeated in part: `laar_lab.suite.runs.run_screened` takes
-from the stored run the numbers of policies whose first seeds are unchanged.
+On the same assumption, a stale run can be repeated in part: `laar_lab.suite.runs.run_screened`
+reuses the stored numbers of policies whose first seeds are unchanged.
 
 Matrix products are rounded differently on different kinds of CPU, which changes some choices
 between nearly equal endpoints. On CPUs with AVX-512, workers use the kernels that the stored
@@ -33,7 +33,7 @@ from laar_lab.results import Checked, Stored
 from laar_lab.sweep import PACKAGES
 
 _POLICIES = ("laar.policies", "laar_lab.policies")
-"""Code that imports the first may load policies by name, and so those of the second, a plug-in."""
+"""Code that imports the first may load policies by name, also from the second, a plug-in."""
 
 _DATA = (".yaml", ".json", ".txt")
 
@@ -42,7 +42,7 @@ def digest_of_code(experiment: Experiment, packages: tuple[Path, ...] = PACKAGES
     """Return a digest of the code that an experiment's run reaches.
 
     It covers the experiment's module, all its direct and indirect imports, and the data files next
-    to them, without layout, docstrings, comments and constants in `raise` statements. Declarations
+    to them, but not layout, docstrings, comments or constants in `raise` statements. Declarations
     of experiments are left out, because claims are judged after a run.
     """
     roots = {package.name: package for package in packages}
@@ -85,7 +85,7 @@ def _file(module: str, roots: Mapping[str, Path]) -> Path | None:
 
 @cache
 def _imported(path: Path) -> tuple[str, ...]:
-    """Return all imported names, some of modules, the others of attributes of modules."""
+    """Return all imported names, of modules and of their attributes."""
     names: list[str] = []
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
@@ -101,7 +101,7 @@ def _room(path: Path) -> Path:
 
 
 def _declares(path: Path) -> bool:
-    """Return whether a data file declares the experiments of the module of the same name."""
+    """Return whether a data file declares the experiments in the module of the same name."""
     return path.with_suffix(".py").is_file()
 
 
@@ -132,7 +132,7 @@ def check(experiment: Experiment, stored: Stored, data: Path | None, commit: str
 def just_made(experiment: Experiment, stored: Stored, data: Path | None) -> Stored:
     """Return a run that was just made, marked as valid for the current code.
 
-    Runs its first seed once more, alone, so that later checks can compare with it: numbers that
+    The first seed runs once more, alone, so that later checks can compare with it: numbers that
     depend on a mean over all seeds, such as the choice of the best rival, may differ.
     """
     known = first_numbers(stored.evidence)

@@ -21,7 +21,7 @@ ALPHA = 0.05
 """Probability of showing a wrong claim, for a whole family of claims."""
 
 POWER = 0.8
-"""Probability with which an effect of the size reported as detectable is shown."""
+"""Probability of showing an effect of the size reported as detectable."""
 
 _NO_SCATTER = 1e-12
 _SMALLEST = 1e-9  # smallest argument of a logarithm
@@ -46,7 +46,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Return the mean of at least one value, one per seed."""
+    """Return the mean of the values: one per seed, at least one."""
     array = np.asarray(values, np.float64)
     n = len(array)
     if n < 2:
@@ -110,7 +110,7 @@ def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
 
 
 def detectable(values: Sequence[float]) -> float:
-    """Return the smallest effect that values with this scatter show with a power of `POWER`.
+    """Return the smallest effect that can be shown with power `POWER`, given this scatter.
 
     It is in the unit of the values, and NaN if there are fewer than two.
     """
@@ -123,7 +123,7 @@ def detectable(values: Sequence[float]) -> float:
 
 
 def seeds_for(values: Sequence[float], effect: float) -> float:
-    """Return how many seeds with this scatter show an effect; infinite for an effect of 0."""
+    """Return how many seeds would show an effect, given this scatter; infinite for no effect."""
     least = detectable(values)
     if effect == 0.0 or math.isnan(least):
         return math.inf

@@ -154,11 +154,11 @@ def placed(backend: str, jobs: int) -> Iterator[None]:
 
 @contextmanager
 def kept_in(directory: Path | None, read: Iterable[Path | None] = ()) -> Iterator[None]:
-    """Store the finished runs of sweeps in this block, and reuse those stored before.
+    """Within this block, store the finished runs of sweeps, and reuse stored runs.
 
     Args:
-        directory: directory, shared with workers on other machines. Runs in it with other sources,
-            files or cases are left alone. None to store nothing.
+        directory: where to store runs, shared with workers on other machines; None to store
+            nothing. Runs stored there for other sources, files or cases are left alone.
         read: files, and directories of files, that the runs read.
     """
     token = _kept.set(directory / _state(read) if directory else None)
@@ -169,7 +169,7 @@ def kept_in(directory: Path | None, read: Iterable[Path | None] = ()) -> Iterato
 
 
 def _state(read: Iterable[Path | None]) -> str:
-    """Return a name for the state of packages and files: any change to it may change a result."""
+    """Return a name for the state of packages and files, which changes whenever a result may."""
     digest = xxhash.xxh3_64()
     for package in PACKAGES:
         for path in sorted(package.rglob("*.*")):

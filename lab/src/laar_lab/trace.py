@@ -2,8 +2,8 @@
 
 A line has `timestamp` (ms), `input_length`, `output_length` (tokens) and `hash_ids`, one per block
 of 512 prompt tokens; equal ids mean equal prompts up to that block. An optional `session` is read
-too; all other fields (an embedded `request`) are ignored. Times are relative to the first line.
-Lines are read when due, so a trace of any length takes only the memory of one line.
+too; all other fields (such as an embedded `request`) are ignored. Times are relative to the first
+line. Lines are read when due, so a trace of any length takes only the memory of one line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ MAX_TOKENS = 1 << 24
 """Maximum number of tokens in one prompt or answer."""
 
 MAX_LENGTH_S = 366 * 86_400.0
-"""One year. The virtual fleet probes and scrapes during the whole trace, so length takes time."""
+"""One year. The virtual fleet probes and scrapes during the whole trace, so a long trace takes a
+while."""
 
 _T = TypeVar("_T")
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -49,8 +50,8 @@ def read_trace(
 
     Args:
         path: the file.
-        time_scale: factor on the time between requests; above 1 means a lighter load.
-        block_tokens: prompt tokens for each of `hash_ids`, a multiple of 16.
+        time_scale: factor for the time between requests; above 1 means a lighter load.
+        block_tokens: prompt tokens per entry of `hash_ids`, a multiple of 16.
 
     Raises:
         SettingError: the file can't be read, or a line is invalid; the message names the line and
@@ -143,8 +144,8 @@ class Lengths:
 
     def prompt(self, block_tokens: int, salt: int = 0) -> Prompt:
         """Return the prompt to send; prompts with different salts share nothing."""
-        # The id of a long block becomes the ids of its short blocks; a last, partial block
-        # has only those of its full ones.
+        # The id of a long block becomes the ids of its short blocks; a last, partial block has
+        # only the ids of its full short blocks.
         stride = block_tokens // BLOCK_TOKENS
         long = np.frombuffer(self.ids, np.uint64) + np.uint64(salt & _MASK)
         short = (long[:, None] * np.uint64(stride) + np.arange(stride, dtype=np.uint64)) * _GOLDEN
@@ -156,7 +157,7 @@ class Lengths:
 
 
 def lengths(entry: Entry, where: str) -> Lengths:
-    """Return the lengths and ids of a line; raise SettingError if one is missing or invalid."""
+    """Return the lengths and ids in a line; raise SettingError if one is missing or invalid."""
     tokens = whole(entry, "input_length", where, least=1)
     output = whole(entry, "output_length", where, least=0)
     ids = entry.get("hash_ids")
@@ -178,7 +179,7 @@ def session_of(entry: Entry) -> str | None:
 
 
 def number(entry: Entry, name: str, where: str, *, most: float = 1e15) -> float:
-    """Return a number of a line, from 0 to `most`; raise SettingError if it is not one."""
+    """Return a number from a line, 0 to `most`; raise SettingError if it is not one."""
     value = entry.get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
         raise SettingError(f"{where}: `{name}` must be a number, 0 to {most:g}")
@@ -186,7 +187,7 @@ def number(entry: Entry, name: str, where: str, *, most: float = 1e15) -> float:
 
 
 def whole(entry: Entry, name: str, where: str, *, least: int) -> int:
-    """Return a whole number of a line, `least` to `MAX_TOKENS`; raise SettingError otherwise."""
+    """Return a whole number from a line, `least` to `MAX_TOKENS`; raise SettingError otherwise."""
     value = entry.get(name)
     if type(value) is not int or not least <= value <= MAX_TOKENS:
         raise SettingError(f"{where}: `{name}` must be a whole number, {least} to {MAX_TOKENS}")
@@ -197,7 +198,7 @@ _KINDS: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
 
 
 def field(entry: Entry, name: str, kind: type[_T], where: str) -> _T:
-    """Return a string, list or object of a line; raise SettingError if it has another type."""
+    """Return a string, list or object from a line; raise SettingError if it has another type."""
     value = entry.get(name)
     if not isinstance(value, kind):
         raise SettingError(f"{where}: `{name}` must be {_KINDS[kind]}")

@@ -1,7 +1,7 @@
 """Run the hill climb in the lab: replay a trace against a fleet until the tuner freezes.
 
 The director is the production one with the tuner, exactly as in `laar serve`. When the trace ends,
-it starts again with different prompts of the same shape, because in a second pass the same ones
+it starts again with different prompts of the same shape, because in a second pass the same prompts
 would all be cached.
 """
 
@@ -85,7 +85,7 @@ def _again_and_again(trace: Callable[[], Iterable[Arrival]], tuner: Tuner) -> It
 
 
 def _other(arrival: Arrival, number: int) -> Prompt:
-    """Return the prompt, with other blocks in each later pass; one pass still shares prefixes."""
+    """Return the prompt, with different blocks in each pass; prefixes are shared within a pass."""
     if not number:
         return arrival.prompt
     mask = np.uint64(number * _OTHER_WORDS % (1 << 64))

@@ -15,7 +15,7 @@ def evaluate(
     records: Annotated[
         list[Path],
         typer.Argument(
-            help="Files of graded answers. Questions that the artifact was fitted to are left out."
+            help="Files of graded answers. Questions that the artifact was fitted to are skipped."
         ),
     ],
     seed: Annotated[int, typer.Option(help="Random seed for the bootstrap intervals.")] = 0,

@@ -52,11 +52,11 @@ def overload(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Send a fleet 1.2 times the load it can carry, once for each order of the queue.
+    """Send a fleet 1.2 times the load it can carry, once for each queue order.
 
     The requests pass through a real Envoy.
     Checks that no request hangs, nothing leaks, and slack order meets enough objectives.
-    Exits with status 3 if a check fails, or this machine is too slow for the fleet.
+    Exits with status 3 if a check fails, or if this machine is too slow for the fleet.
     """
     from laar_lab.live.overload import run_overload
 

@@ -1,4 +1,4 @@
-"""`laar race`: race laar against other routers, by turns, on a user's engines and traffic."""
+"""`laar race`: race laar against other routers, in turns, on a user's engines and traffic."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def race(
     most_tokens: Annotated[
         int | None,
         typer.Option(
-            help="Leave out requests with more tokens in prompt and answer together. Default: "
-            "the engines' context length.",
+            help="Skip requests whose prompt and answer together have more tokens than this. "
+            "Default: the engines' context length.",
             min=256,
         ),
     ] = None,
@@ -109,7 +109,7 @@ def race(
     """Race laar against other routers, in turns, on your engines and your traffic.
 
     Each turn sends the same requests through a fresh router to engines with empty caches.
-    The tables show each router's numbers, and the ratio of laar's to them with a 95 % interval.
+    The tables show each router's numbers, and laar's relative to them with a 95 % interval.
     A sentence for each other router says where laar is better and where it is worse.
     """
     from laar_lab.race.command import run_race, traffic_of

@@ -48,7 +48,7 @@ JUDGED_FROM = 70_000
 
 _UNTIL_S = 480.0
 _UNCOUNTED_S = 0.2 * _UNTIL_S
-_SHARE_DELAY_S = 0.015  # as with a store (`python -m bench sharing`)
+_SHARE_DELAY_S = 0.015  # as measured with a store (`python -m bench sharing`)
 _CROWD = 0.9  # share of the fleet's KV that the crude gate may fill
 _CROWD_IDLE_S = 20.0  # the best of the values tried: 1, 5, 20 and 65 s
 
@@ -104,7 +104,7 @@ class _Run:
 def run_cliff(
     data: Path, half: int, engines: int, load: float, rule: str, seed: int, *, pickers: int = 1
 ) -> dict[str, float]:
-    """Run a rule on half of the sessions, `load` times as many at a time as fit in the caches."""
+    """Run a rule on half of the sessions, `load` times as many at a time as the caches hold."""
     sites = fleets.of_one("llama-3-8b-a100", engines, kv_tokens=KV_TOKENS)
     return _run(data, half, sites, load, rule, seed, pickers=pickers)
 

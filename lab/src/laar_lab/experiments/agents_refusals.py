@@ -1,10 +1,10 @@
 """More agents than fit in the caches, on engines that refuse prompts when the cache is full.
 
 Real sessions of coding agents run as a closed loop on engines of llm-d's simulator, which answer
-500 if a prompt does not fit in the KV cache. Envoy tries the next endpoint of the picker's list, if
-any. A refused client retries every second until it is answered. A turn is counted when it has been
-answered. laar runs in three ways: with its defaults, without its session gate, and with neither the
-gate nor retries. llm-d's picker names only one endpoint, so Envoy can't retry.
+500 if a prompt does not fit in the KV cache. Envoy tries the next endpoint in the picker's list,
+if any. A refused client retries every second until it is answered. A turn is counted when it has
+been answered. laar runs in three ways: with its defaults, without its session gate, and with
+neither the gate nor retries. llm-d's picker names only one endpoint, so Envoy can't retry.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class Turns:
 
     Args:
         until_s: end of the run.
-        uncounted_s: initial time that is not counted.
+        uncounted_s: length of the warm-up, which is not counted.
 
     Attributes:
         refused: number of refusals seen.
@@ -32,7 +32,7 @@ class Turns:
         self._by_session: dict[str, list[float]] = defaultdict(list)
 
     def ended(self, arrival: Arrival, exchange: Exchange) -> None:
-        """Count a turn: in throughput by its end, in all other metrics by its beginning."""
+        """Count a turn, by its end for throughput and by its start for all other metrics."""
         self._done += self._uncounted_s <= exchange.end_s < self._until_s
         if arrival.at_s < self._uncounted_s:
             return

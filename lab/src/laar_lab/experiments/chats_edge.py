@@ -113,7 +113,7 @@ def _evidence(runs: Mapping[tuple[str, str, str], Runs]) -> Evidence:
 
 
 def _edges(runs: Mapping[tuple[str, str, str], Runs], fleet: str, rule: str) -> list[float]:
-    """Return the highest load that a rule carries, by seed, or the highest if it carries all."""
+    """Return the highest load that a rule carries, by seed; the last load if it carries all."""
     loads = FLEETS[fleet][1]
 
     def logs(rule: str, load: float) -> NDArray[np.float64]:

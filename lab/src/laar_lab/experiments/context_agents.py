@@ -1,9 +1,9 @@
 """A chain of agents: each question goes to 15 agents, each of which gets one document.
 
 ContextPilot routes a document to the agent that processed it before; on MultihopRAG it has 1.8 to
-2.1 times the throughput of agents that get the documents in retrieval order. Prompts of one
-document leave nothing to order, so this compares only the picker's routing by cached prefix with
-round-robin, which gives agent i the i-th document.
+2.1 times the throughput of agents that get the documents in retrieval order. With one document per
+prompt there is nothing to reorder, so this compares only the picker's routing by cached prefix
+with round-robin, which gives agent i the i-th document.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ DEPTHS = (3, 5, 10, 15)
 
 
 def run(scope: Scope) -> Report:
-    """Run each number of documents, as received and with the hook."""
+    """Run with each number of documents, as received and with the hook."""
     requests = 200 if scope.quick else 600
     cases = {key: (*key, requests) for key in product(DEPTHS, (RECEIVED, HOOK))}
     runs = grid(run_depth, cases, scope.seeds, label="context-depth")

@@ -35,7 +35,7 @@ LOADS: dict[str, Callable[[int], list[list[int]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A load, the caches and their capacity, and the required and the desired hit rate."""
+    """A load, the number and capacity of the caches, and the required and desired hit rates."""
 
     load: str
     endpoints: int

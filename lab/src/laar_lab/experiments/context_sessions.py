@@ -38,7 +38,7 @@ _TURNS = 5
 
 
 def run(scope: Scope) -> Report:
-    """Run each number of sessions, as received and with order and notes."""
+    """Run with each number of sessions, as received and with order and notes."""
     sessions = SESSIONS[::4] if scope.quick else SESSIONS
     cases = {key: key for key in product(sessions, (RECEIVED, NOTES))}
     runs = grid(run_sessions, cases, scope.seeds, label="context-sessions")

@@ -77,7 +77,7 @@ def run_conversations(way: str, count: int, seed: int) -> dict[str, float]:
 
 
 def turn_messages() -> Callable[[Turn], _Messages]:
-    """Return a function that makes a client's messages for a turn, including earlier turns."""
+    """Return a function that returns a client's messages for a turn, including earlier turns."""
     history: dict[int, _Messages] = {}
 
     def messages(turn: Turn) -> _Messages:

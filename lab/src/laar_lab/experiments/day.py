@@ -54,7 +54,7 @@ RIVALS = ("llm-d", "llm-d-guide:prefill_tokens_per_s=0", "smg", "lmetric", "leas
 _ENGINE = "llama-3-8b-a100"
 
 _TIMETABLE = {0: 6, 7: 8, 9: 10, 19: 8, 22: 6}
-"""Number of endpoints from each hour on."""
+"""Number of endpoints listed from each hour on."""
 _CRASHES = (2.5, 8.5, 15.5, 20.5)
 _DEPLOYMENT = 9.5
 """Hour at which the deployment begins, with ten endpoints listed."""

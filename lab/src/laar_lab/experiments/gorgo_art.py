@@ -1,7 +1,7 @@
 """GORGO's regime: prompts of 18,000 tokens, nine tenths of them seen before, at three loads.
 
-This is ART-Chat as described by its authors, on their three endpoints. Times stretched by 2 and 3
-give half and a third of the load, as on their held-out days. At each load the published weights,
+This is ART-Chat as described by its authors, on their three endpoints. Stretching times by 2 and 3
+gives half and a third of the load, as on their held-out days. At each load the published weights,
 frozen, are compared with weights tuned at that load on a separate trace, and with the baselines.
 """
 

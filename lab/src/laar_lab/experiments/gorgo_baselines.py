@@ -64,7 +64,7 @@ def run(scope: Scope) -> Report:
 
 
 def _wins(results: Runs, baselines: tuple[str, ...], where: str) -> Table:
-    """Return the number of seeds on which ours is lower, and its mean gain in percent."""
+    """Return a table of how many seeds laar wins, and its mean gain in percent."""
     rows: list[tuple[Value, ...]] = []
     for other in baselines:
         row: list[Value] = [other]

@@ -35,7 +35,7 @@ _SHOWN = {"ttft_p50_s": "TTFT p50", "ttft_p95_s": "TTFT p95", "e2e_p95_s": "E2E 
 
 
 def run(scope: Scope) -> Report:
-    """Run each weight on each kind of traffic."""
+    """Run with each weight on each kind of traffic."""
     tables = []
     rows: list[tuple[Value, ...]] = []
     evidence: dict[str, dict[str, Seen]] = {"whole-answers": {}, "first-tokens": {}}

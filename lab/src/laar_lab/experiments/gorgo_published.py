@@ -2,7 +2,8 @@
 
 It evaluates each candidate once and never re-evaluates the best score. A window consists of the
 last `window` completions, whatever weights were used for them, and is evaluated after every `hop`
-of them. Because scores are negative, a candidate up to half a percent worse is accepted as better.
+of them. Because scores are negative, a candidate that is up to half a percent worse is accepted as
+better.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The reward hack: without a load weight one endpoint gets everything, and TTFT hardly shows it.
 
-In the paper one endpoint gets 100 %, p95 TTFT is 3 % better and p95 E2E five times worse. The hack
-needs a decode-bound engine that prefills first (`gorgo-hack`): under overload such an engine still
-returns first tokens quickly, and starves the requests that are decoding.
+In the paper one endpoint gets 100 % of requests, p95 TTFT is 3 % better and p95 E2E is five times
+worse. The hack needs a decode-bound engine that prefills first (`gorgo-hack`): under overload such
+an engine still returns first tokens quickly, and starves the requests that are decoding.
 """
 
 from __future__ import annotations

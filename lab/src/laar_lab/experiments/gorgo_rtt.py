@@ -48,7 +48,7 @@ _QUIET_S = 600.0
 """Idle seconds between the prompts that the picker learns from and the judged prompt."""
 _TOKENS = 15_000
 _ANSWER_S = 10.0
-"""Seconds of decoding, equal at every endpoint."""
+"""Seconds of decoding, the same at every endpoint."""
 _SHARES = (0.0, 0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.6, 0.9)
 
 
@@ -96,7 +96,7 @@ def _cold_near(policy: Policy, seed: int, *, long_answers: bool = False) -> floa
 
 
 def _rightly(policy: Policy, seed: int, share: float) -> bool:
-    """Return whether a distant cache is used if and only if that saves time.
+    """Return whether the picker uses a distant cache if and only if that saves time.
 
     Either choice is right if the two differ by less than the picker's margin for near-ties. Some
     prompts are sent first, so that the picker learns its engines' prefill times, which have no

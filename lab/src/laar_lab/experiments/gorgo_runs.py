@@ -76,7 +76,7 @@ class Run:
     Args:
         policy: name of the policy.
         seed: seed of the trace and of the network; `on_seeds` sets it.
-        time_scale: factor on the times of the trace; 2 halves the load.
+        time_scale: factor for the trace's times; 2 halves the load.
         minutes: minutes of the trace before scaling.
         profile: engine profile of the endpoints.
         shape: shape of the conversations.
@@ -113,13 +113,13 @@ def sites_of(profile: str) -> list[Site]:
 
 
 def arrivals_of(run: Run) -> list[Arrival]:
-    """Return the trace, which is the same for all policies of a seed."""
+    """Return the trace, which is the same for all policies with the same seed."""
     drawn = chats(run.shape, generator(run.seed, "conversations"), run.minutes * 60.0)
     return [replace(arrival, at_s=arrival.at_s * run.time_scale) for arrival in drawn]
 
 
 def policies_of(run: Run) -> dict[str, Policy]:
-    """Return all policies that the run may use; `gorgo` has the run's weights."""
+    """Return all policies that the run may use; `gorgo` gets the run's weights."""
     policies = build_policies(run.weights, {run.policy: {}, **_GORGOS_AIBRIX})
     # As published, the smallest score wins outright. Our picker gives near-ties to the less loaded
     # endpoint, which would hide the effect of a zero load weight.
@@ -137,7 +137,7 @@ def picker_of(run: Run) -> FleetSettings:
 
 
 def run_one(run: Run) -> dict[str, float]:
-    """Run once; return the tally's numbers and `near_share`, the share of the nearest endpoint."""
+    """Run once; return the tally's numbers and `near_share`, the nearest endpoint's share."""
     return run_policies(run, policies_of(run))
 
 
@@ -146,7 +146,7 @@ def run_policies(
     policies: dict[str, Policy],
     prepare: Callable[[VirtualFleet], None] = lambda _fleet: None,
 ) -> dict[str, float]:
-    """Run with these policies, on a fleet changed by `prepare`; return the same as `run_one`."""
+    """Run with these policies, on a fleet changed by `prepare`; return what `run_one` returns."""
     fleet = VirtualFleet(sites_of(run.profile), picker_of(run), seed=run.seed, policies=policies)
     prepare(fleet)
     tally = Tally()
@@ -198,12 +198,12 @@ def results_table(results: Runs, title: str) -> Table:
 def below(
     ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], name: str
 ) -> Estimate:
-    """Return by how much ours is lower than theirs on average, paired by seed."""
+    """Return how much lower ours is than theirs on average, paired by seed."""
     return gain([run[name] for run in ours], [run[name] for run in theirs])
 
 
 def change(ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], name: str) -> str:
-    """Format by how much ours differs from theirs on average, in percent."""
+    """Format the mean difference of ours from theirs, in percent."""
     return f"{-below(ours, theirs, name).mean:+.1%}"
 
 

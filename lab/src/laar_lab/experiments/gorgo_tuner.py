@@ -35,7 +35,7 @@ def _bowl(weights: Mapping[str, float]) -> float:
 
 
 def _grid() -> float:
-    """Return the best value on a grid of seven by seven, as a sweep would find it."""
+    """Return the best value on a seven-by-seven grid, as a sweep would find it."""
     steps = [10.0 ** (power / 2.0) for power in range(-4, 3)]
     return min(_bowl({"rtt_weight": a, "queue_weight": b}) for a in steps for b in steps)
 

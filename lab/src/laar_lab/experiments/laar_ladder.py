@@ -1,11 +1,11 @@
-"""Where the gain comes from: single steps from a baseline to the oracle.
+"""Where the gain comes from, step by step from a baseline to the oracle.
 
     a balancer as shipped -> + the retry rule and the stop -> + own time and queue -> + cache
     -> + P(correct) by class -> (+ by request) -> the oracle by cell -> the oracle by question
 
-The questions of all cells are shuffled, like real traffic. There are 1 to 16 users, and the engines
-cache prompts or don't. From the second step on, all have the same retry and stop rule, so that none
-is rewarded for giving up.
+The questions of all cells are shuffled, like real traffic. Runs have 1 to 16 users, on engines
+with and without prompt caching. From the second step on, all contestants retry and stop by the
+same rule, so that none is rewarded for giving up.
 
 Mean time to correct answer rewards giving up. The measure here is the restricted mean time: a
 question's time to its correct answer, or T if there is none by then. T is twice the time that an
@@ -14,10 +14,10 @@ fractions of T. PAR-10 counts a failure as ten times T.
 
 The claims compare laar as a whole with a baseline. The contribution of P(correct) is the difference
 between the step "and cache", which assumes every model correct, and "Q by class" or "Q by request".
-The last table shows how much of the way from the best baseline to the oracle each step closes.
+The last table shows how much of the gap between the best baseline and the oracle each step closes.
 
-With `--records` the questions are real, with verdicts of real models: one half, chosen by a hash,
-is used for the fit and the other is asked; speeds are derived from the models' sizes.
+With `--records` the questions are real, with verdicts on real models' answers: one half, chosen by
+a hash, is used for the fit and the other is asked; speeds are derived from the models' sizes.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def contestants_of(scope: Scope) -> tuple[str, ...]:
 
 
 def run(scope: Scope) -> Report:
-    """Run every step with every number of users, with and without caching."""
+    """Run every step for every number of users, with and without caching."""
     world = world_of(scope) if scope.records is None else records_world(scope.records)
     users = (2, 8) if scope.quick else USERS
     steps = contestants_of(scope)
@@ -271,7 +271,7 @@ def _ladder(results: _Results, steps: Sequence[str], users: Sequence[int]) -> Ta
 
 
 def _way(results: _Results, steps: Sequence[str], users: Sequence[int]) -> Table:
-    """Return the share of the best baseline's distance to the oracle that each step closes."""
+    """Return the share of the gap from the best baseline to the oracle that each step closes."""
 
     def share(step: str, n: int, cached: bool) -> Estimate:
         runs = zip(

@@ -113,7 +113,7 @@ def _gains(results: Results, cells: list[Cell], ours: str) -> Table:
 
 
 def _bounds(results: Results, cells: list[Cell], other: str) -> Table:
-    """Return the gains by length of `laar` and with more knowledge; the oracle's is the largest."""
+    """Return the gains, by length, of `laar` and of the bounds; the oracle's is the largest."""
     known = ("laar", *BOUNDS)
     groups = {
         length_name(length): [cell for cell in cells if cell[1] == length]
@@ -178,7 +178,7 @@ def _evidence(repeat: Results, cached: Results, cells: list[Cell]) -> Evidence:
 
 
 def _slopes(results: Results, cells: list[Cell], ours: str, other: str) -> list[float]:
-    """Return the gain's growth per doubling of the prompt, by seed; NaN if there is one length."""
+    """Return how much the gain grows per doubling of the length, by seed; NaN for one length."""
     lengths = [np.log2(cell[1]) for cell in cells]
     several = len(set(lengths)) > 1
     return [
@@ -188,7 +188,7 @@ def _slopes(results: Results, cells: list[Cell], ours: str, other: str) -> list[
 
 
 def _covered(results: Results, cells: list[Cell]) -> list[float]:
-    """Return the share of the gap between load-aware and the oracle that is closed, by seed."""
+    """Return the share of the gap between load-aware and the oracle that laar closes, by seed."""
     shares = []
     for cell in cells:
         ours, theirs, bound = (

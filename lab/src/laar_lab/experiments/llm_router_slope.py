@@ -6,13 +6,13 @@ that measure round-robin is flatter than prefix-aware and no slower, because the
 first, so recomputed tokens delay the decoding of other answers. At 4 sessions least-loaded has the
 best median, as published.
 
-Hit rates agree with the published ones to within about half a point, prefix-aware's slope to within
-a quarter. The other slopes are up to two and a half times as steep here, because the modeled
-engines suffer more from load. First turns, one request in eight, determine p95: prefix-aware puts
-up to four of them on one worker before its valve opens, least-loaded one on each. Over 40 seeds
-this makes prefix-aware's p95 3.9 % (+/- 1.6) longer for 7B and 2.4 % for 14B. That is within the
-limit of 5 %, but on the first 10 seeds it is 5.1 % for 7B. All other parts of the claim hold with
-10 seeds, and all parts with 40.
+Hit rates agree with the published ones to within about half a point, and prefix-aware's slope to
+within a quarter. The other slopes are up to two and a half times as steep here, because the
+modeled engines suffer more from load. First turns, one request in eight, determine p95:
+prefix-aware puts up to four of them on one worker before its valve opens, least-loaded one on
+each. Over 40 seeds this makes prefix-aware's p95 3.9 % (+/- 1.6) longer for 7B and 2.4 % for 14B.
+That is within the limit of 5 %, but on the first 10 seeds it is 5.1 % for 7B. All other parts of
+the claim hold with 10 seeds, and all parts with 40.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _of(runs: list[dict[str, float]], name: str, scale: float = 1.0) -> Estimate
 
 
 def _slopes(runs: _Runs, size: str, policy: str, counts: tuple[int, ...]) -> list[float]:
-    """Return the rise of the median latency from fewest to most sessions, in ms by seed."""
+    """Return how much the median latency rises from fewest to most sessions, in ms, by seed."""
     first, last = runs[size, policy, counts[0]], runs[size, policy, counts[-1]]
     return [1e3 * (b[_LATENCY] - a[_LATENCY]) for a, b in zip(first, last, strict=True)]
 

@@ -30,7 +30,7 @@ _WORKERS = 3
 
 LAPTOP = EngineProfile(
     name="laptop",
-    # Three workers with a 1.5B model in 4 bits on one chip (llama.cpp, two slots each): some 300
+    # Three workers with a 1.5B model in 4 bits on one chip (llama.cpp, two slots each): about 300
     # prefill tokens per second each, and little gain from decoding in batches.
     cost=LinearCost(seconds_per_token=3e-3, decode_s_per_token=0.02, decode_s_per_sequence=0.02),
     settings=EngineSettings(
@@ -50,7 +50,7 @@ _SHOWN = {
 
 
 def run(scope: Scope) -> Report:
-    """Run each threshold."""
+    """Run with each threshold."""
     cases = {name: (valve,) for name, valve in VALVES.items()}
     runs = grid(run_valve, cases, scope.seeds, label="llm-router-valve")
     title = "12 sessions of 3 turns on 3 small workers, by the valve's threshold"
@@ -76,7 +76,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_valve(valve: int, seed: int) -> dict[str, float]:
-    """Run a threshold once."""
+    """Run once with a threshold."""
     return run_on(LAPTOP, _WORKERS, "llm-router", _SHAPE, seed, valve)
 
 

@@ -1,8 +1,8 @@
 """LAAR's evaluation in the lab: five models, 15 cells of KV look-ups, users who retry.
 
 A run is one contestant on one cell and seed: 50 held-out queries, 8 users, a fresh fleet. Engines
-are as in the simulated endpoint: the model's speeds, vLLM's scheduler, chunks of 2,048 tokens, the
-memory that a 7B model leaves on an A100.
+are as in the simulated endpoint: the model's speeds, vLLM's scheduler, chunks of 2,048 tokens, and
+the memory that a 7B model leaves on an A100.
 
 There are two settings. In `repeat` a retry pays for its whole prompt again wherever it goes. In
 `cached` engines cache prompts (vLLM's default), so asking the model that was just wrong costs only
@@ -64,12 +64,13 @@ BASELINES = (
 )
 CONTESTANTS = ("laar", "laar-paper", *BASELINES, "oracle")
 BOUNDS = ("true accuracies", "oracle, all asked", "oracle")
-"""`laar` with more knowledge: each cell's true accuracies; which models are right on each question,
-though one that none can answer still goes to all; and the same with a single attempt, since the
-first answer is correct or none is."""
+"""`laar` with more knowledge. The first knows each cell's true accuracies. The second knows which
+models are right on each question, and still tries all of them if none is. The last makes a single
+attempt, since the first answer is correct or none is."""
 
 _BLOCK_TOKENS = 128
-"""Coarser than vLLM's 16, so runs are eight times as fast; prompts here share all or nothing."""
+"""Coarser than vLLM's 16, so that runs are eight times as fast. Prompts here share all or
+nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ class CellResult:
 
     @property
     def ttca_s(self) -> float:
-        """Mean time to the correct answer of a query or, if there is none, until giving up."""
+        """Mean time until a query's correct answer or, if there is none, until giving up."""
         return float(self.latencies_s.sum() / len(self.correct))
 
     @property
@@ -153,7 +154,7 @@ def best_single(known: Capability) -> str:
 
 
 def cells_of(scope: Scope) -> list[Cell]:
-    """Return all cells of the fleet file, or one per language, at most three, for a smoke test."""
+    """Return the fleet file's cells; for a smoke test, one for each of at most three languages."""
     surface = world_of(scope).surface
     languages, lengths = surface.languages, surface.lengths_tokens
     if scope.quick:

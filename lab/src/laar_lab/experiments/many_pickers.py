@@ -9,8 +9,8 @@ turns go to all of them. Two pickers that decide within the delay may choose the
 that is the cost measured here, not a difference in learned estimates. If nothing is shared,
 prefixes are lost as well.
 
-The p95 of a few thousand requests changes by some 4 % if a single tie falls differently, so it
-takes many seeds to distinguish 3 % from nothing. The large fleet has ten times the requests and
+The p95 of a few thousand requests changes by about 4 % if a single tie is broken differently, so
+it takes many seeds to distinguish 3 % from nothing. The large fleet has ten times the requests and
 needs only a few.
 """
 

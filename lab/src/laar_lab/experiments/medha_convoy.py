@@ -2,8 +2,8 @@
 
 The non-preemptive system is the paper's LoongServe without its elastic groups: whole prompts, one
 after the other, on all 16 devices as two plain stages. This makes a lone long prompt twice as slow
-as a stream pipeline does, or as context parallelism over two servers would. The ratio is so large
-that the claim holds anyway (the row `sarathi` has the same plain pipeline, and chunks).
+as with a stream pipeline, or with context parallelism over two servers. The ratio is so large that
+the claim holds anyway (the row `sarathi` uses the same plain pipeline, with chunks).
 
 Neither rival is stable at this load (see `medha-capacity`), so their times and the ratios grow with
 the length of the run. Medha's times do not.

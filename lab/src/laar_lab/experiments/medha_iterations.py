@@ -42,7 +42,7 @@ def _profile(row: str) -> EngineProfile:
 
 
 def gaps(row: str, prompt_tokens: int, seed: int) -> dict[str, float]:
-    """Return the median, p99 and longest gap between decoded tokens, and the prefill's time.
+    """Return the median, p99 and longest gap between decoded tokens, and the prefill's duration.
 
     The number of conversations, 4 to 32, differs by seed.
     """

@@ -36,8 +36,8 @@ _HALF = "half: 4 stages"
 """Half of the devices, which shows the effect of the stages without the KV groups."""
 _SHAPES = _LAYOUTS | {_HALF: (4, 1)}
 _PASS_SHARE = 0.2
-"""Length of a run with a target for the pass, relative to a run with a target for the cycle: it has
-more iterations, by a factor of the number of stages."""
+"""Length of a run with a target for the pass, relative to one with a target for the cycle, which
+has fewer iterations by a factor of the number of stages."""
 _SHOWN = {
     "ttft_p50_s": "TTFT p50",
     "ttft_p90_s": "TTFT p90",

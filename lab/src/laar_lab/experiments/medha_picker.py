@@ -5,11 +5,11 @@ virtual clock: a minute at 1.2 times the fleet's capacity, until the queue has b
 The same requests run with the queue in slack order, in order of arrival, and without a queue. Slack
 order includes rules for long prompts: only some endpoints take them, and a short prompt need not
 wait behind a long one that has no endpoint. Order of arrival also runs with these rules, to
-separate their effect from that of the order.
+separate the two effects.
 
-The time that thousands of simultaneous requests take gives the fleet's capacity. The picker sees
-the first token of every answer, as in the gateway shape, except in one row. There it reads only 1
-answer in 100, and one every 0.25 s, as by default in the native shape.
+The fleet's capacity is measured as the time it takes to serve thousands of simultaneous requests.
+The picker sees the first token of every answer, as in the gateway shape, except in one row. There
+it reads only 1 answer in 100, and one every 0.25 s, as by default in the native shape.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _fleet(route: str, seed: int) -> VirtualFleet:
 def _serve(
     fleet: VirtualFleet, load: Sequence[Ask], sampler: Sampler, policy: str = ""
 ) -> list[_Asked]:
-    """Serve a load until all requests have ended."""
+    """Serve a load until every request has ended."""
     asked = [_Asked(ask=ask) for ask in load]
 
     def arrive(one: _Asked) -> None:
@@ -132,7 +132,7 @@ def _sampler(route: str, seed: int) -> Sampler:
 
 
 def serve(route: str, duration_s: float, seed: int) -> dict[str, float]:
-    """Serve an overload by a route; return the shares within the objective, in total and by class.
+    """Serve an overload by a route; return the shares within the objective, overall and by class.
 
     `left` is the number of requests never answered; 0 unless something leaks.
     """

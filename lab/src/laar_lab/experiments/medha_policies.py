@@ -3,8 +3,8 @@
 As in the paper (6.1), the rivals replace "the LARS request prioritization and multi-prefill
 batching with standard FCFS/EDF/LRS scheduling" and keep the rest. SRPT is treated in the same way.
 `lars alone` is LARS without multi-prefill batching. The paper compares times normalized by the
-request's work and does not publish its deadlines; here a deadline is one second plus five times a
-lone prefill.
+request's work and does not publish its deadlines; here a deadline is one second plus five times
+the duration of a lone prefill.
 
 From 1 request/s on, long prompts (26 s each) are by themselves more work than the engine can do.
 The share of long requests within the objective therefore falls under every policy, and the share of
@@ -59,7 +59,7 @@ def _engine(contestant: str) -> EngineProfile:
 
 
 def _alone_s(profile: EngineProfile) -> PrefillTable:
-    """Return the times of prefills on an idle engine; with pipeline stages chunks overlap."""
+    """Return prefill times on an idle engine; with pipeline stages, chunks overlap."""
     cost, target_s = profile.cost, profile.settings.slack.target_s
 
     def chunk_s(chunk: int, context: int) -> float:

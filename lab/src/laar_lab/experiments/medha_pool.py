@@ -54,7 +54,7 @@ def _group(instances: int) -> EngineProfile:
 
 
 def pool(system: str, mix: Mix, seed: int) -> dict[str, float]:
-    """Return how many long requests were answered in time, and the short ones' median TTFT."""
+    """Return how many long requests had a first token in time, and the short ones' median TTFT."""
     if system in ("medha", "shared"):
         seen = run(load_profile(MEDHA) if system == "medha" else _group(_INSTANCES), mix, seed)
         return _figures(seen.first_s[seen.is_long], seen.short_ttft_s, mix)

@@ -1,4 +1,4 @@
-"""Shared code of Medha's experiments: run one engine under a load, and collect latencies."""
+"""Code shared by Medha's experiments: run one engine under a load, and collect latencies."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """One model on fast and slow devices, without labels to distinguish them.
 
 Half of the endpoints take three times as long for everything, under the same model name and without
-labels, as if a batch of older accelerators had been added. For the oracle, the same policy on the
-same load, the two kinds are two models with measured speeds, either of which may answer. So it
-prices each endpoint by its true speed from the first request on, which the default has to learn
-while serving. The first fifth, some 300 requests, is not counted.
+labels, as if a batch of older accelerators had been added. The oracle is the same policy on the
+same load, but sees the two kinds as two models with measured speeds, either of which may answer.
+It therefore prices each endpoint by its true speed from the first request on; the default has to
+learn the speeds while serving. The first fifth, about 300 requests, is not counted.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How much reports, or signs in answers alone, teach the picker about an ungraded task.
+"""What the picker learns about an ungraded task from reports, or from signs in answers alone.
 
-A fleet serves real questions for a day, without a header. The model with the highest P(correct)
-answers, except that one question in ten goes to a random model. The picker learns from a report on
-each answer, or from signs in the answers. One sign is the model's confidence (`sureness`), whose
-means for correct and for wrong answers are one standard deviation apart. Another is the form: 15 %
-of wrong and 1.2 % of correct answers are truncated or malformed. The records have no signs, so
-these are random.
+A fleet serves real questions for a day; no header names their task. The model with the highest
+P(correct) answers, except that one question in ten goes to a random model. The picker learns from
+a report on each answer, or from signs in the answers. One sign is the model's confidence
+(`sureness`), whose means for correct and for wrong answers are one standard deviation apart.
+Another is the form: 15 % of wrong and 1.2 % of correct answers are truncated or malformed. The
+records have no signs, so these are drawn at random.
 
 One kind of fleet has an artifact fitted to all tasks but one, and gets the questions of that task.
 The other kind has no artifact and gets the questions of all tasks. Half of the questions are asked;
@@ -61,7 +61,8 @@ REPORTS, SURENESS, FORMS, SOME = (
 WAYS = (REPORTS, SURENESS, FORMS, SOME)
 
 ALL = "no artifact, all tasks"
-"""Name of the fleet without an artifact; others are named after the task that theirs lacks."""
+"""Name of the fleet without an artifact; the others are named after the task their artifact
+lacks."""
 
 _EDGES = (-0.3, 0.5, 1.3)  # between confidence levels, in standard deviations
 _BAD_FORM = (0.15, 0.012)  # fractions of wrong and of correct answers
@@ -75,7 +76,7 @@ class _Question:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """P(correct) and verdicts on the questions for judging, by question and model.
+    """P(correct) and verdicts for the questions used to judge, by question and model.
 
     Args:
         predicted: P(correct).
@@ -158,7 +159,7 @@ def _fleet(path: Path, fleet: str) -> tuple[CapabilityModel, list[_Question]]:
 def _lived(
     capability: CapabilityModel, questions: Sequence[_Question], way: str, rng: random.Random
 ) -> list[Judged]:
-    """Run a day with one way of learning; return P(correct) and verdicts after each of `STEPS`."""
+    """Simulate a day with one way of learning; return a `Judged` for each of `STEPS`."""
     online = OnlineOutcomes()
     assessor = CapabilityAssessor(capability, online)
     reports = OutcomeReports(online)
@@ -215,7 +216,7 @@ def _right(fleets: Sequence[Learned], way: str, step: int) -> float:
 
 
 def _share(fleets: Sequence[Learned], way: str) -> float:
-    """Return the gain of one way of learning after a day, as a share of the gain from reports."""
+    """Return the gain from one way of learning after a day, relative to the gain from reports."""
     start = _right(fleets, REPORTS, 0)
     gained = _right(fleets, REPORTS, -1) - start
     return (_right(fleets, way, -1) - start) / max(gained, 1e-9)

@@ -1,10 +1,10 @@
 """Is the default ever worse than the best policy for the given traffic?
 
-`suite` runs any policies on any workloads and judges nothing. It is meant for developing policies,
-on separate seeds (from 100 on) and on the workloads used for selection. `no-regret` tests the claim
-on all workloads, with margins, tests and seeds as in docs/decisions/0013. The leads over the best
-single baseline are tested here, which is stricter than the plain means of the decision. `agents`
-and `conversations` do the same on real traffic alone.
+`suite` runs any policies on any workloads and gives no verdicts. It is meant for developing
+policies, on separate seeds (from 100 on) and on the workloads used for selection. `no-regret`
+tests the claim on all workloads, with margins, tests and seeds as in docs/decisions/0013. The
+leads over the best single baseline are tested here, which is stricter than the plain means of the
+decision. `agents` and `conversations` do the same on real traffic alone.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def run_suite(scope: Scope) -> Report:
 
 
 def run_no_regret(scope: Scope) -> Report:
-    """Judge the default against the best baseline of each workload."""
+    """Judge the default against the best baseline on each workload."""
     baselines = _QUICK_BASELINES if scope.quick else BASELINES
     return _judged(scope, cases(scope.data), scope.policies or (OURS, *baselines), "no-regret")
 

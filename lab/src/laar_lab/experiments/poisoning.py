@@ -145,7 +145,7 @@ def _lots_of_lab(seed: int) -> _Lots:
 
 
 def _lots_of(path: Path, seed: int) -> _Lots:
-    """Divide the records' questions; for each seed, those that were not fitted are split again."""
+    """Divide the records' questions; those not used in the fit are split anew for each seed."""
     known, rest = _fitted(path)
     drawn = list(rest)
     random.Random(f"{seed}/lots").shuffle(drawn)

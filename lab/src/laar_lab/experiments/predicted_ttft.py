@@ -1,8 +1,8 @@
-"""How far predicted times to the first token are from measured ones, by fleet and traffic.
+"""Errors of the predicted time to the first token, by fleet and traffic.
 
 Real chats arrive in an open loop, and real sessions of coding agents run in a closed one. Only the
-half of the sessions reserved for verdicts is used. In some fleets two kinds of engine serve the
-same model name, which the picker has to find out. The first minute is not counted.
+half of the sessions reserved for verdicts is used. In some fleets, two kinds of engine serve the
+same model name, and the picker must discover this. The first minute is not counted.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 There are eight endpoints of one model (8B on an A100 each, vLLM's scheduler). On all but one of the
 loads, some of them only prefill for the others: with `never` these are idle, and with `always` the
 others only decode, so the two bound any rule. On the last load every endpoint does both. The
-traffic mixes conversations, whose prompts are mostly cached, with documents of some 8,000 tokens
+traffic mixes conversations, whose prompts are mostly cached, with documents of about 8,000 tokens
 that are read once.
 
 All contestants choose endpoints by the same cost and differ only in the rule for using a separate
-prefill endpoint. That favors the thresholds, which are for the tokens that the answering endpoint
+prefill endpoint. That favors the thresholds, which apply to the tokens that the answering endpoint
 has not cached, because llm-d chooses the two endpoints by separate scores. KV is transferred at
 100,000 tokens per second, regardless of concurrent transfers.
 

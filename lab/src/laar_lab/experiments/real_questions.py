@@ -1,4 +1,4 @@
-"""Real questions, with recorded verdicts of real models, for the lab.
+"""Real questions, with recorded verdicts on real models' answers, for the lab.
 
 A record has a question, its task and each model's score; a score of at least 0.5 counts as correct.
 Records have no speeds, so speeds are derived from the models' sizes, as if all ran on the same
@@ -33,7 +33,7 @@ _DRAWS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsWorld:
-    """Questions to ask, verdicts on the models' answers, and an artifact fitted to others.
+    """Questions to ask, verdicts on their answers, and an artifact fitted to other questions.
 
     Args:
         surface: the models' speeds; its accuracies are not used.
@@ -109,7 +109,7 @@ def records_world(path: Path) -> RecordsWorld:
 def _model(name: str) -> ModelSurface:
     billions = billions_of(name)
     if billions is None:
-        raise SettingError(f"the name of {name} does not show its size, such as 8b")
+        raise SettingError(f"the model name {name} does not contain its size, such as 8b")
     return ModelSurface(
         seconds_per_token=_PREFILL_S_PER_BILLION * billions,
         decode_s_per_token=_DECODE_S_PER_BILLION * billions,

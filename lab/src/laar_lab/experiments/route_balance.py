@@ -65,7 +65,7 @@ it retries until the answer is correct."""
 
 
 class WeightedSum:
-    """Scores by a sum of P(correct), and of time and price relative to the worst."""
+    """Scores by a weighted sum of P(correct), and of time and price relative to the worst."""
 
     def __init__(self, quality: float, time: float, price: float) -> None:
         self._quality, self._time, self._price = quality, time, price
@@ -174,7 +174,7 @@ def _capacity(world: World, asked: Sequence[Question]) -> float:
 
 
 def _alone_s(world: World, model: str, question: Question) -> float:
-    """Return the seconds that an idle engine with the model takes for the question."""
+    """Return the seconds that an idle engine with this model needs for the question."""
     prompt, speed = question.prompt, world.surface.models[model]
     read_s = speed.seconds_per_token * prompt.prompt_tokens
     return read_s + speed.decode_s_per_token * prompt.output_tokens

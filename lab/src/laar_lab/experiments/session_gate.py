@@ -48,7 +48,7 @@ _QUICK_CASES = ("agents-8k", "parallel-chats")
 
 
 NAMED = ("conversations-short", "conversations-overload", "conversations-parallel")
-"""Real chats on caches that fill, which also run with session names."""
+"""Workloads of real chats that fill the caches; they also run with session names."""
 
 PAST_THE_CLIFF = "agents-short"
 """The workload whose sessions need 2.2 million tokens; the caches hold 2 million (decision 14)."""
@@ -76,7 +76,7 @@ def _run(case: Case, way: str, share: float, seed: int) -> Numbers:
 
 
 def run(scope: Scope) -> Report:
-    """Run every workload in each way; report the change from no gate and no flow control."""
+    """Run every workload in each way; report changes relative to neither gate nor flow control."""
     names = scope.workloads or (_QUICK_CASES if scope.quick else ())
     picked = chosen(cases(scope.data), names)
     picked += tuple(_named(case) for case in picked if case.name in NAMED)

@@ -1,13 +1,13 @@
 """Routing by the question's words, on graded tasks and on one that was not graded.
 
 Each task of the records is left out in turn. An artifact is fitted to most questions of the other
-tasks. It is judged, without a header, on the remaining questions of those tasks (known) and on all
-questions of the task left out (unseen). A second artifact is fitted to all questions of the other
-tasks, as by `laar fit --hold-out 0`, and judged on the task left out. Each fit's estimate for
-unseen tasks is compared with the result. The best single model is the one with the highest base
-rate in the artifact, as an operator would choose it. Each seed splits the questions differently. A
-gain on unseen tasks may be due to the choice of models, so random subsets of them are judged in the
-same way, with a fit to all questions.
+tasks. It is judged, without a task header, on the remaining questions of those tasks (known) and
+on all questions of the task left out (unseen). A second artifact is fitted to all questions of the
+other tasks, as by `laar fit --hold-out 0`, and judged on the task left out. Each fit's estimate
+for unseen tasks is compared with the result. The best single model is the one with the highest
+base rate in the artifact, as an operator would choose it. Each seed splits the questions
+differently. A gain on unseen tasks may be due to the choice of models, so random subsets of them
+are judged in the same way, with a fit to all questions.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ PARTS = (3, 5, 7)
 _DRAWS = 200
 
 _LEAST_TASK = 100
-"""Minimum number of questions for judging the gain on a single task; with fewer, it is chance."""
+"""Minimum number of questions for judging the gain on a single task; with fewer, it is mostly
+chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """Results on some questions.
+    """Results on a set of questions.
 
     Args:
         single: scores of the best single model.

@@ -41,7 +41,7 @@ def run_evaluate(
         records: files of graded answers.
         seed: seed of the resampling.
         json_file: file to write the figures to.
-        plot_file: file to plot calibration and accuracy against cost to.
+        plot_file: file for the plot of calibration, and of accuracy against cost.
 
     Raises:
         SettingError: a file can't be read or written, or all questions were used in the fit.

@@ -22,7 +22,7 @@ from laar.accuracy.capability import CapabilityModel
 from laar_lab.judging.questions import Asked, Floats
 
 MIN_BUCKET_ANSWERS = 100
-"""Minimum number of answers of a length to report its calibration error."""
+"""Minimum number of answers at a length for reporting its calibration error."""
 
 _MOSTLY = 0.9
 """Share of the questions that a model must have answered to be the best one in hindsight."""
@@ -70,14 +70,14 @@ def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, obj
 
 
 def _base_rates(capability: CapabilityModel, models: Sequence[str]) -> Floats:
-    """Return each model's base rate, minus 1 if another model has more than twice its outcomes."""
+    """Return each model's base rate, less 1 if another model has more than twice its outcomes."""
     rates = np.array([capability.base_rates[model] for model in models])
     counts = np.array([capability.measured_models[model].outcomes for model in models])
     return np.where(2 * counts >= counts.max(), rates, rates - 1.0)
 
 
 def _picked(preference: Floats, asked: Asked) -> NDArray[np.intp]:
-    """Return the preferred model of each question, among those whose answer is known."""
+    """Return the preferred model for each question, among those whose answer is known."""
     picked: NDArray[np.intp] = np.argmax(
         np.where(np.isnan(asked.scores), -np.inf, preference), axis=1
     )
@@ -319,7 +319,7 @@ def _frontiers(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[st
 
 
 def _curves(sums: Floats) -> tuple[tuple[float, float], float, Floats]:
-    """Return the single model's score and cost, the share of questions, and scores and costs."""
+    """Return the single model's score and cost, the share of questions, and the price curves."""
     rows = sums.reshape(-1, 2 * (len(_PRICES) + 1) + 1).sum(axis=0)
     share = float(rows[-1])
     scores, costs = np.split(rows[:-1] / max(share, 1e-12), 2)

@@ -171,7 +171,7 @@ def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[
 
     Some answers are identified only by their content, so different answers may look the same. If
     the file has all answers of the fit, or has no others, answers that look like one used in the
-    fit are considered used. In any other file, to leave them out would leave mostly answers with
+    fit are considered used. In any other file, leaving them out would keep mostly answers with
     unusual verdicts.
     """
     if artifact.fitted_on is None:
@@ -227,7 +227,7 @@ def _costs(
 
 
 def billions_of(model: str) -> float | None:
-    """Return the size in a model's name, in billions of parameters; None if there is none."""
+    """Return the number of parameters in a model's name, in billions; None if there is none."""
     size = _BILLIONS.search(model)
     return None if size is None else float(size[1])
 

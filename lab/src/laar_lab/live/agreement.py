@@ -5,8 +5,7 @@ endpoints that sessions hash to, ties, and packet delays. A run through Envoy is
 draws the same questions many times, each time with a different order, different sessions and
 different jitter, and an interval around its draws shows where one more draw should lie (Student's t
 for a new observation). As there are several figures, each interval is widened so that all of them
-are right at the same time with a probability of 95 % (Bonferroni). So one comparison in twenty
-fails even if there is no difference.
+hold together with a probability of 95 % (Bonferroni). So one comparison in twenty fails by chance.
 
 Envoy, the picker and the endpoints take real time that the lab does not model. A time scale
 magnifies it: at 0.1, ten milliseconds count as a tenth of a second.
@@ -83,7 +82,7 @@ class Agreement:
 
 
 def in_order(asked: Sequence[Query], seed: str) -> list[Query]:
-    """Return the questions by cell, in a random order within each."""
+    """Return the questions by cell, in random order within each cell."""
     cells: dict[tuple[str, int], list[Query]] = {}
     for query in asked:
         cells.setdefault((query.language, query.length_tokens), []).append(query)

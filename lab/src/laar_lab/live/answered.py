@@ -94,7 +94,7 @@ def more_within(
 ) -> tuple[float, float, float]:
     """Return our lead in the share correct within these seconds, and the ends of its interval.
 
-    The interval is widened so that this many hold at the same time with a probability of 95 %
+    The interval is widened so that `comparisons` of them all hold with a probability of 95 %
     (Bonferroni).
     """
 
@@ -142,7 +142,7 @@ def _compared(
 
 
 def sentence(ours: Contestant, theirs: Contestant) -> str:
-    """Return a sentence with the difference and its interval, or saying that none is shown."""
+    """Return a sentence that gives the difference and its interval, or says that none is shown."""
     estimate, low, high = saved(ours, theirs)
     figures = f"{ours.par2_s:.1f} s against {theirs.par2_s:.1f} s a question (PAR-2)"
     interval = f"95 % interval {low:+.0%} to {high:+.0%}"
@@ -160,7 +160,7 @@ def sentence(ours: Contestant, theirs: Contestant) -> str:
 
 
 def _beyond_chance(ours: Contestant, theirs: Contestant) -> tuple[list[str], list[str]]:
-    """Return the marks at which ours has significantly more correct answers, and fewer."""
+    """Return the marks at which ours has significantly more, and fewer, correct answers."""
     ahead, behind = [], []
     for mark in MARKS_S:
         _, low, high = more_within(ours, theirs, mark, comparisons=len(MARKS_S))

@@ -1,4 +1,4 @@
-"""Send verified questions through a gateway, once under each policy.
+"""Send questions with checked answers through a gateway, once under each policy.
 
 Each policy gets the same questions with a different cache salt, so that it never finds a warm
 cache. A question is repeated until its answer is correct, every model has been tried, or ten

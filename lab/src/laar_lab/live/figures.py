@@ -2,8 +2,8 @@
 
 Figure 3: for each policy, success rate against time to correct answer after one attempt, two, and
 so on. Figure 4: by language and length, how much shorter the first policy's time to correct answer
-is than each other policy's, after the last attempt. For questions never answered correctly the time
-spent on them is used (right-censored), as in the paper.
+is than each other policy's, after the last attempt. A question that is never answered correctly
+contributes the time spent on it (right-censored), as in the paper.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Improvement:
 
 
 def steps(tally: Tally, *, time_scale: float = 1.0) -> list[Step]:
-    """Return success rate and mean time to correct answer after 1, 2, ... attempts.
+    """Return the success rate and mean time to correct answer after 1, 2, ... attempts.
 
     The list ends when every question is answered correctly or given up.
     """

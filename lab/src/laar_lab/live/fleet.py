@@ -28,7 +28,7 @@ class Fleet:
     Args:
         url: URL of Envoy.
         admin_url: URL of the picker's admin port.
-        models: model of each endpoint by address.
+        models: each endpoint's model, by address.
         envoy: Envoy's process.
         picker: the picker's process.
         settings: path of the picker's settings file.
@@ -87,7 +87,7 @@ async def running_fleet(
         changes: changes to the picker's settings, by section.
 
     Raises:
-        LaarError: a process did not start; the message has the end of its log.
+        LaarError: a process did not start; the message includes the end of its log.
     """
     endpoints = [
         Endpoint(
@@ -139,7 +139,7 @@ async def started_fleet(
     """Start endpoints, Envoy and a picker with these settings, and stop them after the block.
 
     Raises:
-        LaarError: a process did not start; the message has the end of its log.
+        LaarError: a process did not start; the message includes the end of its log.
     """
     *endpoint_ports, ext_proc, health, admin = free_ports(len(endpoints) + 3)
     by_address = {

@@ -1,7 +1,8 @@
 """Open-loop clients: send each request at its time, whatever happens to the others.
 
-TTFT is measured from the time at which a request was due, so that a late client hides nothing; its
-lateness is recorded separately. An answer is complete if its stream ends with the final event.
+TTFT is measured from the time at which a request was due, so that it includes any delay at the
+client, which is also recorded separately. An answer is complete if its stream ends with the final
+event.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Answered:
         ask: the request.
         status: HTTP status of the answer; None if there was none.
         reason: value of `x-laar-reason`.
-        ttft_s: time from when it was due to the first token; None unless it was served.
+        ttft_s: time from when it was due to the first token; None if there was none.
         late_s: delay between the time it was due and the time it was sent.
         fault: what is wrong with the answer; empty for a complete 200, and for a 429 or 503 with a
             valid `retry-after`.

@@ -1,10 +1,10 @@
 """`laar overload`: send a fleet more load than it can carry, through a real Envoy.
 
-The load of `laar_lab.workloads.overload` meets four simulated endpoints with vLLM's scheduler, a
-picker that knows their speed, and Envoy. Their capacity is measured in virtual time, so a seed
-gives the same load on any machine. First, many concurrent requests are sent here and in virtual
-time, which shows whether this machine reaches that capacity. Then the load is sent to a fresh fleet
-for each queue order:
+The load of `laar_lab.workloads.overload` is sent through Envoy, and a picker that knows their
+speed, to four simulated endpoints with vLLM's scheduler. Their capacity is measured in virtual
+time, so a seed gives the same load on any machine. First, many concurrent requests are sent here
+and in virtual time, which shows whether this machine reaches that capacity. Then the load is sent
+to a fresh fleet for each queue order:
 
 * `slack`, the default of `flow`;
 * `arrival, kept apart`: in order of arrival, with the same rules for long prompts;

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 async def read_totals(session: aiohttp.ClientSession, url: str) -> dict[str, float]:
-    """Return the sums of the samples by name. A missing name is absent, not 0."""
+    """Return the sum of each metric's samples, by name. A metric not on the page has no entry."""
     async with session.get(url) as answer:
         text = await answer.text()
     totals: dict[str, float] = {}

@@ -37,7 +37,7 @@ def free_ports(count: int, among: Sequence[int] = _PORTS) -> list[int]:
         among: ports to choose from.
 
     Raises:
-        LaarError: hardly any port is free.
+        LaarError: too few ports are free.
     """
     found: list[int] = []
     first = random.randrange(len(among))
@@ -100,7 +100,7 @@ class LaarProcess:
         """Check that the process has not exited.
 
         Raises:
-            LaarError: it has exited; the message has the end of its log.
+            LaarError: it has exited; the message includes the end of its log.
         """
         if self._process is not None and self._process.returncode is not None:
             tail = self._log_path.read_text(errors="replace")[-_LOG_TAIL_CHARS:]

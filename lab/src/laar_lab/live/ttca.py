@@ -53,7 +53,7 @@ class Ttca:
         time_scale: real seconds per second of the started fleet.
         capability: artifact of the started fleet; None for its default.
         keep_prompts: whether engines of the started fleet cache the prompts of earlier requests.
-        lab_runs: number of lab runs to compare with; None: do not compare.
+        lab_runs: number of lab runs to compare with; None for no comparison.
     """
 
     asked: Sequence[Query]
@@ -73,7 +73,7 @@ class Ttca:
                 "--capability is for the fleet started here; with --url the picker has its own"
             )
         if self.url is not None and self.lab_runs is not None:
-            raise SettingError("--against-lab needs the fleet that the lab knows: leave --url out")
+            raise SettingError("--against-lab needs the fleet that the lab knows: omit --url")
 
 
 def run_ttca(wanted: Ttca, *, json_file: Path | None, plot_file: Path | None) -> int:

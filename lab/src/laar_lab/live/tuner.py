@@ -15,7 +15,7 @@ from laar.errors import LaarError
 _POLL_S = 2.0
 _TIMEOUT_S = 10.0
 _PATIENCE_S = 120.0
-"""Seconds without an answer before giving up; a picker that was restarted continues before that."""
+"""Seconds without an answer before giving up; a restarted picker is back sooner."""
 
 
 async def follow(

@@ -56,7 +56,7 @@ class Demo:
 
     @property
     def sentences(self) -> list[str]:
-        """Comparisons with the best rival, with its own and laar's retry rule, and early on."""
+        """Comparisons with the best rival under either retry rule, and by the first mark."""
         ours, *others, fair = self.contestants
         best = min(others, key=lambda one: one.par2_s)
         said = [sentence(ours, best), sentence(ours, fair), soon(ours, [*others, fair])]
@@ -80,12 +80,12 @@ async def run_fleet(
     port: int,
     keep_prompts: bool = True,
 ) -> Demo | None:
-    """Run the fleet until the comparison is done, and return it; without one, until a signal.
+    """Run the fleet until the comparison is done and return it, or run until a signal.
 
     Args:
         console: console for progress and hints.
         directory: directory for settings and logs.
-        requests: questions per policy; None to compare nothing.
+        requests: questions per policy; None for no comparison.
         concurrency: number of questions in flight.
         time_scale: real seconds per simulated second.
         port: Envoy's port if nothing is compared; 0 for a free port.

@@ -25,7 +25,7 @@ from laar_lab.offline.linkage import average_linkage
 from laar_lab.offline.tree import ContextTree, Node, Reading
 
 MAX_CONTEXTS = 200_000
-"""Maximum number of contexts in one build; their nodes take some 1.5 GB."""
+"""Maximum number of contexts in one build; their nodes take about 1.5 GB."""
 
 BLOCK = 4096
 """Maximum number of contexts compared pairwise. Matrices take 10 bytes per pair: here, 170 MB."""
@@ -90,7 +90,8 @@ def _blocks(
     """Split a batch that is too large for one matrix, keeping similar contexts together.
 
     Each context's documents are sorted by rank, and the contexts by these lists, so that contexts
-    with the same frequent documents are adjacent. Equal sets of documents are never split.
+    with the same frequent documents are adjacent. Equal sets of documents stay together unless
+    there are more than a block can hold.
     """
     if len(contexts) <= BLOCK:
         return [range(len(contexts))]

@@ -1,4 +1,4 @@
-"""The distance of two contexts (ContextPilot, equation 1).
+"""The distance between two contexts (ContextPilot, equation 1).
 
 A context is an ordered list of document ids, best first. The more documents two contexts have in
 common, the smaller the distance; similar positions reduce it further, with a small weight:
@@ -6,7 +6,7 @@ common, the smaller the distance; similar positions reduce it further, with a sm
     d(A, B) = 1 - |S| / max(|A|, |B|) + alpha * mean over S of |posA - posB|       S = A and B
 
 It is 1 if nothing is shared. It is symmetric, in [0, 1 + alpha * (k - 1)), and not a metric.
-Overlap dominates while alpha * k < 1 / k. The default satisfies that up to some 30 documents; for
+Overlap dominates while alpha * k < 1 / k. The default satisfies this up to about 30 documents; for
 more, use alpha <= 1 / (2 k^2). Values are rounded to 1e-9, so that ties are exact in any order of
 summation.
 """
@@ -23,7 +23,7 @@ ALPHA = 0.001
 
 
 def distance(a: Sequence[int], b: Sequence[int], alpha: float = ALPHA) -> float:
-    """Return the distance of two contexts in O(|a| + |b|); a repeated id has its last position."""
+    """Return the distance in O(|a| + |b|); of a repeated id, the last position is used."""
     at = {doc: i for i, doc in enumerate(a)}
     gaps = [abs(at[doc] - j) for doc, j in {doc: j for j, doc in enumerate(b)}.items() if doc in at]
     if not gaps:
@@ -54,7 +54,7 @@ def distances(contexts: Sequence[Sequence[int]], alpha: float = ALPHA) -> npt.ND
             gaps[pairs] += np.abs(at[:, None] - at)
     sizes = np.array([len(context) for context in contexts], np.float64)
     out = np.ones((n, n), np.float32)
-    for row in range(n):  # rounds in float64 without an N x N matrix of it
+    for row in range(n):  # rounds in float64, without an N x N matrix in float64
         near = np.flatnonzero(shared[row])
         common = shared[row, near].astype(np.float64)
         away = 1 - common / np.maximum(sizes[row], sizes[near]) + alpha * gaps[row, near] / common

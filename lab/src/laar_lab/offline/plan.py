@@ -192,7 +192,7 @@ def _learn(line: bytes, learned: Recurrences) -> None:
 
 
 def _read(line: bytes, settings: ContextSettings, learned: Recurrences) -> _Line | Reason:
-    """Return the first block of documents in a line's body, or why there is none."""
+    """Return the first block of documents in a line's body, or the reason that there is none."""
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""The paper's context index as a tree, to search and order by (ContextPilot, sections 4, 5.1).
+"""The paper's context index as a tree, for searching and ordering (ContextPilot, sections 4, 5.1).
 
 A node represents a prefix, a leaf a context of the batch. The paper's prose and its published
 program differ; `Reading` chooses between them:
@@ -7,7 +7,7 @@ program differ; `Reading` chooses between them:
   is a tie too, the search stops. A context follows the found node only up to the first document
   that it lacks, because a prefix with gaps shares nothing with the cache.
 - ``PROGRAM``: the first of equally near children is chosen. The search ends at a node whose first
-  document the context lacks, but the node is followed, without the documents that are lacking.
+  document the context lacks, but that node is still followed, without the missing documents.
 
 A search costs O(fan-out * k) per level, and the root's fan-out grows with the number of topics.
 This module is for batches and comparisons. The server uses `aligner.OrderIndex`, which learns new

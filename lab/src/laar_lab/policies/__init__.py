@@ -1,7 +1,7 @@
 """Policies of other routers for comparison, which laar loads as a plug-in through entry points.
 
-laar builds the policies that its settings name (`routing.policy`, `routing.baselines`), the lab
-those that a run names. Defaults are those of the authors; each module names its source and date.
+laar builds the policies named in its settings (`routing.policy`, `routing.baselines`), and the lab
+those named for a run. Defaults are the authors'; each module names its source and date.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from laar_lab.policies.sglang import CacheAware, Lmetric, PowerOfTwo, SessionsFi
 def _alone(
     name: str, make: Callable[..., Scorer], *, knows_retries: bool = False
 ) -> Callable[..., Policy]:
-    """Return a function that makes a policy of this scorer alone, from its parameters."""
+    """Return a function that makes a policy with this scorer alone, from its parameters."""
 
     @wraps(make)
     def policy(**given: object) -> Policy:

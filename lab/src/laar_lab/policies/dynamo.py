@@ -1,8 +1,8 @@
 """The sum that Dynamo's router minimizes, as does Ray Serve's `KVAwareRouter` on top of it.
 
 Built from their documentation (Dynamo 1.6, "Router Operations" and "Configuration and Tuning"; Ray
-Serve LLM 2.60; 2026): blocks to prefill times a weight, plus blocks being decoded, least first.
-Here, tokens replace blocks, and laar's prefix index and counts replace theirs.
+Serve LLM 2.60; 2026): blocks to prefill times a weight, plus blocks being decoded; the lowest sum
+wins. Here, tokens replace blocks, and laar's prefix index and counts replace theirs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Dynamo:
 
     Contexts are the prompts in flight. The documentation does not say whether a block that two of
     them share is counted once or twice. `shared_weight` decides: it is the weight of tokens that
-    were cached when the request was sent, 1 to count them for each request, 0 for the one that
-    computed them.
+    were cached when the request was sent. 1 counts them for each request, 0 only for the request
+    that computed them.
 
     Args:
         overlap_weight: weight of a token to prefill relative to one being decoded.

@@ -1,8 +1,8 @@
 """GORGO's published score: network, prefill and queue in one number of token equivalents.
 
 Section 3 of the paper (arXiv 2602.11688, v3, 2026). The weight of an uncached token is fixed at 1,
-which sets the unit; ``rtt_weight`` is tokens per millisecond and ``queue_weight`` has no unit. The
-round trip is in milliseconds: the authors' first version used seconds, which makes the term a
+which sets the unit; ``rtt_weight`` is in tokens per millisecond and ``queue_weight`` has no unit.
+The round trip is in milliseconds: the authors' first version used seconds, which makes the term a
 thousand times too small and loses to random routing.
 """
 
@@ -56,7 +56,7 @@ def gorgo_score(
     rtt_weight: float,
     queue_weight: float,
 ) -> Floats:
-    """Return the token equivalents of each endpoint, shape ``(n,)``; the lowest is chosen.
+    """Return the token equivalents for each endpoint, shape ``(n,)``; the lowest is chosen.
 
     Args:
         rtt_ms: smoothed round trip; NaN (unknown) gives NaN, for the caller to handle.

@@ -1,4 +1,4 @@
-"""Two baselines as in GORGO's evaluation."""
+"""Two baselines from GORGO's evaluation."""
 
 from __future__ import annotations
 

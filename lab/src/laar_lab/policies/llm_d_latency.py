@@ -30,9 +30,10 @@ class PredictedLatency:
     """Applies `prefix-cache-affinity-filter` twice, then `latency-scorer` without objectives.
 
     For each of the `thresholds` in turn, only the endpoints with at least that share of the prompt
-    cached are kept. All are kept if there are none, or if their best predicted TTFT exceeds that of
-    the others by more than `max_ttft_penalty_ms`. If some of the kept endpoints are idle, only
-    those are scored. The shortest prediction scores best; one that is equal for all is ignored.
+    cached are kept. All are kept if there are none, or if their best predicted TTFT exceeds the
+    others' by more than `max_ttft_penalty_ms`. If some of the kept endpoints are idle, only those
+    are scored. The shortest prediction scores best; a prediction that is the same for all is
+    ignored.
     """
 
     def __init__(

@@ -7,8 +7,8 @@ balance thresholds for bursts and mixed workers, and its command line since 1.13
 workers (8 requests waiting, or .8 of the cache in use). `lmetric` is from SGLang's `src/policies`
 (2026).
 
-They count characters. Here tokens are counted, which ranks endpoints in the same order. Their trees
-are never told what an engine evicts; laar's index, which replaces them here, is.
+These routers count characters. Here tokens are counted, which ranks endpoints in the same order.
+Their trees are never told what an engine evicts; laar's index, which replaces them here, is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from laar.policies.pickers import least, ranks
 _SESSION_S = 3600.0
 """Seconds for which an idle session is kept."""
 _MAX_SESSIONS = 65_536
-"""Maximum number of sessions kept, at some 100 bytes each."""
+"""Maximum number of sessions kept, at about 100 bytes each."""
 
 
 class CacheAware:

@@ -1,8 +1,9 @@
-"""Clients of a race, which send real bodies, read real streams, and time them from when due.
+"""Clients of a race, which send real bodies and read real streams.
 
 Bodies represent the lab's prompts: each block of 16 tokens becomes a text made from its id, so
-prompts share as much text as they share blocks. Every text of a turn begins with a mark of that
-turn, so nothing that earlier turns left in a cache can be used. Times are in the fleet's seconds.
+prompts share text wherever they share blocks. Every text of a turn begins with a mark of that
+turn, so nothing that earlier turns left in a cache can be used. Times are in the fleet's seconds,
+from when a request was due.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Row:
         number: position in the turn's order of sending.
         session: the session it belongs to; empty if it belongs to none.
         due_s: when it was due, from the start of the turn.
-        late_s: how much later than due it was sent.
+        late_s: how long after `due_s` it was sent.
         ttft_s: time from when it was due to the first token; None if there was none.
         answer_s: time from when it was due to the end of the answer; None if it was incomplete.
         status: HTTP status; None if there was none.
@@ -67,8 +68,8 @@ class Asking:
         mark: text at the beginning of every prompt.
         time_scale: real seconds per second of the fleet.
         deadline_s: real seconds after which an answer has failed.
-        in_flight: limit of concurrent requests. Others wait at the client; the times include this.
-        most_tokens: limit of prompt plus answer in tokens; longer requests are left out.
+        in_flight: limit on concurrent requests. Others wait at the client; the times include this.
+        most_tokens: limit on prompt plus answer, in tokens; longer requests are skipped.
         names_programs: whether bodies name their session as `program_id`.
     """
 
@@ -81,7 +82,7 @@ class Asking:
     names_programs: bool = False
 
     def body(self, prompt: Prompt, session: str) -> bytes:
-        """Return the request body of a prompt: a streamed chat with an answer of a fixed length."""
+        """Return the request body for a prompt: a streamed chat with a fixed answer length."""
         per_block = BLOCK_TOKENS * self.engines.chars_per_token
         full = prompt.prompt_tokens // BLOCK_TOKENS
         parts = [f"{self.mark}\n"]

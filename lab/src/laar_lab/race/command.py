@@ -29,7 +29,7 @@ def traffic_of(
     speed: float,
     block_tokens: int,
 ) -> Callable[[int], Traffic]:
-    """Return a function that makes the named traffic, given a limit of prompt plus answer tokens.
+    """Return a function that makes the named traffic, given a limit on prompt plus answer tokens.
 
     Raises:
         SettingError: there is no such traffic or file, or a line of the file is invalid.
@@ -58,7 +58,7 @@ def run_race(
     json_file: Path | None,
     plot_file: Path | None,
 ) -> None:
-    """Run all turns, print the tables, and write rows, numbers and figure.
+    """Run all turns, print the tables, and write the rows, the numbers and the figure.
 
     Raises:
         LaarError: a router or engine did not start, or the rows file already exists.

@@ -20,7 +20,7 @@ _INCHES = (3.0, 0.42)  # width of a panel, height of a row
 
 
 def draw(turns: Sequence[Turn], path: Path, title: str) -> None:
-    """Write the figure of one race, with a panel per metric. Errors are as in `draw_panels`."""
+    """Write the figure of one race, with a panel per metric. Raise errors as in `draw_panels`."""
     draw_panels([(METRICS[name], name, turns) for name in SHOWN], path, title)
 
 
@@ -28,7 +28,7 @@ def draw_panels(panels: Sequence[tuple[str, str, Sequence[Turn]]], path: Path, t
     """Write a figure with panels side by side; the suffix of `path` sets the format.
 
     Args:
-        panels: title, metric and turns of each; its first router is highlighted.
+        panels: title, metric and turns of each panel; the first router is highlighted.
         path: output file.
         title: title above all panels.
 

@@ -118,7 +118,7 @@ def numbers_of(
 
 
 def ratios(turns: Sequence[Turn], ours: str, theirs: str) -> dict[str, Ratio]:
-    """Return the ratio of ours to theirs in every metric, over the repetitions both have."""
+    """Return the ratio of ours to theirs in every metric, over the repetitions that both have."""
     by = {(turn.router, turn.repetition): turn.numbers for turn in turns}
     both = sorted(n for router, n in by if router == ours and (theirs, n) in by)
     return {
@@ -156,12 +156,12 @@ def sentence(turns: Sequence[Turn], ours: str, theirs: str) -> str:
 
 
 def report(turns: Sequence[Turn], title: str, remarks: Iterable[str]) -> Report:
-    """Return tables and sentences of a race; the other routers are compared with the first.
+    """Report on a race; the other routers are compared with the first.
 
     Args:
         turns: all turns.
-        title: the traffic and the engines.
-        remarks: more lines for the reader.
+        title: title of the table: the traffic and the engines.
+        remarks: additional lines to print.
     """
     routers = list(dict.fromkeys(turn.router for turn in turns))
     repetitions = max(turn.repetition for turn in turns) + 1

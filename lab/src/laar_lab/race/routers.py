@@ -34,7 +34,7 @@ _PROGRAMS = "--enable-program-scheduling"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A router that accepts requests; `pids` are its processes, if it was started here."""
+    """A router that accepts requests, and its process ids if it was started here."""
 
     url: str
     pids: tuple[int, ...] = ()
@@ -63,7 +63,7 @@ class Router:
 
     @property
     def wants_programs(self) -> bool:
-        """Whether request bodies have to name their session."""
+        """Whether request bodies must name their session."""
         return _PROGRAMS in self.argument
 
     def running(self, directory: Path, engines: Engines) -> AbstractAsyncContextManager[Running]:

@@ -50,14 +50,14 @@ class Race:
         engines: URLs of a user's engines, or engines to simulate.
         model: model to request from a user's engines; None for the first that all of them serve.
         headers: headers of each request to the engines, such as their API key.
-        traffic: function that makes the traffic, given a limit of prompt plus answer tokens.
+        traffic: function that makes the traffic, given a limit on prompt plus answer tokens.
         seconds: how long requests are sent in each turn, in the fleet's time.
         warm_up_s: requests due before this are ignored.
         repeat: number of repetitions.
         seed: seed of the first repetition's traffic.
         deadline_s: real seconds after which an answer has failed.
-        in_flight: limit of concurrent requests.
-        most_tokens: limit of prompt plus answer; None for the engines' context length.
+        in_flight: limit on concurrent requests.
+        most_tokens: limit on prompt plus answer; None for the engines' context length.
     """
 
     routers: Sequence[Router]
@@ -87,7 +87,7 @@ class Ended:
         turn: its numbers.
         about: description of the traffic for the reader.
         kept: engines whose caches could not be emptied.
-        left_out: number of requests left out because they were too long.
+        left_out: number of requests skipped because they were too long.
     """
 
     turn: Turn

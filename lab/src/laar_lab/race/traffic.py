@@ -1,7 +1,7 @@
 """The traffic of a race: a user's file, or generated chats and agents.
 
-Requests are sent at their times, or a number of sessions is kept open. Each of these has its own
-client, so the router's speed does not change who sends what.
+Requests are sent at their times, or a fixed number of sessions is kept open. Each open session has
+its own client, so the router's speed does not change who sends what.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def generated(
 
     Args:
         kind: one of `GENERATED`.
-        most_tokens: limit of prompt plus answer.
+        most_tokens: limit on prompt plus answer.
         seconds: length of the traffic.
         rate_per_s: chat requests per second.
         clients: number of concurrent agent sessions.
@@ -107,7 +107,7 @@ def recorded(
         seconds: length of the traffic.
         speed: divisor of times and pauses.
         clients: number of concurrent recorded sessions.
-        block_tokens: prompt tokens for each of `hash_ids`.
+        block_tokens: prompt tokens per entry of `hash_ids`.
 
     Raises:
         SettingError: the file can't be read, or a line is invalid.

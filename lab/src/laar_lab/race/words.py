@@ -1,4 +1,4 @@
-"""Texts of given lengths in common English words, which depend only on a number."""
+"""Texts of a given length in common English words, derived from a number."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class AccuracySurface(BaseModel):
     @model_validator(mode="after")
     def _is_whole(self) -> AccuracySurface:
         if self.lengths_tokens != sorted(set(self.lengths_tokens)):
-            raise ValueError("lengths_tokens must ascend")
+            raise ValueError("lengths_tokens must be in ascending order")
         for name, model in self.models.items():
             for language in self.languages:
                 if len(model.accuracy.get(language, ())) != len(self.lengths_tokens):
@@ -93,14 +93,14 @@ class AccuracySurface(BaseModel):
     def accuracy(self, model: str, language: str, length_tokens: int) -> float:
         """Return P(correct) at the next longer tabulated length, or at the longest one.
 
-        A language that the fleet file lacks is treated as the first one.
+        A language that the fleet file lacks is treated as its first language.
         """
         at = min(bisect_left(self.lengths_tokens, length_tokens), len(self.lengths_tokens) - 1)
         by_language = self.models[model].accuracy
         return by_language.get(language, by_language[self.languages[0]])[at]
 
     def is_correct(self, model: str, key: str, language: str, length_tokens: int) -> bool:
-        """Return whether the model finds the value of this key; every call returns the same."""
+        """Return whether the model finds the value of this key; the result never changes."""
         r = self.difficulty_correlation
         latent = sqrt(r) * _standard_normal(key) + sqrt(1 - r) * _standard_normal(f"{model}\0{key}")
         return _NORMAL.cdf(latent) < self.accuracy(model, language, length_tokens)
@@ -123,7 +123,7 @@ class Answerer:
         self.answer_tokens = surface.answer_tokens
 
     def answer(self, prompt: str) -> str:
-        """Return a sentence with the requested value, or with another value of the same data."""
+        """Return a sentence with the requested value, or with another value from the same data."""
         found = solve(prompt)
         if found is None:
             return NO_QUESTION
@@ -131,7 +131,7 @@ class Answerer:
         return f"The value is {found.value if right else self._mistake(prompt, found)}."
 
     def _mistake(self, prompt: str, found: Solution) -> str:
-        """Return another value of the data; the requested key if there is none."""
+        """Return another value from the data; the requested key if there is none."""
         start = int(_uniform(f"{self.model}\0{found.key}\0mistake") * len(prompt))
         for origin in (start, 0):
             at = prompt.find('": "', origin)

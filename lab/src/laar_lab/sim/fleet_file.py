@@ -118,7 +118,7 @@ def read_fleet(path: Path) -> FleetFile:
     """Read a fleet file.
 
     Raises:
-        SettingError: the file can't be read or is invalid; one line for each error.
+        SettingError: the file can't be read or is invalid; the message has one line per error.
     """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:

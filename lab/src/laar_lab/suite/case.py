@@ -33,7 +33,7 @@ Numbers = dict[str, float]
 """Results of a run by name; those in `laar_lab.suite.verdict.MARGINS` are judged."""
 
 UNCOUNTED_SHARE = 0.2
-"""Share at the beginning of a run, while caches fill and sessions begin, that is not counted."""
+"""Share of a run, at its beginning, that is not counted while caches fill and sessions begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Open:
 
     Args:
         draw: draws the requests for a number of seconds.
-        cap: limit of the client's requests in flight.
+        cap: limit on the client's requests in flight.
         from_dispatch: measure times from when a request is sent, not from when it was due; for
             loads that the cap holds back.
         strangers: share of the sessions (or of the requests, if there are no sessions) that another
@@ -93,13 +93,13 @@ class Case:
     Args:
         name: name, unique in the suite.
         about: one-line description of the traffic.
-        role: `choose` for workloads used while shaping a policy, `judge` for those used for
+        role: `choose` for workloads used while shaping a policy, `judge` for workloads used for
             verdicts.
         fleet: makes its endpoints.
         load: the load to send.
         minutes: minutes of virtual time.
         knowledge: makes the picker's prior knowledge of the models.
-        like: another workload whose requests this one gets for each seed.
+        like: another workload, whose requests this one gets for each seed.
         first_tokens: first tokens that the picker sees, as in `laar_lab.sim.fleet.FleetSettings`.
     """
 
@@ -115,7 +115,7 @@ class Case:
 
 
 class Pickers(NamedTuple):
-    """Number of pickers, and the delay of sharing between them, or None if they don't share."""
+    """Number of pickers, and the delay with which they share; None if they don't share."""
 
     many: int = 1
     delay_s: float | None = None
@@ -183,7 +183,7 @@ def run_case(
         policy: `name` or `name:parameter=value,...`.
         seed: seed of the load and of the network; the same for every policy.
         share: share of the minutes to run.
-        pickers: number of pickers, and the delay of sharing between them; None for one picker.
+        pickers: number of pickers, and the delay with which they share; None for one picker.
         flow: settings of flow control; None for no flow control. A refusal is recorded as a
             failure; sessions retry.
         by_load: whether flow control also holds requests while every endpoint is full, not only
@@ -261,7 +261,7 @@ def _fleet(
 def _ours(
     fleet: VirtualFleet, sites: Sequence[Site], arrivals: Iterable[Arrival], share: float
 ) -> Iterator[Arrival]:
-    """Send the strangers' share past the picker and return the other requests.
+    """Send the strangers' share without the picker, and return the other requests.
 
     The strangers' requests are scheduled before the first of ours is sent.
     """

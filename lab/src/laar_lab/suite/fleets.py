@@ -15,7 +15,7 @@ from laar_lab.sim.fleet import LinkProfile, MeasuredAssessor, Site
 
 BLOCK_TOKENS = 128
 """Block size of the suite's engines. With 128 tokens instead of vLLM's 16, a run takes an eighth
-of the work, and some 60 tokens of each prefix are lost."""
+of the work, and about 60 tokens of each prefix are lost."""
 
 _REGIONS = {
     "ashburn": LinkProfile(rtt_s=0.037, jitter=0.05),
@@ -26,7 +26,7 @@ _REGIONS = {
 
 
 def coarse(profile: EngineProfile, kv_tokens: int | None = None) -> EngineProfile:
-    """Return the engine with large KV blocks, for `kv_tokens` in total or, if None, as before."""
+    """Return the engine with large KV blocks, for `kv_tokens` in total; None keeps the total."""
     old = profile.settings
     tokens = kv_tokens or old.num_blocks * old.block_size
     settings = replace(old, num_blocks=tokens // BLOCK_TOKENS, block_size=BLOCK_TOKENS)
@@ -66,7 +66,7 @@ def regions(each: int = 1) -> list[Site]:
 
 
 def mixed_devices(profile: str, fast: int, slow: int, factor: float, **given: int) -> list[Site]:
-    """Return endpoints of one model on devices of two speeds, without labels that show it."""
+    """Return endpoints of one model on fast and slow devices, which no label tells apart."""
     engine = coarse(load_profile(profile), given.get("kv_tokens"))
     return _sites([engine] * fast + [slowed(engine, factor)] * slow)
 
@@ -89,7 +89,7 @@ def mixed_models() -> list[Site]:
 
 
 def two_names() -> list[Site]:
-    """Return equal engines under two model names, so that beliefs about both can be wrong."""
+    """Return identical engines under two model names, so that a picker can be wrong about both."""
     engine = coarse(load_profile("gorgo-main"))
     return [
         Site(name=f"{model}-{n}", model=model, engine=engine)
@@ -150,12 +150,12 @@ Knowledge = Callable[[Sequence[Site]], Assessor]
 
 
 def nothing(sites: Sequence[Site]) -> Assessor:
-    """Return the knowledge without an artifact: the default speed for every model."""
+    """Return what a picker knows without an artifact: the default speed for every model."""
     return PlainAssessor()
 
 
 def measured(sites: Sequence[Site]) -> Assessor:
-    """Return the knowledge of an artifact: the speeds of idle engines, by model."""
+    """Return what a picker knows from an artifact: the speeds of idle engines, by model."""
     return MeasuredAssessor(sites)
 
 

@@ -59,7 +59,7 @@ class _Agents:
     half: int | None = None
 
     def __call__(self, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
-        """Yield the sessions in random order, again and again."""
+        """Yield the sessions in random order, repeatedly."""
         order = list(_sessions(self.path)[self.half :: 1 if self.half is None else 2])
         lap = 0
         while True:
@@ -95,7 +95,7 @@ class _Window:
     speed: float
 
     def __call__(self, rng: Random, duration_s: float) -> Iterator[Arrival]:
-        """Yield `duration_s` seconds of the trace, sped up, from a random moment on."""
+        """Yield `duration_s` seconds of the trace, sped up, starting at a random time."""
         lines = _trace(self.path)
         span_s = duration_s * self.speed
         first_s, last_s = lines[0][0], lines[-1][0]
@@ -128,7 +128,7 @@ def day_agents(data: Path, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
 
 
 def day_chats(data: Path, requests_per_s: float, rng: Random, until_s: float) -> Iterator[Arrival]:
-    """Yield the chat trace at a given request rate, over and over, from a random request on.
+    """Yield the chat trace at a given request rate, repeatedly, starting at a random request.
 
     Requests that share a prefix beyond the service's prompt form a session.
 

@@ -217,7 +217,7 @@ def _run(case: Case, policy: str, share: float, seed: int) -> Numbers:
 
 
 def table_of(results: Results, title: str) -> Table:
-    """Return a row per workload and policy: means over its seeds with their intervals.
+    """Return a table with a row per workload and policy: means over its seeds, with intervals.
 
     A dash is shown for numbers that an earlier run's results lack.
     """

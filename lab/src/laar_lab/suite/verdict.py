@@ -1,8 +1,8 @@
 """How the suite is judged: paired log-ratios, non-inferiority margins and Holm's correction.
 
-For one seed every policy gets the same requests on the same network, so the comparison uses the
-logarithm of the ratio of two policies' figures, seed by seed. Its mean has a Student interval, and
-its exponential is a ratio: 1.03 is three percent worse.
+With the same seed, every policy gets the same requests on the same network, so the comparison uses
+the logarithm of the ratio of two policies' figures, seed by seed. Its mean has a Student interval,
+and its exponential is a ratio: 1.03 is three percent worse.
 
 **The best baseline** of a workload and a metric is the baseline with the smallest mean log over the
 judged seeds. It is chosen by the same figures with which it is compared, so chance favors it, and
@@ -100,7 +100,7 @@ def contenders(runs: Runs, baselines: Sequence[str]) -> list[str]:
 
 
 def compare(results: Mapping[str, Runs], ours: str, baselines: Sequence[str]) -> list[Comparison]:
-    """Compare ours with the best baseline of each workload and metric.
+    """Compare ours with the best baseline for each workload and metric.
 
     Args:
         results: runs by workload.

@@ -3,7 +3,8 @@
 Each hour of the day is represented by a minute at that hour's rate, so caches, sessions and
 restarts have their real speed while the day passes faster. A chat of six minutes therefore goes
 through the rates of six hours. The hour sets the share of chats that are active: each chat has a
-random number, and is active while that is below the share. Agents begin as a Poisson process.
+random number, and is active while the number is below the share. Agents begin as a Poisson
+process.
 
 Real agents and chats can replace the generated ones; the other traffic stays.
 """
@@ -62,7 +63,7 @@ class Day:
     Args:
         hour_s: seconds that represent an hour.
         only_hour: repeat this hour instead of the day; None for the day.
-        hours: number of hours, without the initial one that fills the caches.
+        hours: number of hours, not counting the initial hour, which fills the caches.
         chat: chats in the busiest hour.
         agent: shape of an agent's session.
         agents_per_s: agents started per second in the busiest hour.

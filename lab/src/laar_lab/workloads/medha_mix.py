@@ -38,7 +38,7 @@ class Mix:
         rate: requests per second.
         duration_s: duration of the load in seconds.
         long_share: share of long requests, 0 to 1.
-        long_scale: factor on the long prompts' lengths.
+        long_scale: factor for the long prompts' lengths.
     """
 
     rate: float

@@ -98,7 +98,7 @@ def weight(ask: Ask) -> float:
 def overload(carried_per_s: float, seconds: float, seed: int) -> list[Ask]:
     """Return a load of `LOAD` times the capacity of a fleet, for `seconds`.
 
-    The load is measured by weight, because one document more per minute adds 2 %.
+    The load is measured by weight, because one more document per minute adds 2 %.
 
     Args:
         carried_per_s: `weight` that the fleet can serve per second.
@@ -115,7 +115,7 @@ def overload(carried_per_s: float, seconds: float, seed: int) -> list[Ask]:
 
 
 def asks(rate: float, count: int, seed: int) -> list[Ask]:
-    """Return `count` requests at a rate in requests/s; with an infinite rate, all arrive at once.
+    """Return `count` requests at a rate in requests/s; at an infinite rate, all arrive together.
 
     With the same seed, loads of different rates have the same requests.
     """

@@ -175,7 +175,7 @@ def replay(
         order: another way to order a request's documents, instead of `reorder`.
         own_orders: for this many of the best endpoints, also try an order made from an index of
             only the orders sent to that endpoint; in addition to `reorder`.
-        index_docs: capacity of the index; None for that of all caches together.
+        index_docs: capacity of the index; None for the total of all caches.
         forget_evicted: whether the index forgets orders that a cache has evicted.
     """
     whole = endpoints * capacity_docs if capacity_docs else 10**9

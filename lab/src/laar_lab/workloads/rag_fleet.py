@@ -32,7 +32,7 @@ _BYTES_PER_TOKEN = 4
 def prompt_of(
     docs: Sequence[int], number: int, *, note_tokens: int = 0, output_tokens: int = 1
 ) -> Prompt:
-    """Return a prompt with the documents in this order, and with a unique rest."""
+    """Return a prompt with the documents in this order, and a unique ending."""
     blocks = spread(1, _SYSTEM_TOKENS // BLOCK_TOKENS)
     tokens, prefix = _SYSTEM_TOKENS, 0
     for doc in docs:
@@ -74,7 +74,7 @@ class RagClient:
         self._texts: dict[int, str] = {}
 
     def arrivals(self, fleet: VirtualFleet, times_s: Iterable[float]) -> Iterator[Arrival]:
-        """Yield the requests when due, so that the hook knows which were accepted until then."""
+        """Yield the requests when due, so that the hook knows which were accepted by then."""
         for number, docs, at_s in zip(count(), self._load, times_s, strict=False):
             prompt, context = self._prompt(number, docs, fleet.clock.now)
             yield Arrival(

@@ -5,7 +5,7 @@ note that replaces a document) reaches the simulated engine. Four bytes are one 
 
 In a conversation, the documents of a turn belong to the conversation's topic, whose popularity
 falls with its rank; a share of them occurred in earlier turns (MT-RAG: 40 %). A prompt with
-memories has those of the user that best fit the question, mostly the same ones.
+memories has the user's memories that best fit the question, which are mostly the same.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def memories(
 
 
 def document(doc: int, tokens: int) -> str:
-    """Return a text that shares no prefix with that of any other document."""
+    """Return a text that shares no prefix with any other document's."""
     rng = random.Random(doc)
     parts = [f"Every {rng.choice(_WORDS)} of kind {doc} is described here."]
     size = len(parts[0])
@@ -126,7 +126,7 @@ def document(doc: int, tokens: int) -> str:
 
 
 class HookedBodies:
-    """The prompts of bodies as changed by the hook.
+    """Makes prompts from request bodies that the hook has changed.
 
     Args:
         hook: the hook; None to leave bodies unchanged.

@@ -42,7 +42,7 @@ class ChatShape:
         growth_log: the same for the text that a turn adds to the previous answer.
         output_log: the same for the length of answers.
         max_output_tokens: limit at which answers are cut.
-        max_prompt_tokens: limit of a prompt, at which a conversation ends.
+        max_prompt_tokens: prompt length above which a conversation ends.
         header_tokens: tokens common to all prompts.
         template_share: share of conversations that begin with one of a few system prompts.
         templates: number of these prompts; the k-th is 1/k as common as the first.
@@ -176,7 +176,7 @@ class RouterShape:
         sessions: number of sessions.
         turns: turns per session.
         system_tokens: length of the shared system prompt, 6,144 characters of one letter.
-        user_tokens: length of a turn, some 88 random characters and a frame.
+        user_tokens: length of a turn, about 88 random characters and a frame.
         reply_tokens: length of the scripted reply.
         first_output_tokens: length of a session's first answer: `max_tokens`, because the model has
             not seen yet that replies are short.

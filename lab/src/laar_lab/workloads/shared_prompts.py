@@ -70,11 +70,11 @@ class Questions:
         texts: number of shared texts; may be 0.
         skew: skew of their popularity.
         text_log: length of the shared texts.
-        max_text_tokens: limit of that length.
+        max_text_tokens: limit on that length.
         question_log: length of the unique part.
-        max_question_tokens: limit of that length.
+        max_question_tokens: limit on that length.
         output_log: length of answers.
-        max_output_tokens: limit of that length.
+        max_output_tokens: limit on that length.
     """
 
     requests_per_s: float
@@ -108,7 +108,7 @@ def questions(shape: Questions, rng: random.Random, duration_s: float) -> Iterat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShape:
-    """Jobs that each send many questions about one document together, besides other questions.
+    """Jobs that each send many questions about one document together, plus other questions.
 
     Args:
         every_s: mean time between two jobs.
@@ -160,9 +160,9 @@ class AgentShape:
         system_tokens: length of the common system prompt.
         first_log: length of a session's task.
         growth_log: length of a tool's result.
-        max_growth_tokens: limit of that length.
+        max_growth_tokens: limit on that length.
         output_log: length of answers.
-        max_output_tokens: limit of that length.
+        max_output_tokens: limit on that length.
         mean_turns: mean of the geometric number of requests per session.
         pause_log: duration of a tool call, in seconds.
         max_prompt_tokens: limit at which a session ends.
@@ -208,7 +208,7 @@ def in_bursts(
     time_share: float = 0.25,
     load_share: float = 0.75,
 ) -> Iterator[Arrival]:
-    """Yield the requests, `load_share` of each period's compressed into its first `time_share`."""
+    """Yield the requests, compressing `load_share` of each period into its first `time_share`."""
     busy_s, cut_s = period_s * time_share, period_s * load_share
     for arrival in arrivals:
         periods, within_s = divmod(arrival.at_s, period_s)

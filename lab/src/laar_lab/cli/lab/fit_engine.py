@@ -47,7 +47,7 @@ def fit_engine(
 ) -> None:
     """Fit the lab's engine model to a running engine. Exit status: 0 if the model fits, else 3.
 
-    The engine should serve no other requests meanwhile.
+    The engine should serve no other requests during the measurement.
     To use the profile, give its path in a fleet file.
     """
     from rich.progress import Progress

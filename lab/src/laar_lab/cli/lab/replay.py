@@ -38,7 +38,7 @@ def replay(
         ),
     ] = None,
     endpoints: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Number of endpoints with --engine.")
+        int, typer.Option(min=1, max=10_000, help="Number of endpoints to create with --engine.")
     ] = 8,
     policy: Annotated[
         list[str] | None,

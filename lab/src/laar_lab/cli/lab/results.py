@@ -30,7 +30,7 @@ def results(
     minutes: Annotated[
         float,
         typer.Option(
-            min=0.0, help="Skip experiments that take more minutes than this on two cores."
+            min=0.0, help="Skip experiments that take longer than this many minutes on two cores."
         ),
     ] = math.inf,
     check: Annotated[
@@ -103,7 +103,7 @@ def results(
         scope = experiment.scope(None, quick=False, data=taken)
         earlier = stored.get(experiment.name) if reuse else None
         if earlier is not None and earlier.first_seed != scope.seeds[0]:
-            earlier = None  # numbers of other seeds
+            earlier = None  # its numbers are for other seeds
         if earlier is not None:
             scope = replace(scope, earlier=earlier.numbers)
         with (

@@ -70,7 +70,7 @@ def run(
     ] = None,
     records: Annotated[
         Path | None,
-        typer.Option(help="File of graded answers of real models, for laar-ladder and poisoning."),
+        typer.Option(help="File with graded answers from real models (laar-ladder, poisoning)."),
     ] = None,
     json: Json = None,
     plot: Plot = None,

@@ -33,7 +33,7 @@ class Answer:
     spread_over: int
 
     def piece(self, start: int, end: int) -> str:
-        """Return the text of tokens `start` up to `end`."""
+        """Return the text of the tokens from `start` up to `end`."""
         length = len(self.text)
         return self.text[start * length // self.spread_over : end * length // self.spread_over]
 

@@ -1,7 +1,7 @@
 """The HTTP application of a simulated endpoint: vLLM's routes, and the requested faults.
 
-The bodies, statuses and timing of each route are those of vLLM 0.32. There is no access log, and
-prompts are never logged. There are two additions to vLLM: every response names its endpoint in
+Each route has the bodies, statuses and timing of vLLM 0.32. There is no access log, and prompts
+are never logged. There are two additions to vLLM: every response names its endpoint in
 ``x-sim-endpoint``, and a request with an ``x-sim-body-sha256`` header gets, under the same name,
 the digest of its body as received.
 """
@@ -81,7 +81,7 @@ class Sockets(Protocol):
         ...
 
     def close(self, scope: Scope) -> None:
-        """Close the connection of a request in an orderly way."""
+        """Close a request's connection gracefully."""
         ...
 
     def crash(self, down_s: float, *, forget: bool = True) -> None:
@@ -255,7 +255,7 @@ class EndpointApp:
         )
 
     def _fault(self, request: Request, body_bytes: int) -> Fault | None:
-        """Return the fault of this request; raise an error if it is a plain status."""
+        """Return the fault for this request; raise an error if the fault is an HTTP status."""
         headers = {name.decode("latin-1") for name, _ in request.scope["headers"]}
         fault = self._serving.faults.draw(body_bytes=body_bytes, headers=headers)
         wanted = request.headers.get("x-sim-fault")
@@ -373,7 +373,7 @@ class EndpointApp:
 
 
 def _while_draining(prompt: Prompt, reply: Reply, *, stream: bool) -> Response:
-    """Return a draining vLLM's answer to a new request; raise an error if that is one."""
+    """Return a draining vLLM's answer to a new request, or raise its error."""
     if prompt.given_ids is None:
         raise ApiError(500, _AFTER_SHUTDOWN)
     if stream:
@@ -408,7 +408,7 @@ def _json(value: object) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    return Response()  # the client disconnected while sending its body; never received
+    return Response()  # the client disconnected while sending its body, and never receives this
 
 
 async def _envelope(request: Request, error: Exception) -> Response:

@@ -30,7 +30,7 @@ _Text = str | list[str] | list[_TokenId] | list[list[_TokenId]]
 PLAIN = "plain"
 
 IMAGE_TOKENS = 600
-"""Tokens per image, for some 0.5 megapixels in Qwen2.5-VL's patches of 28 by 28."""
+"""Tokens per image: about 0.5 megapixels in Qwen2.5-VL's patches of 28 by 28 pixels."""
 
 COMPLETION_TOKENS = 16
 """Answer length of a completion without a limit: OpenAI's default, which vLLM keeps."""
@@ -101,7 +101,7 @@ class GenerationBody(BaseModel):
         raise NotImplementedError
 
     def limit(self) -> tuple[int | None, str]:
-        """Return the limit of the answer's tokens, and the field that sets it."""
+        """Return the limit on the answer's tokens, and the field that sets it."""
         raise NotImplementedError
 
     def ask(self, template: str = PLAIN) -> Ask:

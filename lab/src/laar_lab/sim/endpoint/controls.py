@@ -21,7 +21,7 @@ from laar_lab.sim.endpoint.serving import Serving
 
 LONGEST_OUTAGE_S = 3600.0
 _ANSWER_FIRST_S = 0.05
-"""Seconds from the answer to a request for an outage until the outage."""
+"""Delay of a requested outage, so that the request is answered first."""
 
 
 class Crash(Protocol):
@@ -53,7 +53,7 @@ class Controls:
         ]
 
     async def _show(self, request: Request) -> Response:
-        """Return the faults, the requests seen and hit since they were set, and those active."""
+        """Return the faults, requests seen and hit since they were set, and requests in flight."""
         book = self._serving.faults
         return _json(
             {

@@ -7,8 +7,8 @@ follow each other without a gap on that timeline, so timer errors do not add up;
 wake-up all iterations that should be over are run, and requests get their tokens as one batch. A
 single task serves all requests, and it sleeps while there is nothing to do.
 
-Metrics are updated after iterations, as in vLLM, so a burst shows up as much as one iteration late.
-Token times below `TICK_S` are inexact, for the sake of small machines that run several endpoints.
+Metrics are updated after iterations, as in vLLM, so a burst shows up to one iteration late. Token
+times below `TICK_S` are inexact, for the sake of small machines that run several endpoints.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Flight:
 
     Times are real (monotonic) seconds on the engine's timeline, unaffected by late wake-ups:
     `submitted_s` is when it reached the engine, `started_s` and `first_s` are when the iteration of
-    its first token began and ended, and `updated_s` is when that of its newest token ended.
+    its first token began and ended, and `updated_s` is when the iteration of its newest token
+    ended.
     """
 
     __slots__ = (
@@ -107,7 +108,7 @@ class BlockObserver(Protocol):
     """Observes the prefix cache."""
 
     def note(self, events: Sequence[KvEvent]) -> None:
-        """Record the changes that the iteration now beginning will make."""
+        """Record the changes that the iteration about to begin will make."""
         ...
 
     def publish(self) -> None:

@@ -17,7 +17,7 @@ is running; the latter two only if the endpoint was started to accept them.
 | empty | | a well-formed answer of one token without text, immediately |
 | foreign-model | | a well-formed answer from another model, immediately |
 | wrong | | an ordinary answer with a different text |
-| slow | factor (3) | the answer takes that many times longer; unless in a header, the engine |
+| slow | factor (3) | everything takes that many times longer; in a header, only the answer |
 | hang | | a stream gets only its headers, another request nothing |
 | mute | | nothing, not even a stream's headers |
 | stall | tokens (3) | nothing after that many tokens, or after the first half of a whole body |
@@ -84,7 +84,7 @@ class FaultKind(StrEnum):
 
     @property
     def standing(self) -> bool:
-        """Whether the fault affects the whole endpoint instead of single requests."""
+        """Whether the fault affects the whole endpoint rather than individual requests."""
         return self in _STANDING
 
 
@@ -118,7 +118,7 @@ class Fault:
     Args:
         kind: kind of the fault.
         value: the kind's value; None if it has none.
-        share: share to hit of the requests that meet the other conditions.
+        share: share of the requests meeting the other conditions that are hit.
         status: HTTP status, for the kind STATUS.
         every: hit each N-th request; 1 hits all.
         longer_bytes: only requests with a body of at least this length.

@@ -102,7 +102,7 @@ class Generation(Response):
         fault: slowness, or a fault after some tokens. Others are handled elsewhere.
         load_format: value of the request's ``endpoint-load-metrics-format``.
         reset: resets the connection of a scope.
-        close: closes the connection of a scope in an orderly way.
+        close: closes the connection of a scope gracefully.
     """
 
     def __init__(

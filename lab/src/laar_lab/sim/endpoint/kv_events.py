@@ -1,6 +1,6 @@
 """KV events over ZMQ, as vLLM publishes them: blocks stored in and removed from the cache.
 
-PUB, three frames: topic, sequence number (8 bytes, big-endian), msgpack of
+PUB sends three frames: topic, sequence number (8 bytes, big-endian), msgpack of
 ``[time, events, data_parallel_rank]`` with each event a map; one batch per engine iteration that
 changed something. A ROUTER socket replays kept batches: a DEALER sends ``[b"", start]`` and gets
 ``[b"", topic, seq, payload]`` for each, ending with sequence number -1 and an empty payload.

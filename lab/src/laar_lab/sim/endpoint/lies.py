@@ -22,7 +22,7 @@ def lie(fault: Fault, page: bytes, frozen: bytes) -> tuple[bytes, str]:
     """Return the page to serve instead of `page`, and its media type.
 
     Args:
-        fault: a standing fault of a kind ``metrics-...``.
+        fault: a standing fault, of one of the kinds ``metrics-...``.
         page: the true page.
         frozen: the true page at the beginning of the fault.
     """

@@ -98,7 +98,7 @@ class _Histogram:
         self._text = None
 
     def text(self) -> str:
-        """Return the histogram's lines of the page."""
+        """Return the histogram's lines on the page."""
         if self._text is None:
             lines = [self._top]
             total = 0
@@ -136,7 +136,7 @@ class ServingMetrics:
         )
 
     def first_token(self, *, prompt: int, cached: int, queued_s: float, prefill_s: float) -> None:
-        """Count a request's prefill and first token; the token counts are those of its prompt."""
+        """Count a request's prefill and first token; `prompt` and `cached` are in tokens."""
         self._counts["generation_tokens"] += 1
         self._counts["prompt_tokens"] += prompt
         self._counts["prompt_tokens_cached"] += cached

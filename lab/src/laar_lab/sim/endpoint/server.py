@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from laar_lab.sim.endpoint.kv_events import KvEventPublisher
 
 CUT_GRACE_S = 1
-"""Time in whole seconds for streams that a shutdown ends to send their last event."""
+"""Whole seconds that streams ended by a shutdown have to send their last event."""
 
 
 class _Server(uvicorn.Server):
@@ -66,7 +66,7 @@ class _Server(uvicorn.Server):
                     await self._ending.wait()
 
     def end(self, *, force: bool = False) -> None:
-        """Stop listening at once; `serve` returns when all answers are sent, or soon if forced."""
+        """Stop listening; `serve` returns when all answers are sent, or soon if forced."""
         for listener in self.servers:
             listener.close()
         self.force_exit = force
@@ -74,7 +74,7 @@ class _Server(uvicorn.Server):
         self._ending.set()
 
     def close(self, client: object) -> None:
-        """Close a client's connection in an orderly way, after all written bytes are sent."""
+        """Close a client's connection gracefully, after all written bytes are sent."""
         for connection in list(self.server_state.connections):
             if getattr(connection, "client", None) == client:
                 connection.transport.close()
@@ -84,7 +84,7 @@ class _Server(uvicorn.Server):
         for connection in list(self.server_state.connections):
             if client is None or getattr(connection, "client", None) == client:
                 raw = connection.transport.get_extra_info("socket")
-                # A linger time of 0 resets the connection instead of ending it in an orderly way.
+                # A linger time of 0 resets the connection instead of closing it gracefully.
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 connection.transport.abort()
 
@@ -154,7 +154,7 @@ class SimulatedEndpoint:
         self._server.cut(scope["client"])
 
     def close(self, scope: Scope) -> None:
-        """Close a request's connection in an orderly way, at any point of the answer."""
+        """Close a request's connection gracefully, at any point of the answer."""
         self._server.close(scope["client"])
 
     def crash(self, down_s: float, *, forget: bool = True) -> None:

@@ -33,7 +33,7 @@ class Serving:
         block_size: tokens per KV block of that engine.
         num_blocks: KV blocks of that engine.
         answerer: answers as the simulated model; None for a fixed text.
-        publisher: publishes KV events; None publishes none.
+        publisher: publishes KV events; None to publish none.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class Serving:
         self.driver.rescale(self.settings.time_scale * self.faults.slow_factor())
 
     def restart(self) -> None:
-        """Restart with empty engine, cache and counters; requests in flight are lost."""
+        """Restart with an empty engine, cache and counters; requests in flight are lost."""
         self.driver.restart()
         if self.publisher is not None:
             self.publisher.restart()
         self._begin()
 
     def check_model(self, name: str | None) -> None:
-        """Check that a requested name, if there is one, is served.
+        """Check that a requested name, if any, is served.
 
         Raises:
             ApiError: 404 if it is not.
@@ -128,7 +128,7 @@ class Serving:
 
         Without prefix caching, no block has a hash that another request could find.
 
-        Converts the deadline from real to engine time. `session` is for KV events.
+        The deadline is converted from real to engine time. `session` is for KV events.
         """
         salt = ask.salt if ask is not None else ""
         ids, blocks = None, []

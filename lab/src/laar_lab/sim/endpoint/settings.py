@@ -21,7 +21,7 @@ class KvEventSettings:
         topic: first frame of each message, such as ``kv@10.0.0.7:8000@phi3-mini``.
         buffer_steps: batches kept for replays; the oldest are dropped first. A tenth of vLLM's
             default, since several endpoints may share a small machine and batches take tens of KB.
-        hwm: messages that ZMQ queues for a slow subscriber before dropping; vLLM's default.
+        hwm: messages that ZMQ queues for a slow subscriber before it drops more; vLLM's default.
     """
 
     endpoint: str
@@ -37,7 +37,7 @@ class EndpointSettings:
 
     Args:
         model: name of the model, and its ``root`` in ``/v1/models``.
-        served_names: names that clients may request, or only `model` if empty; answers have the
+        served_names: names that clients may request; only `model` if empty. Answers name the
             first.
         host: address to listen on.
         port: port to listen on; 0 for a free one.
@@ -51,7 +51,7 @@ class EndpointSettings:
             hardware. Durations on the metrics page are in real seconds.
         round_trip_s: real seconds by which every answer is delayed, including metrics and health,
             to simulate distance.
-        max_model_len: limit of prompt plus answer, in tokens.
+        max_model_len: limit on prompt plus answer, in tokens.
         scheduler: name of the engine's scheduler; None for the profile's. Only "priority" respects
             `X-Vllm-Priority` and the body's `priority`, as in vLLM.
         max_waiting: number of requests waiting in the engine above which new requests get 503; None
@@ -101,7 +101,7 @@ class EndpointSettings:
         if not all(self.names):
             raise SettingError("model, served_names: a name is empty")
         if self.template not in TEMPLATES:
-            raise SettingError(f"template: {self.template!r} is none of {', '.join(TEMPLATES)}")
+            raise SettingError(f"template: {self.template!r} is not one of {', '.join(TEMPLATES)}")
         if not 0 < self.time_scale < float("inf"):
             raise SettingError(f"time_scale: {self.time_scale} must be above 0")
         if not 0 <= self.round_trip_s < 60:
@@ -113,5 +113,5 @@ class EndpointSettings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Model names that clients may request; answers have the first."""
+        """Model names that clients may request; answers name the first."""
         return self.served_names or (self.model,)

@@ -93,7 +93,7 @@ class CostModel(Protocol):
     def decode_line(self, decodes: int) -> tuple[float, float]:
         """Return (a, b): `decodes` sequences alone take a + b * decode_context seconds per stage.
 
-        Holds for sequences that use a single KV group.
+        This holds for sequences that use a single KV group.
         """
         ...
 
@@ -148,7 +148,7 @@ class LinearCost:
         return 1
 
     def stage_s(self, work: Work) -> float:
-        """Return the sum of the prefill and the decode part."""
+        """Return the sum of the prefill and decode parts."""
         seconds = 0.0
         if work.prefill_tokens:
             seconds = self.prefill_overhead_s + self.seconds_per_token * work.prefill_tokens

@@ -160,7 +160,7 @@ def _decode_constants(
 ) -> tuple[float, float, float]:
     """Return the seconds of a decode per token of context, per sequence, and per iteration.
 
-    The first two are limited, so that noise makes neither of them negative nor the third 0.
+    The first two are limited, so that noise can't make them negative, or the third 0.
     """
     short, long = points["decode"].prompt_tokens, points["decode, long"].prompt_tokens
     context, alone = short + DECODED / 2, _pace(seen["decode"])

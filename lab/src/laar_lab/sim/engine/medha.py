@@ -71,7 +71,8 @@ def _srpt(arrival_s: float, objective_s: float, total_s: float, remaining_s: flo
 
 
 ORDERS: Mapping[str, Order] = {**slack.ORDERS, "edf": _edf, "lrs": _lrs, "srpt": _srpt}
-"""The paper's five: relative slack, arrival, earliest deadline, least slack, shortest remaining."""
+"""The paper's five: relative slack, arrival, earliest deadline, least slack, shortest
+remaining."""
 
 
 class _Batch:
@@ -83,7 +84,8 @@ class _Batch:
         self._cost, self._work = cost, decodes
 
     def seconds_with(self, chunk_tokens: int, context_tokens: int) -> float:
-        # Called some ten thousand times per simulated minute, so it changes and restores its sums.
+        # Called about ten thousand times per simulated minute, so it changes and restores its
+        # sums.
         work, cost = self._work, self._cost
         before = work.prefill_tokens, work.pairs, work.kv_tokens, work.kv_groups
         work.add_chunk(chunk_tokens, context_tokens, cost.kv_groups(context_tokens + chunk_tokens))

@@ -7,7 +7,7 @@ token, then each token of the answer takes the same time, and all times are mult
     1 + (load_factor - 1) * (n - 1) / (max_num_seqs - 1)
 
 with n requests running. Other requests wait, first come, first served. There are no iterations,
-chunks or batch limits. What a picker has learned of vLLM's iterations is of no use here, so this
+chunks or batch limits. What a picker has learned about vLLM's iterations is useless here, so this
 tests a cost whose model is wrong.
 
 All running requests advance at the same rate, so the state is a single number: the work, in
@@ -130,7 +130,7 @@ class ParallelEngine:
         return Step(duration_s, self._tell(until is None), events)
 
     def cut(self, now: float) -> Step | None:
-        """End the outstanding step now; None if it has ended or a new job would have to wait."""
+        """End the outstanding step now; return None if it has ended or a new job would wait."""
         full = len(self._running) >= self._settings.max_num_seqs or self._waiting
         if now >= self._end_s or full:
             return None
@@ -166,7 +166,7 @@ class ParallelEngine:
         return run.end_at
 
     def _tell(self, each_token: bool) -> tuple[Progress, ...]:
-        """Return the progress at the end of the step; it takes effect in the next step."""
+        """Return the progress made by the end of the step; it is applied in the next step."""
         for run in self._running.values():
             if run.gone or self._next_of(run, each_token) > self._target:
                 continue

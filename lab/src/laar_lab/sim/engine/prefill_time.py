@@ -71,7 +71,7 @@ class PrefillTable:
     ) -> Self:
         """Simulate a prefill in adaptive chunks of at most `target_s` each.
 
-        `chunk_seconds` must be cheap: it is called some 10 times per chunk.
+        `chunk_seconds` must be cheap: it is called about 10 times per chunk.
         """
         grid = range(DELTA_TOKENS, max_tokens + DELTA_TOKENS, DELTA_TOKENS)
         totals = [0.0]
@@ -94,7 +94,7 @@ class PrefillTable:
                 done += chunk
             rest = length - done
             totals.append(spent + (chunk_seconds(rest, done) if rest else 0.0))
-        # A truncated last chunk can cost slightly more than the full one of the next point.
+        # A truncated last chunk can cost slightly more than the next point's full chunk.
         return cls(np.maximum.accumulate(np.array(totals)))
 
     def total_s(self, tokens: float) -> float:

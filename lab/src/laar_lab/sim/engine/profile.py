@@ -54,7 +54,7 @@ def build_engine(profile: EngineProfile, *, seed: int = 0) -> Engine:
 
 
 def slowed(profile: EngineProfile, factor: float) -> EngineProfile:
-    """Return the same engine on a device on which everything takes `factor` times as long.
+    """Return the same engine on a device where everything takes `factor` times as long.
 
     Raises:
         SettingError: the cost is not linear but derived from the peaks of the hardware.
@@ -94,7 +94,7 @@ def load_profile(name: str, data: Path = DATA) -> EngineProfile:
     """Return the engine with that name, or the one in a file if the name ends in ``.yaml``.
 
     Raises:
-        SettingError: there is no such entry, or it is invalid; the message names file and
+        SettingError: there is no such entry, or it is invalid; the message names the file and
             constant.
     """
     file = data / "engine-profiles.yaml"

@@ -90,7 +90,7 @@ class ModelProfile:
     Args:
         name: name in the data file.
         layers: transformer layers.
-        attention_layers: those with softmax attention over the whole context.
+        attention_layers: layers with softmax attention over the whole context.
         heads: query heads of such a layer.
         kv_heads: key and value heads.
         head_dim: elements per head.
@@ -101,7 +101,7 @@ class ModelProfile:
         experts_per_token: experts that a token uses.
         weight_bytes: bytes per parameter; with 1, the computation is in 8 bits.
         kv_bytes: bytes per element of the KV cache.
-        linear_efficiency: factor on the hardware's; below 1 for small expert matrices.
+        linear_efficiency: factor for the hardware's; below 1 for small expert matrices.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # read by pydantic

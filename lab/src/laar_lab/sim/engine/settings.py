@@ -1,6 +1,6 @@
 """The settings of an engine, apart from its cost.
 
-Defaults are vLLM's where it has the setting.
+Where vLLM has a setting, the default is vLLM's.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class SlackSettings:
         order: order of prefills: `lars`; for comparison `fcfs`, `edf`, `lrs`, `srpt`.
         target_s: target duration of an iteration; the paper's 20 ms.
         rho_max: largest share of an iteration that a long prefill with slack leaves free.
-        late_share: share that a long prefill leaves free after missing its objective; in the paper
-            it leaves nothing.
+        late_share: share that a long prefill leaves free after missing its objective; 0 in the
+            paper.
         multi_prefill: allow several prefills per iteration; if off, this is the paper's plain LARS.
-        long_tokens: prompts above this are long; the paper's short ones end at 8K.
+        long_tokens: prompts with more tokens are long; in the paper, short prompts have up to 8K.
         objective_base_s: constant part of the TTFT objective of a job that sets none.
         objective_factor: part proportional to the job's prefill time on an idle engine.
     """

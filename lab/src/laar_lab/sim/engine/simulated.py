@@ -14,7 +14,7 @@ As in vLLM, a preempted sequence loses its blocks, returns to its place in the q
 both its prompt and the tokens it had generated.
 
 A merged stretch gives every job the same times as single iterations. Only the choice of evicted
-cached blocks can differ, and only if two sequences generate the same answer blocks at once.
+cached blocks can differ, and only if two sequences generate the same answer blocks concurrently.
 
 It does not model tokenization, network, client behavior, speculative decoding or adapters.
 """
@@ -118,13 +118,13 @@ class SimulatedEngine:
         self._decoding: list[Seq] = []
         self._jobs: dict[str, Seq] = {}
         self._flights: deque[_Flight] = deque()
-        self._reported = 0  # number of first flights whose progress was returned
+        self._reported = 0  # number of leading flights whose progress was reported
         self._events: tuple[KvEvent, ...] = ()  # to be reported with the outstanding step
         self._decodes = Work()
         self._free_at = [-math.inf] * self._cost.stages
         self._clock = -math.inf
         self._numbers = self._admissions = 0
-        self._preempted = False  # in this iteration; then it admits no job
+        self._preempted = False  # whether this iteration preempted; then it admits no job
         self._preemptions = self._queries = self._hits = 0
 
     # The Engine interface.

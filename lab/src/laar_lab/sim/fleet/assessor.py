@@ -1,4 +1,4 @@
-"""The picker's knowledge of a fleet whose models are always correct: their measured speeds.
+"""What the picker knows of a fleet whose models are always correct: their measured speeds.
 
 It replaces an artifact made by `laar measure` on idle engines: a line through the times of two
 prompts of different lengths. Q is 1 for every model, so the cost orders endpoints by time alone.

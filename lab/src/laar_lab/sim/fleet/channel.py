@@ -60,7 +60,7 @@ class Channel:
             self._beat(number)
 
     def touched(self, number: int) -> None:
-        """Schedule sending a picker's changes; changes made until then are sent too."""
+        """Schedule the sending of a picker's changes, including any made until then."""
         if not self._due[number]:
             self._due[number] = True
             self._clock.later(self._clock.now + self._flush_s, self._flush, number)

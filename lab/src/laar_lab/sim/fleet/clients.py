@@ -1,12 +1,13 @@
 """Clients: an open loop on a schedule, closed-loop sessions, and users who retry.
 
-The open loop sends at the scheduled times, whatever the fleet does, up to a cap of requests in
-flight. At the cap, requests wait and the schedule is not read any further, so a long schedule takes
-no memory. Latency is measured both from the scheduled time and from dispatch: under saturation, the
-cap turns the loop into a closed one, which only the latency from the scheduled time shows.
+The open loop sends at the scheduled times, whatever the fleet does, up to a cap on requests in
+flight. At the cap, requests wait and the schedule is not read any further, so a long schedule
+takes no memory. Latency is measured both from the scheduled time and from dispatch: under
+saturation, the cap turns the loop into a closed one, which only the latency from the scheduled
+time shows.
 
-Sessions wait for an answer before they go on: `converse` sends a turn when it is due, or as soon as
-the previous one is answered; `hold_sessions` also pauses after that answer, and keeps a fixed
+Sessions wait for an answer before they go on: `converse` sends a turn when it is due, or later,
+once the previous one is answered; `hold_sessions` also pauses after that answer, and keeps a fixed
 number of sessions open.
 
 The retry loop is LAAR's: a number of users each ask, check the answer, and ask again until it is
@@ -65,7 +66,7 @@ def replay_open(
         fleet: a fresh fleet.
         arrivals: requests in chronological order, read when due.
         on_end: called with each request when it ends; failed ones have a status other than 200.
-        max_in_flight: the client's cap.
+        max_in_flight: the client's limit.
         on_refused: called with each request that flow control refuses; None to use no flow control.
     """
     _OpenLoop(fleet, iter(arrivals), on_end, max_in_flight, on_refused).start()
@@ -202,8 +203,8 @@ def hold_sessions(
 
     Args:
         fleet: a fresh fleet.
-        sessions: name and turns of each session, in the order in which they begin; each of the
-            later ones begins when another has ended.
+        sessions: name and turns of each session, in the order in which they begin. After the first
+            `at_once`, each begins when another has ended.
         on_end: called with each request when it ends; failed ones have a status other than 200.
         at_once: number of concurrent sessions.
         ramp_s: time over which the first `at_once` sessions begin, evenly spaced.

@@ -1,4 +1,4 @@
-"""Collectors of a virtual fleet, whose scrapes and probes are as delayed as in production.
+"""Collectors of a virtual fleet, whose scrapes and probes are delayed as in production.
 
 Unlike the product's, their intervals have no jitter; random phases spread the readings instead.
 """
@@ -18,7 +18,8 @@ from laar_lab.sim.fleet.site import EngineHost, Site
 class Collectors:
     """Scrapes and probes every endpoint in the background of a run.
 
-    It starts as if it had been running: everything has been read once; later readings are spread.
+    It starts as if it had been running: everything has been read once, and later readings are
+    spread out.
 
     Args:
         clock: clock of the run.

@@ -30,7 +30,7 @@ class Exchange:
 
     @property
     def address(self) -> str:
-        """The address in use: the first of the chosen ones that has not failed."""
+        """The address in use: the first chosen address that has not failed."""
         return (self.decision.address, *self.decision.fallbacks)[len(self.failed)]
 
     @property

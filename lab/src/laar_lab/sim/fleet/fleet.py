@@ -49,7 +49,7 @@ class VirtualFleet:
         sites: the endpoints, at least one.
         settings: settings of the picker.
         seed: seed of the run.
-        assessor: the picker's estimates for models; None for the engines' measured speeds.
+        assessor: provides the picker's estimates of models; None for the engines' measured speeds.
         policies: policies by name; None for new instances of the product's.
         flow: settings of the flow control in `enqueue`; None to hold no requests.
         by_load: whether flow control holds requests while every endpoint is full, instead of
@@ -306,7 +306,7 @@ class VirtualFleet:
         self._hosts[address].submit(replace(job, fetched=fetched), first, end)
 
     def _try_next(self, exchange: Exchange, on_end: OnEnd) -> None:
-        """Retry as Envoy does: the picker does not know until an answer begins."""
+        """Retry as Envoy does; the picker learns of it only when an answer begins."""
         if exchange.cancelled:
             return
         if len(exchange.failed) < len(exchange.decision.fallbacks):

@@ -57,7 +57,7 @@ class FlowControl:
         return self._admission.queue.waiting + len(self._admission.prefills)
 
     def share(self, prefixes: SharedPrefixes) -> None:
-        """Exchange with other pickers where each session is placed."""
+        """Share with other pickers where each session is placed."""
         self._admission.on_turn, prefixes.on_turn = prefixes.turn, self._admission.heard
 
     def ask(
@@ -67,7 +67,7 @@ class FlowControl:
         on_decided: Callable[[Decision], None],
         on_refused: Callable[[RequestError], None],
     ) -> None:
-        """Decide a request now, or once there is room; call one of the two callbacks."""
+        """Decide on a request now, or once there is room; call one of the two callbacks."""
         self._prefixes.upcoming = prompt
         try:
             answer = self._admission.ask(request, self._clock.now)

@@ -1,7 +1,7 @@
 """The network path between picker and endpoint: round trips with jitter and slow spells.
 
 Jitter is log-normal. A spell is a period in which the whole path is slow, as GORGO observed at its
-Seoul endpoint (456 ms on average, about 850 ms at its peak, some 5 % of the time).
+Seoul endpoint (456 ms on average, about 850 ms at its peak, about 5 % of the time).
 
 Every path draws its spells from a separate generator, and each request comes with its own standard
 normal draw. Both are therefore independent of the policy, so that policies are compared on the same
@@ -39,11 +39,11 @@ class LinkProfile:
         if self.rtt_s < 0 or self.jitter < 0 or self.spell_rtt_s < 0 or self.spell_s <= 0:
             raise SettingError("a link's times and jitter must not be negative")
         if not 0 <= self.spell_share < 1:
-            raise SettingError(f"spell_share is {self.spell_share}; it must be in 0..1, below 1")
+            raise SettingError(f"spell_share is {self.spell_share}; it must be in [0, 1)")
 
 
 class Link:
-    """A path in one run; the times of its calls must not decrease."""
+    """A path in one run; calls must be in chronological order."""
 
     def __init__(self, profile: LinkProfile, rng: random.Random) -> None:
         self._profile = profile
@@ -55,7 +55,7 @@ class Link:
             self._turn()
 
     def rtt_s(self, now: float, normal: float) -> float:
-        """Return the round trip of what is sent now; `normal` is its jitter draw."""
+        """Return the round trip of a message sent now; `normal` is its jitter draw."""
         while now >= self._until:
             self._turn()
         base = self._profile.spell_rtt_s if self._slow else self._profile.rtt_s

@@ -28,14 +28,14 @@ def build_picker(
     prefixes: BlockPrefixes,
     policies: Mapping[str, Policy],
 ) -> Director:
-    """Return a picker of the fleet, with its own table, random generator and health.
+    """Return a picker for the fleet, with its own table, random generator and health.
 
     Args:
         sites: the endpoints.
         settings: settings of the picker.
         number: index of the picker, from 0.
         seed: seed of the run.
-        assessor: its estimates for models.
+        assessor: provides its estimates of the models.
         prefixes: its prefix index.
         policies: policies by name.
 

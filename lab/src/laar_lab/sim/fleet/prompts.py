@@ -101,7 +101,7 @@ class BlockPrefixes(PrefixBeliefs):
     """What caches are believed to contain, as in production, for prompts made of block ids.
 
     Attributes:
-        upcoming: the prompt of the next request to decide, because a request does not contain it.
+        upcoming: the prompt of the next request to decide on, since a request does not contain it.
         held: prompts of queued requests, by request id.
     """
 
