@@ -122,7 +122,6 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
         return PodEndpoints(fault=f"{name}: {error}")
     except ValueError as error:
         return PodEndpoints(fault=f"{name}: {MODEL_KEY}: {error}")
-    ip = pod.status.podIP
     labels = pod.metadata.labels or {}
     if rules.pool:
         labels = {**labels, POOL_LABEL: rules.pool}
@@ -139,7 +138,7 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
             priority_field=rules.priority_field,
         )
         for rank, port in enumerate(ports)
-        if port in active and (address := join_address(ip, port))
+        if port in active and (address := join_address(pod.status.podIP, port))
     )
     return PodEndpoints(specs=specs, created=pod.metadata.creationTimestamp, fault=fault)
 

@@ -117,12 +117,10 @@ ONCE = Patience(names.SILENCES_S[-1], once=True)
 def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
     """Return the endpoints in order, at least one per attempt by Envoy; all serve the model.
 
-    The list is repeated for the remaining attempts: if it ended early, an engine's error would not
-    reach the client.
+    The list is repeated up to `attempts`; otherwise an engine's error would not reach the client.
     """
     ranked = (decision.address, *decision.fallbacks)
-    rounds = -(-attempts // len(ranked))
-    return (ranked * rounds)[:attempts] if rounds > 1 else ranked
+    return (ranked * attempts)[:attempts] if attempts > len(ranked) else ranked
 
 
 def patience(decision: Decision) -> Patience:

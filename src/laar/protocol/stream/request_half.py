@@ -355,11 +355,13 @@ class RequestHalf(StreamState):
             decision.flight.traced_as,
             decision.way,
         )
-        path = self._head.path
+        named, path = destinations(decision, self._attempts), self._head.path
+        if not (self._attempts or self.dialect.sends_whole_bodies):
+            named = named[:1]  # most gateways read the header as one address
         decided = AnswerHeaders(
             Direction.REQUEST,
             [],
-            destination=",".join(destinations(decision, self._attempts)),
+            destination=",".join(named),
             patience=patient,
             engine_headers=() if steered == _UNSTEERED else _engine_headers(decision, path),
         )
