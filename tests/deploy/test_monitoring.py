@@ -14,6 +14,8 @@ import pytest
 import yaml
 from deploy.kustomized import documents, render
 
+from laar.core.membership import EndpointSpec
+from laar.core.request import Api, Request
 from laar.envoy.bootstrap import render as bootstrap
 from laar.envoy.options import BootstrapOptions, Shape
 from laar.server.admin.metrics import metrics_page
@@ -26,6 +28,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 COMPONENTS = ROOT / "deploy" / "components"
 RUNBOOK = ROOT / "src" / "laar" / "server" / "admin" / "page" / "runbook.html"
+MODEL = "Qwen/Qwen2.5-7B-Instruct"
 OF_THE_CLUSTER = {"laar_certificate_expires_timestamp_seconds"}  # exists only with listen.tls
 
 
@@ -99,6 +102,26 @@ def test_the_autoscaler_uses_an_existing_series(known: set[str]) -> None:
     assert f"name: {rule['name']['as']}\n" in text.split("spec:", 1)[1]
 
 
+def test_the_autoscaler_counts_only_prompts_that_wait() -> None:
+    """Long answers and cached contexts must not add replicas."""
+    folder = HERE.parents[1] / "deploy" / "examples" / "vllm"
+    [name] = set(re.findall(r"seriesQuery: (\S+)", (folder / "autoscaler.yaml").read_text()))
+    picker = Runner(Settings.model_validate({"endpoints_file": "none.yaml"})).picker
+    picker.table.replace("test", [EndpointSpec(address="10.0.0.1:8000", models=(MODEL,))])
+
+    def value() -> float:
+        page = metrics_page(picker).decode()
+        return sum(float(n) for n in re.findall(rf"^{name}{{.*}} (\S+)$", page, re.MULTILINE))
+
+    text = "x" * 60_000
+    request = Request(id="r", api=Api.CHAT, model=MODEL, spans=(text,), chars=len(text))
+    decision = picker.director.decide(request, picker.clock())
+    waiting = value()
+    picker.director.answering(decision, picker.clock())
+    assert waiting > 0.0
+    assert value() < 0.01 * waiting
+
+
 def test_the_scaled_object_uses_existing_series(known: set[str]) -> None:
     folder = HERE.parents[1] / "deploy" / "examples"
     [one] = render(folder / "keda")
@@ -109,9 +132,6 @@ def test_the_scaled_object_uses_existing_series(known: set[str]) -> None:
         assert series(query) <= known
         assert series(query)
         assert float(trigger["metadata"]["threshold"]) > 0
-
-
-MODEL = "Qwen/Qwen2.5-7B-Instruct"
 
 
 @pytest.mark.parametrize(

@@ -148,9 +148,9 @@ ROWS: dict[str, list[Panel]] = {
             ],
         ),
         (
-            "Prompt tokens queued",
+            "Prompt tokens in flight",
             "short",
-            "Uncached prompt tokens queued for each model.",
+            "Prompt tokens of the requests in flight, cached or not, for each model.",
             [(gauge("laar_endpoint_queued_tokens", "model", "sum"), "{{model}}")],
         ),
         (
