@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from laar.datalayer.kubernetes import api as api_module
+from laar.datalayer.kubernetes import collector as collector_module
 from laar.datalayer.kubernetes import mirror as mirror_module
 from laar.datalayer.kubernetes.api import ApiAccess, in_cluster
 from laar.datalayer.kubernetes.collector import KubernetesEndpoints
@@ -25,6 +27,7 @@ SOURCE = "kubernetes ml/app=vllm"
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirror_module, "FIRST_WAIT_S", 0.002)
     monkeypatch.setattr(mirror_module, "LAST_WAIT_S", 0.05)
+    monkeypatch.setattr(collector_module, "SETTLE_S", 0.0)
 
 
 @pytest.fixture
@@ -284,8 +287,6 @@ async def test_the_newer_of_two_pods_with_one_address_is_used(
 async def test_too_many_pods_are_truncated_and_reported(
     cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from laar.datalayer.kubernetes import collector as collector_module
-
     monkeypatch.setattr(mirror_module, "MAX_OBJECTS", 5)
     monkeypatch.setattr(collector_module, "MAX_OBJECTS", 5)
     for number in range(9):
@@ -322,6 +323,26 @@ async def test_a_pool_defines_selector_and_ports_and_its_changes_take_effect(
     await cluster.put("inferencepools", pool())
     await until(lambda: sink.addresses == ["10.0.0.1:8000"])
     assert sink.problems == {}
+
+
+async def test_the_first_pod_of_an_empty_pool_waits_until_the_gateway_can_know_it(
+    cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_pool = "kubernetes ml/fleet"
+    await cluster.put("inferencepools", pool())
+    collector = cluster.follow(KubernetesSource(pool="fleet"))
+    cluster.follow(VLLM)  # laar's own Envoys learn of pods from laar
+    await until(lambda: sink.specs == {of_pool: (), SOURCE: ()})
+    monkeypatch.setattr(collector_module, "SETTLE_S", 3600.0)
+    await cluster.put("pods", pod("a"))
+    await until(lambda: sink.specs[SOURCE] and collector._pods.objects)
+    assert sink.specs[of_pool] == ()
+    later = KubernetesEndpoints(collector._access, sink, KubernetesSource(pool="fleet"))
+    later.source = "a picker that starts when the pod is known"
+    tasks = asyncio.create_task(later.run())
+    await until(lambda: sink.specs.get(later.source))
+    tasks.cancel()
+    assert sink.specs[of_pool] == ()
 
 
 async def test_a_deleted_pool_ends_the_problems_of_its_pods(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from pydantic import BaseModel
 
@@ -29,18 +29,14 @@ from laar.datalayer.kubernetes.objects import (
     pod_endpoints,
     rewrites_of,
 )
-from laar.datalayer.kubernetes.resources import (
-    LLM_D_GROUP,
-    OBJECTIVES,
-    PODS,
-    POOLS,
-    REWRITES,
-    Resource,
-)
+from laar.datalayer.kubernetes.resources import OBJECTIVES, PODS, POOLS, REWRITES, Resource
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.protocol.rules import Rewrite
 
 REPORT_EVERY_S = 0.1
+SETTLE_S = 2.0
+"""Seconds until the first pods of a pool that had none are used. The gateway learns of them on its
+own, and until then refuses the requests that flow control has held for them."""
 FAULTS_SHOWN = 3
 
 Object = TypeVar("Object", bound=BaseModel)
@@ -55,13 +51,6 @@ class KubernetesSink(EndpointSink, Protocol):
 
     def rewrites(self, source: str, pool: str, rewrites: Sequence[Rewrite]) -> None:
         """Set the model rewrites of a pool, in order of precedence."""
-
-
-class _Selection(NamedTuple):
-    """The labels of the pods, and the ports that they serve on."""
-
-    labels: Mapping[str, str]
-    ports: tuple[int, ...]
 
 
 class KubernetesEndpoints:
@@ -79,10 +68,12 @@ class KubernetesEndpoints:
         self._sink = sink
         self._rules = source
         self._pods: Mirror[PodEndpoints] | None = None
-        self._following: _Selection | None = None
+        self._following: KubernetesSource | None = None
         self._pods_task: asyncio.Task[None] | None = None
         self._labels: Mapping[str, str] = {}
         """Labels of the pool object."""
+        self._is_at_zero = False
+        """Whether the last report of a pool had no endpoints."""
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -94,7 +85,7 @@ class KubernetesEndpoints:
             if self._rules.pool:
                 self._follow_pool(self._rules.pool, api, tasks)
             else:
-                self._follow(_Selection(self._rules.selector, self._rules.ports), api, tasks)
+                self._follow(self._rules, api, tasks)
 
     def _follow_pool(self, name: str, api: Api, tasks: asyncio.TaskGroup) -> None:
         def objectives_changed() -> None:
@@ -123,9 +114,7 @@ class KubernetesEndpoints:
             changed: Callable[[], None],
             select: Mapping[str, str] = {},
         ) -> Mirror[Object | str]:
-            part = resource.plural
-            if resource.group == LLM_D_GROUP:
-                part = resource.name if resource.version == "v1" else f"{part}.{LLM_D_GROUP}"
+            part = resource.plural if resource is POOLS else resource.name
             made: Mirror[Object | str] = Mirror(
                 api,
                 resource,
@@ -178,19 +167,19 @@ class KubernetesEndpoints:
             return
         problem(None)
         ports = tuple(port.number for port in pool.spec.targetPorts)
-        selector = _Selection(pool.spec.labels, ports)
-        if selector != self._following:
+        rules = self._rules.model_copy(update={"selector": pool.spec.labels, "ports": ports})
+        if rules != self._following:
             self._stop_pods()
-            self._follow(selector, api, tasks)
+            self._follow(rules, api, tasks)
 
-    def _follow(self, selector: _Selection, api: Api, tasks: asyncio.TaskGroup) -> None:
+    def _follow(self, rules: KubernetesSource, api: Api, tasks: asyncio.TaskGroup) -> None:
         """Mirror a selector's pods; endpoints reported earlier stay until the pods are listed."""
-        self._following = selector
+        self._following = rules
         self._pods = Mirror(
             api,
             PODS,
-            select={"labelSelector": _query(selector.labels)},
-            keep=lambda item: pod_endpoints(item, selector.ports, self._rules),
+            select={"labelSelector": _query(rules.selector)},
+            keep=lambda item: pod_endpoints(item, rules.ports, rules),
             changed=self._changed.set,
             problem=self._problem(PODS.plural),
         )
@@ -205,6 +194,8 @@ class KubernetesEndpoints:
     async def _report(self) -> None:
         while True:
             await self._changed.wait()
+            if self._is_at_zero and self._pods and self._pods.objects:
+                await asyncio.sleep(SETTLE_S)
             self._changed.clear()
             if self._pods is None or self._pods.synced:
                 self._report_pods(self._pods.objects if self._pods else {})
@@ -225,6 +216,7 @@ class KubernetesEndpoints:
                         continue
                 owners[spec.address] = name
                 specs[spec.address] = spec
+        self._is_at_zero = bool(self._rules.pool) and not specs
         self._sink.replace(self.source, tuple(specs.values()))
         self._faults("pods read", faults)
 

@@ -159,11 +159,9 @@ def _active(said: Mapping[str, str], ports: Sequence[int], name: str) -> tuple[s
         return set(ports), ""
     by_text = {str(port): port for port in ports}
     entries = _listed(text)
-    unknown = [entry for entry in entries if entry not in by_text]
-    fault = ""
-    if unknown:
-        fault = f"{name}: active-ports has {unknown[0][:40]!r}, which is not a target port"
-    return {by_text[entry] for entry in entries if entry in by_text}, fault
+    unknown = next((entry for entry in entries if entry not in by_text), "")
+    fault = f"{name}: active-ports has {unknown[:40]!r}, which is not a target port"
+    return {by_text[entry] for entry in entries if entry in by_text}, unknown and fault
 
 
 def _listed(text: str) -> list[str]:
@@ -218,10 +216,10 @@ class _PoolSelector(BaseModel):
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Return whether a pool's labels match; an empty selector matches no pool, as in llm-d."""
-        if not self.matchLabels and not self.matchExpressions:
-            return False
-        return self.matchLabels.items() <= labels.items() and all(
-            expression.matches(labels) for expression in self.matchExpressions
+        return (
+            bool(self.matchLabels or self.matchExpressions)
+            and self.matchLabels.items() <= labels.items()
+            and all(expression.matches(labels) for expression in self.matchExpressions)
         )
 
 
@@ -241,9 +239,9 @@ class _OfPools(BaseModel):
     def of(self, pool: str, labels: Mapping[str, str]) -> bool:
         """Return whether the object belongs to the pool, by the pool's name and labels."""
         refs = [*self.poolRefs, *([self.poolRef] if self.poolRef else [])]
-        if any(ref.names(pool) for ref in refs):
-            return True
-        return self.poolSelector is not None and self.poolSelector.matches(labels)
+        return any(ref.names(pool) for ref in refs) or (
+            self.poolSelector is not None and self.poolSelector.matches(labels)
+        )
 
 
 class _ObjectiveSpec(_OfPools):
