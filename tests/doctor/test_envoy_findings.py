@@ -156,6 +156,26 @@ def test_the_clusters_of_a_weighted_route_are_checked():
     assert [*wanted(broken)] == ["load_balancing_policy"]
 
 
+DESTINATION = "x-gateway-destination-endpoint"
+
+
+@pytest.mark.parametrize(
+    ("part", "found"),
+    [
+        ({"original_dst_lb_config": {"use_http_header": True, "http_header_name": DESTINATION}}, 0),
+        ({"original_dst_lb_config": {"use_http_header": True}}, 1),
+        ({"lb_subset_config": {"subset_selectors": [{"keys": [DESTINATION]}]}}, 0),
+        ({"lb_subset_config": {"subset_selectors": [{"keys": ["version"]}]}}, 1),
+    ],
+)
+def test_a_cluster_may_read_the_destination_in_several_ways(part, found):
+    config = rendered("full-duplex", BootstrapOptions())
+    endpoints = cluster(config, "laar-endpoints")
+    endpoints.pop("load_balancing_policy")
+    endpoints |= part
+    assert [*wanted(config)] == ["load_balancing_policy"] * found
+
+
 def test_full_duplex_needs_trailers_and_bodies_both_ways_and_no_buffer():
     broken = rendered("full-duplex", BootstrapOptions(max_body_bytes=1024))
     processor(broken)["processing_mode"].pop("response_body_mode")

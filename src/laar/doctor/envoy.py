@@ -410,7 +410,7 @@ def endpoints_faults(cluster: Json, own: Json) -> Iterator[Finding]:
             effect = "the picker does not learn which endpoint served after a retry"
             key = wanted["selected_host_key"]
             yield _warning("load_balancing_policy.selected_host_key", effect, key)
-    elif not cluster.get("original_dst_lb_config", {}).get("use_http_header", False):
+    elif DESTINATION not in str(cluster):  # ORIGINAL_DST by header, or a subset of this key
         effect = f"nothing reads {DESTINATION}: the picker's choice is ignored"
         yield _error("load_balancing_policy", effect, own["load_balancing_policy"])
     if missing := [ca for ca in _trusted(own) if ca not in _trusted(cluster)]:
