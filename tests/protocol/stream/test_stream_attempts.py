@@ -25,6 +25,7 @@ from laar.protocol.events import (
     RequestHeaders,
     ResponseBody,
     ResponseHeaders,
+    Served,
     Shape,
     WholeRequest,
 )
@@ -76,6 +77,20 @@ def test_the_list_covers_all_attempts_and_repeats_only_if_necessary(endpoints, a
     ranked = [driven.decision.address, *driven.decision.fallbacks]
     assert len(listed) == named
     assert listed == [ranked[i % len(ranked)] for i in range(named)]
+
+
+def test_a_gateway_that_gives_no_number_of_attempts_gets_one_endpoint():
+    """Its retries go where it chooses, so they say nothing about the other endpoints."""
+    driven = Driven(3, 0)
+    stream = Stream(Environment(settings=StreamSettings(), new_id=lambda: "id"))
+    stream.receive(RequestHeaders(HEADERS, False, Shape.GATEWAY), 1.0)
+    stream.receive(RequestBody(body(), True), 1.0)
+    sent, *_ = stream.receive(Decided(driven.decision, 1), 1.0)
+    assert sent.destination == driven.decision.address
+    assert sent.patience.begin_s is None
+    _, last = driven.decision.fallbacks
+    (served,) = stream.receive(ResponseHeaders(200, served=last), 2.0)
+    assert served == Served(replace(driven.decision, fallbacks=()), last)
 
 
 def test_endpoints_that_failed_before_an_answer_are_reported_in_order():

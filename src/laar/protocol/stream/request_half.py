@@ -6,6 +6,7 @@ Each handler returns the next phase.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from laar.core.decision import Decision
@@ -335,7 +336,10 @@ class RequestHalf(StreamState):
     # -- from the decision on ----------------------------------------------------------------------
 
     def _decided(self, event: Decided, now: float, out: list[Action]) -> RequestPhase:
-        decision = self.decision = event.decision
+        decision = event.decision
+        if not (self._attempts or self.dialect.sends_whole_bodies):
+            decision = replace(decision, fallbacks=())  # most gateways read only one address
+        self.decision = decision
         request, body = decision.request, self.body
         # Keep only the part of the prompt that is read after the decision.
         request.spans, request.body, question = (), b"", request.question
@@ -355,30 +359,26 @@ class RequestHalf(StreamState):
             decision.flight.traced_as,
             decision.way,
         )
-        named, path = destinations(decision, self._attempts), self._head.path
-        if not (self._attempts or self.dialect.sends_whole_bodies):
-            named = named[:1]  # most gateways read the header as one address
+        path = self._head.path
         decided = AnswerHeaders(
             Direction.REQUEST,
             [],
-            destination=",".join(named),
+            destination=",".join(destinations(decision, self._attempts)),
             patience=patient,
             engine_headers=() if steered == _UNSTEERED else _engine_headers(decision, path),
         )
         if not self.dialect.keeps_headers:
             change_headers(decided, self._head, request.id, may_add=self._may_add_headers)
-        if (target := decision.rewrite or request.model) != self.asked:
-            self._fit(target)
+        if body.data is not None and (target := decision.rewrite or request.model) != self.asked:
+            self._fit(bytes(body.data), target)
         self.dialect.send(decided, body, out)
         body.data = None  # kept until now: after an error the body is forwarded unchanged
         return RequestPhase.SENT if body.is_complete else RequestPhase.PASSING
 
-    def _fit(self, target: str) -> None:
+    def _fit(self, data: bytes, target: str) -> None:
         """Put the endpoint's model name into the body, unless it can't be spliced."""
-        if self.body.data is None:
-            return
         try:
-            self.body.replace(splice_model(bytes(self.body.data), target, self._model_span))
+            self.body.replace(splice_model(data, target, self._model_span))
             self.target = target
         except (ValueError, RequestError):  # the body still goes to the chosen endpoint
             self.unspliced += 1
