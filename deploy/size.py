@@ -15,11 +15,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 50_272,
-    "statements": 30_711,
+    "lines": 50_261,
+    "statements": 30_705,
     "lines of data": 684,
     "modules": 222,
-    "lines loaded": 33_457,
+    "lines loaded": 33_455,
     "settings": 143,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
