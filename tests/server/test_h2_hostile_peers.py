@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from fuzz.written import Written
-from h2_peers import HEADERS, PREFACE, Peer, Served, frame, serving
+from h2_peers import HEADERS, PREFACE, Echo, Peer, Served, frame, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jh2 import events
@@ -339,8 +339,6 @@ async def test_a_drained_connection_stays_open_until_the_peer_has_read_it(served
         ((":path", "nothing"), Code.UNIMPLEMENTED),
         ((":method", "GET"), Code.UNIMPLEMENTED),
         (("content-type", "text/plain"), Code.UNIMPLEMENTED),
-        (("grpc-timeout", "soon"), Code.INTERNAL),
-        (("grpc-timeout", "0S"), Code.DEADLINE_EXCEEDED),
     ],
 )
 async def test_an_invalid_call_gets_its_status_in_one_frame(served, change, status):
@@ -377,6 +375,64 @@ async def test_unfinished_messages_of_all_streams_share_a_limit(served):
         peer.h2.send_data(1, b"x" * 2192)
         await peer.flush()
         assert await peer.until(lambda e: isinstance(e, events.DataReceived) and e.stream_id == 1)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_unread_answers_of_all_streams_share_a_limit(served, reads):
+    """Whether the peer opens no windows, or does not read its socket."""
+    served.server.held_bytes = Share(20_000_000)
+    async with Peer.to(served, window=0 if reads else 1 << 30) as peer:
+        if not reads:
+            peer.writer.transport.pause_reading()
+            peer.h2.increment_flow_control_window(1 << 30)
+        for number in range(1, 401, 2):
+            peer.call(number)
+            peer.message(number, b"many400000")
+        await peer.flush()
+        await eventually(lambda: served.count("closed") > 100, what="the ends of most calls")
+        assert sum(call._out_bytes for call in served.calls) < 30_000_000  # of 80 MB
+        (held,) = served.server.connections
+        assert 5_000_000 < held._held_bytes < 12_000_000
+        await is_well(served)
+    await nothing_left(served)
+    assert served.server.held_bytes.take(0, 0)
+    assert served.server.held_bytes.take(20_000_000, 0)
+
+
+async def test_answers_that_a_window_update_frees_are_written_in_turns(served, monkeypatch):
+    async with Peer.to(served, window=0) as peer:
+        for number in range(1, 401, 2):
+            peer.call(number)
+            peer.message(number, b"hello")
+        await peer.flush()
+        await eventually(lambda: served.count("message") == 200, what="the answers")
+
+        def unsent():
+            return sum(call._out_bytes > 0 for call in served.calls)
+
+        await eventually(lambda: unsent() == 200, what="the answers to wait")
+        monkeypatch.setattr(connection.Connection, "turn_s", 0.0)
+        await peer.send(frame(SETTINGS, 0, 0, b"\0\4\0\0\1\0"))
+        steps = [unsent()]
+        while steps[-1]:
+            await asyncio.sleep(0)
+            steps.append(unsent())
+        assert max(before - after for before, after in itertools.pairwise(steps)) < 10
+
+
+async def test_timeouts_of_many_slow_messages_are_extended_in_turns(served, monkeypatch):
+    extended = []
+    monkeypatch.setattr(Echo, "reassure", lambda _self: extended.append(1), raising=False)
+    async with Peer.to(served) as peer:
+        for number in range(1, 401, 2):
+            peer.call(number)
+        await peer.flush()
+        await eventually(lambda: served.count("open") == 200, what="the calls")
+        monkeypatch.setattr(connection, "SLOW_S", -1.0)
+        monkeypatch.setattr(connection.Connection, "turn_s", 1e-5)
+        await peer.send(frame(PING, 0, 0, b"12345678"))
+        await peer.until(lambda e: isinstance(e, events.PingAckReceived))
+        assert len(extended) < 100
 
 
 def spoken():

@@ -66,13 +66,8 @@ class _Check(Handler):
     def __init__(self, health: HealthService, call: Call) -> None:
         self._health = health
         self._call = call
-        self._has_asked = False
 
     def receive(self, message: bytes) -> None:
-        if self._has_asked:
-            self._call.end(Code.INTERNAL, "the method takes one message")
-            return
-        self._has_asked = True
         try:
             name = HealthCheckRequest.FromString(message).service
         except DecodeError:
@@ -86,5 +81,4 @@ class _Check(Handler):
             self._call.end()
 
     def half_closed(self) -> None:
-        if not self._has_asked:
-            self._call.end(Code.INTERNAL, "the method takes one message")
+        self._call.end(Code.INTERNAL, "the method takes one message")

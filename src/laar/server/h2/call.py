@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -74,7 +73,6 @@ class Call:
         """Whether anything was sent."""
         self.heard = False
         """Whether part of a message was received."""
-        self.deadline: asyncio.TimerHandle | None = None
         self._connection = connection
         self._headers = headers
         self._longest_bytes = longest_bytes
@@ -175,7 +173,7 @@ class Call:
             self._unframer = None
         if self.waits and not was_coming:
             self._connection.is_coming(self)
-        self._account()
+        self.account()
 
     def remote_ended(self) -> None:
         """Handle the end of the peer's half of the stream."""
@@ -183,11 +181,6 @@ class Call:
         if self._end is None and self._unframer is not None:
             self.end(Code.INTERNAL, "the stream ended within a message")
         self._deliver()
-
-    def expire(self) -> None:
-        """End the call because its deadline has passed."""
-        self._drop()
-        self.end(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def lost(self) -> None:
         """End the call because its stream is gone."""
@@ -197,6 +190,17 @@ class Call:
             self._leave()
 
     # -- for the connection: writing -----------------------------------------------------------
+
+    def account(self) -> None:
+        """Update the connection's held bytes; end the call if they exceed the limit."""
+        held = self._inbox_bytes + self._out_bytes
+        held += self._unframer.held_bytes if self._unframer else 0
+        if held != self._counted_bytes:
+            room = self._connection.hold_bytes(held - self._counted_bytes)
+            self._counted_bytes = held
+            if not room:
+                self._drop()
+                self.end(Code.RESOURCE_EXHAUSTED, "too many messages are unfinished or unread")
 
     def write(self) -> bool:
         """Write the next frame; return whether more could be written."""
@@ -220,6 +224,7 @@ class Call:
             )
             if most <= 0:
                 connection.blocked[self] = None  # a window update unblocks it
+                self.account()
                 return False
             if self._out_bytes <= most:
                 h2.write_data(stream, self._out, self._out_bytes)
@@ -229,6 +234,8 @@ class Call:
                 h2.write_data(stream, self._taken(most), most)
             if self._inbox and not self._is_stopped():
                 self._deliver()
+            if self._counted_bytes or self._out:
+                self.account()
         if self._out:
             return True
         if self._end is not None:
@@ -260,6 +267,8 @@ class Call:
         self._out.clear()
         self._out_bytes = 0
         self._connection.blocked.pop(self, None)
+        if self._counted_bytes:
+            self.account()
 
     def _is_stopped(self) -> bool:
         return self._holding or self._out_bytes > _CHOKED_BYTES
@@ -277,7 +286,7 @@ class Call:
                 self.handler.half_closed()
             except Exception:  # noqa: BLE001 - ends only this call
                 _LOG.exception("a call failed")
-        self._account()
+        self.account()
         self._credit()
 
     def _hand_over(self, message: bytes) -> None:
@@ -292,27 +301,16 @@ class Call:
 
     def _leave(self) -> None:
         """Detach from the handler."""
-        if self.deadline is not None:
-            self.deadline.cancel()
         self._inbox.clear()
         self._inbox_bytes = 0
         self._unframer = None
         if self._counted_bytes:
-            self._account()
+            self.account()
         handler, self.handler = self.handler, _NO_HANDLER  # no cycle is left to collect
         try:
             handler.closed()
         except Exception:  # noqa: BLE001 - a call's guard
             _LOG.exception("a call failed")
-
-    def _account(self) -> None:
-        """Update the connection's held bytes; end the call if they exceed the limit."""
-        held = self._inbox_bytes + (self._unframer.held_bytes if self._unframer else 0)
-        if held != self._counted_bytes:
-            room = self._connection.hold_bytes(held - self._counted_bytes)
-            self._counted_bytes = held
-            if not room and self._end is None:
-                self.end(Code.RESOURCE_EXHAUSTED, "too many unfinished messages")
 
     def _credit(self) -> None:
         """Replenish the window once half of it is used and no message waits here."""

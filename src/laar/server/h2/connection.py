@@ -21,7 +21,7 @@ from jh2.exceptions import ProtocolError
 from jh2.hyperframe.frame import GoAwayFrame
 
 from laar.server.h2.call import Call
-from laar.server.h2.framing import CallError, Code, timeout_s
+from laar.server.h2.framing import CallError, Code
 from laar.server.h2.guard import DATA, HEADERS, RST_STREAM, Budget, FloodError, Guard
 from laar.server.h2.library import (
     CONNECTION_WINDOW_BYTES,
@@ -219,6 +219,8 @@ class Connection(asyncio.Protocol):
         if not call.ready:
             call.ready = True
             self._ready.append(call)
+        if self._unwritable:
+            call.account()
         if not self._reading:
             self._write_soon()
 
@@ -276,9 +278,6 @@ class Connection(asyncio.Protocol):
         opened = self._server.methods.get(named.get(b":path", b""))
         if opened is None:
             raise CallError(Code.UNIMPLEMENTED, "Method not found!")
-        if (given := named.get(b"grpc-timeout")) is not None:
-            seconds = timeout_s(given.decode("latin-1"))
-            call.deadline = self._loop.call_later(seconds, call.expire)
         try:
             call.handler = opened(call)
         except Exception:  # noqa: BLE001 - ends only this call
@@ -288,8 +287,8 @@ class Connection(asyncio.Protocol):
 
     def _reassure(self, now: float) -> None:
         """Extend the peers' timeouts for messages still arriving."""
-        coming = self._coming
-        while coming:
+        coming, end = self._coming, perf_counter() + self.turn_s
+        while coming and perf_counter() < end:
             begun_at, call = coming[0]
             waits = call.waits
             if waits and now - begun_at <= SLOW_S:
@@ -354,6 +353,7 @@ class Connection(asyncio.Protocol):
         if transport is None or self._closing or transport.is_closing():
             return
         self._reading = True  # anything handlers send now is written here
+        end = perf_counter() + self.turn_s
         try:
             while self._ready and not self._unwritable:
                 call = self._ready.popleft()
@@ -363,6 +363,8 @@ class Connection(asyncio.Protocol):
                     self._ready.append(call)
                 if len(self.h2._data_to_send) >= _WRITE_BYTES:
                     transport.write(self.h2.data_to_send())
+                if perf_counter() >= end:
+                    break
         except Exception:  # noqa: BLE001 - ends only this connection
             _LOG.exception("a connection failed")
             self._fail("an internal error", ErrorCodes.INTERNAL_ERROR)
@@ -371,6 +373,8 @@ class Connection(asyncio.Protocol):
             self._reading = False
         if data := self.h2.data_to_send():
             transport.write(data)
+        if self._ready and not self._unwritable:
+            self._write_soon()  # after the turns of other connections
         if self._unwritable and transport.get_write_buffer_size() > _FLOODED_BYTES:
             self._abort("the peer does not read its answers")
         elif not self._calls and (self._refusing or self.guard.leaving):

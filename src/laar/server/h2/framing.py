@@ -1,4 +1,4 @@
-"""The wire format of gRPC over HTTP/2: length-prefixed messages, statuses, timeouts.
+"""The wire format of gRPC over HTTP/2: length-prefixed messages and statuses.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 """
@@ -12,8 +12,6 @@ PREFIX_BYTES = 5
 """Size of a message's prefix: compression flag and length."""
 _FEW_PIECES = 64
 _SMALL_PIECE_BYTES = 1024
-_UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_MOST_DIGITS = 8
 
 MAX_LITERAL_BYTES = 126
 """Maximum length of header names and values that laar sends: a greater length takes more than one
@@ -27,7 +25,6 @@ class Code(IntEnum):
     CANCELLED = 1
     UNKNOWN = 2
     INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
     RESOURCE_EXHAUSTED = 8
     UNIMPLEMENTED = 12
@@ -88,15 +85,3 @@ def status_headers(code: Code, text: str = "") -> list[tuple[bytes, bytes]]:
     if text:
         headers.append((b"grpc-message", text.encode()[:MAX_LITERAL_BYTES]))
     return headers
-
-
-def timeout_s(value: str) -> float:
-    """Return a ``grpc-timeout`` in seconds.
-
-    Raises:
-        CallError: it is malformed.
-    """
-    digits, unit = value[:-1], _UNIT_S.get(value[-1:])
-    if unit is None or not (digits.isascii() and digits.isdigit()) or len(digits) > _MOST_DIGITS:
-        raise CallError(Code.INTERNAL, "grpc-timeout is malformed")
-    return int(digits) * unit

@@ -43,7 +43,6 @@ PAID_FRAMES, _BURST_FRAMES = 4, 8000
 _SMALL_DATA_BYTES = 256
 """Minimum length of DATA frames that are free; shorter ones are charged."""
 
-
 _HEADERS, _RST_STREAM, _SETTINGS, _GOAWAY, _CONTINUATION = 1, 3, 4, 7, 9
 
 DATA, HEADERS, RST_STREAM = 0, _HEADERS << 8 | _END_HEADERS, _RST_STREAM << 8
@@ -182,7 +181,7 @@ class Guard:
                         yield kind, stream_id, data[body:at]
                         continue
                     self._taker = stream_id
-            elif at - since > _LIBRARY_BYTES:
+            elif at - since > _LIBRARY_BYTES or kind >> 8 == _SETTINGS:  # may take a whole turn
                 yield LIBRARY, 0, data[since:at]
                 since = at
             self._rest_bytes = length

@@ -22,7 +22,7 @@ _MOST_STREAMS = 100_000
 """Maximum streams per connection, as in the circuit breaker of laar's bootstraps."""
 
 HELD_BYTES = 512 << 20
-"""Maximum bytes of incomplete messages. One connection may hold half: a dozen 20 MB bodies."""
+"""Maximum bytes of unfinished or unread messages. One connection may hold half: a dozen bodies."""
 
 _BACKLOG = 1024
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
