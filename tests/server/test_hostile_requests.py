@@ -346,7 +346,10 @@ async def test_invalid_numbers_on_a_page_do_not_stop_scrapes(gateway):
 
 @pytest.mark.parametrize("shape", [*SHAPES, "sidecar"])
 async def test_operator_paths_reach_no_endpoint_with_or_without_a_picker(gateway, http, shape):
-    """Starlette ignores a newline at the end, and serves metrics on more paths than one."""
+    """Starlette ignores a newline at the end, and serves metrics on more paths than one.
+
+    llama.cpp's server decodes `%uXXXX`; vLLM unloads adapters by their names in paths.
+    """
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
@@ -354,6 +357,7 @@ async def test_operator_paths_reach_no_endpoint_with_or_without_a_picker(gateway
     paths = ["/sleep", "/v1/load_lora_adapter", "/x/../pause", "/%73leep", "//collective_rpc/?a"]
     paths += ["/v1/..%2Fsleep", "/x%5c..%5cpause", "/sleep%0a", "/v1/load_lora_adapter%0A?x"]
     paths += ["/pause;x=1", "/wake_up%20/", "/metrics/x", "/metricsx", "/hicache/storage-backend"]
+    paths += ["/%u0073leep", "/%u006detrics", "/adapters", "/adapters/x", "/slots%2f0", "/api/pull"]
     for alive in (True, False):
         for path in paths:
             for method in ("GET", "POST"):

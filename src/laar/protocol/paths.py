@@ -1,8 +1,8 @@
 """Request paths: the format of their bodies, and paths that only an engine's operators may use.
 
-vLLM and SGLang serve operator paths on the inference port, many without a key. They put an engine
-to sleep, load weights, empty caches or call any method of a worker. A gateway that forwards every
-path would expose them to anyone.
+Engines serve operator paths on the inference port, many without a key: to put an engine to sleep,
+load models, empty caches or call any method of a worker. A gateway that forwards every path would
+expose them to anyone.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _OBJECTS = re.compile(r"/(conversations|files|uploads|batches)(?:/([^/]{1,256})|
 DENIED_PATHS = (
     # vLLM
     "/abort_requests",
+    "/adapters",
     "/collective_rpc",
-    "/fault_tolerance/apply",
-    "/fault_tolerance/status",
+    "/fault_tolerance",
     "/finish_weight_update",
     "/get_world_size",
     "/init_weight_transfer_engine",
@@ -77,6 +77,7 @@ DENIED_PATHS = (
     "/continue_generation",
     "/destroy_weights_update_group",
     "/dump_expert_distribution_record",
+    "/dumper",
     "/end_weight_update",
     "/flush_cache",
     "/freeze_gc",
@@ -86,7 +87,6 @@ DENIED_PATHS = (
     "/get_server_info",
     "/get_weights_by_name",
     "/hicache/storage-backend",
-    "/hicache/storage-backend/clear",
     "/init_weights_send_group_for_remote_instance",
     "/init_weights_update_group",
     "/list_external_corpora",
@@ -110,6 +110,31 @@ DENIED_PATHS = (
     "/update_weights_from_tensor",
     "/update_weight_version",
     "/weights_checker",
+    # TensorRT-LLM
+    "/_resource_governor",
+    "/kv_cache_events",
+    "/perf_metrics",
+    "/release_memory",
+    "/resume_memory",
+    "/steady_clock_offset",
+    # LMDeploy
+    "/distserve",
+    "/terminate",
+    "/wakeup",
+    # llama.cpp
+    "/cors-proxy",
+    "/lora-adapters",
+    "/models/load",
+    "/models/unload",
+    "/slots",
+    "/tools",
+    # Ollama
+    "/api/blobs",
+    "/api/copy",
+    "/api/create",
+    "/api/delete",
+    "/api/pull",
+    "/api/push",
 )
 
 _MAX_UNQUOTED = 3
@@ -117,20 +142,18 @@ _MAX_UNQUOTED = 3
 _LONGEST_CHARS = 2048
 """Longer paths, without query, are denied: no engine has any, and reading them takes long."""
 _SEPARATORS = re.compile(r"[/\\]+")
-_PAGE = "metrics"
-"""vLLM and SGLang show their metrics on every path that starts with this word."""
 
 
 class DeniedPaths:
-    """A set of denied paths that recognizes them in any spelling.
+    """A set of denied paths, and all below them, that recognizes them in any spelling.
 
-    Only the end of a path is compared, since engines may be mounted below a different path. Paths
-    with `..`, which some engines resolve and others do not, and very long ones are denied as well.
+    What precedes them is ignored, since engines may be mounted below a different path. Paths with
+    `..` or `%uXXXX`, which only some engines resolve, and very long ones are denied as well.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self._paths = frozenset(tuple(path.strip("/").split("/")) for path in paths)
-        self._lengths = {len(path) for path in self._paths}
+        # vLLM and SGLang show their metrics on every path that starts with this word.
+        self._paths = [path if path == "/metrics" else f"/{path.strip('/')}/" for path in paths]
 
     def __contains__(self, path: str) -> bool:
         plain = path.partition("?")[0].partition("#")[0]
@@ -141,15 +164,12 @@ class DeniedPaths:
         return self._is_denied(plain)
 
     def _is_denied(self, path: str) -> bool:
-        if len(path) > _LONGEST_CHARS:
+        if len(path) > _LONGEST_CHARS or "%u" in path:  # llama.cpp decodes `%uXXXX`
             return True
         # Some servers strip path parameters.
         names = [part.partition(";")[0].strip() for part in _SEPARATORS.split(path)]
-        segments = [name for name in names if name not in ("", ".")]
-        if (_PAGE,) in self._paths and any(name.startswith(_PAGE) for name in segments):
-            return True
-        ends = (tuple(segments[-length:]) for length in self._lengths)
-        return ".." in segments or not self._paths.isdisjoint(ends)
+        plain = f"/{'/'.join(name for name in names if name not in ('', '.'))}/"
+        return "/../" in plain or any(denied in plain for denied in self._paths)
 
 
 class PathFacts(NamedTuple):
