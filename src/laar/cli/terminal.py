@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -104,10 +105,26 @@ def handle_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class _Unblocking:
+    """stderr for the log; drops lines that nobody reads, since waiting would stop all requests."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle, self._dropped, self._room = handle, 0, select.poll()
+        self._room.register(handle, select.POLLOUT)
+
+    def write(self, text: str) -> None:
+        """Write text in parts that a writable pipe accepts at once."""
+        gap = f"\n{self._dropped} lines of the log are missing: nobody read them in time\n"
+        data = ((gap if self._dropped else "") + text).encode(errors="backslashreplace")
+        while data and self._room.poll(0):
+            data = data[os.write(self._handle, data[: select.PIPE_BUF]) :]
+        self._dropped = self._dropped + 1 if data else 0
+
+
 def log_to_stderr(verbose: bool) -> None:
     """Configure logging for a long-running command."""
     logging.basicConfig(
-        stream=sys.stderr,
+        stream=sys.__stderr__ and _Unblocking(sys.__stderr__.fileno()),
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )

@@ -1,0 +1,64 @@
+"""A picker whose log goes to a pipe that nobody reads."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+
+import pytest
+import yaml
+
+from support import eventually, free_port
+
+GAP = b" lines of the log are missing: nobody read them in time\n"
+
+
+@pytest.mark.long
+async def test_a_log_that_nobody_reads_does_not_stop_the_picker(tmp_path, http):
+    listen = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
+    settings = {"endpoints": [{"address": "127.0.0.1:1", "model": "m"}], "listen": listen}
+    path = tmp_path / "laar.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    reader, writer = os.pipe()
+    for end in (reader, writer):
+        os.set_blocking(end, False)
+    filler = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            filler += os.write(writer, b" ")
+    os.set_blocking(writer, True)  # as a picker inherits it
+    command = (sys.executable, "-m", "laar.cli", "serve", "-c", str(path))
+    picker = await asyncio.create_subprocess_exec(*command, stderr=writer)
+    os.close(writer)
+
+    async def is_ready():
+        try:
+            async with http.get(f"http://{listen['admin']}/readyz") as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    log = b""
+
+    def reads(expected):
+        nonlocal log
+        with contextlib.suppress(BlockingIOError):
+            log += os.read(reader, 1 << 20)
+        return expected in log
+
+    try:
+        await eventually(is_ready, what="the picker", timeout_s=30)
+        assert not reads(b"serving")
+        assert len(log) == filler
+        path.write_text(yaml.safe_dump(settings | {"routing": {"k_queue": 2.0}}))
+        picker.send_signal(signal.SIGHUP)
+        await eventually(lambda: reads(b"now in effect"), what="a line of the log")
+        assert GAP in log
+        picker.terminate()
+        assert await picker.wait() == 0
+        assert reads(b"no longer ready")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            picker.kill()
+        os.close(reader)
