@@ -37,7 +37,7 @@ async def _run(seconds: float, inputs: int, seed: int) -> tuple[int, float, int,
     began, done = time.monotonic(), 0
     try:
         await asyncio.wait_for(started.wait(), 30.0)
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{runner.ports.ext_proc}") as channel:
+        async with grpc.aio.insecure_channel(runner.picker.settings.listen.ext_proc) as channel:
             process = channel.stream_stream(f"/{SERVICE}/Process")
             while done < inputs and time.monotonic() - began < seconds:
                 count = min(_CHECK_EVERY, inputs - done)

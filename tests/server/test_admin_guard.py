@@ -16,7 +16,7 @@ from laar.server.admin.auth import AdminAuth, Attempts
 from laar.server.browsers import BrowserGuard, host_of
 from laar.server.ports import ports_in_use
 from laar.settings.listening import Listen
-from support import eventually, free_port
+from support import eventually, free_port, port_of
 from support.admin import admin_port
 
 TOKEN = "a-token-of-some-length"
@@ -340,7 +340,7 @@ async def test_an_unfinished_login_does_not_hold_a_connection(monkeypatch, caplo
 async def test_an_unfinished_body_does_not_hold_a_connection(tmp_path, monkeypatch, path):
     monkeypatch.setattr("laar.server.browsers.BODY_S", 0.3)
     async with watched_picker(tmp_path) as (runner, _):
-        reader, writer = await asyncio.open_connection("127.0.0.1", runner.ports.admin)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(runner, "admin"))
         head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         writer.write(head.encode() + b"content-length: 99\r\n\r\n{")
         async with asyncio.timeout(20):

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from laar.envoy.options import MESSAGE_TIMEOUT_S
-from support import Answer, eventually
+from support import Answer, eventually, port_of
 from support.clients import post
 from support.grids import crossed
 
@@ -397,7 +397,7 @@ async def test_a_body_that_arrives_slowly_at_the_picker_is_decided(gateway, http
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker()
-    way = await slow_way(runner.ports.ext_proc)
+    way = await slow_way(port_of(runner, "ext_proc"))
     try:
         port = way.sockets[0].getsockname()[1]
         envoy = await gateway.envoy(picker=f"127.0.0.1:{port}", patient=False)

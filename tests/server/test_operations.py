@@ -97,6 +97,36 @@ async def test_the_admin_port_serves_metrics_health_and_settings(gateway, http):
     assert '"policy": "laar"' in (await get("/config"))[1]
 
 
+async def test_an_unready_picker_says_why(gateway, http):
+    def says(reason):
+        async def matches():
+            try:
+                async with http.get(gateway.url("admin", "/readyz")) as answer:
+                    return (answer.status, await answer.text()) == (503, f"not ready: {reason}\n")
+            except OSError:  # the port is not open yet
+                return False
+
+        return eventually(matches, what=reason)
+
+    async def silent(reader, writer):
+        await reader.read()  # a store that never answers: the start waits a second for it
+        writer.close()
+
+    gateway.members(("127.0.0.1:1", "m"))
+    async with await asyncio.start_server(silent, "127.0.0.1") as store:
+        port = store.sockets[0].getsockname()[1]
+        sharing = {"share": {"url": f"redis://127.0.0.1:{port}/0"}, "shutdown": {"drain_s": 60.0}}
+        starting = asyncio.create_task(gateway.picker(**sharing))
+        await eventually(lambda: gateway.runner is not None, what="the picker")
+        await says("laar is starting")
+        await starting
+        gateway.members()
+        await says("no endpoint is known")
+        gateway.runner.stop()
+        await says("laar is draining")
+        gateway.runner.stop_undrained()
+
+
 class Exchange:
     """One ext_proc stream, driven by hand."""
 

@@ -18,7 +18,7 @@ from laar.core.request import Api, Request
 from laar.errors import SettingError
 from laar.server.admin.outcomes import MAX_BATCH, MAX_BODY_BYTES
 from laar_lab.decisions import is_decision_log, read_decisions
-from support import Answer, eventually, free_port
+from support import Answer, eventually, free_port, port_of
 
 C = 1e-4  # seconds per token of every model here
 
@@ -358,7 +358,7 @@ async def test_without_a_token_only_this_machine_can_report(gateway, http):
     host = "0.0.0.0"
     gateway.members(("127.0.0.1:1", "a"))
     runner = await gateway.picker(listen={"admin": f"{host}:{free_port()}"})
-    url = f"http://127.0.0.1:{runner.ports.admin}"
+    url = f"http://127.0.0.1:{port_of(runner, 'admin')}"
     async with http.post(f"{url}/outcomes", json={"decision_id": "x", "correct": True}) as answer:
         assert answer.status == 403
         assert "accuracy.outcomes_token_file" in await answer.text()

@@ -59,7 +59,7 @@ async def test_answers_seen_through_a_gateway_do_not_reduce_the_sample(gateway, 
     runner = await gateway.picker(
         bodies={"sample_answers": 1e-9, "sample_every_s": every_s}, readings=rarely
     )
-    address = f"127.0.0.1:{runner.ports.ext_proc}"
+    address = runner.picker.settings.listen.ext_proc
     async with grpc.aio.insecure_channel(address) as channel:
         process = channel.stream_stream(f"/{SERVICE}/Process")
         shown = Stream(process(), MODE.FULL_DUPLEX_STREAMED)

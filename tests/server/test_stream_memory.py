@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from laar.server.extproc import SERVICE
-from support import eventually
+from support import eventually, port_of
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,7 @@ async def test_streams_that_envoy_resets_leave_no_memory_behind(gateway):
     runner = await gateway.picker(readings=rarely)
     metrics = runner.picker.metrics
     client = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", CLIENT, str(runner.ports.ext_proc), f"/{SERVICE}/Process"),
+        *(sys.executable, "-c", CLIENT, str(port_of(runner, "ext_proc")), f"/{SERVICE}/Process"),
         str(STREAMS),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

@@ -22,7 +22,7 @@ from laar.errors import SettingError
 from laar.server.admin.metrics import metrics_page
 from laar.wire import ext_proc_pb2 as pb
 from laar_lab.live.processes import LaarProcess
-from support import eventually, free_port
+from support import eventually, free_port, port_of
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -268,7 +268,7 @@ async def test_the_reason_why_a_caller_was_refused_is_logged(
         context.load_cert_chain(*pairs[presents])
     with contextlib.suppress(OSError):
         _, writer = await asyncio.open_connection(
-            "127.0.0.1", runner.ports.ext_proc, ssl=context if encrypted else None
+            "127.0.0.1", port_of(runner, "ext_proc"), ssl=context if encrypted else None
         )
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         await eventually(lambda: re.search(said, caplog.text) is not None, what="the reason")

@@ -45,7 +45,7 @@ async def watched_picker(directory, endpoints=ENDPOINTS, **sections):
     if running.done():
         waiting.cancel()
     try:
-        yield runner, f"http://127.0.0.1:{runner.ports.admin}"
+        yield runner, f"http://{runner.picker.settings.listen.admin}"
     finally:
         runner.stop()
         await running

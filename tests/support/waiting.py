@@ -7,9 +7,14 @@ import contextlib
 import os
 import time
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
+from laar.datalayer.endpoints_file import split_address
 from laar.errors import LaarError
 from laar_lab.live import processes
+
+if TYPE_CHECKING:
+    from laar.server.runner import Runner
 
 _PORTS = range(10_000, 17_000)
 """All below the ports that the lab's own commands use."""
@@ -73,3 +78,8 @@ async def eventually(
                 await asyncio.sleep(max(0.01, time.monotonic() - began))
     except TimeoutError as error:
         raise AssertionError(f"waited {timeout_s:g} s for {what}") from error
+
+
+def port_of(runner: Runner, name: str) -> int:
+    """Return the port in a picker's setting `listen.<name>`."""
+    return split_address(getattr(runner.picker.settings.listen, name))[1]

@@ -29,11 +29,12 @@ _READY_NAMES = ("", "readiness", "inference-extension", SERVICE)
 class HealthService:
     """The health service, served on the ext_proc port and on the health port.
 
-    It is alive from the start, but not ready until `set_ready` says so.
+    It is alive from the start, but not ready until `set_ready` says so; `obstacle` says why not.
     """
 
     def __init__(self) -> None:
         self.ready = self._has_been_ready = False
+        self.obstacle = "laar is starting"
         self.own_check = False
         """Whether one of laar's own Envoys has made a health check."""
 
@@ -44,10 +45,11 @@ class HealthService:
     def leave(self) -> None:
         """Report not ready, including to laar's own Envoys."""
         self.ready = self._has_been_ready = False
+        self.obstacle = "laar is draining"
 
     def set_ready(self, ready: bool) -> None:
         """Set the readiness."""
-        self.ready = ready
+        self.ready, self.obstacle = ready, "no endpoint is known"
         self._has_been_ready = self._has_been_ready or ready
 
     def checked(self, name: str) -> HealthCheckResponse.ServingStatus | None:
@@ -73,8 +75,7 @@ class _Check(Handler):
         except DecodeError:
             self._call.end(Code.INVALID_ARGUMENT, "not a HealthCheckRequest")
             return
-        status = self._health.checked(name)
-        if status is None:
+        if (status := self._health.checked(name)) is None:
             self._call.end(Code.NOT_FOUND, "unknown service")
         else:
             self._call.send(HealthCheckResponse(status=status).SerializeToString())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,15 +26,6 @@ _INT32_MAX = 2**31 - 1
 _STREAMS = 64
 """Maximum number of streams per connection that a worker advertises. The kernel assigns each
 connection to one worker, so a client with many concurrent streams should open several."""
-
-
-@dataclass(slots=True)
-class Ports:
-    """The ports in use; 0 before a port is bound."""
-
-    ext_proc: int = 0
-    health: int = 0
-    admin: int = 0
 
 
 def picking_server(

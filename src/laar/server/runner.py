@@ -23,7 +23,7 @@ from laar.server.flow_control import FlowControl
 from laar.server.h2 import H2Server
 from laar.server.health_service import HealthService
 from laar.server.picker import Picker
-from laar.server.ports import Ports, bind, picking_server
+from laar.server.ports import bind, picking_server
 from laar.server.reload import Policies, SettingsReloader
 from laar.server.tasks import Tasks
 from laar.settings import Loaded, Settings
@@ -75,7 +75,6 @@ class Runner:
         self.reloader = SettingsReloader(loaded, problems=self.picker.problems)
         self.picker.reloader = self.reloader
         self.health = HealthService()
-        self.ports = Ports()
         self.admin = AdminPort(self.picker, self.health)
         self.fleet = FleetState(self.picker, on_change=self._endpoints_changed)
         self.collectors = Collectors(self.picker, self.fleet)
@@ -125,20 +124,19 @@ class Runner:
         for server in (picking, probed):
             self.health.serve_on(server)
         admin = self.admin.open(self._worker.index if self._worker else 0)
-        self.ports.admin = admin.port
         serving_admin = None
         try:
             self.collectors.start(self.tasks)
             listen = settings.listen
             await self._follow_tls(picking)
-            self.ports.ext_proc = bind(picking, "ext_proc", listen.ext_proc)
-            self.ports.health = bind(probed, "health", listen.health)
+            port = bind(picking, "ext_proc", listen.ext_proc)
+            bind(probed, "health", listen.health)
             await self.fleet.publish()
             await picking.start()
             await probed.start()
             serving_admin = self.tasks.spawn("admin", admin.run_until_stopped)
             await self._start_parts()
-            _LOG.info("serving %d endpoints on port %d", len(picker.table), self.ports.ext_proc)
+            _LOG.info("serving %d endpoints on port %d", len(picker.table), port)
             if started is not None:
                 started.set()
             if self._worker is not None:

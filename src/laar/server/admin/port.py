@@ -102,7 +102,7 @@ def _own_routes(picker: Picker, health: HealthService) -> list[Route]:
     async def ready(_request: Request) -> Response:
         if health.ready:
             return PlainTextResponse("ready\n")
-        return PlainTextResponse("not ready: no endpoint is known, or laar is draining\n", 503)
+        return PlainTextResponse(f"not ready: {health.obstacle}\n", 503)
 
     async def config(_request: Request) -> Response:
         return as_json(picker.reloader.shown() if picker.reloader else {})
