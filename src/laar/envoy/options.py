@@ -43,7 +43,7 @@ class BootstrapOptions:
     requests are spread over all its addresses."""
     picker_ca_path: str | None = None
     """PEM file with the CA of the picker's certificate. Default: plain HTTP/2, no TLS, for a picker
-    on the same machine or in the same pod."""
+    on the same machine or in the same pod. Envoy reads it at startup."""
     picker_certificate_path: str | None = None
     """PEM file with Envoy's client certificate, for the picker's listen.tls.client_ca. Envoy reads
     it at startup."""
@@ -58,7 +58,7 @@ class BootstrapOptions:
     eds_path: str = "/run/laar/envoy/endpoints.json"
     """Endpoints file that `laar serve` writes (envoy.eds_file); its directory is watched."""
     endpoint_cas: tuple[str, ...] = ()
-    """PEM file with the CAs of https endpoints (their ca_file), or `system`; repeatable."""
+    """PEM file with CAs of https endpoints, or `system`; repeatable. Envoy reads it at startup."""
     fail_open: bool = True
     """Let Envoy choose if no picker answers, instead of answering 503."""
     max_body_bytes: int = 32 * 1024 * 1024
