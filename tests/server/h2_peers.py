@@ -9,7 +9,7 @@ from jh2.config import H2Configuration
 from jh2.connection import H2Connection
 from jh2.settings import SettingCodes, Settings
 
-from laar.server.h2 import H2Server
+from laar.server.h2 import H2Server, Handler
 from support import free_port
 
 LONGEST_BYTES = 64 << 20
@@ -24,7 +24,7 @@ HEADERS = [
 ]
 
 
-class Echo:
+class Echo(Handler):
     """Echoes each message; received ones are kept in `seen`."""
 
     def __init__(self, call, seen):
