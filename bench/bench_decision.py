@@ -147,6 +147,7 @@ def processor(endpoints: int) -> ExternalProcessor:
         metrics=metrics,
         rules=GatewayRules(rng),
         held=None,
+        having=lambda _route, _name: None,
         context=SimpleNamespace(in_use=None),
         observability=SimpleNamespace(spans=None),
     )

@@ -16,7 +16,7 @@ from laar.datalayer.kubernetes.collector import KubernetesEndpoints
 from laar.datalayer.kubernetes.resources import OBJECTIVES, PODS, POOLS, REWRITES
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.errors import SettingError
-from laar.protocol.rules import rewrite_target
+from laar.protocol.rules import GatewayRules
 from support.kube_api_server import KubeApiServer, pod, pool
 
 VLLM = KubernetesSource(selector={"app": "vllm"}, ports=(8000,))
@@ -43,6 +43,12 @@ def sink(recorder: Any) -> Any:
 
     recorder.rewrites = rewrites
     return recorder
+
+
+def target_of(rules: Any) -> str | None:
+    gateway = GatewayRules(random.Random(1))
+    gateway.replace_rewrites("source", "fleet", rules)
+    return gateway.rewrite("v1", "fleet")
 
 
 @pytest.fixture
@@ -382,7 +388,7 @@ async def test_objectives_and_rewrites_of_this_pool_are_reported(
     cluster.follow(KubernetesSource(pool="fleet"))
     source = "kubernetes ml/fleet"
     await until(lambda: sink.priorities.get(source) == {"urgent": 10, "plain": 0})
-    await until(lambda: rewrite_target(sink.rules, "v1", random.Random(1)) == "v2")
+    await until(lambda: target_of(sink.rules) == "v2")
     assert "bad is ignored: spec.priority" in sink.problems[f"{source} objectives read"]
     await cluster.delete("inferenceobjectives", "bad")
     await cluster.delete("inferenceobjectives", "urgent")
@@ -411,7 +417,7 @@ async def test_llm_ds_object_kinds_are_watched_with_the_old_ones(
     cluster.follow(KubernetesSource(pool="fleet"))
     source = "kubernetes ml/fleet"
     await until(lambda: sink.priorities.get(source) == {"old": 1, "both": 3, "new": 4})
-    await until(lambda: rewrite_target(sink.rules, "v1", random.Random(1)) == "v2")
+    await until(lambda: target_of(sink.rules) == "v2")
     await cluster.delete("inferenceobjectives.llm-d.ai", "both")
     await until(lambda: sink.priorities[source] == {"old": 1, "both": 2, "new": 4})
     assert sink.problems == {}
@@ -445,7 +451,7 @@ async def test_an_object_of_v1_applies_to_pools_by_list_and_by_selector(
     cluster.follow(KubernetesSource(pool="fleet"))
     source = "kubernetes ml/fleet"
     await until(lambda: sink.priorities.get(source) == {"listed": 1, "gold": 2, "old": 4})
-    await until(lambda: rewrite_target(sink.rules, "v1", random.Random(1)) == "v2")
+    await until(lambda: target_of(sink.rules) == "v2")
     assert sink.problems == {}
     fleet["metadata"]["labels"] = {"tier": "iron"}
     await cluster.put("inferencepools", fleet)

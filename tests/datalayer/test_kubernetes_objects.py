@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from laar.datalayer.kubernetes.objects import (
 )
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.metrics_page import page_url
-from laar.protocol.rules import rewrite_target
+from laar.protocol.rules import GatewayRules
 from support.kube_api_server import pod
 
 RULES = KubernetesSource(selector={"app": "engine"}, ports=(8000,))
@@ -214,6 +215,12 @@ def rule(models: list[str], **targets: int | None) -> dict[str, Any]:
     }
 
 
+def target(rules: Sequence[Rewrite], model: str, rng: random.Random) -> str | None:
+    gateway = GatewayRules(rng)
+    gateway.replace_rewrites("source", "fleet", rules)
+    return gateway.rewrite(model, "fleet")
+
+
 def test_an_exact_rule_precedes_a_generic_one_then_the_oldest_then_the_first() -> None:
     rules = rewrites_of(
         [
@@ -228,10 +235,10 @@ def test_an_exact_rule_precedes_a_generic_one_then_the_oldest_then_the_first() -
         ]
     )
     rng = random.Random(1)
-    assert rewrite_target(rules, "m", rng) == "first"
-    assert rewrite_target(rules, "other", rng) == "any"
-    assert rewrite_target((), "m", rng) is None
-    assert rewrite_target(rewrites_of([rewrite("r", "", rule(["m"]))]), "m", rng) is None
+    assert target(rules, "m", rng) == "first"
+    assert target(rules, "other", rng) == "any"
+    assert target((), "m", rng) is None
+    assert target(rewrites_of([rewrite("r", "", rule(["m"]))]), "m", rng) is None
 
 
 @pytest.mark.parametrize(
@@ -281,7 +288,7 @@ def test_targets_are_chosen_in_proportion_to_their_weights(
 ) -> None:
     rules = (Rewrite(models=frozenset(), targets=("a", "b"), weights=weights),)
     rng = random.Random(1)
-    seen = Counter(rewrite_target(rules, "m", rng) for _ in range(4000))
+    seen = Counter(target(rules, "m", rng) for _ in range(4000))
     # 0.032 are four standard deviations of the share of heads in 4,000 throws of a fair coin.
     assert [seen[name] / 4000 for name in ("a", "b")] == pytest.approx(shares, abs=0.032)
 

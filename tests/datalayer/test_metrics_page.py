@@ -192,6 +192,21 @@ trtllm_kv_cache_tokens_per_block{model_name="m"} 32
     assert (reading.waiting, reading.running, reading.kv_usage) == (5.0, 6.0, 0.5)
     assert reading.capacity_tokens == 101 * 32
     assert math.isnan(reading.prefix_queries_tokens)
+    text += "trtllm_prompt_tokens_total 900\ntrtllm_prompt_cached_tokens_total 300\n"
+    reading = page(text, "tensorrt-llm")
+    assert (reading.prefix_queries_tokens, reading.prefix_hits_tokens) == (900.0, 300.0)
+
+
+@pytest.mark.parametrize(
+    ("engine", "series"),
+    [
+        ("lmdeploy", 'lmdeploy:prompt_tokens_total{model_name="m",engine="0"}'),
+    ],
+)
+def test_a_counter_that_decreased_shows_a_restart(engine: str, series: str) -> None:
+    reader = PageReader()
+    found = [reader.read(f"{series} {n}\n".encode(), engine).restarted for n in (5, 9, 2, 3)]
+    assert found == [False, False, True, False]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

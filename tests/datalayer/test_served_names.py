@@ -49,6 +49,9 @@ async def test_adapters_are_noticed_as_they_come_and_go(
         ({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"}, True),
         ({"/v1/completions", "/v1/embeddings"}, True),
         ({"/v1/embeddings", "/pooling"}, False),
+        ({"/pooling", "/classify", "/v1/rerank"}, False),  # a reranker
+        ({"/v1/audio/transcriptions"}, False),
+        ({"/v1/audio/transcriptions", "/v1/chat/completions"}, True),
         (set(), True),  # every GET gets a 404, which shows nothing
     ],
 )
@@ -64,6 +67,32 @@ async def test_routes_show_whether_an_engine_generates_text(
     start(names(recorder, await serve(engine)).run())
     await until(lambda: recorder.names)
     assert recorder.names[0][1].generates is generates
+
+
+async def test_a_route_is_looked_for_where_it_may_be(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    def engine(routes: set[str]) -> Any:
+        async def answer(request: web.Request) -> web.Response:
+            if request.path == "/v1/models":
+                return web.json_response({"data": [BASE]})
+            return web.Response(status=405 if request.path in routes else 404)
+
+        return answer
+
+    chat, speech = "/v1/chat/completions", "/v1/audio/transcriptions"
+    writes, hears, unclear = [
+        await serve(engine(routes)) for routes in ({chat}, {speech}, set[str]())
+    ]
+    specs = [EndpointSpec(address=at, models=("m",)) for at in (writes, hears, unclear)]
+    listed = ServedNames(lambda: specs, recorder, clock=time.monotonic, rng=random.Random(1))
+    assert listed.having(chat) is None  # nothing is known yet
+    start(listed.run())
+    await until(lambda: len({address for address, _ in recorder.names}) == 3)
+    assert listed.having(chat) == {writes, unclear}
+    assert listed.having(speech) == {hears, unclear}
+    del specs[2]
+    assert listed.having("/classify") is None  # no engine has it: let one say so
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import zlib
 
 import orjson
 import pytest
@@ -271,7 +272,6 @@ def test_images_are_represented_by_digests_so_that_equal_ones_share_a_prefix():
     [
         (b"not json", "not valid JSON"),
         (b"", "not valid JSON"),
-        (b"\x89PNG binary", "not valid JSON"),
         (b"[1]", "must be a JSON object"),
         (b'{"model": 5, "messages": [{}]}', "`model`"),
         (b'{"a":' * 2000 + b"1" + b"}" * 1999, "must be a JSON object"),
@@ -282,6 +282,38 @@ def test_a_body_that_cannot_be_routed_gets_a_400_with_the_reason(body, complaint
     with pytest.raises(RequestError, match=complaint) as refused:
         read_body(Api.CHAT, body)
     assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        zlib.compress(b'{"model": "m"}' * 50),
+        zlib.compress(b'{"model": "m"}' * 50, wbits=-15),
+        b"\x0b\x06\x80" + b'{"model": "m"}' + b"\x03",  # Brotli, which stores short texts as is
+        b"\x89PNG binary",
+    ],
+)
+def test_a_body_in_any_compression_gets_a_415(packed):
+    with pytest.raises(RequestError) as refused:
+        read_body(Api.CHAT, packed)
+    assert (refused.value.status, refused.value.reason) == (415, "not-utf-8")
+
+
+def test_json_before_binary_data_may_go_to_any_endpoint():
+    """KServe's binary tensors follow a JSON header, whose length is in a request header."""
+    assert read_body(Api.OPAQUE, b'{"inputs": []}\xff\xfe\x00\x01').model == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "streams"),
+    [
+        *((given, True) for given in ("true", "1", '"true"', '"True"')),
+        *((given, False) for given in ("null", "0", '"false"', '""', "[true]", "{}")),
+    ],
+)
+def test_a_stream_is_recognized_as_engines_do(given, streams):
+    body = b'{"model": "m", "prompt": "p", "stream": %b}' % given.encode()
+    assert read_body(Api.COMPLETIONS, body).stream is streams
 
 
 def test_a_refusal_contains_no_part_of_the_prompt():

@@ -60,6 +60,7 @@ class Resolver:
 
     def __init__(self, sink: EndpointSink, *, lookup: Lookup = system_lookup) -> None:
         self._sink = sink
+        self.problem = sink.problem  # those of sources are passed on
         self._lookup = lookup
         self._declared: dict[str, Sequence[EndpointSpec]] = {}
         self._names: set[str] = set()
@@ -74,10 +75,6 @@ class Resolver:
         declared = [spec for specs in self._declared.values() for spec in specs]
         self._names = {dns_name(spec.address) for spec in declared} - {""}
         self._hand_on(source)
-
-    def problem(self, source: str, message: str | None) -> None:
-        """Pass on a source's problem."""
-        self._sink.problem(source, message)
 
     async def run(self) -> None:
         """Look up names until cancelled."""

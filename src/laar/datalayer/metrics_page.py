@@ -115,14 +115,15 @@ ENGINES: Mapping[str, EngineNames] = {
         rank=b"dp_rank",
         ranks_path="/server_info",  # a page lacks the ranks of other hosts
     ),
-    # The prefix counters count cache blocks, not tokens, so they are omitted. `/metrics` is
-    # JSON about iterations.
+    # Older releases have no counters of tokens. `/metrics` is JSON about iterations.
     "tensorrt-llm": EngineNames(
         prefix=b"trtllm_",
         waiting=(b"trtllm_num_requests_waiting",),
         running=(b"trtllm_num_requests_running",),
         kv_usage=(b"trtllm_kv_cache_utilization",),
         capacity_tokens=(b"trtllm_kv_cache_max_blocks", b"trtllm_kv_cache_tokens_per_block"),
+        queries_tokens=(b"trtllm_prompt_tokens_total",),
+        hits_tokens=(b"trtllm_prompt_cached_tokens_total",),
         worked=b"trtllm_request_success_total",
         started=b"trtllm_request_success_created",
         path="/prometheus/metrics",
@@ -143,6 +144,7 @@ ENGINES: Mapping[str, EngineNames] = {
         waiting=(b"lmdeploy:num_requests_waiting",),
         running=(b"lmdeploy:num_requests_running",),
         kv_usage=(b"lmdeploy:gpu_cache_usage_perc",),
+        worked=b"lmdeploy:prompt_tokens_total",
     ),
     # Reports requests, but nothing about its cache.
     "tgi": EngineNames(

@@ -3,10 +3,9 @@
 LoRA adapters come and go while an engine runs; each is listed with its base model as ``parent``.
 Models with the same ``root`` are one model under several names.
 
-The list does not show what an engine is for: vLLM's embedding engines list their model like any
-other. The routes do: an engine that has ``/v1/embeddings`` and neither of the routes that generate
-text can't generate any. A GET checks this without side effects, since these routes accept only
-POST: the response is 405 if the route exists, and 404 if not.
+The list does not show what an engine is for: vLLM's engines for embeddings, reranking or speech
+list their model like any other. The routes do. A GET checks for one without side effects, since
+they accept only POST: the response is 405 if the route exists, and 404 if not.
 
 An endpoint need not answer. If it requires a key, it lists nothing, and is used as configured.
 Responses are untrusted; the table decides which names an endpoint may have. An endpoint with no
@@ -18,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import aiohttp
@@ -28,6 +26,7 @@ from laar.core.membership import EndpointSpec, Served
 from laar.datalayer.endpoints_file import check_model_name
 from laar.datalayer.fetching import get, read_capped
 from laar.datalayer.visits import Visits
+from laar.protocol.paths import ROUTES
 
 INTERVAL_S = 30.0
 """Seconds between checks of an endpoint's names: loading an adapter takes seconds and is rare."""
@@ -43,6 +42,7 @@ MAX_NAMES = 256
 
 _NO_ROUTE, _NO_GET = 404, 405
 _WRITES_TEXTS = ("/v1/chat/completions", "/v1/completions")
+_ROUTES = frozenset((*_WRITES_TEXTS, *ROUTES))
 
 
 class ServedNames(Visits):
@@ -68,11 +68,17 @@ class ServedNames(Visits):
             for spec in self.targets():
                 self.soon(spec.address, DOUBT_ALL_S)
 
+    def having(self, route: str) -> frozenset[str] | None:
+        """Return the endpoints that may have a route; None if all of them may, or none."""
+        every = frozenset(spec.address for spec in self.targets())
+        able = {at for at in every if route in self.kept.get(at, (None, _ROUTES))[1]}
+        return frozenset(able) if 0 < len(able) < len(every) else None
+
     async def visit(self, spec: EndpointSpec) -> None:
         """Check one endpoint's names."""
         address, source = spec.address, f"models {spec.address}"
-        # Whether it generates text, with its weights when checked: the engine may be replaced.
-        known: tuple[Mapping[str, str], bool] | None = self.kept.pop(address, None)
+        weights, routes = self.kept.get(address, (None, _ROUTES))
+        self.kept[address] = None, routes  # checked again after a failure: it may be a new engine
         try:
             status, body = await self._get(spec, "/v1/models")
             if status != 200:
@@ -83,9 +89,9 @@ class ServedNames(Visits):
             if not spec.models and not served.weights:
                 self._names_none(spec, "lists no model")
                 return
-            if known is None or known[0] != served.weights:
-                known = served.weights, await self._writes_texts(spec)
-            self.kept[address] = known
+            if weights != served.weights:
+                routes = await self._routes(spec)
+            self.kept[address] = served.weights, routes
         except ValueError as error:
             self._sink.problem(source, f"{spec.url('/v1/models')}: {error}")
             self._names_none(spec, "is not a list of models")
@@ -94,7 +100,9 @@ class ServedNames(Visits):
             # Scrapes and probes also report it, if the endpoint is in use.
             self._names_none(spec, f"does not answer: {type(error).__name__}")
             return
-        self._sink.served(address, dataclasses.replace(served, generates=known[1]))
+        self._sink.served(
+            address, dataclasses.replace(served, generates=not routes.isdisjoint(_WRITES_TEXTS))
+        )
         # A service may list models that are not this endpoint's; only missing adapters matter.
         full = served.adapters and len(served.weights) + len(served.adapters) >= MAX_NAMES
         remark = f"{spec.url('/v1/models')}: only the first {MAX_NAMES} names are used"
@@ -111,14 +119,11 @@ class ServedNames(Visits):
         )
         self._sink.served(spec.address, Served())
 
-    async def _writes_texts(self, spec: EndpointSpec) -> bool:
-        """Return whether an engine generates text; False only if its routes leave no doubt."""
-        for path in _WRITES_TEXTS:
-            status, _ = await self._get(spec, path)
-            if status != _NO_ROUTE:
-                return True
-        status, _ = await self._get(spec, "/v1/embeddings")
-        return status != _NO_GET
+    async def _routes(self, spec: EndpointSpec) -> frozenset[str]:
+        """Return which of `_ROUTES` an engine has; all if its responses leave any doubt."""
+        found = {route: (await self._get(spec, route))[0] for route in _ROUTES}
+        have = frozenset(route for route, status in found.items() if status != _NO_ROUTE)
+        return have if _NO_GET in found.values() else _ROUTES
 
     async def _get(self, spec: EndpointSpec, path: str) -> tuple[int, bytes]:
         found = get(self.session, spec.url(path), spec)

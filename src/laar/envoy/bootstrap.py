@@ -52,7 +52,7 @@ from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
 from laar.protocol.events import Patience
-from laar.protocol.paths import DENIED_PATHS, SUFFIXES, denied_path_error
+from laar.protocol.paths import DENIED_ERROR, DENIED_PATHS, SUFFIXES
 from laar.protocol.stream.contract_headers import ONCE
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
@@ -176,7 +176,7 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
 
 
 def _denied_route() -> Any:
-    error = denied_path_error()
+    error = DENIED_ERROR
     paths = "|".join(re.escape(path.strip("/")) for path in DENIED_PATHS)
     body = error_body(error).decode()
     return _part("denied_route", paths=paths, status=error.status, body=body, reason=error.reason)

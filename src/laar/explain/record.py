@@ -106,7 +106,7 @@ def _why_filtered(record: DecisionRecord, view: View, readings: Readings, slot: 
     if request.pool and request.pool not in spec.pools:
         return f"not in the pool {request.pool}"
     if request.subset is not None and not is_among(spec.address, request.subset):
-        return "outside the gateway's subset"
+        return "outside the gateway's subset" + ("" if request.generates else ", or lacks the path")
     if not spec.takes_requests:
         return f"does not serve clients: its role is {spec.role}"
     if not asked or asked in decision.settings.aliases:

@@ -68,6 +68,7 @@ _LIMITS = frozenset((*_LIMITS_IN_ORDER, _SAMPLING))
 _READ_AT_LENGTH = ("model", "stream", *_LIMITS_IN_ORDER, "cache_salt")
 
 _OPAQUE = Api.OPAQUE
+_TRUE = (True, "true", "True", "1", "on", "yes")  # also 1; engines in Python read all of these
 _MARK_CHARS = 32
 _MANY_TURNS = 64
 _UNREAD = Spans(b"")
@@ -109,7 +110,7 @@ def read_body(api: Api, body: bytes) -> Body:
     if api is _OPAQUE:
         span = field_span(body, "model")
         if span is not None:
-            return Body(model=_field(body, span), model_span=span)
+            return Body(model=body[slice(*span)].decode(errors="ignore"), model_span=span)
         return Body(model=_peek(body), stored_ids=_files(body))
     document = None
     is_complete = is_plain = True
@@ -145,7 +146,7 @@ def read_body(api: Api, body: bytes) -> Body:
         marks=marks_of(api, document, spans.messages),
         chars=chars,
         tokens=spans.tokens,
-        stream=document.get("stream") is True,
+        stream=document.get("stream") in _TRUE,
         max_tokens=None if _LIMITS.isdisjoint(document) else _limit(document),
         salt=salt if isinstance(salt, str) else "",
         model_span=model_span(body) if model and len(body) > ASIDE_BYTES else None,
@@ -197,15 +198,6 @@ def try_read(api: Api, body: bytes) -> Body | RequestError:
         return error
 
 
-def _field(body: bytes, span: Span) -> str:
-    """Return the value of a form field; empty if it is not UTF-8."""
-    value = body[span[0] : min(span[1], span[0] + _MAX_SCALAR_BYTES)]
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return ""
-
-
 def _peek(body: bytes) -> str:
     """Return the model that an opaque body names; empty if it is not a JSON object.
 
@@ -218,8 +210,8 @@ def _peek(body: bytes) -> str:
     try:
         model = _document(body)[0].get("model")
     except RequestError as error:
-        if error.status == 415:
-            raise
+        if error.status == 415 and (body[:1] != b"{" or body[1:2] == b"\0"):
+            raise  # not JSON before binary data, as in KServe's binary tensors
         return ""
     return _text(model) if isinstance(model, str) else ""
 
@@ -244,6 +236,8 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
             return _scalars(body), False, False
         try:
             document = json.loads(body)
+        except UnicodeDecodeError:
+            raise RequestError(415, "not-utf-8", "the body is compressed or not UTF-8") from None
         except ValueError:
             what = error.msg.partition(":")[0]  # without any text from the body
             raise _bad(f"the body is not valid JSON: {what} (character {error.pos})") from None

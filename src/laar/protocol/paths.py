@@ -8,7 +8,7 @@ expose them to anyone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
@@ -27,7 +27,16 @@ SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/invocations", Api.CHAT),
 )
 
-_ENCODE = ("/rerank", "/score", "/pooling", "/classify", "/embed")
+ROUTES: Mapping[str, tuple[str, ...]] = {
+    "/v1/embeddings": ("/embed", "/embedding", "/embeddings"),
+    "/v1/rerank": ("/rerank", "/reranking", "/score"),
+    "/pooling": ("/pooling",),
+    "/classify": ("/classify",),
+    "/v1/audio/transcriptions": ("/transcriptions", "/translations"),
+    "/v1/chat/completions": ("/batch", "/chat", "/count_tokens", "/tokenize", "/detokenize"),
+}
+"""Routes that not every engine has, with the ends of the paths that need an engine with it."""
+ENCODING_ROUTES = ("/v1/embeddings", "/v1/rerank", "/pooling", "/classify")
 _MODELS = "/v1/models/"
 _STORED = re.compile(r"/responses/([^/?]{1,256})(/[a-z_]+)?/?(?:\?|$)")
 _OBJECTS = re.compile(r"/(conversations|files|uploads|batches)(?:/([^/]{1,256})|$)")
@@ -177,18 +186,18 @@ class PathFacts(NamedTuple):
 
     Args:
         api: format of the bodies; opaque for unknown paths.
-        encodes: they ask for vectors, scores or labels instead of text.
         unread: their bodies are not read (`bodies.opaque_paths`).
         denied: they are refused.
+        route: a route that the engines which serve the path have; empty if not known.
         stores: the collection of objects that engines store: conversations, files, uploads or
             batches; empty for other paths.
         stored_ids: the id of the object that the path names, if any.
     """
 
     api: Api
-    encodes: bool
     unread: bool
     denied: bool
+    route: str = ""
     stores: str = ""
     stored_ids: tuple[str, ...] = ()
 
@@ -205,11 +214,12 @@ def facts_of(path: str, denied: tuple[str, ...], opaque: tuple[str, ...]) -> Pat
     """
     plain = _plain(path)
     stored = _OBJECTS.search(plain)
+    route = next((route for route, ends in ROUTES.items() if plain.endswith(ends)), "")
     return PathFacts(
         api_of(path),
-        plain.endswith(_ENCODE),
         path.startswith(opaque),
         path in _denied(denied),
+        route,
         stored[1] if stored else "",
         (stored[2],) if stored and stored[2] else (),
     )
@@ -248,6 +258,4 @@ def _plain(path: str) -> str:
     return unquote(path.partition("?")[0][:_LONGEST_CHARS]).rstrip("/\n")
 
 
-def denied_path_error() -> RequestError:
-    """Return the error for a request to an operator path."""
-    return RequestError(403, "denied-path", "this path is for the engine's operators")
+DENIED_ERROR = RequestError(403, "denied-path", "this path is for the engine's operators")

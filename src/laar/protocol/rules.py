@@ -47,8 +47,18 @@ class GatewayRules:
         return 0
 
     def rewrite(self, model: str, pool: str = "") -> str | None:
-        """Return the name to use for a model requested in a pool; None to keep it."""
-        return rewrite_target(self.rewrites.get(pool, ()), model, self._rng)
+        """Choose the name that `model` is rewritten to in a pool; None to leave it unchanged.
+
+        A rule for the exact name takes precedence over a rule for any name; if there are several,
+        the first applies. Targets without weights are equally likely.
+        """
+        rules = self.rewrites.get(pool, ())
+        rule = next((rule for rule in rules if model in rule.models), None)
+        rule = rule or next((rule for rule in rules if not rule.models), None)
+        if rule is None or not rule.targets:
+            return None
+        weights = rule.weights if any(rule.weights) else None
+        return self._rng.choices(rule.targets, weights)[0]
 
     def replace_priorities(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
         """Replace the objectives of a pool."""
@@ -65,17 +75,3 @@ class GatewayRules:
 
     def _in(self, pool: str) -> list[_Rules]:
         return [rules for rules in self._of.values() if pool in ("", rules.pool)]
-
-
-def rewrite_target(rewrites: Sequence[Rewrite], model: str, rng: random.Random) -> str | None:
-    """Choose the name that `model` is rewritten to; None to leave it unchanged.
-
-    A rule for the exact name takes precedence over a rule for any name; if there are several,
-    the first applies. Targets without weights are equally likely.
-    """
-    rule = next((rewrite for rewrite in rewrites if model in rewrite.models), None)
-    rule = rule or next((rewrite for rewrite in rewrites if not rewrite.models), None)
-    if rule is None or not rule.targets:
-        return None
-    weights = rule.weights if any(rule.weights) else None
-    return rng.choices(rule.targets, weights)[0]

@@ -133,6 +133,9 @@ class Collectors:
         common: dict[str, Any] = {"clock": self._clock, "rng": picker.rng}
         names = ServedNames(lambda: [*self._targets(), *fleet.nameless()], fleet, **common)
         picker.doubt_names = names.doubt
+        picker.having = lambda route, name: (
+            None if name and name not in picker.director.settings.aliases else names.having(route)
+        )
         scrape_s = partial(self.interval_s, readings.scrape_interval_s, STALE_S)
         probe_s = partial(self.interval_s, readings.probe_interval_s, STALE_AFTER_S)
         for visits in (

@@ -1,5 +1,6 @@
 """In the streamed shape Envoy keeps each chunk of an answer until the picker replies."""
 
+import gzip
 from itertools import pairwise
 
 import pytest
@@ -25,10 +26,11 @@ NAMED = BODY.replace(b'"auto"', b'"m1"')
 """The endpoint's own name, so nothing needs to be restored."""
 
 
-def begun(body=BODY, *, streamed=True):
+def begun(body=BODY, *, streamed=True, encoded=False):
     driver = Driver()
     driver.feed(WholeRequest(HEADERS, "", body, shape=Shape.STREAMED))
-    driver.feed(ResponseHeaders(200, streamed))
+    media_type = "text/event-stream" if streamed else ""
+    driver.feed(ResponseHeaders(200, streamed, media_type=media_type, encoded=encoded))
     return driver
 
 
@@ -147,3 +149,11 @@ def test_an_upload_that_is_not_read_shows_no_answer_either():
     (sent,) = driver.feed(RequestHeaders(head, False, Shape.STREAMED))
     assert sent.skip_body
     assert not sent.read_answer
+
+
+def test_a_compressed_stream_shows_when_its_answer_begins():
+    driver = begun(NAMED, encoded=True)
+    driver.feed(ResponseBody(gzip.compress(b'data: {"model":"m1"}\n\n'), False))
+    (ended,) = [a for a in driver.feed(ResponseBody(b"", True)) if isinstance(a, Ended)]
+    assert ended.completion.ttft_s is not None
+    assert ended.completion.cause == "complete"

@@ -124,14 +124,6 @@ class Collected:
         if self.held is not None and self.held_bytes:
             self.held.give_back(self)
 
-    def complete(self) -> bytes:
-        """End the body, stop counting it and return it; empty if there is none."""
-        if self.held_bytes:
-            self.release()
-        self.is_complete = True
-        data = self.data = bytes(self.data or b"")
-        return data
-
     def replace(self, data: bytes) -> None:
         """Replace the complete body."""
         self.data, self.changed = data, True

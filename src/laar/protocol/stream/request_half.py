@@ -59,7 +59,6 @@ reads more, and in a busy fleet, whole prompts of unfinished answers would take 
 
 _BY_TENANT = ("files", "uploads", "batches")
 """Collections whose objects are kept at a single endpoint for each tenant."""
-_UNSTEERED = (None, (), None, None, "", PLAIN)
 _BODIES_FULL = RequestError(
     503,
     "bodies-full",
@@ -83,7 +82,7 @@ class RequestHalf(StreamState):
     _head = _NO_HEAD
     _id = ""
     _begun = False
-    _facts = paths.PathFacts(_OPAQUE, encodes=False, unread=False, denied=False)
+    _facts = paths.PathFacts(_OPAQUE, unread=False, denied=False)
     _may_add_headers = True
     _subset: frozenset[str] | None = None
     _pool = ""
@@ -102,7 +101,7 @@ class RequestHalf(StreamState):
         self.body.is_complete = event.end
         facts = self._begin(event)
         if facts.denied:
-            return self._refuse(paths.denied_path_error(), out)
+            return self._refuse(paths.DENIED_ERROR, out)
         if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
             # Some engines treat this as a plain POST, whose body would bypass the reader.
             return self._refuse(RequestError(400, "bad-request", "a POST can't be upgraded"), out)
@@ -146,7 +145,7 @@ class RequestHalf(StreamState):
         self.dialect = KEPT_HEADERS[event.shape]
         facts, body = self._begin(event), self.body
         if facts.denied:
-            return self._refuse(paths.denied_path_error(), out)
+            return self._refuse(paths.DENIED_ERROR, out)
         body.is_complete = True
         if facts.unread:
             return self._ask_unread(now, out)
@@ -220,9 +219,13 @@ class RequestHalf(StreamState):
         return self._read_body(now, out)
 
     def _read_body(self, now: float, out: list[Action]) -> RequestPhase:
-        body = self.body.complete()
+        collected = self.body
+        if collected.held_bytes:
+            collected.release()
+        collected.is_complete = True
+        body = collected.data = bytes(collected.data or b"")
         if len(body) > ASIDE_BYTES:
-            if not self.body.hold(len(body), now):
+            if not collected.hold(len(body), now):
                 return self._refuse(_BODIES_FULL, out)
             out.append(Read(self.api, body))
             return RequestPhase.READING
@@ -244,7 +247,7 @@ class RequestHalf(StreamState):
         Raises:
             RequestError: the changed body cannot be read.
         """
-        body = self.body.complete()
+        body = bytes(self.body.data or b"")
         rework = self.rework = hook.apply(
             body,
             api=self.api,
@@ -295,13 +298,16 @@ class RequestHalf(StreamState):
         if not is_opaque:  # precedence: the cluster's rules, the gateway's header, the client
             rewrite = rules.rewrite(model, self._pool) if self._pool in rules.rewrites else None
             model = rewrite or head.rewrite or model
+        subset, route = self._subset, self._facts.route
+        if route and subset is None and not self._pool:
+            subset = self.env.having(route, model)
         if head.tenant and self.env.settings.by_tenant:
             salt = f"{head.tenant}\n{salt}"  # tenant names have no line breaks
         return Request(
             id=self._id,
             api=self.api,
             model=model,
-            encodes=is_opaque and self._facts.encodes,
+            encodes=is_opaque and route in paths.ENCODING_ROUTES,
             spans=read.spans,
             question=read.question,
             system=read.system,
@@ -326,7 +332,7 @@ class RequestHalf(StreamState):
             by_tenant=self._facts.stores in _BY_TENANT,
             ttft_objective_s=head.ttft_objective_s,
             pool=self._pool,
-            subset=self._subset,
+            subset=subset,
             shadow=self.shadow,
             first_token_seen=read.stream and (self.read_answer or self.dialect.shows_answers),
             prefill_in_place=not self._may_add_headers,
@@ -351,21 +357,12 @@ class RequestHalf(StreamState):
         patient = patience(decision)
         if patient.begin_s is not None:
             self.hurried_at = now + patient.begin_s
-        steered = (
-            decision.prefiller,
-            decision.encoders,
-            decision.engine_priority,
-            decision.rank,
-            decision.flight.traced_as,
-            decision.way,
-        )
-        path = self._head.path
         decided = AnswerHeaders(
             Direction.REQUEST,
             [],
             destination=",".join(destinations(decision, self._attempts)),
             patience=patient,
-            engine_headers=() if steered == _UNSTEERED else _engine_headers(decision, path),
+            engine_headers=_engine_headers(decision, self._head.path),
         )
         if not self.dialect.keeps_headers:
             change_headers(decided, self._head, request.id, may_add=self._may_add_headers)

@@ -36,6 +36,8 @@ class Environment:
         held: counts the bytes of unfinished bodies and of those to be read; None means no limit.
         catalog: returns the models of the fleet or a pool, or the entry of one name, as JSON; None
             if there is no list. Raises `RequestError` for an unknown name.
+        having: returns the endpoints that may have a route, given the model's name; None if that
+            restricts nothing.
     """
 
     settings: StreamSettings
@@ -46,6 +48,7 @@ class Environment:
     hook: BodyHook | None = None
     held: HeldBytes | None = None
     catalog: Callable[[str, str], bytes | None] = lambda _pool, _name: None
+    having: Callable[[str, str], frozenset[str] | None] = lambda _route, _name: None
 
 
 Join = Callable[[str, str], Trace | None]

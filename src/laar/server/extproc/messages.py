@@ -43,15 +43,9 @@ _ATTEMPTS = {str(count): count for count in range(100)}
 """Attempt counts by text. Envoy makes fewer than 100; other values are ignored."""
 
 
-def _plain(field: str) -> bytes:
-    response = pb.ProcessingResponse()
-    getattr(response, field).SetInParent()
-    return response.SerializeToString()
-
-
 # Answers without content, serialized once.
 _PLAIN = {
-    f"{direction}_{part}": _plain(f"{direction}_{part}")
+    (field := f"{direction}_{part}"): pb.ProcessingResponse(**{field: {}}).SerializeToString()
     for direction in ("request", "response")
     for part in ("headers", "body", "trailers")
 }

@@ -87,6 +87,7 @@ class ExternalProcessor:
             hook=picker.context.in_use,
             held=picker.held,
             catalog=self._listed,
+            having=lambda route, name: picker.having(route, name),
         )
         """State shared by new streams."""
 
