@@ -110,7 +110,8 @@ def read_body(api: Api, body: bytes) -> Body:
     if api is _OPAQUE:
         span = field_span(body, "model")
         if span is not None:
-            return Body(model=body[slice(*span)].decode(errors="ignore"), model_span=span)
+            name = body[span[0] : min(span[1], span[0] + _MAX_SCALAR_BYTES)]
+            return Body(model=name.decode(errors="ignore"), model_span=span)
         return Body(model=_peek(body), stored_ids=_files(body))
     document = None
     is_complete = is_plain = True

@@ -76,7 +76,7 @@ class Answer:
         is_known = reply.found is not None or not self.accepted
         self._new_reader = partial(
             AnswerReader,
-            events=event.streamed and not event.encoded if event.media_type else None,  # lines
+            events=event.streamed and not event.encoded if event.media_type else None,
             stored=stored,
             status=event.status,
             api=Api.OPAQUE if is_known else request.api,
