@@ -100,8 +100,9 @@ class ServedNames(Visits):
             # Scrapes and probes also report it, if the endpoint is in use.
             self._names_none(spec, f"does not answer: {type(error).__name__}")
             return
-        generates = not routes.isdisjoint(_WRITES_TEXTS)
-        self._sink.served(address, dataclasses.replace(served, generates=generates))
+        self._sink.served(
+            address, dataclasses.replace(served, generates=not routes.isdisjoint(_WRITES_TEXTS))
+        )
         # A service may list models that are not this endpoint's; only missing adapters matter.
         full = served.adapters and len(served.weights) + len(served.adapters) >= MAX_NAMES
         remark = f"{spec.url('/v1/models')}: only the first {MAX_NAMES} names are used"

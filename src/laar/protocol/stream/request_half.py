@@ -220,8 +220,7 @@ class RequestHalf(StreamState):
 
     def _read_body(self, now: float, out: list[Action]) -> RequestPhase:
         collected = self.body
-        if collected.held_bytes:
-            collected.release()
+        collected.release()
         collected.is_complete = True
         body = collected.data = bytes(collected.data or b"")
         if len(body) > ASIDE_BYTES:
