@@ -281,7 +281,7 @@ async def test_an_endpoint_declared_without_a_metrics_page_needs_no_fix(tmp_path
         try:
             table = runner.picker.table
             await eventually(lambda: not isnan(table.rtt_at[table.slot(bare)]), what="a probe")
-            _, found = await examine(given, picker=f"http://127.0.0.1:{runner.ports.admin}")
+            _, found = await examine(given, picker=f"http://{ports['admin']}")
         finally:
             runner.stop()
             await running

@@ -210,12 +210,14 @@ async def test_images_are_encoded_elsewhere_only_for_endpoints_with_a_sidecar(ga
 
 
 class EncodingSidecar(RecordingUpstream):
-    """An endpoint that answers 502 if any of its encoders is broken."""
+    """An endpoint that answers 502 if any of its encoders breaks, as `fragile` does when used."""
 
-    broken = ""
+    fragile = None
 
     async def _handle(self, request):
-        is_broken = self.broken and self.broken in request.headers.get(ENCODERS, "")
+        is_broken = self.fragile and self.fragile.address in request.headers.get(ENCODERS, "")
+        if is_broken:
+            self.fragile.default_answer = Answer(status=503)
         self.default_answer = Answer(status=502 if is_broken else 200)
         return await super()._handle(request)
 
@@ -224,8 +226,7 @@ async def test_an_encoder_that_fails_gets_no_more_images(gateway, http):
     d, f = [await gateway.enter(EncodingSidecar()) for _ in range(2)]
     encoders = [await gateway.upstream() for _ in range(3)]
     for sidecar in (d, f):
-        sidecar.broken = encoders[0].address
-    encoders[0].default_answer = Answer(status=503)
+        sidecar.fragile = encoders[0]
     roles = {d.address: "decode", f.address: "decode"}
     write(gateway, **roles, **{e.address: "encode" for e in encoders})
     await gateway.picker()

@@ -220,7 +220,8 @@ class RequestHalf(StreamState):
 
     def _read_body(self, now: float, out: list[Action]) -> RequestPhase:
         collected = self.body
-        collected.release()
+        if collected.held_bytes:
+            collected.release()
         collected.is_complete = True
         body = collected.data = bytes(collected.data or b"")
         if len(body) > ASIDE_BYTES:
@@ -246,9 +247,8 @@ class RequestHalf(StreamState):
         Raises:
             RequestError: the changed body cannot be read.
         """
-        body = bytes(self.body.data or b"")
         rework = self.rework = hook.apply(
-            body,
+            bytes(self.body.data or b""),
             api=self.api,
             model=read.model,
             head=self._head,
@@ -257,7 +257,7 @@ class RequestHalf(StreamState):
             now=now,
             document=read.document,
         )
-        if rework is None or rework.body is body:
+        if rework is None or rework.body is self.body.data:
             return read
         self.body.replace(rework.body)
         return read_body(self.api, rework.body)
