@@ -190,7 +190,10 @@ def test_one_client_with_a_wrong_key_does_not_exclude_endpoint_after_endpoint(is
     assert sum(openings) <= at_most
 
 
-@pytest.mark.parametrize(("bad", "same"), [(1, False), (4, True), (12, False), (12, True)])
+@pytest.mark.parametrize(
+    ("bad", "same"),
+    [(1, False), (4, True), pytest.param(12, False, marks=pytest.mark.slow), (12, True)],
+)
 def test_clients_who_send_only_bad_requests_exclude_no_endpoint(bad, same):
     """They cost other clients only a little time, whether in parallel or not."""
 

@@ -65,6 +65,7 @@ def test_the_hook_finds_more_cached_without_overloading_endpoints():
             assert (value < claim.bound) == (claim.direction == "below"), (claim.name, value)
 
 
+@pytest.mark.slow
 def test_round_robin_loses_part_of_the_gain_from_reordering():
     received, routed, unrouted = (
         context_endpoints.run_fleet("topic", (4, 750), way, 1000)["hit"]

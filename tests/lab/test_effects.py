@@ -53,6 +53,7 @@ def test_reported_outcomes_correct_a_wrong_artifact() -> None:
     assert wrong - learned > 0.5 * (wrong - right)
 
 
+@pytest.mark.slow
 def test_a_dishonest_reporter_harms_the_choice_if_reporters_have_no_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -532,6 +532,7 @@ def kernel_of_this_process() -> str:
     return str(kernel)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_kernel(), reason="this CPU has no AVX-512")
 def test_workers_round_numbers_as_the_stored_runs_did(
     monkeypatch: pytest.MonkeyPatch,

@@ -45,6 +45,7 @@ def shared_beginnings(arrivals: list[Arrival]) -> float:
     return sum(n for n in counts.values() if n > 1) / len(starts)
 
 
+@pytest.mark.slow
 def test_generated_gorgo_chats_resemble_the_replayed_windows() -> None:
     asked = list(chats(GORGO_CHATS, random.Random(1), 1800.0))
     tokens = [arrival.prompt.prompt_tokens for arrival in asked]

@@ -113,6 +113,7 @@ def test_a_workload_is_reproducible(name: str) -> None:
     assert all(math.isfinite(first[metric]) and first[metric] > 0 for metric in MARGINS)
 
 
+@pytest.mark.slow
 def test_long_prompts_resemble_the_published_benchmarks() -> None:
     load = BY_NAME["art-x1"].load
     assert isinstance(load, Open)
@@ -282,6 +283,7 @@ def test_claims_use_the_margins_of_the_table(name: str) -> None:
     assert asked == {slug: 1.0 + MARGINS[m] for slug, m in zip(slugs, MARGINS, strict=True)}
 
 
+@pytest.mark.slow
 def test_screened_runs_keep_the_contenders_on_every_seed() -> None:
     case = replace(BY_NAME["art-x2"], minutes=0.3)
     policies = [OURS, "lmetric", "random"]
@@ -413,6 +415,7 @@ def test_a_file_without_any_session_that_can_be_sent_is_refused(
         run_case(case, "lmetric", 0, share=0.01)
 
 
+@pytest.mark.slow
 def test_sessions_that_are_too_long_to_send_are_skipped(tmp_path: Path) -> None:
     case = agent_cases(sessions_that_begin_with(tmp_path, [130_000] * 1100 + [600]))[0]
     assert run_case(case, "lmetric", 0, share=0.01)["requests"] > 0

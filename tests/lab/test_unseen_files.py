@@ -88,7 +88,9 @@ def test_ablation_and_remarks_refer_to_the_given_fleet(tmp_path: Path) -> None:
             assert "each doubling" not in told  # as the fleet has only one length
 
 
-@pytest.mark.parametrize("faster", [1.0, 4.0, 100.0])
+@pytest.mark.parametrize(
+    "faster", [100.0, *(pytest.param(times, marks=pytest.mark.slow) for times in (1.0, 4.0))]
+)
 def test_a_model_with_very_short_measured_times_gets_requests(faster: float) -> None:
     """The measured tenth of a second is the time of a complete answer, not its overhead."""
     surface = AccuracySurface.model_validate(FLEET)

@@ -119,10 +119,13 @@ def state(runner, engine):
 
 @pytest.mark.parametrize(
     ("shape", "refused", "status"),
-    crossed(
-        ["standalone", "gateway"],
-        [("lora", status) for status in (400, 401, 404, 503, "event")] + [("other", 400)],
-    ),
+    [
+        *crossed(
+            ["standalone", "gateway"],
+            [*(("lora", status) for status in (400, 503, "event")), ("other", 400)],
+        ),
+        *(pytest.param("standalone", "lora", s, marks=pytest.mark.slow) for s in (401, 404)),
+    ],
 )
 async def test_requests_for_a_model_that_one_endpoint_refuses_go_elsewhere(
     gateway, http, shape, refused, status

@@ -115,7 +115,10 @@ def test_a_request_unlike_anything_measured_uses_base_rates(known: Fit) -> None:
     assert row == pytest.approx(means, abs=0.05)
 
 
-@pytest.mark.parametrize("left_out", ["sums", "poems", "code"])
+@pytest.mark.parametrize(
+    "left_out",
+    ["sums", *(pytest.param(task, marks=pytest.mark.slow) for task in ("poems", "code"))],
+)
 def test_a_request_of_an_ungraded_task_goes_to_the_best_single_model(left_out: str) -> None:
     tasks = [task for task in _RIGHT["big"] if task != left_out]
     made = fitted(world(tasks, 80))

@@ -111,6 +111,7 @@ def test_a_model_with_only_a_few_correct_answers_is_not_the_best_single_model() 
     assert float(str(judged["best_single_in_hindsight"])) <= float(str(judged["oracle"]))
 
 
+@pytest.mark.slow
 def test_equal_models_show_no_gain_in_accuracy_at_the_same_cost() -> None:
     """One of many prices looks good by chance on the questions that were used to choose it."""
     gains = []
