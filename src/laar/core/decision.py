@@ -40,8 +40,8 @@ class DirectorSettings:
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"auto": ()})
     """Virtual model names, each with its models; an empty list means all models."""
     fallbacks: Annotated[int, Ge(0), Le(8)] = 2
-    """Number of additional endpoints given to Envoy for its own retries. Two are enough for a
-    rolling restart; each adds an address to a header."""
+    """Number of additional endpoints given to laar's own Envoys for their retries. Two are enough
+    for a rolling restart; each adds an address to a header."""
     quadratic_tokens: Annotated[float | None, Ge(1024), Le(1e9)] = None
     """Prompt length in tokens at which attention costs as much as the rest of a prefill (parameters
     / (layers * hidden): about 60,000 for Llama 3 8B, 110,000 for 70B). If set, long prompts in
