@@ -399,6 +399,48 @@ async def test_unread_answers_of_all_streams_share_a_limit(served, reads):
     assert served.server.held_bytes.take(20_000_000, 0)
 
 
+async def test_an_ended_call_whose_answer_is_over_the_limit_gets_an_error(served, monkeypatch):
+    def receive(self, _message):
+        self.call.send(bytes(400_000))
+        self.call.end()
+
+    monkeypatch.setattr(Echo, "receive", receive)
+    served.server.held_bytes = Share(20_000_000)
+    async with Peer.to(served, window=0) as peer:
+        for number in range(1, 101, 2):
+            peer.call(number)
+            peer.message(number, b"hello")
+        await peer.flush()
+        ended = await peer.until(
+            lambda e: isinstance(e, events.TrailersReceived) and e.stream_id == 99
+        )
+        assert dict(ended.headers)[b"grpc-status"] == b"%d" % Code.RESOURCE_EXHAUSTED
+
+
+async def test_a_handler_is_not_closed_while_it_sends(served, monkeypatch):
+    """Whatever it begins after that, such as a wait, would never end."""
+    closed_within = []
+
+    def receive(self, _message):
+        self.call.send(bytes(400_000))
+        closed_within.append(self.is_closed)
+
+    monkeypatch.setattr(Echo, "receive", receive)
+    monkeypatch.setattr(Echo, "is_closed", False, raising=False)
+    monkeypatch.setattr(Echo, "closed", lambda self: setattr(self, "is_closed", True))
+    served.server.held_bytes = Share(2_000_000)
+    async with Peer.to(served, window=1 << 30) as peer:
+        peer.writer.transport.pause_reading()
+        peer.h2.increment_flow_control_window(1 << 30)
+        for number in range(1, 201, 2):
+            peer.call(number)
+            peer.message(number, b"hello")
+            await peer.flush()
+            await asyncio.sleep(0)
+        await eventually(lambda: len(closed_within) == 100, what="all messages")
+    assert not any(closed_within)
+
+
 async def test_answers_that_a_window_update_frees_are_written_in_turns(served, monkeypatch):
     async with Peer.to(served, window=0) as peer:
         for number in range(1, 401, 2):

@@ -220,7 +220,7 @@ class Connection(asyncio.Protocol):
             call.ready = True
             self._ready.append(call)
         if self._unwritable:
-            call.account()
+            self._loop.call_soon(call.account)  # which may end the call, so not within its handler
         if not self._reading:
             self._write_soon()
 
@@ -389,8 +389,7 @@ class Connection(asyncio.Protocol):
         return call
 
     def _reset(self, stream_id: int, code: ErrorCodes) -> None:
-        stream = self.h2.streams.get(stream_id)
-        if stream is not None and not stream.closed:
+        if (stream := self.h2.streams.get(stream_id)) is not None and not stream.closed:
             self.h2.reset_stream(stream_id, code)
 
     def _goaway(self, last_stream_id: int, code: int = 0) -> None:
