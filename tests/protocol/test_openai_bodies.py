@@ -299,9 +299,15 @@ def test_a_body_in_any_compression_gets_a_415(packed):
     assert (refused.value.status, refused.value.reason) == (415, "not-utf-8")
 
 
-def test_json_before_binary_data_may_go_to_any_endpoint():
+@pytest.mark.parametrize("begin", [b"", b"\n", b"\xef\xbb\xbf"])
+def test_json_before_binary_data_may_go_to_any_endpoint(begin):
     """KServe's binary tensors follow a JSON header, whose length is in a request header."""
-    assert read_body(Api.OPAQUE, b'{"inputs": []}\xff\xfe\x00\x01').model == ""
+    assert read_body(Api.OPAQUE, begin + b'{"inputs": []}\xff\xfe\x00\x01').model == ""
+
+
+def test_binary_data_whose_first_text_looks_like_json_may_go_to_any_endpoint():
+    """One of 250 bodies of samples or of ciphertext begins with bytes above 127 and then `{`."""
+    assert read_body(Api.OPAQUE, b"\x9a\xc3{\x07\xf2").model == ""
 
 
 @pytest.mark.parametrize(

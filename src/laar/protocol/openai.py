@@ -210,9 +210,9 @@ def _peek(body: bytes) -> str:
         return ""
     try:
         model = _document(body)[0].get("model")
-    except RequestError as error:
-        if error.status == 415 and (body[:1] != b"{" or body[1:2] == b"\0"):
-            raise  # not JSON before binary data, as in KServe's binary tensors
+    except RequestError:
+        if body.startswith(_COMPRESSED) or not json.detect_encoding(body).startswith("utf-8"):
+            raise  # unlike binary data, or JSON before it, as in KServe's tensors
         return ""
     return _text(model) if isinstance(model, str) else ""
 
