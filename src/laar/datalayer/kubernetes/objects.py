@@ -161,7 +161,7 @@ def _active(said: Mapping[str, str], ports: Sequence[int], name: str) -> tuple[s
     entries = _listed(text)
     unknown = next((entry for entry in entries if entry not in by_text), "")
     fault = f"{name}: active-ports has {unknown[:40]!r}, which is not a target port"
-    return {by_text[entry] for entry in entries if entry in by_text}, unknown and fault
+    return {by_text[entry] for entry in entries if entry in by_text}, fault if unknown else ""
 
 
 def _listed(text: str) -> list[str]:
