@@ -129,6 +129,17 @@ class Peer:
     def message(self, number, data, *, end=False):
         self.h2.send_data(number, b"\0" + len(data).to_bytes(4, "big") + data, end_stream=end)
 
+    def messages(self, numbers, data):
+        """Begin a call on each of these streams with a message."""
+        for number in numbers:
+            self.call(number)
+            self.message(number, data)
+
+    def stop_reading(self):
+        """Leave what arrives on the socket there, although the connection's window is open."""
+        self.writer.transport.pause_reading()
+        self.h2.increment_flow_control_window(1 << 30)
+
     async def until(self, condition, timeout_s=20):
         """Read until an event matches; return None if the connection ends first."""
         async with asyncio.timeout(timeout_s):

@@ -258,8 +258,7 @@ async def test_messages_of_a_peer_that_reads_no_answers_are_not_handled(served):
 
 async def test_a_peer_that_does_not_read_its_socket_does_not_fill_the_memory(served):
     async with Peer.to(served) as peer:
-        peer.writer.transport.pause_reading()
-        peer.h2.increment_flow_control_window(1 << 30)
+        peer.stop_reading()
         peer.call(1)
         peer.h2.increment_flow_control_window(1 << 30, 1)
         for _ in range(100):
@@ -276,9 +275,7 @@ async def test_a_peer_that_does_not_read_its_socket_does_not_fill_the_memory(ser
 async def test_a_peer_that_pings_and_never_reads_is_cut_off(served):
     async with Peer.to(served) as peer:
         peer.writer.transport.pause_reading()
-        for number in range(1, 3000, 2):
-            peer.call(number)
-            peer.message(number, b"many65000")
+        peer.messages(range(1, 3000, 2), b"many65000")
         await peer.flush()
         (held,) = served.server.connections
         await peer.send(frame(PING, 0, 0, b"12345678") * 60_000)
@@ -383,11 +380,8 @@ async def test_unread_answers_of_all_streams_share_a_limit(served, reads):
     served.server.held_bytes = Share(20_000_000)
     async with Peer.to(served, window=0 if reads else 1 << 30) as peer:
         if not reads:
-            peer.writer.transport.pause_reading()
-            peer.h2.increment_flow_control_window(1 << 30)
-        for number in range(1, 401, 2):
-            peer.call(number)
-            peer.message(number, b"many400000")
+            peer.stop_reading()
+        peer.messages(range(1, 401, 2), b"many400000")
         await peer.flush()
         await eventually(lambda: served.count("closed") > 100, what="the ends of most calls")
         assert sum(call._out_bytes for call in served.calls) < 30_000_000  # of 80 MB
@@ -407,9 +401,7 @@ async def test_an_ended_call_whose_answer_is_over_the_limit_gets_an_error(served
     monkeypatch.setattr(Echo, "receive", receive)
     served.server.held_bytes = Share(20_000_000)
     async with Peer.to(served, window=0) as peer:
-        for number in range(1, 101, 2):
-            peer.call(number)
-            peer.message(number, b"hello")
+        peer.messages(range(1, 101, 2), b"hello")
         await peer.flush()
         ended = await peer.until(
             lambda e: isinstance(e, events.TrailersReceived) and e.stream_id == 99
@@ -430,8 +422,7 @@ async def test_a_handler_is_not_closed_while_it_sends(served, monkeypatch):
     monkeypatch.setattr(Echo, "closed", lambda self: setattr(self, "is_closed", True))
     served.server.held_bytes = Share(2_000_000)
     async with Peer.to(served, window=1 << 30) as peer:
-        peer.writer.transport.pause_reading()
-        peer.h2.increment_flow_control_window(1 << 30)
+        peer.stop_reading()
         for number in range(1, 201, 2):
             peer.call(number)
             peer.message(number, b"hello")
@@ -443,9 +434,7 @@ async def test_a_handler_is_not_closed_while_it_sends(served, monkeypatch):
 
 async def test_answers_that_a_window_update_frees_are_written_in_turns(served, monkeypatch):
     async with Peer.to(served, window=0) as peer:
-        for number in range(1, 401, 2):
-            peer.call(number)
-            peer.message(number, b"hello")
+        peer.messages(range(1, 401, 2), b"hello")
         await peer.flush()
         await eventually(lambda: served.count("message") == 200, what="the answers")
 
