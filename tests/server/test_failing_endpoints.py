@@ -290,7 +290,7 @@ async def test_a_slow_answer_is_used_if_it_begins_before_the_hedged_one(
     gateway, http, shape, monkeypatch
 ):
     """The slow endpoint's work is not lost, and does not count as a failure."""
-    monkeypatch.setattr(names, "BEGINS_S", {1: 60})
+    monkeypatch.setattr(names, "BEGINS_S", (1,))
     for constant in ("_BEGIN_S", "_BEGIN", "_SLOW_TOKEN_S"):
         monkeypatch.setattr(contract_headers, constant, 0.0)
     slow, hung = await gateway.upstream(), socket.create_server(("127.0.0.1", 0), backlog=64)

@@ -32,6 +32,7 @@ Out of scope: TLS toward clients, authentication and rate limits. Put a gateway 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -186,35 +187,30 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
     """Yield the routes to the endpoints for each patience; the last apply before a decision."""
     allowed = (
         ONCE,
-        *(Patience(silence_s, begin_s) for begin_s, silence_s in names.BEGINS_S.items()),
-        *(Patience(silence_s) for silence_s in names.SILENCES_S),
+        *(Patience(names.SILENCE_S, begin_s) for begin_s in names.BEGINS_S),
+        Patience(names.SILENCE_S),
         Patience(),
     )
     for patience in allowed:
-        silence_s = patience.silence_s or 0
-        if silence_s >= options.idle_timeout_s and not patience.once:
-            continue
         begin = patience.begin_s
-        named = {names.SILENCE: patience.silence_s, names.BEGIN: begin}
+        key, value = names.SILENCE, patience.silence_s
         if patience.once:
-            named = {names.ONCE: 1}
-        matches = [
-            _part("metadata_match", key=key, value=str(seconds))
-            for key, seconds in named.items()
-            if seconds is not None
-        ]
+            key, value = names.ONCE, 1
+        elif begin is not None:
+            key, value = names.BEGIN, begin
+        match = _part("metadata_match", key=key, value=str(value))
         yield from _part(
             "routes",
             **asdict(options),
             suffixes="|".join(suffix for suffix, _ in SUFFIXES),
-            patience={"dynamic_metadata": matches} if matches else {},
+            patience={} if value is None else {"dynamic_metadata": [match]},
             attempts=1 + options.retries,
             **answers,
             request_timeout=duration(options.request_timeout_s),
             idle_timeout=duration(options.idle_timeout_s),
             # A refused connection is never the request's fault.
             retry_on="connect-failure" if patience.once else _RETRY_ON,
-            silence=duration(min(silence_s or options.idle_timeout_s, options.idle_timeout_s)),
+            silence=duration(min(patience.silence_s or math.inf, options.idle_timeout_s)),
             # If response headers do not arrive in time, the request is also sent to the next
             # endpoint, and the first to respond wins: an endpoint that is only slow is not cut off.
             begin={} if begin is None else {"per_try_timeout": duration(begin)},

@@ -199,7 +199,7 @@ class Patience(NamedTuple):
     """How long an endpoint may stay silent, in seconds.
 
     Args:
-        silence_s: maximum at any time, from `laar.protocol.headers.SILENCES_S`; None means Envoy's.
+        silence_s: maximum at any time, `laar.protocol.headers.SILENCE_S`; None means Envoy's.
         begin_s: maximum before its response headers, from `laar.protocol.headers.BEGINS_S`; None
             if unlimited.
         once: another endpoint is tried only if the connection fails.

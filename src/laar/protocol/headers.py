@@ -36,10 +36,12 @@ POOL = "xds.route_metadata.filter_metadata.laar.pool"
 """Envoy attribute, not a header: the route's metadata that names the pool."""
 
 SILENCE = "x-laar-silence-s"
-"""Metadata key, sent with the destination: one of `SILENCES_S`. Routes match it to set the idle
-timeout of a stream."""
+"""Metadata key, sent with the destination: `SILENCE_S` if the answer is expected to pause for less,
+at any time. A route matches it to set the idle timeout of a stream."""
 
-SILENCES_S = (60, 120, 300, 600)
+SILENCE_S = 600
+"""Ten minutes of decoding: some tool parsers hold a call's arguments back until they are complete,
+and an agent may write a long file (https://github.com/vllm-project/vllm/issues/50604)."""
 
 BEGIN = "x-laar-begin-s"
 """Metadata key: seconds, from `BEGINS_S`, within which response headers are expected. After that,
@@ -48,9 +50,8 @@ the request is hedged to the next endpoint, and the first response headers win."
 ONCE = "x-laar-once"
 """Metadata key: send the request once, on a route that retries only failed connections."""
 
-BEGINS_S = {5: 60, 10: 120, 30: 300}
-"""Maximum times in seconds to the response headers, each mapped to its maximum silence. Routes
-exist only for these pairs, and the picker sends both values."""
+BEGINS_S = (5, 10, 30)
+"""Maximum times in seconds to the response headers, for which there are routes."""
 
 TRIED = "x-laar-tried-models"
 TASK = "x-laar-task"

@@ -97,11 +97,10 @@ def refusal(error: RequestError, decision_id: str = "") -> Immediate:
 
 # -- destinations ------------------------------------------------------------------------------
 
-_PATIENCE_S = 50.0
 _PATIENCE = 10.0
 _SLOWEST_TOKEN_S = 0.2
-"""Terms of the allowed silence: a constant for hiccups, ten times the expected latency, and 0.2 s
-per token. A premature timeout costs an answer; a late one costs only time."""
+"""Terms of the silence to expect: ten times the expected latency, and 0.2 s per token. A premature
+timeout costs an answer; a late one costs only time."""
 
 _BEGIN_S = 3.0
 _BEGIN = 5.0
@@ -110,7 +109,7 @@ _SLOW_TOKEN_S = 0.1
 short a time costs only duplicate work, so half as much per token suffices."""
 
 
-ONCE = Patience(names.SILENCES_S[-1], once=True)
+ONCE = Patience(names.SILENCE_S, once=True)
 """The patience of requests that are tried once; a single route serves them."""
 
 
@@ -138,10 +137,9 @@ def patience(decision: Decision) -> Patience:
     if tokens is None:
         return Patience()
     expected_s = view.terms.latency_s.item(decision.position)
-    if decision.fallbacks:
-        bound_s = _BEGIN_S + _BEGIN * expected_s + _SLOW_TOKEN_S * tokens
-        for begin_s, silence_s in names.BEGINS_S.items():
-            if begin_s >= bound_s:
-                return Patience(silence_s, begin_s)
-    bound_s = _PATIENCE_S + _PATIENCE * expected_s + _SLOWEST_TOKEN_S * tokens
-    return Patience(next((s for s in names.SILENCES_S if s >= bound_s), None))
+    silence_s = _PATIENCE * expected_s + _SLOWEST_TOKEN_S * tokens
+    if silence_s > names.SILENCE_S:
+        return Patience()
+    begin_s = _BEGIN_S + _BEGIN * expected_s + _SLOW_TOKEN_S * tokens
+    begins_s = names.BEGINS_S if decision.fallbacks else ()
+    return Patience(names.SILENCE_S, next((s for s in begins_s if s >= begin_s), None))
