@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import random
 import time
 
 import pytest
@@ -15,7 +14,7 @@ from laar.core.endpoints import OFFLOADED
 from laar.datalayer.endpoints_file import Endpoint
 from laar.datalayer.kubernetes.objects import ENGINE_NAMES
 from laar.datalayer.kubernetes.settings import KubernetesSource
-from laar.datalayer.metrics_page import ENGINES, PageReader, pages_by_rank, read_page
+from laar.datalayer.metrics_page import ENGINES, Counters, pages_by_rank, read_page
 from support.exploring import examples
 
 LABELS = 'engine="0",model_name="tiny"'
@@ -145,9 +144,12 @@ def test_each_rank_has_its_own_queue_and_the_values_common_to_all() -> None:
     )
     all_of_it = [text + f'sglang:generation_tokens_total{{model_name="m"}} {n}\n' for n in (900, 3)]
     before, after = (pages_by_rank(page.encode(), "sglang") for page in all_of_it)
-    readers = [PageReader() for _ in before]
+    counters: list[Counters | None] = [None, None]
     for pages, restarted in ((before, False), (after, True)):
-        found = [reader.read(part, "sglang") for reader, part in zip(readers, pages, strict=True)]
+        found = []
+        for rank, part in enumerate(pages):
+            reading, counters[rank] = read_page(part, "sglang", counters[rank])
+            found.append(reading)
         assert [(one.running, one.waiting) for one in found] == [(4.0, 1.0), (5.0, 2.0)]
         assert [one.restarted for one in found] == [restarted] * 2
 
@@ -204,8 +206,10 @@ trtllm_kv_cache_tokens_per_block{model_name="m"} 32
     ],
 )
 def test_a_counter_that_decreased_shows_a_restart(engine: str, series: str) -> None:
-    reader = PageReader()
-    found = [reader.read(f"{series} {n}\n".encode(), engine).restarted for n in (5, 9, 2, 3)]
+    found, counters = [], None
+    for count in (5, 9, 2, 3):
+        reading, counters = read_page(f"{series} {count}\n".encode(), engine, counters)
+        found.append(reading.restarted)
     assert found == [False, False, True, False]
 
 
@@ -379,48 +383,6 @@ llamacpp:requests_deferred 46
     assert math.isnan(reading.kv_usage)
 
 
-def _next_page(page: list[str], rng: random.Random) -> list[str]:
-    """Return the next page of an endpoint, often unchanged or with one change."""
-    page = list(page)
-    at, to = rng.randrange(len(page)), rng.randrange(len(page))
-    match rng.randrange(9):
-        case 0:
-            page[at], page[to] = page[to], page[at]
-        case 1:
-            del page[at : at + 3]
-        case 2:
-            page.insert(to, page[at])
-        case 3:
-            page[at] = page[at].rpartition(" ")[0] + f" {rng.randrange(4)}"
-        case 4:
-            page[at] = page[at].replace('"0"', '"1"').replace("tiny", "small")
-        case 5:
-            page[at] = " " + page[at]
-        case 6:
-            page.append(f"process_cpu_seconds_total {rng.random()}")
-        case 7:
-            page.insert(0, f"python_info {rng.random()}")
-    return page
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_a_skipped_page_yields_the_same_values_as_reading_it(seed: int) -> None:
-    rng = random.Random(seed)
-    text = VLLM.replace("vllm:", "sglang:") + VLLM
-    reader, counters, lines = PageReader(), None, text.splitlines()
-    read = 0
-    for _ in range(400):
-        lines = text.splitlines() if rng.random() < 0.02 else _next_page(lines, rng)
-        body = "\n".join([*lines, ""][: None if rng.random() < 0.9 else -1]).encode()
-        engine = "vllm" if rng.random() < 0.9 else "sglang"
-        before = reader._reading
-        reading = reader.read(body, engine)
-        expected, counters = read_page(body, engine, counters)
-        assert repr(reading) == repr(expected)
-        read += reading is before
-    assert 20 < read < 380
-
-
 def test_only_names_of_an_engine_begin_with_its_prefix() -> None:
     for kind, names in ENGINES.items():
         for field in dataclasses.astuple(names):
@@ -452,12 +414,13 @@ def test_every_engine_can_be_named_in_files_settings_and_pod_labels() -> None:
 def test_requests_refused_for_a_full_queue_count_since_the_last_page() -> None:
     page = "vllm:prompt_tokens_total 5.0\n"
     line = 'vllm:admission_rejections_total{engine="0",reason="%s"} %d\n'
-    reader, seen = PageReader(), []
+    seen, counters = [], None
     for full, other in ((None, 0), (14, 0), (14, 0), (20, 90), (3, 90), (4, 90)):
         text = page
         if full is not None:
             text += line % ("max_num_queued_reqs", full) + line % ("other", other)
-        seen.append(reader.read(text.encode(), "vllm").refused)
+        reading, counters = read_page(text.encode(), "vllm", counters)
+        seen.append(reading.refused)
     assert seen == [0, 14, 0, 6, 0, 1]
 
 
@@ -466,7 +429,7 @@ def test_a_counter_of_fetched_tokens_shows_slower_memory(fetched, has_tiers) -> 
     page = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
     if fetched is not None:
         page += f'vllm:external_prefix_cache_hits_total{{engine="0"}} {fetched}\n'
-    assert PageReader().read(page.encode(), "vllm").has_tiers is has_tiers
+    assert read_page(page.encode(), "vllm", None)[0].has_tiers is has_tiers
 
 
 @pytest.mark.parametrize(
@@ -478,7 +441,7 @@ def test_an_engine_sleeps_once_all_its_ranks_do(awake, asleep) -> None:
         line % (rank, "awake", value) + line % (rank, "weights_offloaded", 1 - value)
         for rank, value in enumerate(awake)
     )
-    assert PageReader().read(page.encode(), "vllm").asleep == asleep
+    assert read_page(page.encode(), "vllm", None)[0].asleep == asleep
 
 
 @pytest.mark.parametrize("state", ["discard_all", "awake"])
@@ -488,4 +451,4 @@ def test_an_engine_that_must_reload_its_weights_sleeps_deeper(state) -> None:
         f'vllm:engine_sleep_state{{engine="0",sleep_state="{name}"}} {int(value)}.0\n'
         for name, value in states.items()
     )
-    assert PageReader().read(page.encode(), "vllm").asleep > OFFLOADED
+    assert read_page(page.encode(), "vllm", None)[0].asleep > OFFLOADED

@@ -6,22 +6,16 @@ hundred endpoints every second costs almost nothing. Engines differ only in metr
 metrics are NaN. Data-parallel ranks report on one page, each under its label: counts, tokens and
 counters are summed, the share of the cache in use is averaged.
 
-While an engine is idle, only lines about its process change, not the lines with its prefix. So a
-page is searched again only if the hash of the prefixed lines has changed (`PageReader`).
-
 The page is untrusted: a value that is not a plausible finite number becomes NaN, never an error.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
-
-from xxhash import xxh3_128_digest
 
 from laar.core.endpoints import OFFLOADED, Reading
 from laar.core.membership import EndpointSpec
@@ -60,17 +54,17 @@ class EngineNames:
     running: tuple[bytes, ...]
     kv_usage: tuple[bytes, ...]
     capacity_tokens: tuple[bytes, ...] = ()
-    capacity_info: tuple[bytes, tuple[tuple[bytes, ...], ...]] | None = None
+    capacity_info: tuple[bytes, tuple[tuple[bytes, ...], ...]] = (b"", ())
     queries_tokens: tuple[bytes, ...] = ()
     hits_tokens: tuple[bytes, ...] = ()
     tiers_tokens: tuple[bytes, ...] = ()
     host_tokens: tuple[bytes, ...] = ()
-    adapters_info: tuple[bytes, bytes, bytes] | None = None
+    adapters_info: tuple[bytes, bytes, bytes] = (b"", b"", b"")
     worked: bytes = b""
     started: bytes = b""
-    refused: tuple[bytes, bytes] | None = None
-    awake: tuple[bytes, bytes] | None = None
-    offloaded: tuple[bytes, bytes] | None = None
+    refused: tuple[bytes, bytes] = (b"", b"")
+    awake: tuple[bytes, bytes] = (b"", b"")
+    offloaded: tuple[bytes, bytes] = (b"", b"")
     rank: bytes = b""
     ranks_path: str = ""
     path: str = "/metrics"
@@ -214,28 +208,6 @@ def page_url(spec: EndpointSpec) -> str:
     return spec.url(ENGINES[spec.engine].path)
 
 
-class PageReader:
-    """Reads successive pages of one endpoint."""
-
-    __slots__ = ("_before", "_lines", "_reading")
-
-    def __init__(self) -> None:
-        self._before: Counters | None = None
-        self._lines: tuple[str, bytes] | None = None
-        self._reading = Reading()
-
-    def read(self, page: bytes, engine: str) -> Reading:
-        """Return the numbers of a page; `engine` is a key of `ENGINES`."""
-        lines = engine, _hash_of_lines(page, ENGINES[engine].prefix)
-        if lines == self._lines:
-            if self._reading.restarted or self._reading.refused:
-                self._reading = dataclasses.replace(self._reading, restarted=False, refused=0.0)
-            return self._reading
-        self._lines = lines
-        self._reading, self._before = read_page(page, engine, self._before)
-        return self._reading
-
-
 def pages_by_rank(page: bytes, engine: str) -> list[bytes]:
     """Split a page by data-parallel rank, in order; return it unchanged if there is only one."""
     names = ENGINES[engine]
@@ -251,16 +223,6 @@ def pages_by_rank(page: bytes, engine: str) -> list[bytes]:
                 if rank in parts:
                     parts[rank].append(line)
     return list(map(b"".join, parts.values()))
-
-
-def _hash_of_lines(page: bytes, prefix: bytes) -> bytes:
-    """Return the hash of an engine's lines, from the first to the last."""
-    start = page.find(prefix)
-    if start < 0:
-        return b""
-    end = page.find(b"\n", page.rfind(prefix)) + 1 or len(page)
-    # Include the adjacent bytes: they show whether the first and last lines are complete.
-    return xxh3_128_digest(memoryview(page)[max(start - 1, 0) : end])
 
 
 def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Reading, Counters]:
@@ -318,11 +280,10 @@ def _mean(page: bytes, names: tuple[bytes, ...]) -> float:
     return _finite(sum(values) / len(values))
 
 
-def _labelled(page: bytes, series: tuple[bytes, bytes] | None) -> float:
+def _labelled(page: bytes, series: tuple[bytes, bytes]) -> float:
     """Return the sum over a name's series that have the label; NaN if the name is missing."""
-    if series is None or not (samples := _samples(page, series[0])):
-        return math.nan
-    return sum(value for labels, value in samples if series[1] in labels)
+    samples = _samples(page, series[0])
+    return sum(value for labels, value in samples if series[1] in labels) if samples else math.nan
 
 
 def _finite(value: float) -> float:
@@ -337,21 +298,20 @@ def _capacity(page: bytes, names: EngineNames) -> float:
         capacity = _total(page, (first,)) * math.prod(_mean(page, (name,)) for name in others)
         if 0 < capacity < _MAX_CAPACITY_TOKENS:
             return capacity
-    if names.capacity_info:
-        name, label_sets = names.capacity_info
-        infos = [labels for labels, _ in _samples(page, name)]
-        for label_set in label_sets:
-            capacity = sum(
-                math.prod(_number(_label(labels, label)) for label in label_set) for labels in infos
-            )
-            if 0 < capacity < _MAX_CAPACITY_TOKENS:
-                return capacity
+    name, label_sets = names.capacity_info
+    infos = [labels for labels, _ in _samples(page, name)]
+    for label_set in label_sets:
+        capacity = sum(
+            math.prod(_number(_label(labels, label)) for label in label_set) for labels in infos
+        )
+        if 0 < capacity < _MAX_CAPACITY_TOKENS:
+            return capacity
     return math.nan
 
 
 def _adapters(page: bytes, names: EngineNames) -> tuple[frozenset[str], float]:
     """Return the adapters in use and the maximum number, from the latest sample."""
-    if names.adapters_info is None or not (samples := _samples(page, names.adapters_info[0])):
+    if not (samples := _samples(page, names.adapters_info[0])):
         return frozenset(), math.nan
     labels, _ = max(samples, key=lambda sample: (sample[1] >= 0.0, sample[1]))
     running = _label(labels, names.adapters_info[1]).decode("utf-8", "replace")

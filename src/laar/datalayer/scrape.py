@@ -23,7 +23,7 @@ import orjson
 
 from laar.core.membership import EndpointSpec, key_of
 from laar.datalayer.fetching import failed_rtt_s, fault_of, get, read_capped
-from laar.datalayer.metrics_page import ENGINES, PageReader, page_url, pages_by_rank
+from laar.datalayer.metrics_page import ENGINES, Counters, page_url, pages_by_rank, read_page
 from laar.datalayer.visits import Visits
 
 INTERVAL_S = 1.0
@@ -35,7 +35,8 @@ MAX_PAGE_BYTES = 4 << 20
 
 @dataclass(slots=True)
 class _Kept:
-    readers: list[PageReader] = field(default_factory=list)
+    counters: list[Counters | None] = field(default_factory=list)
+    """The last known counters of each rank; None before its first page."""
     ranks: object = -1
     """Number of ranks that the engine reports; -1 before it is queried."""
 
@@ -68,15 +69,14 @@ class Scraper(Visits):
                 self._sink.round_trip(spec.address, rtt_s, self._clock())
             return
         kept: _Kept = self.kept.setdefault(spec.address, _Kept())
-        readers = kept.readers
         pages = pages_by_rank(page, spec.engine)
         if not await self._has_all(spec, kept, len(pages)):
             pages = [page]
-        if len(pages) != len(readers):
-            readers[:] = (PageReader() for _ in pages)
+        if len(pages) != len(kept.counters):
+            kept.counters = [None] * len(pages)
             self._sink.ranked(spec.address, len(pages))
-        for rank, (reader, part) in enumerate(zip(readers, pages, strict=True)):
-            reading = reader.read(part, spec.engine)
+        for rank, part in enumerate(pages):
+            reading, kept.counters[rank] = read_page(part, spec.engine, kept.counters[rank])
             key = key_of(spec.address, rank if len(pages) > 1 else None)
             self._sink.reading(key, reading, self._clock())
         problem = None
