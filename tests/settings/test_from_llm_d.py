@@ -88,7 +88,7 @@ def test_settings_with_the_same_meaning_are_converted_and_others_listed(tmp_path
     done, absent = got.output.split("# No equivalent:")
     assert "policy `profile-default`" in done
     assert "utilization-detector.kvCacheUtilThreshold: fixed in laar" in done
-    assert "`routing: {apart: threshold, apart_tokens: 10}` to use llm-d's rule" in done
+    assert "`routing.apart_tokens` to its threshold" in done
     assert "of-our-own: not known" in absent
     assert "waiting prompts may take 1,024 MiB" in done
     assert "`laar envoy --longest-hold 90`" in done
@@ -145,16 +145,17 @@ def test_plugins_that_laar_does_not_need_are_not_reported_as_unknown(tmp_path):
 @pytest.mark.parametrize(
     ("plugin", "rule"),
     [
-        ("{type: pd-profile-handler, parameters: {threshold: 0}}", "{apart: always}"),
-        ("{type: always-disagg-pd-decider}", "{apart: always}"),
-        ("{type: prefix-based-pd-decider, parameters: {nonCachedTokens: 0}}", "{apart: never}"),
-        ("{type: prefix-based-pd-decider, parameters: {nonCachedTokens: 9}}",
-         "{apart: threshold, apart_tokens: 9}"),
+        ("always-disagg-pd-decider", "set `routing.apart` to always"),
+        ("pd-profile-handler", "to its threshold, or if that is 0, `routing.apart` to always"),
+        (
+            "prefix-based-pd-decider",
+            "to its nonCachedTokens, or if that is 0, `routing.apart` to never",
+        ),
     ],
-)  # fmt: skip
-def test_the_old_rule_for_disaggregated_prefill_matches_the_plugin(tmp_path, plugin, rule):
-    got = converted(tmp_path, HEAD + f"plugins: [{plugin}]\n")
-    assert f"`routing: {rule}` to use llm-d's rule" in got.output
+)
+def test_the_remark_on_disaggregated_prefill_gives_the_plugins_rule(tmp_path, plugin, rule):
+    got = converted(tmp_path, HEAD + f"plugins: [{{type: {plugin}}}]\n")
+    assert rule in got.output
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,6 @@ _LLM_D = SimpleNamespace(
 )
 """Tables of llm-d's plugins, by how each is translated."""
 _PARTS = {**_LLM_D.scorers, **_LLM_D.filters, **_LLM_D.pickers}
-_ROLES = "the policy `laar` follows the roles in the label llm-d.ai/role"
 
 
 class _Plugin(BaseModel):
@@ -206,10 +205,8 @@ def _policy(
         if parameters:
             part["parameters"] = parameters
         (scorers if kind in _LLM_D.scorers else filters).append(part)
-    if not scorers:
-        return None
-    policy: dict[str, Any] = {"scorers": scorers, "picker": {"name": picker}}
-    return {"filters": filters, **policy} if filters else policy
+    policy = {"filters": filters, "scorers": scorers, "picker": {"name": picker}}
+    return {name: part for name, part in policy.items() if part} if scorers else None
 
 
 def _given(plugin: _Plugin, moved: Moved) -> dict[str, Any]:
@@ -239,7 +236,7 @@ def _label(plugin: _Plugin, moved: Moved) -> dict[str, Any] | None:
             (rule.get("key"), rule.get("values") if rule.get("operator") == "In" else None)
         )
     if wanted and all(label == ROLE_LABEL for label, _ in wanted):
-        moved.taken.append(f"{plugin.name or plugin.type}: {_ROLES}")
+        moved.taken.append(f"{plugin.name or plugin.type}: {_LLM_D.built_in['decode-filter']}")
         return None
     if len(wanted) != 1 or not isinstance(wanted[0][1], list) or len(wanted[0][1]) != 1:
         moved.absent.append(f"{plugin.type}: laar's filter `label` takes one label with one value")
@@ -252,30 +249,10 @@ def _plugin(plugin: _Plugin, moved: Moved) -> None:
     kind = plugin.type
     if kind in _LLM_D.detectors:
         _detector(plugin, moved)
-    elif kind in _LLM_D.apart:
-        remark = f"{kind}: {_ROLES}"
-        if rule := _apart(plugin):
-            remark += f". The choice is made by cost; set `routing: {rule}` to use llm-d's rule"
-        moved.taken.append(remark)
     elif kind in _LLM_D.built_in:
         moved.taken.append(f"{kind}: {_LLM_D.built_in[kind]}")
     elif kind not in _PARTS:
         moved.absent.append(f"{kind}: {_LLM_D.absent.get(kind, 'not known to laar')}")
-
-
-def _apart(plugin: _Plugin) -> str:
-    """Return the settings for a plugin that splits prefill and decode; empty for others."""
-    kind = plugin.type
-    if kind == "always-disagg-pd-decider":
-        return "{apart: always}"
-    threshold = (plugin.parameters or {}).get(_LLM_D.apart[kind])
-    if threshold is None:
-        return ""
-    tokens = int(_number(f"{kind}.{_LLM_D.apart[kind]}", threshold))
-    if tokens:
-        return f"{{apart: threshold, apart_tokens: {tokens}}}"
-    # In the handler 0 means to always split, but in the newer decider it disables the split.
-    return "{apart: always}" if kind == "pd-profile-handler" else "{apart: never}"
 
 
 def _detector(plugin: _Plugin, moved: Moved) -> None:
