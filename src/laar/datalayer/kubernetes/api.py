@@ -16,7 +16,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -109,14 +109,11 @@ class Api:
             ApiError: the request failed.
         """
         limits = aiohttp.ClientTimeout(total=LIST_TIMEOUT_S)
-        try:
-            async with await self._get(path, query, limits) as answer:
-                body = await read_capped(answer.content, MAX_PAGE_BYTES)
-                if len(body) > MAX_PAGE_BYTES:
-                    raise ApiError(0, f"a page of {path} is over {MAX_PAGE_BYTES} bytes")
-                return orjson.loads(body)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise self._unreachable(error) from None
+        async with self._get(path, query, limits) as content:
+            body = await read_capped(content, MAX_PAGE_BYTES)
+            if len(body) > MAX_PAGE_BYTES:
+                raise ApiError(0, f"a page of {path} is over {MAX_PAGE_BYTES} bytes")
+            return orjson.loads(body)
 
     @asynccontextmanager
     async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[AsyncIterator[Any]]:
@@ -134,36 +131,33 @@ class Api:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": f"{WATCH_S:.0f}",
         }
-        try:
-            async with await self._get(path, query, limits) as answer:
-                yield _events(answer.content)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise self._unreachable(error) from None
+        async with self._get(path, query, limits) as content:
+            yield _events(content)
 
-    def _unreachable(self, error: Exception) -> ApiError:
-        return ApiError(0, f"{self.access.url}: {fault_of(error)}")
-
+    @asynccontextmanager
     async def _get(
         self, path: str, query: Mapping[str, str], limits: aiohttp.ClientTimeout
-    ) -> aiohttp.ClientResponse:
-        headers, context = await asyncio.to_thread(self._credentials)
-        answer = await self._session.get(
-            self.access.url + path,
-            params=query,
-            headers=headers,
-            ssl=context or True,
-            timeout=limits,
-            allow_redirects=False,
-        )
-        if answer.status != 200:
-            text = (await answer.content.read(4096)).decode(errors="replace")
-            answer.close()
-            try:
-                text = str(orjson.loads(text)["message"])
-            except (ValueError, KeyError, TypeError):
-                text = text[:200]
-            raise ApiError(answer.status, f"{path} answered {answer.status}: {text}")
-        return answer
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """Send a request; errors while its answer is read become an `ApiError` too."""
+        try:
+            headers, context = await asyncio.to_thread(self._credentials)
+            async with self._session.get(
+                self.access.url + path,
+                params=query,
+                headers=headers,
+                ssl=context or True,
+                timeout=limits,
+                allow_redirects=False,
+            ) as answer:
+                if answer.status != 200:
+                    text = (await answer.content.read(4096)).decode(errors="replace")
+                    said = text[:200]
+                    with suppress(ValueError, KeyError, TypeError):
+                        said = str(orjson.loads(text)["message"])
+                    raise ApiError(answer.status, f"{path} answered {answer.status}: {said}")
+                yield answer.content
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise ApiError(0, f"{self.access.url}: {fault_of(error)}") from None
 
     def _credentials(self) -> tuple[dict[str, str], ssl.SSLContext | None]:
         headers = {"accept": "application/json"}

@@ -31,6 +31,7 @@ FIRST_WAIT_S = 0.1
 LAST_WAIT_S = 30.0
 STEADY_S = 5.0
 """Minimum duration of a healthy watch; a shorter one without events counts as a failure."""
+_MALFORMED = "answered with something that is not a list or an event"
 ABSENT_WAIT_S = 60.0
 """Seconds between checks of whether an optional kind of object has been installed."""
 ABSENT_LOOKS = 3
@@ -84,6 +85,9 @@ class Mirror(Generic[Kept]):
                 await self._watch()
             except ApiError as error:
                 wait_s = self._failed(error)
+            except (KeyError, TypeError, AttributeError):
+                self._version = ""
+                wait_s = self._failed(ApiError(0, f"{self._path} {_MALFORMED}"))
             if wait_s is None:
                 wait_s = min(LAST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self._failures, 16))
                 self._failures += 1
@@ -119,19 +123,12 @@ class Mirror(Generic[Kept]):
         query = {**self.select, "limit": str(PAGE_OBJECTS)}
         while True:
             page = await self.api.list_page(self._path, query)
-            try:
-                for item in page["items"] or ():  # Go writes null for an empty list
-                    self._put(objects, item)
-                metadata = page["metadata"]
-                query["continue"] = metadata.get("continue") or ""
-                version = metadata["resourceVersion"]
-            except (KeyError, TypeError, AttributeError):
-                raise ApiError(
-                    0, f"{self._path} answered with something that is not a list"
-                ) from None
+            for item in page["items"] or ():  # Go writes null for an empty list
+                self._put(objects, item)
+            query["continue"] = page["metadata"].get("continue") or ""
             if not query["continue"]:
                 break
-        self._version = version
+        self._version = page["metadata"]["resourceVersion"]
         self._absent = 0
         self._replace(objects, frozenset())
 
@@ -149,13 +146,7 @@ class Mirror(Generic[Kept]):
             async with self.api.watch(self._path, query) as events:
                 self.problem(None)
                 async for event in events:
-                    try:
-                        self._version = self._take(event)
-                    except (KeyError, TypeError, AttributeError):
-                        self._version = ""
-                        raise ApiError(
-                            0, f"{self._path}: the watch sent a malformed event"
-                        ) from None
+                    self._version = self._take(event)
                     self._failures = 0
         finally:  # proxies also cut healthy watches that have nothing to send
             if time.monotonic() - opened_at > STEADY_S:
