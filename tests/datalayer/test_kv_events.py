@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +20,7 @@ from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL  # noqa: E402
 from laar.datalayer import kv_events  # noqa: E402
 from laar.datalayer.kv_batches import Event, Groups, decode_batch  # noqa: E402
 from laar.datalayer.kv_events import KvEvents  # noqa: E402
-from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks  # noqa: E402
+from laar.prefix.tokens import Stored, TokenBlocks  # noqa: E402
 from support import free_port  # noqa: E402
 from support.exploring import examples  # noqa: E402
 
@@ -229,64 +228,6 @@ def test_copies_in_the_hosts_memory_are_marked() -> None:
 def test_an_invalid_batch_is_a_value_error(payload: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whatever the text
         decoded(payload)
-
-
-def pages(first: int, count: int, size: int = 1, parent: int | None = None) -> list[list[Any]]:
-    """Return a prompt's blocks as SGLang stores them, each separately."""
-    names = range(first, first + count)
-    parents = [parent, *names]
-    return [
-        ["BlockStored", [name], parents[at], [name % 7] * size, size, None, "GPU"]
-        for at, name in enumerate(names)
-    ]
-
-
-def test_consecutive_pages_are_joined_into_one_event() -> None:
-    prompt, further = pages(100, 500), pages(900, 3, parent=599)
-    read = decoded(batch(*prompt, *further, ["BlockRemoved", [100]], *pages(700, 2)))
-    shown = [(len(e.hashes), e.parent, len(e.ids)) for e in read if isinstance(e, Stored)]
-    assert shown == [(503, None, 503), (2, None, 2)]
-    older = [page[:-1] for page in pages(1, 9)]  # without the medium
-    assert len(decoded(batch(*older))) == 1
-    other = [*pages(1, 2), *pages(3, 2, size=2, parent=2)]
-    assert len(decoded(batch(*other))) == 2
-    salted = [[*page, {"cache_salt": "s"}] for page in pages(1, 2)]
-    assert len(decoded(batch(*salted))) == 2
-    odd = [
-        ["BlockStored", [], None, [], 1, None, "GPU"],
-        ["BlockStored", [1], 0, None, 1, None, "GPU"],
-    ]
-    assert len(decoded(batch(*odd))) == 2
-
-
-@settings(max_examples=examples(100))
-@given(
-    st.lists(
-        st.tuples(st.lists(st.integers(0, 1), min_size=1, max_size=6), st.integers(0, 5)),
-        max_size=8,
-    )
-)
-def test_joined_pages_fill_a_cache_like_single_pages(stored: Any) -> None:
-    """Part of each prompt was cached before, so that only the rest is reported."""
-    events = []
-    for ids, cached in stored:
-        names = [None, *hash_blocks(np.array(ids, np.uint32), 1, 5)]
-        events += [
-            ["BlockStored", [names[at + 1]], names[at], [ids[at]], 1, None, "GPU"]
-            for at in range(min(cached, len(ids) - 1), len(ids))
-        ]
-
-    def held(batches: list[list[Event]]) -> Any:
-        blocks = TokenBlocks()
-        blocks.emptied(0, "m")
-        for event in itertools.chain.from_iterable(batches):
-            assert isinstance(event, Stored)
-            blocks.stored(0, "m", event)
-        cache = blocks._slots[0]
-        return cache.own, cache.copies, blocks.blocks
-
-    one_by_one = [decoded(batch(event)) for event in events]
-    assert held([decoded(batch(*events))]) == held(one_by_one)
 
 
 @settings(max_examples=examples(200))

@@ -11,7 +11,7 @@ window drops the start of a prompt while the prompt is still useful.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -86,7 +86,7 @@ def decode_batch(payload: bytes, groups: Groups) -> list[Event]:
         at_s, events, *_ = msgspec.msgpack.decode(payload)
         if not isinstance(events, list):
             raise ValueError("it is not an array of a time and events")
-        found = [event for raw in _joined(events) if (event := _event(raw, groups)) is not None]
+        found = [event for raw in events if (event := _event(raw, groups)) is not None]
     except _FAULTS as error:
         raise ValueError(f"{type(error).__name__} {error}".strip()) from None
     return [Cleared(_time(at_s)) if type(event) is Cleared else event for event in found]
@@ -107,37 +107,6 @@ def _time(value: object) -> float:
     return value if isinstance(value, float) else math.nan
 
 
-def _joined(events: Iterable[Any]) -> list[Any]:
-    """Return the events, joining those for consecutive pages of a prompt.
-
-    SGLang sends an event per page, and a page is one token by default.
-    """
-    joined: list[Any] = []
-    for event in events:
-        if joined and _follows(event, joined[-1]):
-            joined[-1][1] += event[1]
-            joined[-1][3] += event[3]
-        else:
-            joined.append(event)
-    return joined
-
-
-def _follows(event: Any, last: Any) -> bool:
-    return (
-        isinstance(event, list)
-        and isinstance(last, list)
-        and min(len(event), len(last)) > _PAGE.start
-        and event[0] == last[0] == "BlockStored"
-        and all(isinstance(stored[at], list) for stored in (event, last) for at in (1, 3))
-        and event[2] is not None
-        and event[2:3] == last[1][-1:]
-        and event[_PAGE] == last[_PAGE]
-        and not any(event[_PAGE.stop :] + last[_PAGE.stop :])
-    )
-
-
-_PAGE = slice(4, 7)
-"""Fields that pages of one prompt share: block size, adapter, and medium if present."""
 _STORED = (
     *("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id"),
     *("medium", "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind"),

@@ -156,12 +156,10 @@ class KvEvents:
                     start = None if begins else expected
                     await self._catch_up(key, replay, start, number, groups)
                 expected = number + 1
-                events = decode_batch(payload, groups)
+                self._pass_on(key, decode_batch(payload, groups))
             except ValueError as error:  # a batch without a number leaves a gap before the next
                 problem = f"a batch of events can't be read: {error}"
                 self._sink.lost(key)
-            else:
-                self._pass_on(key, events)
             self._sink.problem(source, problem)
 
     async def _catch_up(
@@ -188,12 +186,11 @@ class KvEvents:
                         self._sink.lost(key)
                     following = number + 1
                     try:
-                        events = decode_batch(payload, groups)
+                        batch = decode_batch(payload, groups)
+                        self._pass_on(key, batch, past=True, history=history)
                     except ValueError as error:
                         fault = error
                         self._sink.lost(key)
-                    else:
-                        self._pass_on(key, events, past=True, history=history)
         except (ValueError, TimeoutError, zmq.ZMQError) as error:
             if following == start:  # otherwise missing batches are noticed below
                 fault = error
