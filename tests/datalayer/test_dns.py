@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from laar.core.membership import EndpointSpec
+from laar.datalayer import dns
 from laar.datalayer.dns import MAX_ADDRESSES, MAX_AT_ONCE, Resolver, system_lookup
 
 
@@ -37,10 +38,12 @@ def spec(address: str, *models: str) -> EndpointSpec:
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laar.datalayer.dns.INTERVAL_S", 0.01)
     monkeypatch.setattr("laar.datalayer.dns.RETRY_S", 0.01)
+    monkeypatch.setattr(dns, "system_lookup", dns.system_lookup)  # restores what tests replace
 
 
 def resolver(sink: Any, names: Names) -> Resolver:
-    return Resolver(sink, lookup=names.lookup)
+    dns.system_lookup = names.lookup
+    return Resolver(sink)
 
 
 @pytest.fixture
@@ -150,7 +153,7 @@ async def test_hanging_lookups_of_removed_names_still_occupy_their_slots(
 
 
 async def test_a_lookup_without_a_thread_is_reported_and_repeated(
-    recorder: Any, start: Any, until: Any
+    recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = Names(gpu=["10.0.0.1"])
     failures = [RuntimeError("can't start new thread")] * 2
@@ -160,7 +163,8 @@ async def test_a_lookup_without_a_thread_is_reported_and_repeated(
             raise failures.pop()
         return await names.lookup(name)
 
-    under_test = Resolver(recorder, lookup=lookup)
+    under_test = resolver(recorder, names)
+    monkeypatch.setattr(dns, "system_lookup", lookup)
     under_test.replace("file", [spec("gpu:8000")])
     start(under_test.run())
     await until(lambda: "can't start new thread" in recorder.problems.get("dns gpu", ""))

@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from laar.core.membership import PLAIN, EndpointSpec
 from laar.datalayer.endpoints_file import dns_name, join_address
 from laar.datalayer.interface import GONE, EndpointSink
 from laar.datalayer.visits import cancel, until_look_s
-
-Lookup = Callable[[str], Awaitable[Sequence[str]]]
-"""Return a name's IP addresses; raise OSError if there are none."""
 
 INTERVAL_S = 10.0
 """Seconds between lookups of a name, since a fleet's records change as pods come and go."""
@@ -42,7 +39,11 @@ MAX_ADDRESSES = 256
 
 
 async def system_lookup(name: str) -> Sequence[str]:
-    """Return a name's addresses from the system resolver, which runs in a thread."""
+    """Return a name's addresses from the system resolver, which runs in a thread.
+
+    Raises:
+        OSError: there are none.
+    """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     v4 = {str(address[0]) for family, _, _, _, address in found if family == socket.AF_INET}
@@ -55,13 +56,11 @@ class Resolver:
 
     Args:
         sink: receives the resolved endpoints, with the name of their source.
-        lookup: resolves a name.
     """
 
-    def __init__(self, sink: EndpointSink, *, lookup: Lookup = system_lookup) -> None:
+    def __init__(self, sink: EndpointSink) -> None:
         self._sink = sink
         self.problem = sink.problem  # those of sources are passed on
-        self._lookup = lookup
         self._declared: dict[str, Sequence[EndpointSpec]] = {}
         self._names: set[str] = set()
         self._asking: set[str] = set()
@@ -105,7 +104,7 @@ class Resolver:
     async def _answer(self, name: str) -> Sequence[str]:
         async with self._at_once:
             self._asking.add(name)
-            asked = asyncio.ensure_future(self._lookup(name))
+            asked = asyncio.ensure_future(system_lookup(name))
             try:
                 done, _ = await asyncio.wait({asked}, timeout=TIMEOUT_S)
                 if not done:
