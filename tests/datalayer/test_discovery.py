@@ -41,7 +41,7 @@ async def test_an_engine_is_recognized_by_its_metrics_page_at_any_path(
         return web.Response(text=page) if page else web.Response(status=404)
 
     [found] = await look_at([Endpoint(address=await serve(engine), model="m")])
-    assert (found.models, found.kind) == (("m", "auto"), kind)
+    assert (tuple(found.served.weights), found.kind) == (("m", "auto"), kind)
     assert bool(found.remarks) == (kind == "")
 
 
@@ -50,7 +50,7 @@ async def test_a_response_that_is_not_a_model_list_is_reported(serve: Any) -> No
         return web.Response(text="<html>welcome</html>", content_type="text/html")
 
     [found] = await look_at([Endpoint(address=await serve(proxy), model="m")])
-    assert found.models == ()
+    assert not found.served.weights
     assert found.remarks[0] == "/v1/models: the answer is not a list of models"
 
 
@@ -143,5 +143,5 @@ async def test_the_picker_itself_is_not_accepted_as_an_engine(serve: Any) -> Non
     table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
     body = orjson.dumps(catalog(table, ["auto"]))
     found, remarks = await _remarks(serve, ("/v1/models", web.Response(body=body)))
-    assert found.models == ()
+    assert not found.served.weights
     assert "is a laar picker, not an engine" in remarks

@@ -63,7 +63,7 @@ def init(
         )
     engines = asyncio.run(look_at(endpoints, headers))
     _report(engines)
-    left_out = sum(not engine.models for engine in engines)
+    left_out = sum(not engine.served.weights for engine in engines)
     if left_out == len(engines):
         raise SettingError(
             "no engine listed a model, so nothing was written; start the engines, or write "
@@ -109,11 +109,11 @@ def _declared(url: str, key_file: Path | None, ca_file: Path | None) -> Endpoint
 
 def _report(engines: Sequence[Engine]) -> None:
     for engine in engines:
-        names = ", ".join(engine.models) or "no model found"
+        names = ", ".join(engine.served.weights) or "no model found"
         kind = f" ({engine.kind})" if engine.kind else ""
         typer.echo(f"{engine.address}{kind}: {names}")
-        if engine.adapters:
-            typer.echo(f"  adapters: {', '.join(engine.adapters)}")
+        if engine.served.adapters:
+            typer.echo(f"  adapters: {', '.join(engine.served.adapters)}")
         for remark in engine.remarks:
             typer.echo(f"  {remark}")
 
@@ -129,14 +129,14 @@ def _endpoints(engines: Sequence[Engine], declared: Sequence[Endpoint], *, has_k
     for engine, endpoint in zip(engines, declared, strict=True):
         entry: dict[str, object] = {
             "address": engine.address,
-            "models": [*engine.models, *(engine.adapters if has_key else ())],
+            "models": [*engine.served.weights, *(engine.served.adapters if has_key else ())],
         }
         for name in ("ca_file", "key_file"):
             if (file := getattr(endpoint, name)) is not None:
                 entry[name] = str(file)
         if engine.kind and engine.kind != "vllm":
             entry["engine"] = engine.kind
-        if not engine.models:
+        if not engine.served.weights:
             lines = yaml.safe_dump([entry], sort_keys=False).replace("\n", "\n# ")
             commented.append(
                 f"# {engine.address} is left out. To add it, write its models, and remove the "
@@ -145,8 +145,8 @@ def _endpoints(engines: Sequence[Engine], declared: Sequence[Endpoint], *, has_k
             continue
         if not engine.kind:
             entry["metrics_url"] = ""
-        if engine.max_model_len is not None:
-            entry["max_model_len"] = engine.max_model_len
+        if engine.served.max_model_len is not None:
+            entry["max_model_len"] = engine.served.max_model_len
         listed.append(entry)
     heading = "# Created by `laar init`. laar reads this file again whenever it changes.\n"
     text = yaml.safe_dump({"endpoints": listed}, sort_keys=False, allow_unicode=True)

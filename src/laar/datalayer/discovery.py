@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aiohttp
 
@@ -30,18 +30,14 @@ class Engine:
 
     Args:
         address: as in an endpoints file.
-        models: names under which it serves its model: the main one first, then aliases.
-        adapters: loaded LoRA adapters, which are also model names.
+        served: the names that it lists: of its model, the main one first, and of loaded adapters.
         kind: the kind of engine, as `engine` in an endpoints file; empty if not recognized.
-        max_model_len: maximum number of tokens of prompt plus answer; None if not reported.
         remarks: findings for the user, one sentence each.
     """
 
     address: str
-    models: tuple[str, ...] = ()
-    adapters: tuple[str, ...] = ()
+    served: Served = field(default_factory=Served)
     kind: str = ""
-    max_model_len: int | None = None
     remarks: tuple[str, ...] = ()
 
 
@@ -109,14 +105,7 @@ async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
                 else ", unless it accepts any name"
             )
         )
-    return Engine(
-        address=address,
-        models=tuple(served.weights),
-        adapters=tuple(served.adapters),
-        kind=kind,
-        max_model_len=served.max_model_len,
-        remarks=tuple(remarks),
-    )
+    return Engine(address=address, served=served, kind=kind, remarks=tuple(remarks))
 
 
 async def _get(
