@@ -29,7 +29,7 @@ async def answer_of(handler, timeout_s=5.0):
     try:
         spec = EndpointSpec(address=f"127.0.0.1:{runner.addresses[0][1]}", models=("m", "alias"))
         async with new_session(timeout_s) as session:
-            return await ask(session, spec, time.monotonic), sent
+            return await ask(session, spec), sent
     finally:
         await runner.cleanup()
 
@@ -95,7 +95,7 @@ async def test_silence_and_a_closed_connection_are_failures_of_the_endpoint():
 async def test_an_unreachable_endpoint_proves_nothing():
     async with new_session(2.0) as session:
         spec = EndpointSpec(address="127.0.0.1:1", models=("m",))
-        asked = await ask(session, spec, time.monotonic)
+        asked = await ask(session, spec)
     assert asked.reply is None
     assert asked.failed is None
     assert "can't be reached" in asked.problem

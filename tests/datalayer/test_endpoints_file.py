@@ -56,7 +56,7 @@ def test_an_empty_list_is_a_fleet_scaled_to_zero(tmp_path: Path) -> None:
     [
         (
             ONE + "    modle: x\n",
-            "e.yaml:4: endpoints[0].modle: unknown key; did you mean",
+            "e.yaml:4: endpoints[0].modle: unknown key `modle` (did you mean",
         ),
         (ONE + "models: x\n", "e.yaml:4: models: unknown key"),
         ("", "e.yaml:1: endpoints: is missing; add it"),

@@ -159,7 +159,7 @@ async def test_a_missing_picker_and_a_missing_envoy_are_findings(tmp_path):
             {"/readyz": "", "/fleet": {"about": {}, "fleet": []}, "/decisions": {"decisions": []}},
             "pages can't be read",
         ),
-        ({"/config_dump": "<html>log in</html>"}, "does not show a configuration"),
+        ({"/config_dump": "<html>log in</html>"}, "does not answer with a configuration"),
         ({"/config_dump": {"configs": 5}}, "pages can't be read"),
         ({"/config_dump": {"static_resources": {"listeners": [7]}}}, "pages can't be read"),
     ],

@@ -249,5 +249,5 @@ async def test_an_engine_is_woken_once_its_ca_file_is_readable_again(tmp_path):
     missing = Way(tls=True, ca_file=str(tmp_path / "ca.pem"))
     spec = EndpointSpec(address="127.0.0.1:9", models=("m",), way=missing)
     async with new_session() as session:
-        asked = await wake(session, spec, time.monotonic)
-    assert "FileNotFoundError" in asked.problem
+        _, problem = await wake(session, spec, time.monotonic)
+    assert "FileNotFoundError" in problem

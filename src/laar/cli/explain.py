@@ -115,14 +115,11 @@ def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str])
     Raises:
         LaarError: the settings can't be used, or the request would be refused.
     """
-    from laar.datalayer.endpoints_file import load_endpoints
     from laar.server.admin.explain import explain as explain_now
     from laar.server.picker import Picker
 
     picker = Picker(settings)
-    picker.table.replace("settings", settings.listed())
-    if settings.endpoints_file is not None:
-        picker.table.replace("endpoints file", load_endpoints(settings.endpoints_file))
+    picker.table.replace("settings", settings.declared())
     if not len(picker.table):
         raise SettingError(
             "these settings list no endpoints outside a cluster; ask the running picker: laar "

@@ -52,17 +52,14 @@ class Asked:
         reply: the response; None if there was none.
         failed: kind of failure if the endpoint accepted the connection, then sent nothing or
             closed it.
-        problem: why there is no response or, for `wake`, no 200; else empty.
+        problem: why there is no response; else empty.
         refused: the connection was refused: no process listens there.
-        seconds: seconds until the response was judged; for `wake`, until the response, or infinity
-            if the engine can't be woken.
     """
 
     reply: Reply | None = None
     failed: Kind | None = None
     problem: str = ""
     refused: bool = False
-    seconds: float = 0.0
 
     @property
     def verdict(self) -> Kind | str | None:
@@ -80,7 +77,7 @@ def new_session(timeout_s: float = TIMEOUT_S) -> aiohttp.ClientSession:
     )
 
 
-async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) -> Asked:
+async def ask(session: aiohttp.ClientSession, spec: EndpointSpec) -> Asked:
     """Send one tiny chat request; return the endpoint's failure instead of raising it."""
     body = {
         "model": spec.models[0],
@@ -91,7 +88,6 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
     headers = {"content-type": "application/json", "user-agent": "laar-trial"}
     if spec.rank is not None:
         headers[RANK] = str(spec.rank)
-    began = clock()
     try:
         options = options_for(spec)
         async with session.post(
@@ -101,7 +97,7 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
             allow_redirects=False,
             **options,
         ) as answer:
-            return Asked(reply=await _read(answer, spec), seconds=clock() - began)
+            return Asked(reply=await _read(answer, spec))
     except aiohttp.ClientConnectorError as error:
         return Asked(
             problem=f"can't be reached: {error.strerror or type(error).__name__}",
@@ -115,16 +111,21 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
         return Asked(problem=f"fails: {type(error).__name__}")
 
 
-async def wake(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) -> Asked:
-    """Wake a vLLM engine that runs in development mode; it answers once it is awake."""
+async def wake(
+    session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock
+) -> tuple[float, str]:
+    """Wake a vLLM engine that runs in development mode; it answers once it is awake.
+
+    Return the seconds until its answer, infinity if it can't be woken; and why it is not awake.
+    """
     began, url = clock(), spec.url("/wake_up")
     try:
         async with session.post(url, allow_redirects=False, **options_for(spec)) as answer:
             said = "" if answer.status == 200 else f"POST /wake_up answers {answer.status}"
             took_s = clock() - began if answer.status != 404 else math.inf  # it has no such path
-            return Asked(problem=said, seconds=took_s)
+            return took_s, said
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        return Asked(problem=f"POST /wake_up fails: {fault_of(error)}")
+        return 0.0, f"POST /wake_up fails: {fault_of(error)}"
 
 
 async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:

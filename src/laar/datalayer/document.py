@@ -9,7 +9,6 @@ An alias is counted as all the values it refers to: a few lines of aliases can e
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -19,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from laar.datalayer.files import read_file
 from laar.declaring import LIMITS
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 
 MAX_NODES = 500_000
 """Maximum number of keys and values in a file, enough for 10,000 endpoints with every field."""
@@ -213,7 +212,7 @@ def _faults(
         place: Place = fault["loc"]
         name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
         if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            message = _unknown_key(str(place[-1]), _keys(model, place[:-1]))
+            message = unknown("key", place[-1], _keys(model, place[:-1]))
         else:
             message = _message(fault["type"], fault.get("ctx", {}), fault["input"], fault["msg"])
         faults.append(
@@ -223,15 +222,6 @@ def _faults(
     if len(faults) > len(shown):
         shown.append(f"{path}: and {len(faults) - len(shown)} more errors")
     return "\n".join(shown)
-
-
-def _unknown_key(key: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
-    if near:
-        return f"unknown key; did you mean `{near[0]}`?"
-    return "unknown key; check its spelling or remove it" + (
-        f" (known here: {', '.join(known)})" if known else ""
-    )
 
 
 def _keys(model: Any, place: Place) -> list[str]:

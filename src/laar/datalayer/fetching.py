@@ -105,10 +105,8 @@ _TRACE.on_request_headers_sent.append(_headers_sent)
 
 async def read_capped(content: aiohttp.StreamReader, max_bytes: int) -> bytes:
     """Return a body, up to slightly over `max_bytes`; leave the remainder unread."""
-    body = await content.readany()
-    if content.at_eof():  # nearly always true
-        return body
-    chunks, size = [body], len(body)
+    chunks: list[bytes] = []
+    size = 0
     while size <= max_bytes and (chunk := await content.readany()):
         chunks.append(chunk)
         size += len(chunk)

@@ -203,9 +203,8 @@ class Counters(NamedTuple):
 
 def page_url(spec: EndpointSpec) -> str:
     """Return the URL of an endpoint's metrics page; empty if it has none."""
-    if spec.metrics_url is not None:
-        return spec.metrics_url
-    return spec.url(ENGINES[spec.engine].path)
+    own = spec.metrics_url
+    return spec.url(ENGINES[spec.engine].path) if own is None else own
 
 
 def pages_by_rank(page: bytes, engine: str) -> list[bytes]:

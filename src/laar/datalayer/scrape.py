@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -48,14 +47,12 @@ class Scraper(Visits):
     usual_s = INTERVAL_S
     headers: ClassVar = {"accept": "text/plain;version=0.0.4"}
 
-    def targets(self) -> Sequence[EndpointSpec]:
-        """Return the endpoints that have a metrics page."""
-        return [spec for spec in super().targets() if spec.metrics_url != ""]
-
     async def visit(self, spec: EndpointSpec) -> None:
-        """Read one page."""
-        url = page_url(spec)
-        source = f"scrape {spec.address}"
+        """Read one page, if the endpoint has one."""
+        url, source = page_url(spec), f"scrape {spec.address}"
+        if not url:
+            self._sink.problem(source, None)  # it may have had one before
+            return
         try:
             visited = get(self.session, url, spec)
             async with asyncio.timeout(TIMEOUT_S), visited as answer:

@@ -19,7 +19,7 @@ import heapq
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import aiohttp
@@ -113,7 +113,7 @@ class Visits:
         rng: random.Random,
         interval_s: float | Callable[[], float] | None = None,
     ) -> None:
-        self._targets = targets
+        self.targets = targets
         self._sink = sink
         self._interval_s = self.usual_s if interval_s is None else interval_s
         self._clock = clock
@@ -131,10 +131,6 @@ class Visits:
     async def visit(self, spec: EndpointSpec) -> None:
         """Visit one endpoint, with a timeout; an error not caught here fails only this visit."""
         raise NotImplementedError
-
-    def targets(self) -> Sequence[EndpointSpec]:
-        """Return the endpoints to visit now."""
-        return self._targets()
 
     def interval_s(self, _spec: EndpointSpec) -> float:
         """Return the seconds until the next visit to an endpoint."""

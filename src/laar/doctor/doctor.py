@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import time
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -25,7 +24,7 @@ import orjson
 from laar.core.membership import EndpointSpec
 from laar.datalayer.asking import MAX_UNDER_WAY, ask, new_session
 from laar.datalayer.discovery import LISTED_BY_LAAR, OTHER_LAAR
-from laar.datalayer.endpoints_file import is_ip, load_endpoints, split_address
+from laar.datalayer.endpoints_file import is_ip, split_address
 from laar.datalayer.fetching import options_for, read_capped
 from laar.datalayer.metrics_page import ENGINES, page_url, read_page
 from laar.datalayer.scrape import MAX_PAGE_BYTES
@@ -59,21 +58,6 @@ _COUNTERS = {
     "spurious_msgs_received": "the picker's answer did not match Envoy's state",
     "rejected_header_mutations": "a header set by the picker was rejected",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    body: bytes
-
-
-def _shown(answer: _Answer | None) -> dict[str, Any] | None:
-    """Return the JSON object in a successful answer; None for any other answer."""
-    try:
-        found = orjson.loads(answer.body) if answer and answer.status == 200 else None
-    except orjson.JSONDecodeError:
-        return None
-    return found if isinstance(found, dict) else None
 
 
 @dataclass
@@ -123,14 +107,14 @@ class Doctor:
     # -- endpoints -----------------------------------------------------------------------------
 
     async def _endpoints(self, http: aiohttp.ClientSession) -> list[Finding]:
-        declared = self._declared()
+        declared = self.settings.declared()
         gate, answers = asyncio.Semaphore(MAX_UNDER_WAY), []
 
         async def one(spec: EndpointSpec) -> list[Finding]:
             async with gate:
                 found = await _endpoint(http, spec, self.key, self._served)
                 if found[-1].what != _ASLEEP:
-                    answers.append((spec, await ask(session, spec, time.monotonic)))
+                    answers.append((spec, await ask(session, spec)))
                 return found
 
         async with new_session() as session:
@@ -140,31 +124,28 @@ class Doctor:
         parts = [[*_not_asked(self.settings, len(declared))], answer_findings(answers), *parts]
         return [finding for part in parts for finding in part]
 
-    def _declared(self) -> list[EndpointSpec]:
-        file = self.settings.endpoints_file
-        return [*self.settings.listed(), *(load_endpoints(file) if file else ())]
-
     # -- picker --------------------------------------------------------------------------------
 
     async def _picker(self, http: aiohttp.ClientSession) -> list[Finding]:
         url = self.picker
         if url is None:
             return []
-        where, ready = f"picker {url}", await _get(http, f"{url}/readyz")
-        if ready is None:
+        where = f"picker {url}"
+        status, body = await _get(http, f"{url}/readyz")
+        if not status:
             remedy = "start it (`laar serve -c ...`), or give its listen.admin with --picker"
             return [error(where, "its admin port does not answer", remedy)]
         headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
-        about = _shown(await _get(http, f"{url}/fleet", headers))
-        recent = _shown(await _get(http, f"{url}/decisions?limit={_DECISIONS}", headers))
+        about = await _get_json(http, f"{url}/fleet", headers)
+        recent = await _get_json(http, f"{url}/decisions?limit={_DECISIONS}", headers)
         found = []
-        if ready.status != 200:
-            why = ready.body.decode(errors="replace").strip()[:_MAX_SHOWN_CHARS]
+        if status != 200:
+            why = body.decode(errors="replace").strip()[:_MAX_SHOWN_CHARS]
             found.append(error(where, why, "see the endpoints above"))
-        if not about or not recent or not {"about", "fleet", "decisions"} <= {*about, *recent}:
+        if not {"about", "fleet", "decisions"} <= {*about, *recent}:
             remedy = "give the token with --token-file, or the right address with --picker"
             return [*found, error(where, "does not return its fleet", remedy)]
-        if (other := _other_fleet(url, about, self._declared())) is not None:
+        if (other := _other_fleet(url, about, self.settings.declared())) is not None:
             return [*found, other]
         found += _fleet_findings(url, about)
         return [*found, *_coverage(recent["decisions"], about["about"].get("calibrated", True))]
@@ -175,23 +156,20 @@ class Doctor:
         url = self.envoy
         if url is None:
             return []
-        dump = await _get(http, f"{url}/config_dump")
-        document = _shown(dump)
-        if document is None:
-            what = f"its admin port does not {'answer' if dump is None else 'show a configuration'}"
+        document = await _get_json(http, f"{url}/config_dump")
+        if not document:
+            what = "its admin port does not answer with a configuration"
             remedy = "give its address with --envoy: loopback, port 19000 in laar's bootstraps"
             return [error(f"Envoy {url}", what, remedy)]
         config = configuration(document)
         self._fails_open = fails_open(config)
         found = envoy_findings(config, envoy_options(self.settings))
-        if (hosts := _shown(await _get(http, f"{url}/clusters?format=json"))) is not None:
-            found += host_findings(config, hosts.get("cluster_statuses", ()))
-        if (known := _shown(await _get(http, f"{url}/server_info"))) is not None:
-            found += _envoy_version(str(known.get("version", "")), oldest(config))
-        stats = f"{url}/stats?format=json&filter=ext_proc|overflow"
-        if (counted := _shown(await _get(http, stats))) is not None:
-            found += _envoy_counters(counted.get("stats", []))
-        return found
+        hosts = await _get_json(http, f"{url}/clusters?format=json")
+        found += host_findings(config, hosts.get("cluster_statuses", ()))
+        known = await _get_json(http, f"{url}/server_info")
+        found += _envoy_version(str(known.get("version", "")), oldest(config))
+        counted = await _get_json(http, f"{url}/stats?format=json&filter=ext_proc|overflow")
+        return [*found, *_envoy_counters(counted.get("stats", []))]
 
 
 async def _readable(where: str, findings: Coroutine[None, None, list[Finding]]) -> list[Finding]:
@@ -209,17 +187,28 @@ async def _get(
     url: str,
     headers: Mapping[str, str] | None = None,
     spec: EndpointSpec | None = None,
-) -> _Answer | None:
-    """Get a page, with the endpoint's key if it has one, else the client's; None on failure."""
+) -> tuple[int, bytes]:
+    """Return a page's status (0 on failure) and body; an endpoint's key replaces `headers`."""
     try:
         options = {} if spec is None else options_for(spec, url)
         headers = {**(headers or {}), **options.pop("headers", {})}
         # The picker doesn't follow redirects either.
         async with http.get(url, headers=headers, allow_redirects=False, **options) as answer:
             max_bytes = _MAX_ADMIN_BYTES if spec is None else MAX_PAGE_BYTES
-            return _Answer(answer.status, await read_capped(answer.content, max_bytes))
+            return answer.status, await read_capped(answer.content, max_bytes)
     except (aiohttp.ClientError, OSError, ValueError):
-        return None
+        return 0, b""
+
+
+async def _get_json(
+    http: aiohttp.ClientSession, url: str, headers: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the JSON object in a successful answer; an empty one for any other answer."""
+    status, body = await _get(http, url, headers)
+    with contextlib.suppress(orjson.JSONDecodeError):
+        if status == 200 and isinstance(found := orjson.loads(body), dict):
+            return found
+    return {}
 
 
 # -- findings ----------------------------------------------------------------------------------
@@ -244,20 +233,20 @@ async def _endpoint(
     """Return findings on an endpoint, and put the names that it lists in `names`."""
     where = f"endpoint {spec.address}"
     url = spec.url("/v1/models")
-    models = await _get(http, url, key, spec)
-    if models is None:
+    status, body = await _get(http, url, key, spec)
+    if not status:
         remedy = "start it, make it reachable (https: ca_file, sni), or remove it from the settings"
         return [error(where, f"no answer at {url} within {_TIMEOUT_S:g} s", remedy)]
     found = []
-    if models.status >= _SERVER_FAULT:
+    if status >= _SERVER_FAULT:
         remedy = "see the engine's log; it may still be loading its model"
-        found.append(error(where, f"answers {models.status} at {url}", remedy))
+        found.append(error(where, f"answers {status} at {url}", remedy))
     served = None
     with contextlib.suppress(ValueError):  # it lists no models
-        listed = read_served(models.body, most=None)
+        listed = read_served(body, most=None)
         served = [*listed.weights, *listed.adapters]
     names[spec.address] = served
-    if LISTED_BY_LAAR in models.body:
+    if LISTED_BY_LAAR in body:
         return [error(where, OTHER_LAAR, "list its engines instead")]
     if served and (missing := [n for n in spec.models if n not in served]):
         # Other engines, or proxies, may accept names that they do not list.
@@ -270,18 +259,18 @@ async def _endpoint(
         found += await _metrics(http, spec, where)
     seen = f"serves {', '.join(spec.models)}"
     if not served:
-        seen = f"lists no models (it answers {models.status} at /v1/models)"
+        seen = f"lists no models (it answers {status} at /v1/models)"
     read = "it has no metrics page" if spec.metrics_url == "" else "its metrics can be read"
     return found or [fine(where, f"{seen}; {read}")]
 
 
 async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) -> list[Finding]:
-    page = await _get(http, page_url(spec), spec=spec)
+    status, page = await _get(http, page_url(spec), spec=spec)
     url = PASSWORD.sub("", page_url(spec))
-    if page is None or page.status != 200:
-        says = "does not answer" if page is None else f"answers {page.status}"
+    if status != 200:
+        says = f"answers {status}" if status else "does not answer"
         return [error(where, f"{url} {says}: its queue is unknown", "set metrics_url ('' if none)")]
-    reading, _ = read_page(page.body, spec.engine, None)
+    reading, _ = read_page(page, spec.engine, None)
     if reading.asleep:
         return [fine(where, _ASLEEP)]
     if isnan(reading.waiting) and isnan(reading.running):  # some have no kv_usage

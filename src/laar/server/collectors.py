@@ -18,7 +18,7 @@ from laar.core.endpoints import WAKE_TIMEOUT_S, Slots
 from laar.core.filters import STALE_S, awake, wakeable
 from laar.core.membership import EVENTS_LABEL, EndpointSpec
 from laar.core.roundtrip import STALE_AFTER_S
-from laar.datalayer.asking import Asked, Asking, ask, keep_asking, wake
+from laar.datalayer.asking import Asking, ask, keep_asking, wake
 from laar.datalayer.dns import Resolver
 from laar.datalayer.endpoints_file import EndpointsFile
 from laar.datalayer.probe import Prober
@@ -206,7 +206,7 @@ class Collectors:
             self._picker.rng.shuffle(others)
             other = table.by_slot.get(max(others, key=proved_at, default=slot), own)
             specs = replace(own, models=(name,)), replace(other, models=(name,)), own
-            asked = await asyncio.gather(*(ask(session, spec, self._clock) for spec in specs))
+            asked = await asyncio.gather(*(ask(session, spec) for spec in specs))
             found, control, main = (each.verdict for each in asked)
             refuses = asked[0].reply is not None and asked[0].reply.status in (400, 404, 422)
             fails = refuses or (main == GOOD and found not in (GOOD, Kind.FULL))
@@ -219,7 +219,7 @@ class Collectors:
             await asyncio.sleep(_COMPARE_AGAIN_S)
 
     async def _ask(self, spec: EndpointSpec, session: ClientSession) -> None:
-        asked = await ask(session, spec, self._clock)
+        asked = await ask(session, spec)
         table, now = self._picker.table, self._clock()
         slot = table.slot_counted(spec.key)
         if slot < 0:
@@ -246,7 +246,7 @@ class Collectors:
                 table.woken(address, min(took_s, WAKE_TIMEOUT_S))
                 self._fleet.problem(f"wake {address}", None)
             elif until <= now and took_s < WAKE_TIMEOUT_S:  # its metrics page decides
-                self._woken(address, Asked(problem="POST /wake_up answers 200 but wakes nothing"))
+                self._woken(address, 0.0, "POST /wake_up answers 200 but wakes nothing")
         waiting = map(table.spec, slots[table.in_flight[slots] > 0.0].tolist())
         specs = {spec.address: spec for spec in waiting}  # once for all ranks there
         due = sorted(a for a in specs if self._woken_until.get(a, (now, 0.0))[0] <= now)[:most]
@@ -254,13 +254,13 @@ class Collectors:
         return [partial(self._wake, specs[address]) for address in due]
 
     async def _wake(self, spec: EndpointSpec, session: ClientSession) -> None:
-        self._woken(spec.address, await wake(session, spec, self._clock))
+        self._woken(spec.address, *await wake(session, spec, self._clock))
 
-    def _woken(self, address: str, asked: Asked) -> None:
-        took_s = max(asked.seconds, 2 * WAKE_TIMEOUT_S if asked.problem else 0.0)
+    def _woken(self, address: str, took_s: float, problem: str) -> None:
+        took_s = max(took_s, 2 * WAKE_TIMEOUT_S if problem else 0.0)
         self._woken_until[address] = self._clock() + _WAKE_AGAIN_S, took_s
-        if asked.problem:
-            self._fleet.problem(f"wake {address}", f"it stays asleep: {asked.problem}")
+        if problem:
+            self._fleet.problem(f"wake {address}", f"it stays asleep: {problem}")
             self._picker.table.woken(address, took_s)
 
 

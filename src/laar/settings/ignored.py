@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer.endpoints_file import is_loopback, load_endpoints
+from laar.datalayer.endpoints_file import is_loopback
 from laar.errors import SettingError, unknown
 from laar.settings.settings import Loaded, Settings
 
@@ -54,14 +54,10 @@ def remarks(loaded: Loaded) -> Iterator[str]:
 
 
 def _declared(settings: Settings) -> list[EndpointSpec]:
-    """Return the endpoints in the settings and their file; skip unusable files."""
-    found: list[EndpointSpec] = []
+    """Return the declared endpoints; none if a file is unusable, which is an error elsewhere."""
     with contextlib.suppress(SettingError):
-        found += settings.listed()
-    if settings.endpoints_file is not None:
-        with contextlib.suppress(SettingError):
-            found += load_endpoints(settings.endpoints_file)
-    return found
+        return settings.declared()
+    return []
 
 
 def endpoint_cas(settings: Settings) -> tuple[str, ...]:
@@ -71,9 +67,9 @@ def endpoint_cas(settings: Settings) -> tuple[str, ...]:
 
 
 def _aliases(loaded: Loaded) -> Iterator[str]:
-    if loaded.settings.kubernetes:
-        return  # pods report their models once found
     served = dict.fromkeys(model for spec in _declared(loaded.settings) for model in spec.models)
+    if loaded.settings.kubernetes or not served:
+        return  # pods report their models once found
     for alias, models in loaded.settings.routing.director.aliases.items():
         for model in models:
             if model not in served:

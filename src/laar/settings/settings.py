@@ -13,7 +13,7 @@ from pydantic import model_validator
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer.document import Place, line_of, read_with_lines
-from laar.datalayer.endpoints_file import Endpoints
+from laar.datalayer.endpoints_file import Endpoints, load_endpoints
 from laar.datalayer.files import Stamp, stamp_of
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.declaring import Applies
@@ -66,6 +66,15 @@ class Settings(Section):
             except SettingError as fault:
                 raise SettingError(str(fault), setting=f"endpoints.{index}") from None
         return found
+
+    def declared(self) -> list[EndpointSpec]:
+        """Return the endpoints listed in the settings and in the endpoints file.
+
+        Raises:
+            SettingError: a file can't be read, or is invalid.
+        """
+        file = self.endpoints_file
+        return [*self.listed(), *(load_endpoints(file) if file is not None else ())]
 
     @property
     def stream(self) -> StreamSettings:
