@@ -11,6 +11,7 @@ validated here. EDS does not resolve names: hosts are IP addresses.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Sequence
@@ -36,8 +37,8 @@ TLS_NAMESPACE = "envoy.transport_socket_match"
 _ASSIGNMENT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 
 
-def write_eds(path: Path, specs: Sequence[EndpointSpec]) -> bool:
-    """Write exactly these endpoints to ``path``; return False if the file is unchanged.
+def write_eds(path: Path, specs: Sequence[EndpointSpec]) -> None:
+    """Write exactly these endpoints to ``path``, unless the file has this content already.
 
     The directory must exist. Several processes, such as workers, may write one file; the last wins.
 
@@ -48,15 +49,12 @@ def write_eds(path: Path, specs: Sequence[EndpointSpec]) -> bool:
     if path.is_char_device() or path.is_fifo():  # such as /dev/null
         raise OSError(errno.EINVAL, "not a regular file")
     content = _discovery_response(specs)
-    try:
+    with contextlib.suppress(FileNotFoundError):
         if path.read_bytes() == content:
-            return False
-    except FileNotFoundError:
-        pass
+            return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     temporary.write_bytes(content)
     temporary.replace(path)
-    return True
 
 
 def _discovery_response(specs: Sequence[EndpointSpec]) -> bytes:

@@ -89,12 +89,12 @@ class KubernetesEndpoints:
 
     def _follow_pool(self, name: str, api: Api, tasks: asyncio.TaskGroup) -> None:
         def objectives_changed() -> None:
-            mine = self._mine(objectives, Objective, "objectives read")
+            mine = self._mine(objectives, "objectives read")
             priorities = {objective.metadata.name: objective.spec.priority for objective in mine}
             self._sink.objectives(self.source, name, priorities)
 
         def rewrites_changed() -> None:
-            mine = self._mine(rewrites, ModelRewrite, "rewrites read")
+            mine = self._mine(rewrites, "rewrites read")
             self._sink.rewrites(self.source, name, rewrites_of(mine))
 
         def pool_changed() -> None:
@@ -131,7 +131,7 @@ class KubernetesEndpoints:
         objectives = [mirror(of, Objective, objectives_changed) for of in OBJECTIVES]
         rewrites = [mirror(of, ModelRewrite, rewrites_changed) for of in REWRITES]
 
-    def _mine(self, mirrors: Sequence[Mirror[Ref | str]], model: type[Ref], part: str) -> list[Ref]:
+    def _mine(self, mirrors: Sequence[Mirror[Ref | str]], part: str) -> list[Ref]:
         """Return the valid objects that belong to this pool.
 
         The first valid version of an object is used, since a version may lack fields of another.
@@ -152,7 +152,7 @@ class KubernetesEndpoints:
         return [
             resource
             for resource in known.values()
-            if isinstance(resource, model) and resource.spec.of(self._rules.pool, self._labels)
+            if not isinstance(resource, str) and resource.spec.of(self._rules.pool, self._labels)
         ]
 
     def _pool_changed(self, pool: Pool | str | None, api: Api, tasks: asyncio.TaskGroup) -> None:
