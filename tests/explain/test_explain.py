@@ -292,7 +292,7 @@ def test_records_logs_and_spans_keep_the_order_of_their_fields():
     line = shown(kept)
     assert " ".join(line) == (
         "id time request_id trace_id mode policy reason asked_model language bucket_tokens task "
-        "body_bytes endpoint model picked candidates candidates_total tried_models exhausted "
+        "body_bytes endpoint model candidates_total tried_models exhausted picked candidates "
         "completion"
     )
     assert " ".join(line["completion"]) == (

@@ -46,7 +46,7 @@ def _cell(at: int, unread: object) -> Callable[[DecisionRecord], object]:
     return lambda of: unread if (view := of.decision.view) is None else view.cell[at]
 
 
-HEAD: tuple[Field[DecisionRecord], ...] = (
+DECISION: tuple[Field[DecisionRecord], ...] = (
     Field("id", lambda of: of.decision.id, "laar.decision.id"),
     Field("time", lambda of: of.time_s),
     Field("request_id", lambda of: of.decision.request.id, "laar.request.id"),
@@ -65,34 +65,23 @@ HEAD: tuple[Field[DecisionRecord], ...] = (
     Field("body_bytes", lambda of: of.decision.request.body_bytes, "http.request.body.size"),
     Field("endpoint", lambda of: of.specs[of.decision.slot].key, "laar.decision.endpoint"),
     Field("model", lambda of: of.decision.model, "laar.decision.model"),
-)
-"""The fields of a decision that come before its candidates."""
-
-TAIL: tuple[Field[Decision], ...] = (
     Field(
         "candidates_total",
-        lambda of: 1 if of.view is None else len(of.view.slots),
+        lambda of: 1 if (view := of.decision.view) is None else len(view.slots),
         "laar.decision.candidates",
     ),
-    Field("tried_models", lambda of: of.tried[:-1], "laar.request.tried_models"),
-    Field("exhausted", lambda of: of.exhausted, "laar.decision.exhausted"),
+    Field("tried_models", lambda of: of.decision.tried[:-1], "laar.request.tried_models"),
+    Field("exhausted", lambda of: of.decision.exhausted, "laar.decision.exhausted"),
 )
-"""Fields after the candidates."""
+"""The fields of every decision."""
 
-APART: tuple[Field[Decision], ...] = (
-    Field(
-        "prefiller",
-        lambda of: of.prefiller.address if of.prefiller else "",
-        "laar.decision.prefiller",
-    ),
+IF_ANY: tuple[Field[Decision], ...] = (
+    Field("prefiller", lambda of: of.prefiller and of.prefiller.address, "laar.decision.prefiller"),
     Field("encoders", lambda of: [it.address for it in of.encoders], "laar.decision.encoders"),
-)
-"""Additional fields if endpoints other than the picked one prefill the prompt or encode images."""
-
-ADAPTED: tuple[Field[Decision], ...] = (
     Field("adapter", lambda of: of.flight.adapter, "laar.decision.adapter"),
 )
-"""Additional fields if a LoRA adapter answers, since its outcomes do not count for the model."""
+"""Fields that are left out if they are empty, as for most decisions: other endpoints that prefill
+the prompt or encode images, and the LoRA adapter, whose outcomes do not count for the model."""
 
 COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
     Field("status", lambda of: of[1].status or 0, "http.response.status_code"),

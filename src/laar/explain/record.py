@@ -8,16 +8,7 @@ from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE
 from laar.core.interfaces import View
 from laar.core.names import is_among
 from laar.explain.decision_record import DecisionRecord, Readings
-from laar.explain.fields import (
-    ADAPTED,
-    APART,
-    COMPLETION,
-    ENDPOINT,
-    HEAD,
-    TAIL,
-    columns_of,
-    values_of,
-)
+from laar.explain.fields import COMPLETION, DECISION, ENDPOINT, IF_ANY, columns_of, values_of
 from laar.explain.sentence import ranking, sentence, why_not
 
 MAX_ROWS = 32
@@ -39,13 +30,9 @@ def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, objec
     """
     decision = record.decision
     view = decision.view
-    fields = values_of(HEAD, record)
+    fields = values_of(DECISION, record)
+    fields |= {name: value for name, value in values_of(IF_ANY, decision).items() if value}
     fields["picked"], fields["candidates"] = _rows(record, ranked=explained)
-    fields |= values_of(TAIL, decision)
-    if decision.prefiller or decision.encoders:
-        fields |= values_of(APART, decision)
-    if decision.flight.adapter:
-        fields |= values_of(ADAPTED, decision)
     if view is not None and view.unlike:
         fields["unlike"] = True
     if view is not None and view.weights is not None:

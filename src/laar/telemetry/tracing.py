@@ -30,7 +30,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from laar.core.request import Request, Trace
 from laar.errors import RequestError, unusable_environment
 from laar.explain.decision_record import DecisionRecord
-from laar.explain.fields import ADAPTED, APART, COMPLETION, HEAD, TAIL, attributes_of
+from laar.explain.fields import COMPLETION, DECISION, IF_ANY, attributes_of
 from laar.explain.record import shown
 
 LAST_S = 1.0
@@ -165,7 +165,7 @@ def resource() -> Resource:
 
 def attributes(of: Mapping[str, Any]) -> dict[str, object]:
     """Return a span's attributes from a record; the chosen candidate's are `laar.chosen.*`."""
-    values = attributes_of((*HEAD, *TAIL, *APART, *ADAPTED), of)
+    values = attributes_of((*DECISION, *IF_ANY), of)
     for name, value in of["candidates"][of["picked"]].items():
         if name not in ("endpoint", "model"):  # fields of the decision
             values[f"laar.chosen.{name}"] = value
