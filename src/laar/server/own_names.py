@@ -47,7 +47,6 @@ class OwnNames:
     def __init__(self) -> None:
         self._sources: dict[str, _Source] = {}
         self._served: Latest[_Pod, Served] = Latest(MAX_KEPT)
-        self._silent: set[_Pod] = set()  # pods that were queried but reported no name
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         """Replace the endpoints of a source."""
@@ -55,9 +54,7 @@ class OwnNames:
         nameless = {spec.address: spec for spec in specs if not spec.models}
         in_use = before is not None and before.in_use and bool(nameless)
         own = self._sources[source] = _Source(specs, nameless, set(), in_use)
-        self._silent &= {_pod(spec) for spec in self.nameless()}
-        answered = self._served.keys() | self._silent
-        own.pending = {address for address, spec in nameless.items() if _pod(spec) not in answered}
+        own.pending = {a for a, spec in nameless.items() if _pod(spec) not in self._served}
 
     def nameless(self) -> list[EndpointSpec]:
         """Return all endpoints whose models no source names."""
@@ -86,8 +83,8 @@ class OwnNames:
         for spec in own.specs:
             if spec.models:
                 named.append(spec)
-            elif not waits and (served := self._served.get(_pod(spec))):
-                models = tuple(sorted(served.weights, key=lambda name: name in reserved))
+            elif not waits and (known := self._served.get(_pod(spec), Served()).weights):
+                models = tuple(sorted(known, key=lambda name: name in reserved))
                 named.append(replace(spec, models=models))
                 own.in_use = True
         return named
@@ -118,10 +115,8 @@ class OwnNames:
         An empty report replaces no names, so it can matter only as a pod's first report.
         """
         before = self._served.get(pod)
-        if not served.weights:
-            news = before is None and pod not in self._silent
-            self._silent.add(pod)
-            return news
+        if before is not None and not served.weights:
+            return False
         if before is not None and before.weights.keys() == served.weights.keys():
             # The first name is the main one: keep it even if the order changes.
             served = replace(
