@@ -75,34 +75,19 @@ def _assemble(loaded: Loaded) -> None:
 
 def _unwritable(settings: Settings) -> Iterator[SettingError]:
     """Yield an error for each file that serving would write but can't."""
-    for name in ("decisions.log", "share.snapshot_file"):
+    for name in ("decisions.log", "share.snapshot_file", "envoy.eds_file"):
         path = value_at(settings, name)
         if path is None:
             continue
         above = path.parent
-        if not above.is_dir():
-            yield SettingError(
-                f"{above} is not a directory, so nothing would be kept; create it: "
-                f"mkdir -p {above}",
-                setting=name,
-            )
-        elif not os.access(above, os.W_OK | os.X_OK) and (
-            name != "decisions.log" or not os.access(path, os.W_OK)  # others are replaced whole
-        ):
-            yield SettingError(
-                f"{path} can't be written, so nothing would be kept: this user may not write to "
-                f"the directory {above}; make this user its owner",
-                setting=name,
-            )
-        elif path.is_dir():
+        if name == "envoy.eds_file":  # whose directory laar creates
+            above = next(parent for parent in path.parents if parent.exists())
+        appends = name == "decisions.log" and os.access(path, os.W_OK)  # others are replaced whole
+        if path.is_dir():
             yield SettingError(f"{path} is a directory; name a file in it", setting=name)
-    eds = settings.envoy.eds_file
-    if eds is None:
-        return
-    above = next(path for path in eds.parents if path.exists())
-    if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
-        yield SettingError(
-            f"{eds} can't be written, so Envoy would get no endpoint: {above} is not a directory "
-            f"that this user can write to; mkdir -p {eds.parent}, and make this user its owner",
-            setting="envoy.eds_file",
-        )
+        elif not appends and not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
+            yield SettingError(
+                f"{path} can't be written: {above} is not a directory that this user can write to; "
+                f"mkdir -p {path.parent}, and make this user its owner",
+                setting=name,
+            )
