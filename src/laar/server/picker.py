@@ -188,13 +188,6 @@ class Picker:
 
     # -- parts ---------------------------------------------------------------------------------
 
-    async def ask_templates(self) -> None:
-        """Probe for the models' chat templates until cancelled."""
-        if self.prefixes is not None:
-            from laar.datalayer.chat_templates import TemplateProbes
-
-            await TemplateProbes(self.prefixes, self.table).run()
-
     def _director(self) -> Director:
         routing = self.settings.routing
         return Director(

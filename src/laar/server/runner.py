@@ -169,7 +169,10 @@ class Runner:
         self._is_warm = True
         self._set_ready()
         tasks.spawn("token files", self.admin.follow_tokens)
-        tasks.spawn("templates", picker.ask_templates)
+        if picker.prefixes is not None:
+            from laar.datalayer.chat_templates import TemplateProbes
+
+            tasks.spawn("templates", TemplateProbes(picker.prefixes, picker.table).run)
         picker.observability.start(tasks)
         tasks.spawn("settings", lambda: self.reloader.follow(self.apply))
 

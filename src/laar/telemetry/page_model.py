@@ -84,13 +84,7 @@ class PageModel:
 
     def fleet(self, now: float) -> dict[str, object]:
         """Return the endpoints and the problems, without the decisions."""
-        records = list(self._memory.latest(_RECENT))
-        return {
-            "about": self._about(),
-            "fleet": self._fleet(now, records),
-            "fleet_total": len(self._table),
-            "problems": dict(islice(self._problems.items(), _PROBLEMS)),
-        }
+        return self._state(now, list(self._memory.latest(_RECENT)))
 
     def health(self, now: float) -> Counter[str]:
         """Return the number of endpoints in each state."""
@@ -103,12 +97,9 @@ class PageModel:
         before, total = self._last
         self._last = (now, memory.decided_total)
         rate = (memory.decided_total - total) / (now - before) if now > before else math.nan
-        return {
-            "about": self._about(),
+        return self._state(now, records) | {
             "rate": rate,
             "decisions_total": memory.decided_total,
-            "fleet": self._fleet(now, records),
-            "fleet_total": len(self._table),
             "decisions": [memory.explained(a) for a in islice(records, SHOWN_DECISIONS)],
             "window": len(records),
             "ttft_s": _percentiles(a.end.ttft_s for a in records if a.end),
@@ -124,9 +115,16 @@ class PageModel:
                 "ttca_s": _percentiles(self.correct_s),
             },
             "shadow": _shadow(records),
-            "problems": dict(islice(self._problems.items(), _PROBLEMS)),
             "since_s": dict(islice(self._problems.since_s.items(), _PROBLEMS)),
             "events": list(self.events.latest),
+        }
+
+    def _state(self, now: float, records: Sequence[DecisionRecord]) -> dict[str, object]:
+        return {
+            "about": self._about(),
+            "fleet": self._fleet(now, records),
+            "fleet_total": len(self._table),
+            "problems": dict(islice(self._problems.items(), _PROBLEMS)),
         }
 
     def _fleet(self, now: float, records: Sequence[DecisionRecord]) -> list[dict[str, object]]:
