@@ -22,15 +22,15 @@ GROUP = "laar.commands"
 
 OWN = {
     "init": "laar.cli.init:init",
-    "from-llm-d": "laar.cli.from_llm_d:from_llm_d",
+    "from-llm-d": "laar.cli.init:from_llm_d",
     "serve": "laar.cli.serve:serve",
     "check": "laar.cli.check:check",
     "explain": "laar.cli.explain:explain",
-    "doctor": "laar.cli.doctor:doctor",
+    "doctor": "laar.cli.check:doctor",
     "envoy": "laar.cli.envoy:envoy",
-    "calibrate": "laar.cli.calibrate:calibrate",
-    "measure": "laar.cli.measure:measure",
-    "fit": "laar.cli.fit:fit",
+    "calibrate": "laar.cli.measuring:calibrate",
+    "measure": "laar.cli.measuring:measure",
+    "fit": "laar.cli.measuring:fit",
     "context": "laar.cli.context:app",
 }
 """laar's own commands and where they are defined, in the order of `laar --help`."""
