@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-import time
 from collections.abc import Generator
 
 import uvicorn
@@ -29,9 +28,6 @@ the system rarely accepts the next megabyte of a response."""
 
 _TICK_S = 1.0
 """Seconds between updates of uvicorn's date header."""
-
-_WARN_EVERY_S = 10.0
-"""Minimum seconds between uvicorn's warnings, e.g. about malformed requests."""
 
 
 class _BoundedProtocol(H11Protocol):
@@ -68,25 +64,6 @@ class _BoundedProtocol(H11Protocol):
         self.loop.call_later(WAIT_S, self._look)
 
 
-class _Rarely(logging.Filter):
-    """Limits the rate of warnings: a port scan must not fill the log."""
-
-    _next_at = 0.0
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to log the record."""
-        if record.levelno != logging.WARNING:
-            return True
-        now = time.monotonic()
-        due = now >= self._next_at
-        if due:
-            self._next_at = now + _WARN_EVERY_S
-        return due
-
-
-_RARELY = _Rarely()
-
-
 class AdminServer(uvicorn.Server):
     """uvicorn on a socket bound in advance, without signal handlers: the runner stops it.
 
@@ -96,7 +73,8 @@ class AdminServer(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        logging.getLogger("uvicorn.error").addFilter(_RARELY)
+        # It warns of each malformed request: a port scan must not fill the log.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._socket = listener(host, port, family)
         self.port: int = self._socket.getsockname()[1]
         self._stopped = asyncio.Event()
