@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from laar.core.decision import Completion, Decision
@@ -27,13 +28,13 @@ _TICK_S = 0.1
 """Seconds between checks of the queue without events; a tenth of the scrape interval."""
 
 
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """A waiting request: await its outcome, or forget it."""
 
-    def __init__(self, future: asyncio.Future[Outcome], forget: Callable[[], None]) -> None:
-        self._future = future
-        self.forget = forget
-        """Cancels the wait of a client that is gone, and releases a decision just made for it."""
+    future: asyncio.Future[Outcome]
+    forget: Callable[[], None]
+    """Cancels the wait of a client that is gone, and releases a decision just made for it."""
 
     async def outcome(self) -> tuple[Decision, float]:
         """Return the decision and the seconds waited; forget the request if cancelled.
@@ -43,7 +44,7 @@ class Waiting:
             Exception: deciding failed with an internal error.
         """
         try:
-            outcome = await self._future
+            outcome = await self.future
         except BaseException:
             self.forget()
             raise

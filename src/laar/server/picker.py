@@ -161,7 +161,7 @@ class Picker:
 
     def reading(self, key: str, reading: Reading) -> None:
         """Record a reading of an endpoint's metrics page; called after the table is updated."""
-        self.observability.page.hit_rates.read(key, reading)
+        self.observability.page.read(key, reading)
         slot = self.table.slot(key)
         if reading.restarted and slot >= 0:
             self.director.adapters.restarted(slot)

@@ -21,8 +21,6 @@ _LONGEST_MESSAGE_BYTES = 64 << 20
 _METADATA_BYTES = 1 << 20
 """Allowance for metadata in addition to a buffered body, which is one message."""
 
-_INT32_MAX = 2**31 - 1
-
 _STREAMS = 64
 """Maximum number of streams per connection that a worker advertises. The kernel assigns each
 connection to one worker, so a client with many concurrent streams should open several."""
@@ -35,7 +33,7 @@ def picking_server(
 
     Messages much longer than a body of `max_body_bytes` are rejected.
     """
-    longest = min(max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES), _INT32_MAX)
+    longest = max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES)
     streams = _STREAMS if together else None
     own = H2Server(longest_bytes=longest, advertised_streams=streams, together=together)
     own.add_method(SERVICE, "Process", partial(Exchange, processor))

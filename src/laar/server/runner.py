@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from laar.accuracy.capability import CapabilityModel
@@ -229,7 +230,6 @@ class Runner:
                 known.set()
             elif not known.is_set():
                 asyncio.get_running_loop().call_later(_LISTS_S, known.set)
-        self.picker.observability.page.hit_rates.keep(spec.key for spec in table.specs())
         if self.collectors.have_listed():
             self.picker.check_artifact()
         if self._flow is not None:
@@ -247,6 +247,5 @@ class Runner:
         tls = self._tls
         if tls is not None:
             self.picker.metrics.certificate_expires_at_s = lambda: tls.shown.expires_at.timestamp()
-            tls.on_change = server.use_tls
             await server.use_tls(tls.shown.context())
-            self.tasks.spawn("tls", tls.run)
+            self.tasks.spawn("tls", partial(tls.run, server.use_tls))

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 RELOAD_S = 1.0
 SELF_SIGNED_DAYS = 3650
 
+Use = Callable[[ssl.SSLContext], Awaitable[None]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
@@ -83,29 +85,26 @@ class ServerTls:
         self._problems = problems
         self.shown = _load(settings, None)
         """The identity in use; a new object after each change."""
-        self.on_change: Callable[[ssl.SSLContext], Awaitable[None]] | None = None
-        """Called after a change, with the new identity as an `ssl.SSLContext`."""
 
-    async def run(self) -> None:
-        """Watch the files until cancelled."""
+    async def run(self, use: Use) -> None:
+        """Watch the files until cancelled; `use` each new identity."""
         while True:
             try:
                 found = await asyncio.to_thread(_load, self._settings, self.shown)
             except SettingError as error:
                 self._problems.report("tls", f"{error}; the previous certificate stays in use")
             else:
-                await self._take(found, datetime.now(UTC))
+                await self._take(found, datetime.now(UTC), use)
             await asyncio.sleep(RELOAD_S)
 
-    async def _take(self, found: Identity, now: datetime) -> None:
+    async def _take(self, found: Identity, now: datetime, use: Use) -> None:
         invalid = _invalid(self._settings, found, now)
         self._problems.report("tls", invalid)
         if found != self.shown and (
             invalid is None or _invalid(self._settings, self.shown, now) is not None
         ):
             self.shown = found
-            if self.on_change is not None:
-                await self.on_change(found.context())
+            await use(found.context())
 
 
 def check_tls(settings: Tls) -> None:

@@ -17,6 +17,7 @@ from laar.core.director import Director
 from laar.core.endpoints import Floats, Reading
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE, STALE_S
 from laar.explain.decision_record import DecisionRecord
+from laar.latest import Latest
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.problems import Events, Problems
 
@@ -31,34 +32,9 @@ _RECENT = 64  # decisions averaged for an endpoint's P(correct)
 _PROBLEMS = 50
 _SHOWN_FAILURES = 5
 _UNREAD = (math.nan, math.nan, math.nan)
+_HIT_WEIGHT = 0.3  # of the last scrape in an engine's hit rate
+_MAX_HIT_RATES = 20_000  # as many endpoints as one selector may match
 _POINTS = 80  # points in the plot of predicted against measured values
-
-
-class HitRates:
-    """The share of prompt tokens that each engine recently found in its cache."""
-
-    _WEIGHT = 0.3
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[float, float, float]] = {}
-        """Queries and hits at the last scrape, and the rate, by the endpoint's key."""
-
-    def read(self, key: str, reading: Reading) -> None:
-        """Add a scrape; two are needed for a rate."""
-        queries, hits = reading.prefix_queries_tokens, reading.prefix_hits_tokens
-        known_queries, known_hits, rate = self._known.get(key, _UNREAD)
-        if queries > known_queries and not reading.restarted:
-            share = (hits - known_hits) / (queries - known_queries)
-            rate = share if math.isnan(rate) else rate + self._WEIGHT * (share - rate)
-        self._known[key] = queries, hits, rate
-
-    def keep(self, keys: Iterable[str]) -> None:
-        """Forget all other endpoints."""
-        self._known = {key: self._known[key] for key in keys if key in self._known}
-
-    def of(self, key: str) -> float:
-        """Return the rate in 0..1; NaN while unknown."""
-        return self._known.get(key, _UNREAD)[2]
 
 
 class PageModel:
@@ -75,7 +51,8 @@ class PageModel:
         self._table = director.table
         self._memory = memory
         self._problems = problems
-        self.hit_rates = HitRates()
+        self._hits: Latest[str, tuple[float, float, float]] = Latest(_MAX_HIT_RATES)
+        """Queries and hits at the last scrape, in tokens, and the hit rate, by endpoint."""
         self._about = about
         self.events = Events()
         self._last = (math.nan, 0)
@@ -85,6 +62,15 @@ class PageModel:
     def fleet(self, now: float) -> dict[str, object]:
         """Return the endpoints and the problems, without the decisions."""
         return self._state(now, list(self._memory.latest(_RECENT)))
+
+    def read(self, key: str, reading: Reading) -> None:
+        """Update the share of tokens that an engine finds in its cache; it takes two scrapes."""
+        queries, hits = reading.prefix_queries_tokens, reading.prefix_hits_tokens
+        known_queries, known_hits, rate = self._hits.get(key, _UNREAD)
+        if queries > known_queries and not reading.restarted:
+            share = (hits - known_hits) / (queries - known_queries)
+            rate = share if math.isnan(rate) else rate + _HIT_WEIGHT * (share - rate)
+        self._hits[key] = queries, hits, rate
 
     def health(self, now: float) -> Counter[str]:
         """Return the number of endpoints in each state."""
@@ -153,7 +139,7 @@ class PageModel:
                     "waiting": float(table.waiting[slot]),
                     "running": float(table.running[slot]),
                     "kv_usage": float(table.kv_usage[slot]),
-                    "hit_rate": self.hit_rates.of(spec.key),
+                    "hit_rate": self._hits.get(spec.key, _UNREAD)[2],
                     "probability": float(probability[slot]),
                     "answers": 1.0 if learned is None else learned.answers(slot, now),
                     "read_age_s": now - float(table.read_at[slot]),

@@ -37,7 +37,7 @@ from laar.protocol.events import (
     Shape,
 )
 from laar.protocol.jsonscan import member_spans
-from laar.protocol.openai import ASIDE_BYTES, try_read
+from laar.protocol.openai import try_read
 from laar.protocol.stream import Environment, Stream
 from laar.server.admin.answers import as_json
 from laar.server.browsers import body_of
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from laar.server.picker import Picker
 
 MAX_LIMIT = 200
-_AT_ONCE = 100  # decisions searched, in half a millisecond, before other tasks run
 SLOW_S = 10.0
 """Seconds after which a complete response is considered slow: users give up at about that point."""
 KINDS: Mapping[str, Callable[[DecisionMemory, DecisionRecord], bool]] = {
@@ -146,9 +145,7 @@ def explain_routes(picker: Picker) -> list[Route]:
         for name in (":path", POOL):
             if value := request.query_params.get(name[1:]):
                 headers[name] = value
-        if len(body) > ASIDE_BYTES:
-            return as_json(_preview(picker, await asyncio.to_thread(_read, picker, body, headers)))
-        return as_json(explain(picker, body, headers))
+        return as_json(_preview(picker, await asyncio.to_thread(_read, picker, body, headers)))
 
     async def decisions(request: Request) -> Response:
         wanted = request.query_params.get("limit", "20")
@@ -161,14 +158,13 @@ def explain_routes(picker: Picker) -> list[Route]:
         if not re.fullmatch("[0-9]{1,12}", until):
             raise RequestError(400, "bad-until", "until must be a time in Unix seconds")
         shown: list[dict[str, object]] = []
-        for number, record in enumerate(list(memory.latest(len(memory)))):
+        for record in list(memory.latest(len(memory))):
             found = record.time_s < int(until) + 1.0 and _contains(record, text.lower())
             if found and KINDS[kind](memory, record):
                 shown.append(memory.explained(record))  # takes up to a millisecond
                 if len(shown) == int(wanted):
                     break
-            if found or number % _AT_ONCE == 0:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
         return as_json({"decisions": shown, "remembered": len(memory)})
 
     async def decision(request: Request) -> Response:

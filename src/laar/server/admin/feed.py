@@ -55,12 +55,8 @@ class Feed:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one viewer until it disconnects."""
-        answer = StreamingResponse(self._frames(self._tokens), headers=_HEADERS)
-        if scope["method"] == "HEAD":
-            start = {"type": "http.response.start", "status": 200, "headers": answer.raw_headers}
-            await send(start)
-            await send({"type": "http.response.body", "body": b""})
-            return
+        frames = () if scope["method"] == "HEAD" else self._frames(self._tokens)
+        answer = StreamingResponse(frames, headers=_HEADERS)
         if self.viewers >= MAX_VIEWERS:
             refusal = JSONResponse(
                 {"error": f"{MAX_VIEWERS} viewers are connected"}, 503, {"retry-after": "30"}
