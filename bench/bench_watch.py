@@ -122,7 +122,7 @@ async def _feed() -> None:
         f"frames: {statistics.mean(watched):.1%}; the feed: {statistics.mean(costs):.1%} "
         f"(standard error {error:.1%}); <= 5 %"
     )
-    runner.picker.observability.feed.close()
+    runner.picker.observability.feed.end_streams()
     server.should_exit = True
     await tasks[0]
     tasks[1].cancel()

@@ -273,15 +273,26 @@ def test_a_failing_part_is_reported_with_its_line_and_without_the_prompt(tmp_pat
 
 
 @pytest.mark.long
-def test_changed_settings_keep_policies_whose_settings_are_unchanged(tmp_path: Path) -> None:
+def test_policies_keep_their_state_unless_their_parameters_change(tmp_path: Path) -> None:
     both = {"even": {"scorers": [{"name": "even"}]}, **scorers("broken", how="raise")["policies"]}
     checked(tmp_path, policies=both)
     picker = Picker(load(tmp_path / "laar.yaml").settings, seed=1)
     before = dict(picker.director.policies)
+
+    def kept() -> set[str]:
+        settings = load(tmp_path / "laar.yaml").settings
+        routing = settings.routing
+        fresh = build_policies(routing.weights, routing.given, routing.policies)
+        picker.apply(settings, None, fresh)
+        return {
+            name for name, policy in picker.director.policies.items() if policy is before.get(name)
+        }
+
+    checked(tmp_path, policies=both, policy="mine")
+    assert kept() == set(before)
+    assert set(picker.director.policies) == {*before, "mine"}
+    checked(tmp_path, policies=both)
+    assert kept() == set(picker.director.policies) == set(before)
     both["p"]["scorers"][0]["parameters"]["how"] = "nan"
-    checked(tmp_path, policies=both, k_rtt=0.5)
-    settings = load(tmp_path / "laar.yaml").settings
-    routing = settings.routing
-    picker.apply(settings, None, build_policies(routing.weights, routing.given, routing.policies))
-    after = picker.director.policies
-    assert {name for name in before if after[name] is not before[name]} == {"laar", "p"}
+    checked(tmp_path, policies=both)
+    assert kept() == set()

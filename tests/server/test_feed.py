@@ -137,7 +137,7 @@ async def test_closing_ends_every_stream_properly():
     task = await running(feed)
     viewer = Viewer(feed)
     await eventually(lambda: len(viewer.frames) >= 1, what="a frame")
-    feed.close()
+    feed.end_streams()
     await asyncio.wait_for(viewer.task, 10)
     assert viewer.frames[-1] == b""
     task.cancel()

@@ -443,9 +443,8 @@ async def test_everything_has_a_name_for_screen_readers(page):
 async def test_a_lost_picker_is_reported_and_a_returning_one_is_found(page, tmp_path):
     await page.open(page.url)
     await shows(page, "#link", "live")
-    page.runner.picker.observability.feed.close()
+    page.runner.picker.observability.feed.end_streams()
     await shows(page, "#link", "connection lost")
-    page.runner.picker.observability.feed._is_closed = False
     await shows(page, "#link", "live")
 
 

@@ -125,15 +125,17 @@ class Picker:
         Args:
             settings: the new settings, without changes to those that need a restart.
             capability: a new artifact; None to keep the current one.
-            policies: policies of the new settings; None if `routing` is unchanged. Policies with
-                unchanged settings keep their state.
+            policies: policies of the new settings; None if `routing` is unchanged. They keep
+                their state unless the parameters of a policy have changed.
         """
         before, self.settings = self.settings, settings
         self.context.apply_settings(settings)
         if policies is None:
             policies = self.director.policies
         else:
-            policies = self._kept(policies, before.routing)
+            if _parameters(before.routing) == _parameters(settings.routing):
+                kept = self.director.policies
+                policies = {name: kept.get(name, fresh) for name, fresh in policies.items()}
             for source in self._faulty:
                 self.problems.report(source, None)
             self._faulty.clear()
@@ -244,14 +246,6 @@ class Picker:
             problems=self.problems,
         )
 
-    def _kept(self, fresh: Mapping[str, Policy], old: Routing) -> dict[str, Policy]:
-        """Return the new policies, but keep old policies whose settings are unchanged."""
-        known, new = self.director.policies, self.settings.routing
-        return {
-            name: known[name] if name in known and _is_same(name, old, new) else policy
-            for name, policy in fresh.items()
-        }
-
     def _apply_bodies(self, settings: Settings) -> None:
         bodies = settings.bodies
         self.held.limit_bytes = bodies.max_held_bytes
@@ -297,12 +291,5 @@ class Picker:
         self.problems.report(source, f"failed, and the decision was made without it: {what}")
 
 
-def _is_same(name: str, old: Routing, new: Routing) -> bool:
-    """Return whether a policy's settings are unchanged."""
-    if old.policies.get(name) != new.policies.get(name):
-        return False
-    if old.given.get(name, {}) != new.given.get(name, {}):
-        return False
-    parts = new.policies[name].scorers if name in new.policies else ()
-    priced = name == "laar" or any(part.name == "laar" for part in parts)
-    return not priced or old.weights == new.weights
+def _parameters(routing: Routing) -> tuple[object, ...]:
+    return routing.weights, routing.baselines, routing.policies

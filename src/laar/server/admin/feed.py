@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 
 import orjson
-from starlette.responses import JSONResponse, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 INTERVAL_S = 1.0
@@ -18,7 +18,6 @@ INTERVAL_S = 1.0
 MAX_VIEWERS = 50
 """Maximum number of concurrent viewers; each costs a socket and about 0.2 ms per second."""
 
-_REPLACED = b"event: replaced\ndata: token\n\n"
 _HEADERS = {
     "content-type": "text/event-stream",
     "cache-control": "no-store",
@@ -36,9 +35,8 @@ class Feed:
         self._frame = frame
         self._looked = asyncio.Event()
         self._newest = b""
-        self._changed = asyncio.Event()  # set by the next frame or a change of the fields below
-        self._is_closed = False
-        self._tokens = 0  # number of replaced tokens
+        self._changed = asyncio.Event()  # set by the next frame, and by the end of the streams
+        self._ends = 0  # number of calls of `end_streams`
         self.viewers = 0
 
     async def run(self) -> None:
@@ -55,8 +53,9 @@ class Feed:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one viewer until it disconnects."""
-        frames = () if scope["method"] == "HEAD" else self._frames(self._tokens)
-        answer = StreamingResponse(frames, headers=_HEADERS)
+        if scope["method"] == "HEAD":
+            await Response(headers=_HEADERS)(scope, receive, send)
+            return
         if self.viewers >= MAX_VIEWERS:
             refusal = JSONResponse(
                 {"error": f"{MAX_VIEWERS} viewers are connected"}, 503, {"retry-after": "30"}
@@ -66,29 +65,23 @@ class Feed:
         self.viewers += 1
         self._looked.set()
         try:
+            answer = StreamingResponse(self._frames(self._ends), headers=_HEADERS)
             await answer(scope, receive, send)
         finally:
             self.viewers -= 1
 
-    def close(self) -> None:
-        """End every viewer's stream; viewers reconnect to the picker's successor."""
-        self._is_closed = True
-        self._wake()
-
-    def ask_again(self) -> None:
-        """End the open streams, which were authorized by a token that has been replaced."""
-        self._tokens += 1
+    def end_streams(self) -> None:
+        """End the open streams: viewers reconnect, to a successor or with a new token."""
+        self._ends += 1
         self._wake()
 
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _frames(self, tokens: int) -> AsyncIterator[bytes]:
-        while not self._is_closed and tokens == self._tokens:
+    async def _frames(self, ends: int) -> AsyncIterator[bytes]:
+        while ends == self._ends:
             changed = self._changed
             if self._newest:
                 yield self._newest
             await changed.wait()
-        if not self._is_closed:
-            yield _REPLACED

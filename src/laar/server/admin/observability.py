@@ -104,7 +104,7 @@ class Observability:
 
     def close(self) -> None:
         """End the feed's streams, and stop collecting log records."""
-        self.feed.close()
+        self.feed.end_streams()
         logging.getLogger("laar").removeHandler(self.page.events)
 
     def _about(self) -> dict[str, object]:

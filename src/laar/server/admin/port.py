@@ -66,7 +66,7 @@ class AdminPort:
             picker.problems.report("token files", None)
             if self._auth.token != viewers:
                 self._auth.token = viewers
-                picker.observability.feed.ask_again()
+                picker.observability.feed.end_streams()
             if self._reporters is not None and reporters is not None:
                 self._reporters.clear()
                 self._reporters.update(reporters)

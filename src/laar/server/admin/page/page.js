@@ -486,7 +486,6 @@ function connect() {
     state(paused ? "paused" : "live", false);
     if (!paused) show(JSON.parse(event.data));
   };
-  source.addEventListener("replaced", () => location.reload());
   source.onerror = () => {
     state("connection lost, reconnecting", true);
     if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
