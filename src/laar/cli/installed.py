@@ -88,12 +88,8 @@ class ContextGroup(InstalledGroup):
 def installed(path: str) -> dict[str, EntryPoint]:
     """Return the entry points of the commands directly below a path, by name."""
     points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
-    names = {point: point.name.removeprefix(path) for point in points}
-    return {
-        name: point
-        for point, name in names.items()
-        if point.name.startswith(path) and "." not in name
-    }
+    below = {p.name.removeprefix(path): p for p in points if p.name.startswith(path)}
+    return {name: point for name, point in below.items() if "." not in name}
 
 
 @cache
