@@ -12,7 +12,7 @@ from laar.core.cost import CostWeights
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import LaarError, SettingError
-from laar.server.admin.tuner import routes
+from laar.server.admin.port import tuner_routes
 from laar.server.picker import Picker
 from laar.server.whole_file import WholeFile
 from laar.settings import load
@@ -46,7 +46,7 @@ def serve_windows(tuner, count, seconds):
 def test_the_page_shows_the_history_of_weights_and_objective():
     kept = tuner(window=20)
     serve_windows(kept, 3, lambda weights: 1.0 + weights["k_rtt"])
-    with TestClient(Starlette(routes=routes(kept))) as client:
+    with TestClient(Starlette(routes=tuner_routes(kept))) as client:
         shown = client.get("/tuner").json()
     assert [window["version"] for window in shown["windows"]] == [1, 2, 3]
     assert all(window["cost_s"] > 1.0 and window["weights"] for window in shown["windows"])
@@ -57,7 +57,7 @@ def test_the_page_shows_the_history_of_weights_and_objective():
 def test_freezing_serves_the_best_weights_and_ends_the_climb():
     kept = tuner(window=20)
     serve_windows(kept, 12, lambda weights: 1.0 + weights["k_rtt"])
-    with TestClient(Starlette(routes=routes(kept))) as client:
+    with TestClient(Starlette(routes=tuner_routes(kept))) as client:
         best = client.get("/tuner").json()["weights"]
         assert client.post("/tuner/freeze").json()["frozen"] is True
     assert dict(kept.weights(0.0).values) == best
@@ -90,7 +90,7 @@ async def test_laar_tune_follows_and_freezes_a_live_climb():
     kept = tuner(window=20)
     serve_windows(kept, 2, lambda weights: 1.0 + weights["k_rtt"])
     for keeping, found in ((kept, True), (None, False)):
-        async with admin_port(Starlette(routes=routes(keeping))) as server:
+        async with admin_port(Starlette(routes=tuner_routes(keeping))) as server:
             url = f"http://127.0.0.1:{server.port}"
             if found:
                 told = []
@@ -111,7 +111,7 @@ async def test_waiting_for_the_end_of_a_climb_survives_a_picker_restart(monkeypa
     port, told, waiting = 0, [], None
     for life in lives:
         seen = len(told)
-        async with admin_port(Starlette(routes=routes(life)), port=port) as server:
+        async with admin_port(Starlette(routes=tuner_routes(life)), port=port) as server:
             port = server.port
             if waiting is None:
                 url = f"http://127.0.0.1:{port}"

@@ -37,7 +37,7 @@ from laar.protocol.events import (
     Shape,
 )
 from laar.protocol.jsonscan import member_spans
-from laar.protocol.openai import try_read
+from laar.protocol.openai import ASIDE_BYTES, try_read
 from laar.protocol.stream import Environment, Stream
 from laar.server.admin.answers import as_json
 from laar.server.browsers import body_of
@@ -145,7 +145,9 @@ def explain_routes(picker: Picker) -> list[Route]:
         for name in (":path", POOL):
             if value := request.query_params.get(name[1:]):
                 headers[name] = value
-        return as_json(_preview(picker, await asyncio.to_thread(_read, picker, body, headers)))
+        if len(body) > ASIDE_BYTES:
+            return as_json(_preview(picker, await asyncio.to_thread(_read, picker, body, headers)))
+        return as_json(explain(picker, body, headers))
 
     async def decisions(request: Request) -> Response:
         wanted = request.query_params.get("limit", "20")
