@@ -387,3 +387,13 @@ async def test_a_scan_of_the_port_does_not_fill_the_log(served, caplog):
 async def test_a_client_cannot_choose_its_apparent_address(served):
     answer = await asked(served, b"x-forwarded-for: 10.9.9.9\r\n")
     assert answer.endswith(b"127.0.0.1")
+
+
+async def test_a_port_scan_leaves_no_lines_in_the_log(caplog):
+    async with admin_port(Starlette()) as server:
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"\x16\x03\x01 a TLS handshake\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 400")
+            writer.close()
+    assert caplog.text == ""
