@@ -31,39 +31,26 @@ _LANGUAGES = {
 
 def sentence(record: DecisionRecord) -> str:
     """Return why the picked endpoint won, what failed, and where the prompt is prefilled."""
-    decision = record.decision
-    return _who_won(record) + _woken(decision) + _read_elsewhere(decision) + _encoded(decision)
+    return _who_won(record) + _elsewhere(record.decision)
 
 
-def _encoded(decision: Decision) -> str:
-    """Return which other endpoints encode the prompt's images, sound and videos; empty if none."""
-    if not decision.encoders:
-        return ""
-    where = " and ".join(dict.fromkeys(encoder.address for encoder in decision.encoders))
-    return f" Images and other media of the prompt are encoded at {where}."
-
-
-def _woken(decision: Decision) -> str:
-    """Return how long waking the picked endpoint takes; empty if it is awake."""
-    wake_s = None if decision.view is None else decision.view.wake_s
-    if wake_s is None or not wake_s[decision.position]:
-        return ""
-    return f" It is asleep; waking it takes about {_seconds(float(wake_s[decision.position]))}."
-
-
-def _read_elsewhere(decision: Decision) -> str:
-    """Return where the prompt is prefilled and the seconds saved; empty if there was no choice."""
-    apart = None if decision.view is None else decision.view.apart
-    if apart is None or apart.saved_s is None:
-        return ""
-    saved_s = float(apart.saved_s[decision.position])
-    if decision.prefiller is not None:
-        address = decision.prefiller.address
-        way = f"costs {_seconds(saved_s)} less" if saved_s > 0.0 else "costs no less"
-        return f" {address} prefills the prompt, which {way} than at the endpoint itself."
-    if saved_s > 0.0:
-        return f" It prefills the prompt itself, which costs {_seconds(saved_s)} less."
-    return ""
+def _elsewhere(decision: Decision) -> str:
+    """Return what happens before the answer: a wake-up, and who prefills and encodes the prompt."""
+    said, at, view = "", decision.position, decision.view
+    if view is not None and view.wake_s is not None and view.wake_s[at]:
+        said += f" It is asleep; waking it takes about {_seconds(float(view.wake_s[at]))}."
+    if view is not None and view.apart is not None and view.apart.saved_s is not None:
+        saved_s = float(view.apart.saved_s[at])
+        if decision.prefiller is not None:
+            way = f"costs {_seconds(saved_s)} less" if saved_s > 0.0 else "costs no less"
+            address = decision.prefiller.address
+            said += f" {address} prefills the prompt, which {way} than at the endpoint itself."
+        elif saved_s > 0.0:
+            said += f" It prefills the prompt itself, which costs {_seconds(saved_s)} less."
+    if decision.encoders:
+        where = " and ".join(dict.fromkeys(encoder.address for encoder in decision.encoders))
+        said += f" Images and other media of the prompt are encoded at {where}."
+    return said
 
 
 def _who_won(record: DecisionRecord) -> str:
