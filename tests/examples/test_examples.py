@@ -62,7 +62,7 @@ def test_without_the_package_its_settings_are_rejected_with_the_known_names():
 
 
 def test_the_cheap_endpoint_is_chosen_if_both_are_suitable(cheap_first):
-    from laar.server.admin.explain import explain
+    from laar.server.admin.explain import explain, read_request
     from laar.server.picker import Picker
     from laar.settings import load
 
@@ -71,7 +71,7 @@ def test_the_cheap_endpoint_is_chosen_if_both_are_suitable(cheap_first):
         picker = Picker(settings, seed=1)
     picker.table.replace("file", [each.spec() for each in settings.endpoints])
     body = {"model": "auto", "messages": [{"role": "user", "content": "Hello"}]}
-    told = explain(picker, json.dumps(body).encode(), {})
+    told = explain(picker, read_request(picker, json.dumps(body).encode(), {}))
     assert (told["policy"], told["endpoint"]) == ("thrifty", "127.0.0.1:8001")
 
 

@@ -17,7 +17,7 @@ from laar.core.director import Director
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.policies import FilterUse, PickerUse, Profile, ScorerUse, build_policies
-from laar.server.admin.explain import explain
+from laar.server.admin.explain import explain, read_request
 from laar.server.picker import Picker
 from laar.settings import load
 from laar.testing import make_view
@@ -264,7 +264,7 @@ def test_a_failing_part_is_reported_with_its_line_and_without_the_prompt(tmp_pat
     picker = Picker(load(tmp_path / "laar.yaml").settings, seed=1)
     picker.table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
     body = b'{"model": "m", "messages": [{"role": "user", "content": "a secret"}]}'
-    told: Any = explain(picker, body, {})
+    told: Any = explain(picker, read_request(picker, body, {}))
     assert "A scorer of the policy failed" in told["sentence"]
     message = picker.problems["scorer broken"]
     assert "KeyError at " in message

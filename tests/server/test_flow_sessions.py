@@ -9,7 +9,7 @@ from itertools import chain, repeat
 import orjson
 import pytest
 
-from laar.server.admin.explain import explain
+from laar.server.admin.explain import explain, read_request
 from support import Answer, eventually, metric
 from support.stores import SERVERS, StoreProcess, binary_of
 
@@ -171,7 +171,8 @@ async def test_a_request_without_a_session_is_not_held(gateway, http):
 async def test_an_explanation_shows_the_price_of_room_and_who_waits(gateway, http):
     async with Full(gateway, http, "standalone") as full:
         two = await full.hold("two")
-        shown = explain(full.runner.picker, orjson.dumps(chat("six")), {"x-laar-session": "six"})
+        picker, headers = full.runner.picker, {"x-laar-session": "six"}
+        shown = explain(picker, read_request(picker, orjson.dumps(chat("six")), headers))
         sessions = shown["sessions"]
         assert [each["session"] for each in sessions["inside"]] == ["one"]
         assert [each["session"] for each in sessions["waiting"]] == ["two"]

@@ -115,7 +115,7 @@ def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str])
     Raises:
         LaarError: the settings can't be used, or the request would be refused.
     """
-    from laar.server.admin.explain import explain as explain_now
+    from laar.server.admin import explain as live
     from laar.server.picker import Picker
 
     picker = Picker(settings)
@@ -125,7 +125,7 @@ def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str])
             "these settings list no endpoints outside a cluster; ask the running picker: laar "
             "explain request.json --url http://picker:9090"
         )
-    return explain_now(picker, body, headers)
+    return live.explain(picker, live.read_request(picker, body, headers))
 
 
 async def explain_live(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import orjson
@@ -75,25 +76,13 @@ def path_of(body: bytes) -> str:
     return next((path for member, path in _PATHS if member in known), _PATHS[0][1])
 
 
-def explain(picker: Picker, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
+def explain(picker: Picker, request: CoreRequest) -> dict[str, object]:
     """Return the record of the decision that would be made now; reserve nothing.
 
-    Args:
-        picker: makes the decision; of its rules, only the model rewrites are used.
-        body: the request's body.
-        headers: its headers, in lower case; ``:path`` is derived if missing, and `POOL`
-            names the pool that the gateway sends the request to.
+    Its `too_long` tells whether the prompt exceeds every candidate's context window.
 
     Raises:
         RequestError: the request would be refused, with this status and reason.
-    """
-    return _preview(picker, _read(picker, body, headers))
-
-
-def _preview(picker: Picker, request: CoreRequest) -> dict[str, object]:
-    """Return the record of the decision on a request returned by `_read`.
-
-    Its `too_long` tells whether the prompt exceeds every candidate's context window.
     """
     now, memory = picker.clock(), picker.observability.memory
     decision = picker.director.preview(request, now)
@@ -105,8 +94,14 @@ def _preview(picker: Picker, request: CoreRequest) -> dict[str, object]:
     return shown
 
 
-def _read(picker: Picker, body: bytes, headers: Mapping[str, str]) -> CoreRequest:
-    """Read a request, as `explain` does; may run in another thread.
+def read_request(picker: Picker, body: bytes, headers: Mapping[str, str]) -> CoreRequest:
+    """Read a request to explain; may run in another thread.
+
+    Args:
+        picker: its settings are used and, of its rules, the model rewrites.
+        body: the request's body.
+        headers: its headers, in lower case; ``:path`` is derived if missing, and `POOL`
+            names the pool that the gateway sends the request to.
 
     Raises:
         RequestError: it would be refused regardless of the fleet's state.
@@ -145,9 +140,9 @@ def explain_routes(picker: Picker) -> list[Route]:
         for name in (":path", POOL):
             if value := request.query_params.get(name[1:]):
                 headers[name] = value
-        if len(body) > ASIDE_BYTES:
-            return as_json(_preview(picker, await asyncio.to_thread(_read, picker, body, headers)))
-        return as_json(explain(picker, body, headers))
+        read = partial(read_request, picker, body, headers)
+        asked = await asyncio.to_thread(read) if len(body) > ASIDE_BYTES else read()
+        return as_json(explain(picker, asked))
 
     async def decisions(request: Request) -> Response:
         wanted = request.query_params.get("limit", "20")
