@@ -1,4 +1,4 @@
-"""`laar check` and `laar doctor`: find what is wrong with settings, and with a deployment."""
+"""`laar check`: find settings that `laar serve` would reject or ignore."""
 
 from __future__ import annotations
 
@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from laar.cli.terminal import (
-    FAULT,
-    ConfigFile,
-    KeyVariable,
-    TokenFile,
-    admin_url,
-    key_headers,
-    read_token,
-)
-from laar.errors import LaarError, SettingError
+from laar.cli.terminal import FAULT, ConfigFile
 
 if TYPE_CHECKING:
     from laar.settings import Loaded
@@ -58,6 +49,7 @@ def check(
     Prints all errors and exits with status 2, or prints the effective settings with their lines.
     Settings that `laar serve` would ignore are printed as warnings.
     """
+    from laar.errors import LaarError
     from laar.server.checking import faults
     from laar.settings import Settings, load
     from laar.settings.ignored import remarks
@@ -113,53 +105,3 @@ def _entry(name: str, value: Any, origin: str) -> str:
     text = yaml.safe_dump({name: value}, sort_keys=False, width=math.inf, default_style=style)
     first, newline, rest = text.partition("\n")
     return f"{first}  # {origin}{newline}{rest}"
-
-
-def doctor(
-    config: ConfigFile = Path("laar.yaml"),
-    envoy_url: Annotated[
-        str | None, typer.Option("--envoy", help="URL of Envoy's admin port.")
-    ] = "http://127.0.0.1:19000",
-    picker_url: Annotated[
-        str | None,
-        typer.Option(
-            "--picker", help="URL of the picker's admin port. Default: from the settings."
-        ),
-    ] = None,
-    token_file: TokenFile = None,
-    key_env: KeyVariable = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
-) -> None:
-    """Check endpoints, picker and Envoy; print each problem and its fix.
-
-    Exits with status 1 on errors.
-    """
-    import asyncio
-    import dataclasses
-
-    from rich.console import Console
-
-    from laar.doctor import Doctor, Level, show_findings
-    from laar.settings import load
-    from laar.settings.listening import dialled
-
-    try:
-        settings = load(config).settings
-    except SettingError as fault:
-        raise SettingError(
-            f"{fault}\nA running picker ignores this file until it is corrected"
-        ) from None
-    found = Doctor(
-        settings,
-        envoy=admin_url(envoy_url) if envoy_url else None,
-        picker=admin_url(picker_url or dialled(settings.listen.admin)),
-        token=read_token(token_file),
-        key=key_headers(key_env),
-    )
-    findings = asyncio.run(found.examine())
-    if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(f) for f in findings], indent=2))
-    else:
-        show_findings(Console(), findings)
-    if any(finding.level is Level.ERROR for finding in findings):
-        raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`laar init`, `laar from-llm-d`: create settings for running engines, or from llm-d's settings."""
+"""`laar init`: create a configuration by inspecting running engines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from laar.cli.terminal import KeyVariable, key_headers
-from laar.errors import SettingError, first_fault
 
 if TYPE_CHECKING:
     from laar.datalayer.discovery import Engine
@@ -51,6 +50,7 @@ def init(
     from laar.datalayer.discovery import look_at
     from laar.envoy.bootstrap import render, to_yaml
     from laar.envoy.options import BootstrapOptions
+    from laar.errors import SettingError
 
     headers = key_headers(key_env)
     declared = [_declared(url, key_file, ca_file) for url in endpoint]
@@ -95,6 +95,7 @@ def _declared(url: str, key_file: Path | None, ca_file: Path | None) -> Endpoint
     from pydantic import ValidationError
 
     from laar.datalayer.endpoints_file import Endpoint
+    from laar.errors import SettingError
 
     if ca_file is not None:
         ca_file = ca_file.absolute() if url.strip().startswith("https://") else None
@@ -150,36 +151,3 @@ def _endpoints(engines: Sequence[Engine], declared: Sequence[Endpoint], *, has_k
     heading = "# Created by `laar init`. laar reads this file again whenever it changes.\n"
     text = yaml.safe_dump({"endpoints": listed}, sort_keys=False, allow_unicode=True)
     return "".join([heading, text, *commented])
-
-
-def from_llm_d(
-    config: Annotated[
-        Path,
-        typer.Argument(
-            help="llm-d's EndpointPickerConfig, or Helm values or a ConfigMap containing it (YAML)."
-        ),
-    ],
-    pool: Annotated[
-        str, typer.Option(help="Name of the InferencePool whose pods are the endpoints.")
-    ] = "fleet",
-) -> None:
-    """Print laar's settings for llm-d's EndpointPickerConfig, and list what laar cannot express."""
-    import yaml
-    from pydantic import ValidationError
-
-    from laar.datalayer.document import read_document
-    from laar.settings.from_llm_d import PickerConfig, move
-    from laar.settings.settings import Settings
-
-    theirs = read_document(config, PickerConfig)
-    moved = move(theirs, pool)
-    try:
-        Settings.model_validate(moved.settings)
-    except ValidationError as error:
-        raise SettingError(f"{config}: laar does not accept this {first_fault(error)}") from None
-    typer.echo(yaml.safe_dump(moved.settings, sort_keys=False).rstrip())
-    for title, remarks in (("Built in:", moved.taken), ("No equivalent:", moved.absent)):
-        if remarks:
-            typer.echo(f"\n# {title}")
-            for remark in dict.fromkeys(remarks):
-                typer.echo(f"# - {' '.join(remark.split())}")

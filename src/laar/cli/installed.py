@@ -22,11 +22,11 @@ GROUP = "laar.commands"
 
 OWN = {
     "init": "laar.cli.init:init",
-    "from-llm-d": "laar.cli.init:from_llm_d",
+    "from-llm-d": "laar.cli.from_llm_d:from_llm_d",
     "serve": "laar.cli.serve:serve",
     "check": "laar.cli.check:check",
     "explain": "laar.cli.explain:explain",
-    "doctor": "laar.cli.check:doctor",
+    "doctor": "laar.cli.doctor:doctor",
     "envoy": "laar.cli.envoy:envoy",
     "calibrate": "laar.cli.measuring:calibrate",
     "measure": "laar.cli.measuring:measure",
