@@ -10,32 +10,28 @@ from fuzz.choices import Choices, json_text
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
 from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings
+from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import POOL_LABEL, EndpointSpec
 from laar.core.shadow import Enforcement
 from laar.errors import RequestError
+from laar.health import Reply
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.protocol import headers as names
 from laar.protocol.events import (
-    Answering,
     Ask,
-    Attempted,
     Closed,
     Decided,
-    Ended,
     Event,
     HasRead,
     Immediate,
-    Noted,
     Read,
     Refused,
-    Replied,
-    Served,
 )
 from laar.protocol.openai import try_read
+from laar.protocol.ports import Recorder
 from laar.protocol.stream import Environment, HeldBytes, Stream, StreamSettings
 from laar.server.extproc.messages import ANSWERS, event_of
 from laar.wire import ext_proc_pb2 as pb
@@ -100,6 +96,30 @@ def make_director() -> Director:
 _director = make_director()
 
 
+class _Recording(Recorder):
+    """Records in the director, and counts the ends."""
+
+    def __init__(self) -> None:
+        self.ended_times = 0
+
+    def attempted(self, decision: Decision, failed: tuple[str, ...], now: float) -> None:
+        _director.attempted(decision, failed, now)
+
+    def served(self, decision: Decision, address: str, now: float) -> None:
+        _director.served_by(decision, address, now)
+
+    def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool) -> None:
+        _director.replied(decision, reply, now, read=read)
+
+    def answering(self, decision: Decision, now: float, *, ok: bool, full: bool) -> None:
+        _director.answering(decision, now, ok=ok)
+
+    def ended(self, decision: Decision, end: Completion) -> None:
+        self.ended_times += 1
+        _director.settle(decision, end)
+        assert end.status is None or 100 <= end.status <= 599
+
+
 def message(choices: Choices) -> bytes:
     """One message, as Envoy or nobody would send it."""
     made = pb.ProcessingRequest()
@@ -156,7 +176,7 @@ def _head(into: pb.HttpHeaders, choices: Choices, name: bytes, value: bytes) -> 
 def streams(data: bytes) -> None:
     """One stream from its first message to its end."""
     choices = Choices(data)
-    director, held = _director, HeldBytes(500)
+    director, held, recorder = _director, HeldBytes(500), _Recording()
     share = Enforcement(enforce_share=(1.0, 0.0)[choices.number(2)])
     settings = StreamSettings(
         max_body_bytes=400,
@@ -171,9 +191,10 @@ def streams(data: bytes) -> None:
             new_id=lambda: "id",
             enforced=share.draw,
             held=held,
+            recorder=recorder,
         )
     )
-    now, ended, decided = 0.0, 0, 0
+    now, decided = 0.0, 0
     events: list[Event] = []
     for _ in range(1 + choices.number(10)):
         try:
@@ -204,24 +225,11 @@ def streams(data: bytes) -> None:
                             if request.subset is not None:
                                 assert decision.address in request.subset
                             pending = Decided(decision, 1)
-                    case Attempted(decision, failed):
-                        director.attempted(decision, failed, now)
-                    case Replied(decision, reply, seen):
-                        director.replied(decision, reply, now, read=seen)
-                    case Served(decision, address):
-                        director.served_by(decision, address, now)
-                        pending = Noted()
-                    case Answering(decision, _):
-                        director.answering(decision, now)
-                    case Ended(decision, completion):
-                        ended += 1
-                        director.settle(decision, completion)
-                        assert completion.status is None or 100 <= completion.status <= 599
                     case _:
                         assert ANSWERS[type(action)](action)
                         if isinstance(action, Immediate):
                             assert 400 <= action.status <= 599
     assert held.now_bytes == 0
-    assert not decided or ended
+    assert not decided or recorder.ended_times
     assert not director.table.in_flight.any()
     assert abs(float(director.table.queued_tokens.sum())) < 1e-6

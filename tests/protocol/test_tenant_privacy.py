@@ -19,7 +19,6 @@ from laar.protocol.events import (
     Ask,
     Closed,
     Decided,
-    Ended,
     RequestBody,
     RequestHeaders,
     ResponseHeaders,
@@ -27,6 +26,7 @@ from laar.protocol.events import (
 )
 from laar.protocol.headers import FAIRNESS, Answers
 from laar.protocol.stream import Environment, Stream, StreamSettings
+from support.recorders import Recording
 
 PATH = {":path": "/v1/chat/completions", ":method": "POST"}
 PRIVATE = {"x-laar-cost-ms", "x-laar-ttft-ms", "x-laar-endpoint", "x-laar-overhead-us"}
@@ -49,7 +49,8 @@ def director():
 
 def told(director, *, tenant="", prompt="hello", at=0.0, **settings):
     """Return the x-laar headers of the answer to one request."""
-    stream = Stream(Environment(settings=StreamSettings(**settings), new_id=lambda: "id"))
+    limits, recorder = StreamSettings(**settings), Recording(director)
+    stream = Stream(Environment(settings=limits, new_id=lambda: "id", recorder=recorder))
     head = {**PATH, **({FAIRNESS: tenant} if tenant else {})}
     body = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": prompt}]})
     stream.receive(RequestHeaders(head, False, Shape.GATEWAY), at)
@@ -58,9 +59,7 @@ def told(director, *, tenant="", prompt="hello", at=0.0, **settings):
     stream.receive(Decided(director.decide(ask.request, at), 7), at)
     answers = stream.receive(ResponseHeaders(200), at)
     (answer,) = (action for action in answers if isinstance(action, AnswerHeaders))
-    for action in stream.receive(Closed(), at + 0.5):
-        if isinstance(action, Ended):
-            director.settle(action.decision, action.completion)
+    stream.receive(Closed(), at + 0.5)
     return dict(answer.set_headers)
 
 

@@ -47,7 +47,6 @@ class Door:
 
     def end(self, decision):
         self.director.settle(decision, END)
-        self.flow.ended(decision)
 
     def left(self):
         queue, table = self.admission.queue, self.director.table

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from laar.core.decision import Completion, Decision
+from laar.core.decision import Decision
 from laar.core.request import Api, Request
 from laar.errors import RequestError
-from laar.health import Reply
 from laar.protocol.openai import Body
 
 
@@ -144,11 +143,6 @@ class ResponseHeaders(Event):
 
 
 @dataclass(slots=True)
-class Noted(Event):
-    """The reservation was moved to the serving endpoint, if it is known: the reply to `Served`."""
-
-
-@dataclass(slots=True)
 class ResponseBody(Event):
     """A chunk of the answer's body."""
 
@@ -266,65 +260,3 @@ class Immediate(Action):
     status: int
     headers: list[tuple[str, str]]
     body: bytes
-
-
-@dataclass(slots=True)
-class Attempted(Action):
-    """Report the endpoints that failed before one answered or Envoy gave up, earliest first.
-
-    An endpoint is listed once for each of its failures.
-    """
-
-    decision: Decision
-    failed: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class Served(Action):
-    """Move the reservation to the serving endpoint, if it is another, then feed `Noted`.
-
-    The response headers are held until `Noted`, since they name the endpoint.
-    """
-
-    decision: Decision
-    address: str
-
-
-@dataclass(slots=True)
-class Replied(Action):
-    """Report the endpoint's reply for health tracking; `read` if its answer's body is read.
-
-    Sent with the status, and again once the body is judged or shows an error.
-    """
-
-    decision: Decision
-    reply: Reply
-    read: bool
-
-
-@dataclass(slots=True)
-class Answering(Action):
-    """Report that the answer's body began or continued; `ok` unless it is a refusal or an error.
-
-    `full` if the refusal's status shows that the endpoint may be full.
-    """
-
-    decision: Decision
-    ok: bool
-    full: bool
-
-
-@dataclass(slots=True)
-class Stored(Action):
-    """Report an id under which the endpoint stores its answer, before the answer ends."""
-
-    decision: Decision
-    stored_id: str
-
-
-@dataclass(slots=True)
-class Ended(Action):
-    """Report the end of the request, and again when its stream closes; only the first counts."""
-
-    decision: Decision
-    completion: Completion

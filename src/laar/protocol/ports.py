@@ -1,4 +1,4 @@
-"""The interfaces that a stream calls: the body hook and what it returns.
+"""The interfaces that a stream calls: the recorder, and the body hook with what it returns.
 
 Each is implemented in a higher layer, or by a test. No method raises errors on purpose: after an
 internal error the request continues without the picker.
@@ -8,9 +8,41 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from laar.core.decision import Completion
+from laar.core.decision import Completion, Decision
 from laar.core.request import Api
+from laar.health import Reply
 from laar.protocol.headers import Head
+
+
+class Recorder:
+    """Records what happens to decided requests; this one records nothing. `now` is monotonic."""
+
+    def attempted(self, decision: Decision, failed: tuple[str, ...], now: float) -> None:
+        """Record the endpoints that failed before one answered or Envoy gave up, earliest first.
+
+        An endpoint is listed once for each of its failures.
+        """
+
+    def served(self, decision: Decision, address: str, now: float) -> None:
+        """Move the reservation to the serving endpoint, if it is another that is known."""
+
+    def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool) -> None:
+        """Record the endpoint's reply for health tracking; `read` if its answer's body is read.
+
+        Called with the status, and again once the body is judged or shows an error.
+        """
+
+    def answering(self, decision: Decision, now: float, *, ok: bool, full: bool) -> None:
+        """Record that the answer's body began or continued; `ok` unless it is an error.
+
+        `full` if the refusal's status shows that the endpoint may be full.
+        """
+
+    def stored(self, decision: Decision, stored_id: str) -> None:
+        """Record an id under which the endpoint stores its answer, before the answer ends."""
+
+    def ended(self, decision: Decision, end: Completion) -> None:
+        """Record the end of a request, and again when its stream closes; only the first counts."""
 
 
 class Restorer(Protocol):

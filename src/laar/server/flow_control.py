@@ -71,6 +71,7 @@ class FlowControl:
         self._timer: asyncio.TimerHandle | None = None
         self._opening: asyncio.TimerHandle | None = None
         self._called = False
+        picker.director.watch(settled=self._settled)
 
     def ask(self, request: Request, now: float) -> Decision | Waiting:
         """Return the decision, or a `Waiting` if the request has to wait.
@@ -93,11 +94,6 @@ class FlowControl:
     def answering(self, decision: Decision, *, ok: bool, full: bool) -> None:
         """Handle an answer that begins or continues; see `Admission.answering`."""
         self._admission.answering(decision, self._clock(), ok=ok, full=full)
-        self._call()
-
-    def ended(self, decision: Decision) -> None:
-        """Handle the end of a request."""
-        self._admission.ended(decision, self._clock())
         self._call()
 
     def moved(self, decision: Decision) -> None:
@@ -163,4 +159,8 @@ class FlowControl:
         if isinstance(outcome.verdict, Decision):
             gone = Completion(status=None, cause="disconnect", latency_s=0.0)
             self._picker.director.settle(outcome.verdict, gone)
-            self.ended(outcome.verdict)
+
+    def _settled(self, decision: Decision, _end: Completion) -> None:
+        if decision.flight.admitted:
+            self._admission.ended(decision, self._clock())
+            self._call()

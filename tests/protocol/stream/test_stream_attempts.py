@@ -13,23 +13,22 @@ from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.policies import build_policies
 from laar.protocol.events import (
+    AnswerHeaders,
     Ask,
-    Attempted,
     Closed,
     Decided,
     Direction,
-    Ended,
     Immediate,
     Patience,
     RequestBody,
     RequestHeaders,
     ResponseBody,
     ResponseHeaders,
-    Served,
     Shape,
     WholeRequest,
 )
 from laar.protocol.stream import Environment, Stream, StreamSettings
+from support.recorders import Recording
 
 HEADERS = {":path": "/v1/chat/completions", ":method": "POST"}
 
@@ -52,7 +51,10 @@ class Driven:
         self.director = Director(
             table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
         )
-        self.stream = Stream(Environment(settings=StreamSettings(), new_id=lambda: "id"))
+        self.recorder = Recording(self.director)
+        self.stream = Stream(
+            Environment(settings=StreamSettings(), new_id=lambda: "id", recorder=self.recorder)
+        )
         event = WholeRequest(HEADERS, "", sent or body(), None, attempts)
         (ask,) = self.stream.receive(event, 1.0)
         assert type(ask) is Ask
@@ -82,22 +84,23 @@ def test_the_list_covers_all_attempts_and_repeats_only_if_necessary(endpoints, a
 def test_a_gateway_that_gives_no_number_of_attempts_gets_one_endpoint():
     """Its retries go where it chooses, so they say nothing about the other endpoints."""
     driven = Driven(3, 0)
-    stream = Stream(Environment(settings=StreamSettings(), new_id=lambda: "id"))
+    recorder = Recording(driven.director)
+    stream = Stream(Environment(settings=StreamSettings(), new_id=lambda: "id", recorder=recorder))
     stream.receive(RequestHeaders(HEADERS, False, Shape.GATEWAY), 1.0)
     stream.receive(RequestBody(body(), True), 1.0)
     sent, *_ = stream.receive(Decided(driven.decision, 1), 1.0)
     assert sent.destination == driven.decision.address
     assert sent.patience.begin_s is None
     _, last = driven.decision.fallbacks
-    (served,) = stream.receive(ResponseHeaders(200, served=last), 2.0)
-    assert served == Served(replace(driven.decision, fallbacks=()), last)
+    stream.receive(ResponseHeaders(200, served=last), 2.0)
+    assert recorder.moved == [last]
 
 
 def test_endpoints_that_failed_before_an_answer_are_reported_in_order():
     driven = Driven(3, 3)
     ranked = (driven.decision.address, *driven.decision.fallbacks)
-    attempted, *_ = driven.answered(200, "via_upstream", 3)
-    assert attempted == Attempted(driven.decision, ranked[:2])
+    driven.answered(200, "via_upstream", 3)
+    assert driven.recorder.failed == [ranked[:2]]
 
 
 @pytest.mark.parametrize(("served", "attempts", "failed"), [(0, 3, 0), (1, 3, 1), (1, 2, 1)])
@@ -107,15 +110,16 @@ def test_an_earlier_endpoint_that_answers_a_hedged_request_did_not_fail(served, 
     assert driven.sent.patience.begin_s == 5
     ranked = (driven.decision.address, *driven.decision.fallbacks)
     event = ResponseHeaders(200, served=ranked[served], attempts=attempts, details="via_upstream")
-    told = [each for each in driven.stream.receive(event, 7.0) if type(each) is Attempted]
-    assert told == ([Attempted(driven.decision, ranked[:failed])] if failed else [])
+    driven.stream.receive(event, 7.0)
+    assert driven.recorder.failed == ([ranked[:failed]] if failed else [])
 
 
 def test_an_error_from_an_engine_passes_unchanged():
     driven = Driven(1, 3)
-    attempted, *others = driven.answered(503, "via_upstream", 3)
-    assert attempted.failed == (driven.decision.address,) * 2
-    assert not [a for a in others if type(a) in (Immediate, Ended)]
+    (answer,) = driven.answered(503, "via_upstream", 3)
+    assert type(answer) is AnswerHeaders
+    assert driven.recorder.failed == [(driven.decision.address,) * 2]
+    assert not driven.recorder.ends
 
 
 @pytest.mark.parametrize(
@@ -131,17 +135,18 @@ def test_an_error_from_envoy_is_replaced_by_one_that_names_the_model(
     status, details, shown, reason
 ):
     driven = Driven(2, 3)
-    attempted, ended, answer = driven.answered(status, details, 3)
-    assert len(attempted.failed) == 3
-    assert (ended.completion.status, ended.completion.cause) == (None, "error")
+    (answer,) = driven.answered(status, details, 3)
+    (failed,) = driven.recorder.failed
+    assert len(failed) == 3
+    (end,) = driven.recorder.ends
+    assert (end.status, end.cause) == (None, "error")
     assert answer.status == shown
     assert dict(answer.headers)["x-laar-reason"] == reason
     assert dict(answer.headers)["retry-after"] == "1"
     assert "`m`" in orjson.loads(answer.body)["error"]["message"]
-    driven.director.settle(ended.decision, ended.completion)
     assert not driven.director.table.in_flight.any()
-    again = driven.stream.receive(Closed(), 3.0)
-    assert all(type(a) is Ended for a in again), "the second settle has no effect"
+    assert not driven.stream.receive(Closed(), 3.0)
+    assert not driven.director.table.in_flight.any()
 
 
 @pytest.mark.parametrize("status", [400, 404, 413])

@@ -18,35 +18,30 @@ from laar.policies import build_policies
 from laar.protocol.events import (
     AnswerBody,
     AnswerHeaders,
-    Answering,
     AnswerTrailers,
     Ask,
     Closed,
     Decided,
     Direction,
-    Ended,
     Failed,
     HasRead,
     Immediate,
-    Noted,
     Read,
     Refused,
-    Replied,
     RequestBody,
     RequestHeaders,
     RequestTrailers,
     ResponseBody,
     ResponseHeaders,
     ResponseTrailers,
-    Served,
     Shape,
-    Stored,
     WholeRequest,
 )
 from laar.protocol.openai import ASIDE_BYTES, try_read
 from laar.protocol.stream import CHUNK_BYTES, Environment, HeldBytes, Stream, StreamSettings
 from laar.protocol.stream.phases import RequestPhase
 from support.exploring import examples
+from support.recorders import Recording
 
 HEADERS = {":path": "/v1/chat/completions", ":method": "POST", "x-request-id": "r1"}
 BODY = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": "hello"}]})
@@ -67,18 +62,18 @@ class Driver:
         self.director = Director(
             table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
         )
+        self.recorder = Recording(self.director)
         self.stream = Stream(
             Environment(
                 settings=StreamSettings(**{"max_body_bytes": 1 << 20, **settings}),
                 sampled=lambda _now: read_answer,
                 new_id=lambda: "made-id",
                 held=held,
+                recorder=self.recorder,
             )
         )
         self.now = 0.0
         self.log = []
-        self.began = []
-        self.replies = []
 
     def feed(self, event):
         """Feed an event; answer `Ask` as the server does; return this event's other actions."""
@@ -94,20 +89,6 @@ class Driver:
                             pending = Decided(self.director.decide(request, self.now), 42)
                         except RequestError as error:
                             pending = Refused(error)
-                    case Served(decision, address):
-                        self.director.served_by(decision, address, self.now)
-                        pending = Noted()
-                    case Replied(decision, reply, read):
-                        self.director.replied(decision, reply, self.now, read=read)
-                        self.replies.append((reply, read))
-                    case Answering(decision, ok):
-                        self.director.answering(decision, self.now)
-                        self.began.append(ok)
-                    case Stored(decision, name):
-                        self.director.keeps(decision, name)
-                    case Ended(decision, completion):
-                        self.director.settle(decision, completion)
-                        self.log.append(action)
                     case _:
                         self.log.append(action)
         return self.log[start:]
@@ -161,9 +142,10 @@ def test_a_sampled_native_request_requests_and_reads_its_answer():
     (answer,) = driver.feed(ResponseHeaders(200))
     assert answer.read_answer
     driver.feed(ResponseBody(b'{"usage":{"prompt_tokens":9,', False))
-    ended, _ = driver.feed(ResponseBody(b'"completion_tokens":2}}', True))
-    assert (ended.completion.prompt_tokens, ended.completion.completion_tokens) == (9, 2)
-    assert (ended.completion.ttft_s, ended.completion.latency_s) == (2.0, 3.0)
+    driver.feed(ResponseBody(b'"completion_tokens":2}}', True))
+    (end,) = driver.recorder.ends
+    assert (end.prompt_tokens, end.completion_tokens) == (9, 2)
+    assert (end.ttft_s, end.latency_s) == (2.0, 3.0)
     assert [a.data for a in driver.answers(AnswerBody, Direction.RESPONSE)] == [None, None]
 
 
@@ -191,7 +173,7 @@ def test_a_refusals_first_byte_is_distinguished_from_an_answers(status, ok):
     driver.feed(RequestBody(BODY, True))
     driver.feed(ResponseHeaders(status))
     driver.feed(ResponseBody(b"{", False))
-    assert driver.began == [ok]
+    assert driver.recorder.began == [ok]
 
 
 # -- gateway -------------------------------------------------------------------------------------
@@ -246,23 +228,24 @@ def test_the_answer_passes_chunk_by_chunk_with_the_clients_model_name():
     driver.feed(ResponseHeaders(200, streamed=True))
     for piece in (b'data: {"model":"m', b'1","choices":[]}\n\n', b"data: [DONE]\n\n"):
         driver.feed(ResponseBody(piece, False))
-    ended, *_ = driver.feed(ResponseBody(b"", True))
+    driver.feed(ResponseBody(b"", True))
     assert driver.sent(Direction.RESPONSE) == (
         b'data: {"model":"auto","choices":[]}\n\ndata: [DONE]\n\n'
     )
-    assert ended.completion.cause == "complete"
+    assert [end.cause for end in driver.recorder.ends] == ["complete"]
 
 
 @pytest.mark.parametrize("shape", list(Shape))
-def test_the_end_is_recorded_before_the_last_message(shape):
+def test_the_end_is_recorded_before_the_last_message_is_sent(shape):
     driver = Driver()
     driver.feed(headers(shape))
     driver.feed(RequestBody(BODY, True))
     driver.feed(ResponseHeaders(200))
-    *before, last = driver.feed(ResponseBody(b'{"usage":{"prompt_tokens":7}}', True))
-    assert type(last) is AnswerBody
-    (ended,) = (action for action in before if type(action) is Ended)
-    assert (ended.completion.cause, ended.completion.prompt_tokens) == ("complete", 7)
+    last = ResponseBody(b'{"usage":{"prompt_tokens":7}}', True)
+    (answer,) = driver.stream.receive(last, driver.now)
+    assert type(answer) is AnswerBody
+    (end,) = driver.recorder.ends
+    assert (end.cause, end.prompt_tokens) == ("complete", 7)
 
 
 def test_an_answer_with_trailers_ends_with_them():
@@ -272,7 +255,8 @@ def test_an_answer_with_trailers_ends_with_them():
     driver.feed(ResponseHeaders(200))
     driver.feed(ResponseBody(b"abc", False))
     actions = driver.feed(ResponseTrailers())
-    assert [type(a) for a in actions] == [Ended, AnswerTrailers]
+    assert [type(a) for a in actions] == [AnswerTrailers]
+    assert [end.cause for end in driver.recorder.ends] == ["complete"]
 
 
 def test_a_body_over_the_limit_gets_a_413():
@@ -381,8 +365,8 @@ def test_an_opaque_body_is_not_read_if_envoy_keeps_the_headers():
     (answer,) = driver.feed(WholeRequest(opaque, "", b"no JSON"))
     assert (answer.data, answer.end, answer.destination) == (None, True, "10.0.0.1:80")
     driver.feed(ResponseHeaders(200, end=True))
-    (ended,) = [action for action in driver.log if type(action) is Ended]
-    assert ended.decision.request.api is Api.OPAQUE
+    (decision,) = driver.recorder.decisions
+    assert decision.request.api is Api.OPAQUE
 
 
 @pytest.mark.parametrize("cut", [1, 40, 200])
@@ -537,8 +521,7 @@ def test_any_sequence_of_events_leaves_nothing_reserved(events, read_answer):
     assert not table.queued_tokens.any()
     assert not table.prefill_tokens.any()
     assert held.now_bytes == 0
-    ended = [a for a in driver.log if type(a) is Ended]
-    assert len({id(a.decision) for a in ended}) <= 1
+    assert len({id(decision) for decision in driver.recorder.decisions}) <= 1
 
 
 # -- native, where Envoy keeps the headers -------------------------------------------------------
@@ -565,8 +548,8 @@ def test_a_sampled_request_without_headers_asks_for_its_answer_later():
     driver.feed(whole())
     (answer,) = driver.feed(ResponseHeaders(200))
     assert answer.read_answer
-    ended, _ = driver.feed(ResponseBody(b'{"usage":{"prompt_tokens":9}}', True))
-    assert ended.completion.prompt_tokens == 9
+    driver.feed(ResponseBody(b'{"usage":{"prompt_tokens":9}}', True))
+    assert [end.prompt_tokens for end in driver.recorder.ends] == [9]
 
 
 def test_a_request_without_sent_headers_above_the_limit_gets_a_413():

@@ -17,6 +17,7 @@ from laar.protocol import events as ev
 from laar.protocol.openai import try_read
 from laar.protocol.stream import Environment, Stream, StreamSettings, request_half
 from laar.protocol.stream.phases import TRANSITIONS, RequestPhase, ResponsePhase
+from support.recorders import Recording
 
 SHORT = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]})
 LONG = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "hello" * 50}]})
@@ -92,6 +93,7 @@ def walk(director, rng):
             new_id=lambda: "id",
             enforced=faulty,
             rules=faulty,
+            recorder=Recording(director),
         )
     )
     pending = [event(rng) for _ in range(8)]
@@ -132,11 +134,6 @@ def answered(director, action, rng):
                 return ev.Decided(director.decide(request, 1.0), 1)
             except RequestError as error:
                 return ev.Refused(error)
-        case ev.Served(decision, address):
-            director.served_by(decision, address, 1.0)
-            return ev.Noted()
-        case ev.Ended(decision, completion):
-            director.settle(decision, completion)
     return None
 
 

@@ -20,6 +20,7 @@ from laar.policies import build_policies
 from laar.protocol import events as ev
 from laar.protocol.stream import Environment, Stream, StreamSettings
 from support.exploring import examples
+from support.recorders import Recording
 
 CHAT = {":path": "/v1/chat/completions", ":method": "POST", "x-request-id": "r1"}
 BODY = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": "hello"}]})
@@ -50,10 +51,10 @@ class Driven:
                 settings=limits,
                 new_id=lambda: "made",
                 enforced=Enforcement(enforce_share=enforce_share).enforces,
+                recorder=Recording(self.director),
             )
         )
         self.decision = None
-        self.end = None
 
     def feed(self, event):
         done, pending = [], event
@@ -67,13 +68,6 @@ class Driven:
                             pending = ev.Decided(self.decision, 1)
                         except RequestError as error:
                             pending = ev.Refused(error)
-                    case ev.Served(decision, address):
-                        self.director.served_by(decision, address, 1.0)
-                        pending = ev.Noted()
-                    case ev.Replied(decision, reply, read):
-                        self.director.replied(decision, reply, 1.0, read=read)
-                    case ev.Ended(decision, completion):
-                        self.director.settle(decision, completion)
                     case _:
                         done.append(action)
         return done

@@ -12,7 +12,6 @@ from laar.protocol.events import (
     AnswerBody,
     Closed,
     Direction,
-    Ended,
     RequestBody,
     RequestHeaders,
     ResponseBody,
@@ -109,8 +108,8 @@ def test_an_answer_whose_stream_was_ended_early_is_not_complete():
     driver = begun()
     driver.feed(ResponseBody(b"data: 1\n\n", False))
     driver.stream.answer.let_go = True
-    (end,) = [action for action in driver.feed(Closed()) if isinstance(action, Ended)]
-    assert end.completion.cause == "disconnect"
+    driver.feed(Closed())
+    assert [end.cause for end in driver.recorder.ends] == ["disconnect"]
 
 
 DELTA = b'data: {"choices":[{"delta":{"content":"b"}}],"usage":{"prompt_tokens":7}}\n\n'
@@ -139,8 +138,9 @@ def test_an_answer_is_complete_if_the_client_closes_after_its_last_event(
     for event in events:
         if not (put_by and driver.stream.answer.put_by(event, driver.now)):
             driver.feed(ResponseBody(event, False))
-    (end,) = [action for action in driver.feed(Closed()) if isinstance(action, Ended)]
-    assert (end.completion.cause, end.completion.prompt_tokens) == (cause, tokens)
+    driver.feed(Closed())
+    (end,) = driver.recorder.ends
+    assert (end.cause, end.prompt_tokens) == (cause, tokens)
 
 
 def test_an_upload_that_is_not_read_shows_no_answer_either():
@@ -154,6 +154,7 @@ def test_an_upload_that_is_not_read_shows_no_answer_either():
 def test_a_compressed_stream_shows_when_its_answer_begins():
     driver = begun(NAMED, encoded=True)
     driver.feed(ResponseBody(gzip.compress(b'data: {"model":"m1"}\n\n'), False))
-    (ended,) = [a for a in driver.feed(ResponseBody(b"", True)) if isinstance(a, Ended)]
-    assert ended.completion.ttft_s is not None
-    assert ended.completion.cause == "complete"
+    driver.feed(ResponseBody(b"", True))
+    (end,) = driver.recorder.ends
+    assert end.ttft_s is not None
+    assert end.cause == "complete"

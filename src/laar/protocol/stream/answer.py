@@ -12,8 +12,8 @@ from laar.errors import RequestError
 from laar.health import GOOD, Kind, Reply
 from laar.protocol import agreed
 from laar.protocol.answers import MAX_ERROR_BYTES, NO_USAGE, AnswerReader
-from laar.protocol.events import Answering, Attempted, Replied, ResponseHeaders, Stored
-from laar.protocol.ports import Restorer
+from laar.protocol.events import ResponseHeaders
+from laar.protocol.ports import Recorder, Restorer
 from laar.protocol.usefulness import REDIRECTS, flaw_of_type
 
 _without_status = partial(AnswerReader, events=None)
@@ -51,7 +51,7 @@ class Answer:
 
     def replied(
         self, decision: Decision, event: ResponseHeaders, *, read: bool, stored: bool
-    ) -> Replied | None:
+    ) -> Reply | None:
         """Return the endpoint's reply; None without a status, or if a 503's body must show why.
 
         `read` if the answer's body will be read; `stored` if the engine stores it, to read its id.
@@ -82,21 +82,20 @@ class Answer:
             api=Api.OPAQUE if is_known else request.api,
             max_tokens=request.max_tokens,
         )
-        return None if self._refusal is not None else Replied(decision, reply, read)
+        return None if self._refusal is not None else reply
 
     def read(
-        self, decision: Decision, data: bytes, now: float, *, end: bool
-    ) -> list[Replied | Stored | Answering]:
+        self, decision: Decision, data: bytes, now: float, recorder: Recorder, *, end: bool
+    ) -> None:
         """Read a chunk, or just the end, looking for a refusal text, an error, usage and an id.
 
-        Progress is reported too, but not for every chunk. A chunk without an event, for example a
+        Progress is recorded too, but not for every chunk. A chunk without an event, for example a
         comment, is not progress.
         """
-        found: list[Replied | Stored | Answering] = []
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
             refusal.text = data[:MAX_ERROR_BYTES]
-            found.append(Replied(decision, refusal, True))
+            recorder.replied(decision, refusal, now, read=True)
         reader = self._reader = self._reader or self._new_reader()
         known = reader.stored_ids
         replies = (reader.feed(data) if data else None, reader.end() if end else None)
@@ -104,16 +103,16 @@ class Answer:
             if reply is not None and self.accepted and not self._error:
                 reply.model = "" if reply.model in self.names else reply.model
                 self._error = reply.found is not GOOD
-                found.append(Replied(decision, reply, True))
+                recorder.replied(decision, reply, now, read=True)
         if reader.stored_ids is not known:
-            found += (Stored(decision, name) for name in reader.stored_ids)
+            for name in reader.stored_ids:
+                recorder.stored(decision, name)
         if data and reader.progressed and now - self._progress_at >= _PROGRESS_S:
             self._progress_at = now
             if self._answered_at is None:
                 self._answered_at = now
             full = self.status == 429 or (self.status or 0) >= 500
-            found.append(Answering(decision, self.accepted and not self._error, full))
-        return found
+            recorder.answering(decision, now, ok=self.accepted and not self._error, full=full)
 
     def put_by(self, data: bytes, now: float) -> bool:
         """Keep a chunk to read later if it can be passed on immediately; return whether it can."""
@@ -127,15 +126,26 @@ class Answer:
         self.status, self.accepted, self._unanswered = None, False, True
 
     def completion(self, decision: Decision, now: float) -> Completion:
-        """Return what is known about how the request ended."""
+        """Return what is known about how the request ended.
+
+        Whether an unread answer was cut off is unknown, so it is assumed complete. An answer that
+        was being read but did not end was cut off.
+        """
         reader, begun_at = self._reader, self._answered_at
         if reader is not None and not self.complete:
             reader.feed(b"\n")  # reads what `put_by` kept
             self.complete = reader.has_ended
+        cause = "complete"
+        if self._unanswered:
+            cause = "error"
+        elif self.status is None or (self.let_go and not self.complete):
+            cause = "disconnect"
+        elif (self._is_read or begun_at is not None) and not self.complete:
+            cause = "reset"
         usage = reader.usage if reader is not None and self.complete else NO_USAGE
         return Completion(
             status=self.status,
-            cause=self._cause(),
+            cause=cause,
             latency_s=now - decision.now,
             ttft_s=None if begun_at is None else begun_at - decision.now,
             prompt_tokens=usage.prompt_tokens,
@@ -145,22 +155,10 @@ class Answer:
             sign=reader.sign if reader is not None and self.complete else None,
         )
 
-    def _cause(self) -> str:
-        """Return why the request ended.
 
-        Whether an unread answer was cut off is unknown, so it is assumed complete. An answer that
-        was being read but did not end was cut off.
-        """
-        if self._unanswered:
-            return "error"
-        if self.status is None or (self.let_go and not self.complete):
-            return "disconnect"
-        if (self._is_read or self._answered_at is not None) and not self.complete:
-            return "reset"
-        return "complete"
-
-
-def attempted(decision: Decision, event: ResponseHeaders, *, hurried: bool) -> Attempted | None:
+def failed_attempts(
+    decision: Decision, event: ResponseHeaders, *, hurried: bool
+) -> tuple[str, ...]:
     """Return the endpoints that failed, assuming that Envoy tried the list in order.
 
     If Envoy hedged, an endpoint may have answered after later ones were tried; these did not fail.
@@ -169,7 +167,7 @@ def attempted(decision: Decision, event: ResponseHeaders, *, hurried: bool) -> A
     asked = [ranked[i % len(ranked)] for i in range(event.attempts)]
     if event.details == agreed.FROM_ENDPOINT:
         asked = asked[: asked.index(event.served) if hurried and event.served in asked else -1]
-    return Attempted(decision, tuple(asked)) if asked else None
+    return tuple(asked)
 
 
 def no_answer_error(event: ResponseHeaders, model: str) -> RequestError:

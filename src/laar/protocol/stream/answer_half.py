@@ -17,14 +17,11 @@ from laar.protocol.events import (
     Action,
     AnswerTrailers,
     Direction,
-    Ended,
-    Noted,
     ResponseBody,
     ResponseHeaders,
     ResponseTrailers,
-    Served,
 )
-from laar.protocol.stream.answer import attempted, no_answer_error
+from laar.protocol.stream.answer import failed_attempts, no_answer_error
 from laar.protocol.stream.contract_headers import MAX_HEADERS_TO_ADD_TO, headers_of_answer, refusal
 from laar.protocol.stream.dialect import DIALECTS
 from laar.protocol.stream.phases import ResponsePhase
@@ -39,8 +36,6 @@ class AnswerHalf(StreamState):
     """The handlers of the response half."""
 
     answer_phase = ResponsePhase.HEADERS
-    _headers: ResponseHeaders | None = None
-    """The response headers, held while the reservation moves."""
     held_chunks = 0
     """Number of chunks that are held because a name may be split across them."""
     _held = b""
@@ -61,8 +56,8 @@ class AnswerHalf(StreamState):
             and event.details
         ):
             hurried = now >= self.hurried_at
-            if (failed := attempted(decision, event, hurried=hurried)) is not None:
-                out.append(failed)
+            if failed := failed_attempts(decision, event, hurried=hurried):
+                self.env.recorder.attempted(decision, failed, now)
             if event.details != agreed.FROM_ENDPOINT and status is not None and status >= 500:
                 return self._unanswered(decision, event, now, out)
         if self.rework is not None:
@@ -77,18 +72,10 @@ class AnswerHalf(StreamState):
                 self.refuse_rework()
         if decision is None:
             self.dialect.answer_headers([], event.forged, out, read=False)
-            return self._complete(now, out) if event.end else ResponsePhase.ANSWER
+            return self._complete(now) if event.end else ResponsePhase.ANSWER
         if event.served and (self.shadow or event.attempts > 1 or event.served != decision.address):
-            self._headers = event
-            out.append(Served(decision, event.served))
-            return ResponsePhase.MOVING
+            self.env.recorder.served(decision, event.served, now)  # its headers name the endpoint
         return self._pass_headers(decision, event, now, out)
-
-    def _noted(self, event: Noted, now: float, out: list[Action]) -> ResponsePhase:
-        headers, self._headers = self._headers, None
-        assert self.decision is not None
-        assert headers is not None
-        return self._pass_headers(self.decision, headers, now, out)
 
     def _pass_headers(
         self, decision: Decision, event: ResponseHeaders, now: float, out: list[Action]
@@ -98,9 +85,7 @@ class AnswerHalf(StreamState):
             self.read_answer = self.read_answer or decision.flight.read or event.status == 503
         read = (self.read_answer or dialect.shows_answers) and not event.end
         answer.names = (self.asked, self.target or "", decision.model)
-        replied = answer.replied(decision, event, read=read, stored=self.stores_answer)
-        if replied is not None:
-            out.append(replied)
+        reply = answer.replied(decision, event, read=read, stored=self.stores_answer)
         headers: list[tuple[str, str]] = []
         if event.count <= MAX_HEADERS_TO_ADD_TO:
             headers = headers_of_answer(
@@ -114,11 +99,13 @@ class AnswerHalf(StreamState):
                 if event.served:
                     headers.append((names.TEST_SERVED, event.served))
         dialect.answer_headers(headers, event.forged, out, read=self.read_answer)
+        if reply is not None:
+            self.env.recorder.replied(decision, reply, now, read=read)
         if self.target is not None and self.asked and dialect.shows_answers:
             whole = self.api in _WITH_OBJECTS and not event.streamed
             restorer = NameRestorer(served=self.target, asked=self.asked, whole=whole)
             answer.restorers += (restorer,)
-        return self._complete(now, out) if event.end else ResponsePhase.ANSWER
+        return self._complete(now) if event.end else ResponsePhase.ANSWER
 
     def _unanswered(
         self, decision: Decision, event: ResponseHeaders, now: float, out: list[Action]
@@ -126,7 +113,7 @@ class AnswerHalf(StreamState):
         """Replace the answer that Envoy generated because no endpoint answered."""
         self.refuse_rework()
         self.answer.fail()
-        self._end(now, out)
+        self._end(now)
         error = no_answer_error(event, decision.model)
         out.append(refusal(error, decision.id))
         return ResponsePhase.OVER
@@ -134,8 +121,8 @@ class AnswerHalf(StreamState):
     def _response_body(self, event: ResponseBody, now: float, out: list[Action]) -> ResponsePhase:
         decision, answer, data = self.decision, self.answer, event.data
         if decision is not None:
-            out += answer.read(decision, data, now, end=event.end)
-        phase = self._complete(now, out) if event.end else ResponsePhase.ANSWER
+            answer.read(decision, data, now, self.env.recorder, end=event.end)
+        phase = self._complete(now) if event.end else ResponsePhase.ANSWER
         if not answer.restorers:
             self.dialect.pass_answer(1, data, out, end=event.end, same=True)
             return phase
@@ -160,21 +147,21 @@ class AnswerHalf(StreamState):
         self, event: ResponseTrailers, now: float, out: list[Action]
     ) -> ResponsePhase:
         if self.decision is not None:
-            out += self.answer.read(self.decision, b"", now, end=True)
-        phase = self._complete(now, out)
+            self.answer.read(self.decision, b"", now, self.env.recorder, end=True)
+        phase = self._complete(now)
         if self.held_chunks:
             self._restore(b"", end=True)
             self._pass_held(b"", out, end=False)
         out.append(AnswerTrailers(Direction.RESPONSE))
         return phase
 
-    def _complete(self, now: float, out: list[Action]) -> ResponsePhase:
+    def _complete(self, now: float) -> ResponsePhase:
         self.answer.complete = True
-        self._end(now, out)
+        self._end(now)
         return ResponsePhase.OVER
 
-    def _end(self, now: float, out: list[Action]) -> None:
-        """Report how the request ended, if there was a decision."""
+    def _end(self, now: float) -> None:
+        """Record how the request ended, if there was a decision."""
         answer, decision = self.answer, self.decision
         if decision is None:
             return
@@ -182,12 +169,11 @@ class AnswerHalf(StreamState):
         if self.rework is not None and answer.complete:
             self.rework.ended(end)
             self.rework = None
-        out.append(Ended(decision, end))
+        self.env.recorder.ended(decision, end)
 
 
 ANSWER_HANDLERS: Mapping[type, Callable[[AnswerHalf, Any, float, list[Action]], ResponsePhase]] = {
     ResponseHeaders: AnswerHalf._response_headers,
-    Noted: AnswerHalf._noted,
     ResponseBody: AnswerHalf._response_body,
     ResponseTrailers: AnswerHalf._response_trailers,
 }

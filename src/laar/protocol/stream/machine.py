@@ -1,12 +1,11 @@
 """The state machine of one stream: calls the handlers and checks the phases of `TRANSITIONS`.
 
-`Read`, `Ask` and `Served` are requests to the driver. Each is the last action in its list, and the
-driver feeds the reply (`HasRead`, `Decided` or `Refused`, `Noted`). All other actions are messages
-to Envoy or notifications for the driver.
+`Read` and `Ask` are requests to the driver. Each is the last action in its list, and the driver
+feeds the reply (`HasRead`, `Decided` or `Refused`). All other actions are messages to Envoy.
 
 `receive` is eager: when it returns, the event is fully handled, and no state changes while the
-driver writes. `Ended` comes before the last message of an answer, since Envoy closes the stream
-after that message, often before the write returns.
+driver writes. So the end of a request is recorded before the last message of its answer, after
+which Envoy closes the stream, often before the write returns.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Stream(RequestHalf, AnswerHalf):
         self.request_phase = phase
         if phase is _OVER:
             if kind is Closed:
-                self._end(now, actions)
+                self._end(now)
                 if self.rework is not None and not self.answer.accepted:
                     self.refuse_rework()
             self.answer_phase = ResponsePhase.OVER

@@ -36,7 +36,6 @@ class ResponsePhase(enum.Enum):
     __hash__ = object.__hash__
 
     HEADERS = "waits for the answer's headers"
-    MOVING = "waits until the reservation has moved to the serving endpoint"
     ANSWER = "passes the answer"
     OVER = "answered, refused, or the stream is closed"
 
@@ -77,8 +76,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type, tuple[Phase, ...]]] = {
     },
     _Q.SENT: {ev.Failed: (_Q.SENT,), ev.Closed: (_Q.OVER,)},
     _Q.OVER: {ev.Failed: (_Q.OVER,), ev.Closed: (_Q.OVER,)},
-    _A.HEADERS: {ev.ResponseHeaders: (_A.MOVING, _A.ANSWER, _A.OVER)},
-    _A.MOVING: {ev.Noted: (_A.ANSWER, _A.OVER)},
+    _A.HEADERS: {ev.ResponseHeaders: (_A.ANSWER, _A.OVER)},
     _A.ANSWER: {ev.ResponseBody: (_A.ANSWER, _A.OVER), ev.ResponseTrailers: (_A.OVER,)},
     _A.OVER: {},
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from laar.core.decision import Decision
 from laar.core.request import Api, Trace
-from laar.protocol.ports import BodyHook, Rework
+from laar.protocol.ports import BodyHook, Recorder, Rework
 from laar.protocol.rules import GatewayRules
 from laar.protocol.settings import StreamSettings
 from laar.protocol.stream.answer import Answer
@@ -17,6 +17,7 @@ from laar.protocol.stream.body import Collected, HeldBytes
 from laar.protocol.stream.dialect import NATIVE, Dialect
 
 _NO_RULES = GatewayRules(random.Random())
+_NO_RECORDER = Recorder()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class Environment:
             if there is no list. Raises `RequestError` for an unknown name.
         having: returns the endpoints that may have a route, given the model's name; None if that
             restricts nothing.
+        recorder: records what happens to decided requests.
     """
 
     settings: StreamSettings
@@ -49,6 +51,7 @@ class Environment:
     held: HeldBytes | None = None
     catalog: Callable[[str, str], bytes | None] = lambda _pool, _name: None
     having: Callable[[str, str], frozenset[str] | None] = lambda _route, _name: None
+    recorder: Recorder = _NO_RECORDER
 
 
 Join = Callable[[str, str], Trace | None]

@@ -19,16 +19,12 @@ from laar.protocol.events import (
     Ask,
     Closed,
     Decided,
-    Ended,
     Event,
     Failed,
     HasRead,
     Immediate,
-    Noted,
     Read,
-    Replied,
     ResponseBody,
-    Served,
 )
 from laar.protocol.openai import try_read
 from laar.protocol.stream import Stream
@@ -93,12 +89,7 @@ class Exchange(Handler):
             return
         processor.metrics.ignored_messages += stream.ignored
         processor.metrics.stream_faults += stream.unspliced
-        now = processor.clock()
-        for action in stream.receive(Closed(), now):
-            if isinstance(action, Ended) and not action.decision.flight.admitted:
-                processor.director.settle(action.decision, action.completion)
-            else:
-                processor.note(action, now)
+        stream.receive(Closed(), processor.clock())
 
     def reassure(self) -> None:
         """Ask Envoy to keep waiting for the answer to its message."""
@@ -160,16 +151,10 @@ class Exchange(Handler):
                         self.reassure()
                         return partial(self._wait, action, asked, now)
                     pending = Decided(asked, processor.metrics.decided_in(processor.clock() - now))
-                elif isinstance(action, Replied):
-                    processor.director.replied(action.decision, action.reply, now, read=action.read)
                 elif isinstance(action, Read):
                     # Envoy accepts one extension only: it must cover the wait for earlier bodies.
                     self.reassure()
                     return partial(self._read, action)
-                else:
-                    processor.note(action, now)
-                    if isinstance(action, Served):
-                        pending = Noted()
         if stream.held_chunks:
             self.reassure()
         return None

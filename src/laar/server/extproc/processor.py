@@ -18,16 +18,8 @@ from laar.core.request import Request
 from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.agreed import DECISION_MARGIN_S
-from laar.protocol.events import (
-    Action,
-    Answering,
-    Attempted,
-    Ended,
-    Immediate,
-    Refused,
-    Served,
-    Stored,
-)
+from laar.protocol.events import Immediate, Refused
+from laar.protocol.ports import Recorder
 from laar.protocol.stream import Environment
 from laar.server.extproc.exchange import Exchange
 from laar.server.flow_control import FlowControl, Waiting
@@ -41,7 +33,7 @@ _LOG_FAULTS_EVERY_S = 10.0
 """Minimum seconds between logged faults, which could fill the disk; all of them are counted."""
 
 
-class ExternalProcessor:
+class ExternalProcessor(Recorder):
     """The state shared by the exchanges of `Process`, one exchange per HTTP request.
 
     Args:
@@ -57,6 +49,9 @@ class ExternalProcessor:
         self.metrics = picker.metrics
         self.flow = flow
         self.spans = picker.observability.spans
+        # Not methods that only pass on a call: these are called for each request.
+        self.replied, self.ended = director.replied, director.settle  # type: ignore[method-assign]
+        self.stored = director.keeps  # type: ignore[method-assign]
         self.apply_settings()
         self.ask_turn: Callable[[Request, float], Decision | Waiting] = (
             director.decide if flow is None else flow.ask
@@ -88,6 +83,7 @@ class ExternalProcessor:
             held=picker.held,
             catalog=self._listed,
             having=lambda route, name: picker.having(route, name),
+            recorder=self,
         )
         """State shared by new streams."""
 
@@ -140,24 +136,22 @@ class ExternalProcessor:
         if reason is not None:
             self.metrics.refused(answer.status, reason)
 
-    def note(self, action: Action, now: float) -> None:
-        """Pass a stream's action on to the director, flow control and the counters."""
-        match action:
-            case Ended(decision, completion):
-                self.director.settle(decision, completion)
-                if self.flow is not None and decision.flight.admitted:
-                    self.flow.ended(decision)
-            case Attempted(decision, failed):
-                self.metrics.failed_attempts += len(failed)
-                self.director.attempted(decision, failed, now)
-            case Served(decision, address):
-                self.metrics.moved += address != decision.address and not decision.request.shadow
-                self.director.served_by(decision, address, now)
-                if self.flow is not None and decision.flight.admitted:
-                    self.flow.moved(decision)
-            case Answering(decision, ok, full):
-                self.director.answering(decision, now, ok=ok)
-                if self.flow is not None and decision.flight.admitted:
-                    self.flow.answering(decision, ok=ok, full=full)
-            case Stored(decision, stored_id):
-                self.director.keeps(decision, stored_id)
+    # -- for streams: what happens to a decided request ----------------------------------------
+
+    def attempted(self, decision: Decision, failed: tuple[str, ...], now: float) -> None:
+        """Count the attempts."""
+        self.metrics.failed_attempts += len(failed)
+        self.director.attempted(decision, failed, now)
+
+    def served(self, decision: Decision, address: str, now: float) -> None:
+        """Count a move, and move the place in flow control."""
+        self.metrics.moved += address != decision.address and not decision.request.shadow
+        self.director.served_by(decision, address, now)
+        if self.flow is not None and decision.flight.admitted:
+            self.flow.moved(decision)
+
+    def answering(self, decision: Decision, now: float, *, ok: bool, full: bool) -> None:
+        """Tell the director and flow control."""
+        self.director.answering(decision, now, ok=ok)
+        if self.flow is not None and decision.flight.admitted:
+            self.flow.answering(decision, ok=ok, full=full)

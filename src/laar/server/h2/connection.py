@@ -21,7 +21,7 @@ from jh2.exceptions import ProtocolError
 from jh2.hyperframe.frame import GoAwayFrame
 
 from laar.server.h2.call import Call
-from laar.server.h2.framing import CallError, Code
+from laar.server.h2.framing import Code
 from laar.server.h2.guard import DATA, HEADERS, RST_STREAM, Budget, FloodError, Guard
 from laar.server.h2.library import (
     CONNECTION_WINDOW_BYTES,
@@ -257,33 +257,23 @@ class Connection(asyncio.Protocol):
         longest_bytes = self._server.longest_bytes
         call = Call(self, stream_id, head.headers, longest_bytes=longest_bytes)
         self._calls[stream_id] = call
-        try:
-            self._begin(call, head)
-        except CallError as error:
-            call.end(error.code, error.text)
-
-    def _begin(self, call: Call, head: Head) -> None:
-        """Find the handler and start the call.
-
-        Raises:
-            CallError: there is no handler, or the request is not a valid call.
-        """
         named = head.named
+        begin = self._server.methods.get(named.get(b":path", b""))
         if head.size_bytes > HEADER_LIST_BYTES:
-            raise CallError(Code.RESOURCE_EXHAUSTED, "the metadata is too long")
-        if named.get(b":method") != b"POST":
-            raise CallError(Code.UNIMPLEMENTED, "a call must be a POST")
-        if not named.get(b"content-type", b"").startswith(b"application/grpc"):
-            raise CallError(Code.UNIMPLEMENTED, "the content-type must be application/grpc")
-        opened = self._server.methods.get(named.get(b":path", b""))
-        if opened is None:
-            raise CallError(Code.UNIMPLEMENTED, "Method not found!")
-        try:
-            call.handler = opened(call)
-        except Exception:  # noqa: BLE001 - ends only this call
-            _LOG.exception("a call could not begin")
-            raise CallError(Code.UNKNOWN, "internal error") from None
-        self.is_coming(call)
+            call.end(Code.RESOURCE_EXHAUSTED, "the metadata is too long")
+        elif named.get(b":method") != b"POST":
+            call.end(Code.UNIMPLEMENTED, "a call must be a POST")
+        elif not named.get(b"content-type", b"").startswith(b"application/grpc"):
+            call.end(Code.UNIMPLEMENTED, "the content-type must be application/grpc")
+        elif begin is None:
+            call.end(Code.UNIMPLEMENTED, "Method not found!")
+        else:
+            try:
+                call.handler = begin(call)
+                self.is_coming(call)
+            except Exception:  # noqa: BLE001 - ends only this call
+                _LOG.exception("a call could not begin")
+                call.end(Code.UNKNOWN, "internal error")
 
     def _reassure(self, now: float) -> None:
         """Extend the peers' timeouts for messages still arriving."""
