@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from laar.core.request import Api
+from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.protocol.forms import field_span
 from laar.protocol.jsonscan import MAX_MEMBERS, Span, deeper_than, member_spans
@@ -76,27 +76,15 @@ _API_MARKS = {api: f"api={api}" for api in Api}
 
 
 @dataclass(slots=True, kw_only=True)
-class Body:
-    """The fields read from a body; see `laar.core.request.Request` for their meaning.
+class Body(Request):
+    """A request as its body gives it, to be completed from the headers.
 
-    `model` is empty if the body names none; `model_span` is the span of its value, if it was
-    located. `document` is the body as parsed by `orjson`; None if it was parsed otherwise.
+    `model_span` is the span of the model's name, if it was located. `document` is the body as
+    parsed by `orjson`, until the request is complete; None if it was parsed otherwise.
     """
 
-    model: str
-    spans: tuple[str, ...] = ()
-    question: str = ""
-    system: str = ""
-    marks: tuple[str, ...] = ()
-    chars: int = 0
-    tokens: int = 0
-    stream: bool = False
-    max_tokens: int | None = None
-    salt: str = ""
+    id: str = ""
     model_span: Span | None = None
-    session: str = ""
-    previous: str = ""
-    stored_ids: tuple[str, ...] = ()
     document: dict[str, Any] | None = field(default=None, repr=False, compare=False)
 
 
@@ -111,8 +99,8 @@ def read_body(api: Api, body: bytes) -> Body:
         span = field_span(body, "model")
         if span is not None:
             name = body[span[0] : min(span[1], span[0] + _MAX_SCALAR_BYTES)]
-            return Body(model=name.decode(errors="ignore"), model_span=span)
-        return Body(model=_peek(body), stored_ids=_files(body))
+            return Body(api=api, model=name.decode(errors="ignore"), model_span=span)
+        return Body(api=api, model=_peek(body), stored_ids=_files(body))
     document = None
     is_complete = is_plain = True
     if len(body) <= _FEW_PARTS_BYTES:
@@ -140,6 +128,7 @@ def read_body(api: Api, body: bytes) -> Body:
     if conversation:
         stored_ids = (conversation, *stored_ids)
     read = Body(
+        api=api,
         model=model,
         spans=tuple(spans.texts),
         question=spans.question,
@@ -153,13 +142,13 @@ def read_body(api: Api, body: bytes) -> Body:
         model_span=model_span(body) if model and len(body) > ASIDE_BYTES else None,
         session=conversation
         or ("" if SESSION_MEMBERS.isdisjoint(document) else session_of_body(document)),
-        previous=previous if isinstance(previous, str) else "",
+        response_id=previous if isinstance(previous, str) else "",
         stored_ids=stored_ids,
         document=document if is_plain else None,
     )
     if not is_plain:  # `orjson` rejects lone surrogates
         read.model, read.question, read.system = map(_text, (model, read.question, read.system))
-        read.salt, read.previous = _text(read.salt), _text(read.previous)
+        read.salt, read.response_id = _text(read.salt), _text(read.response_id)
         read.spans = tuple(map(_text, read.spans))
     return read
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from laar.core.decision import Decision
 from laar.core.membership import PLAIN
-from laar.core.request import Api, Request
+from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol import paths
@@ -163,7 +163,7 @@ class RequestHalf(StreamState):
     def _ask_unread(self, now: float, out: list[Action]) -> RequestPhase:
         """Ask for a decision based on the headers alone."""
         self.api = _OPAQUE
-        return self._ask(Body(model=paths.model_of(self._head.path)), now, out)
+        return self._ask(Body(api=_OPAQUE, model=paths.model_of(self._head.path)), now, out)
 
     def _begin(self, event: RequestHeaders | WholeRequest) -> paths.PathFacts:
         """Read the headers, set what depends on them alone, and return the path's properties."""
@@ -283,60 +283,48 @@ class RequestHalf(StreamState):
                 or (self.rework is not None and self.rework.renames)
                 or (env.hook is not None and env.hook.reads_answer(head, now))
             )
-        request = self._request_of(read)
+        self._complete_request(read)
+        read.document = None
         if self.rework is not None:
-            request.context = self.rework.context
+            read.context = self.rework.context
             self.rework.asked(now)
-        out.append(Ask(request))
+        out.append(Ask(read))
         return RequestPhase.DECIDING
 
-    def _request_of(self, read: Body) -> Request:
-        """Build the core's request from headers and body."""
-        head, rules, body, is_opaque = self._head, self.env.rules, self.body, self.api is _OPAQUE
-        model, salt = read.model, read.salt
-        if not is_opaque:  # precedence: the cluster's rules, the gateway's header, the client
-            rewrite = rules.rewrite(model, self._pool) if self._pool in rules.rewrites else None
-            model = rewrite or head.rewrite or model
-        subset, route = self._subset, self._facts.route
-        if route and subset is None and not self._pool:
-            subset = self.env.having(route, model)
-        if head.tenant and self.env.settings.by_tenant:
-            salt = f"{head.tenant}\n{salt}"  # tenant names have no line breaks
-        return Request(
-            id=self._id,
-            api=self.api,
-            model=model,
-            encodes=is_opaque and route in paths.ENCODING_ROUTES,
-            spans=read.spans,
-            question=read.question,
-            system=read.system,
-            marks=read.marks,
-            chars=read.chars,
-            tokens=read.tokens,
-            stream=read.stream,
-            max_tokens=read.max_tokens,
-            body_bytes=body.size_bytes,
-            body=bytes(body.data or b""),
-            salt=salt,
-            tenant=head.tenant,
-            priority=rules.priority(head.objective, self._pool) if head.objective else 0,
-            objective=head.objective,
-            tried=head.tried,
-            task=head.task,
-            policy=head.policy,
-            session=head.session or read.session,
-            response_id=read.previous
-            or (paths.response_of(head.method, head.path) if is_opaque else ""),
-            stored_ids=self._facts.stored_ids + read.stored_ids,
-            by_tenant=self._facts.stores in _BY_TENANT,
-            ttft_objective_s=head.ttft_objective_s,
-            pool=self._pool,
-            subset=subset,
-            shadow=self.shadow,
-            first_token_seen=read.stream and (self.read_answer or self.dialect.shows_answers),
-            prefill_in_place=not self._may_add_headers,
-            trace=self.join(head.trace_parent, head.trace_state) if self.join else None,
+    def _complete_request(self, request: Body) -> None:
+        """Add what the headers and the path tell to what was read from the body."""
+        head, env, facts = self._head, self.env, self._facts
+        if self.api is _OPAQUE:
+            request.encodes = facts.route in paths.ENCODING_ROUTES
+            request.response_id = paths.response_of(head.method, head.path)
+        else:  # precedence: the cluster's rules, the gateway's header, the client
+            rules, model, pool = env.rules, request.model, self._pool
+            rewrite = rules.rewrite(model, pool) if pool in rules.rewrites else None
+            request.model = rewrite or head.rewrite or model
+        request.subset, request.pool = self._subset, self._pool
+        if facts.route and self._subset is None and not self._pool:
+            request.subset = env.having(facts.route, request.model)
+        if head.tenant and env.settings.by_tenant:
+            request.salt = f"{head.tenant}\n{request.salt}"  # tenant names have no line breaks
+        request.id = self._id
+        request.body_bytes = self.body.size_bytes
+        request.body = bytes(self.body.data or b"")
+        request.tenant, request.objective = head.tenant, head.objective
+        if head.objective:
+            request.priority = env.rules.priority(head.objective, self._pool)
+        request.tried, request.task, request.policy = head.tried, head.task, head.policy
+        request.session = head.session or request.session
+        if facts.stored_ids:
+            request.stored_ids = facts.stored_ids + request.stored_ids
+        request.by_tenant = facts.stores in _BY_TENANT
+        request.ttft_objective_s = head.ttft_objective_s
+        request.shadow = self.shadow
+        request.first_token_seen = request.stream and (
+            self.read_answer or self.dialect.shows_answers
         )
+        request.prefill_in_place = not self._may_add_headers
+        if self.join is not None:
+            request.trace = self.join(head.trace_parent, head.trace_state)
 
     # -- from the decision on ----------------------------------------------------------------------
 
