@@ -5,7 +5,7 @@ import pytest
 
 from laar.core.request import Api
 from laar.core.shadow import Enforcement
-from laar.protocol.events import Immediate, RequestHeaders, Shape, WholeRequest
+from laar.protocol.events import Immediate, RequestHeaders, Shape
 from laar.protocol.paths import DENIED_PATHS, DeniedPaths, api_of
 from laar.protocol.stream import Environment, Stream, StreamSettings
 
@@ -95,7 +95,8 @@ PATH = "/v1/tune/chat/completions?level=2"
             for shape in Shape
             for method in ("GET", "POST")
         ),
-        WholeRequest({":path": PATH}, "", b"no JSON"),  # sent if Envoy keeps the headers
+        # sent if Envoy keeps the headers
+        RequestHeaders({":path": PATH}, False, Shape.NATIVE, body=b"no JSON"),
     ],
 )
 def test_an_operator_path_is_refused_in_openais_format_even_in_shadow_mode(first, share):

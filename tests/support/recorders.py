@@ -1,11 +1,19 @@
-"""A recorder that passes what streams report on to a director, and keeps it for assertions."""
+"""What streams report and decide: a recorder that also tells a director, and a look at actions."""
 
 from __future__ import annotations
 
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.health import Reply
+from laar.protocol.events import Action, AnswerBody, AnswerHeaders
 from laar.protocol.ports import Recorder
+
+
+def decided(action: Action) -> AnswerHeaders | None:
+    """Return the answer to headers that an action is or carries, if any."""
+    if isinstance(action, AnswerBody):
+        return action.decided
+    return action if isinstance(action, AnswerHeaders) else None
 
 
 class Recording(Recorder):

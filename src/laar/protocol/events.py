@@ -42,10 +42,12 @@ class Event:
 
 @dataclass(slots=True)
 class RequestHeaders(Event):
-    """A request's headers: the first message of nearly every stream.
+    """A request's headers, or its whole body if Envoy keeps the headers: a stream's first message.
 
-    `count` and `size_bytes` include headers with repeated names. `attempts` is this Envoy's maximum
-    number of attempts per request; 0 if not reported.
+    If Envoy keeps the headers, `headers` holds the attributes that it sends with the body, those of
+    headers under the headers' names; otherwise `body` is None. `count` and `size_bytes` include
+    headers with repeated names. `attempts` is this Envoy's maximum number of attempts per request;
+    0 if not reported.
     """
 
     headers: Mapping[str, str]
@@ -56,21 +58,7 @@ class RequestHeaders(Event):
     count: int = 0
     size_bytes: int = 0
     attempts: int = 0
-
-
-@dataclass(slots=True)
-class WholeRequest(Event):
-    """A request's body and attributes: its only message if Envoy keeps the headers.
-
-    `headers` holds the attributes that Envoy sends, those of headers under the headers' names.
-    """
-
-    headers: Mapping[str, str]
-    pool: str
-    data: bytes
-    subset: frozenset[str] | None = None
-    attempts: int = 0
-    shape: Shape = Shape.NATIVE
+    body: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -230,19 +218,15 @@ class AnswerHeaders(Action):
 class AnswerBody(Action):
     """Answer a body message.
 
-    In the native shape `data` is None for an unchanged body. The reply to a request body carries
-    the decision's headers, `patience` and `engine_headers`. In the streamed shape `data` may
-    replace a chunk that Envoy still holds (`replaces`). In the gateway shape it has every byte.
+    In the native shape `data` is None for an unchanged body, and the reply to a request body also
+    carries the decision. In the streamed shape `data` may replace a chunk that Envoy still holds
+    (`replaces`). In the gateway shape it has every byte.
     """
 
     direction: Direction
     data: bytes | None
     end: bool
-    set_headers: list[tuple[str, str]]
-    remove_headers: tuple[str, ...] = ()
-    destination: str = ""
-    patience: Patience = _WITHOUT_END
-    engine_headers: tuple[tuple[str, str], ...] = ()
+    decided: AnswerHeaders | None = None
     replaces: bool = False
 
 

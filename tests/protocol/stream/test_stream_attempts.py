@@ -25,7 +25,6 @@ from laar.protocol.events import (
     ResponseBody,
     ResponseHeaders,
     Shape,
-    WholeRequest,
 )
 from laar.protocol.stream import Environment, Stream, StreamSettings
 from support.recorders import Recording
@@ -55,14 +54,15 @@ class Driven:
         self.stream = Stream(
             Environment(settings=StreamSettings(), new_id=lambda: "id", recorder=self.recorder)
         )
-        event = WholeRequest(HEADERS, "", sent or body(), None, attempts)
+        event = RequestHeaders(HEADERS, False, Shape.NATIVE, attempts=attempts, body=sent or body())
         (ask,) = self.stream.receive(event, 1.0)
         assert type(ask) is Ask
         self.decision = self.director.decide(ask.request, 1.0)
         if latency_s is not None:
             terms = self.decision.view.terms
             self.decision.view.terms = replace(terms, latency_s=terms.latency_s * 0 + latency_s)
-        (self.sent,) = self.stream.receive(Decided(self.decision, 1), 1.0)
+        (answer,) = self.stream.receive(Decided(self.decision, 1), 1.0)
+        self.sent = answer.decided
 
     def answered(self, status, details, attempts):
         event = ResponseHeaders(status, attempts=attempts, details=details)

@@ -35,13 +35,12 @@ from laar.protocol.events import (
     ResponseHeaders,
     ResponseTrailers,
     Shape,
-    WholeRequest,
 )
 from laar.protocol.openai import ASIDE_BYTES, try_read
 from laar.protocol.stream import CHUNK_BYTES, Environment, HeldBytes, Stream, StreamSettings
 from laar.protocol.stream.phases import RequestPhase
 from support.exploring import examples
-from support.recorders import Recording
+from support.recorders import Recording, decided
 
 HEADERS = {":path": "/v1/chat/completions", ":method": "POST", "x-request-id": "r1"}
 BODY = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": "hello"}]})
@@ -113,10 +112,11 @@ def test_native_headers_are_answered_immediately_and_the_body_with_the_decision(
     (first,) = driver.feed(headers(Shape.NATIVE))
     assert first == AnswerHeaders(Direction.REQUEST, [])
     (second,) = driver.feed(RequestBody(BODY, True))
-    assert second.destination == "10.0.0.1:80"
-    assert dict(second.set_headers)["x-gateway-destination-endpoint"] == "10.0.0.1:80"
+    assert second.decided.destination == "10.0.0.1:80"
+    changed = dict(second.decided.set_headers)
+    assert changed["x-gateway-destination-endpoint"] == "10.0.0.1:80"
     assert orjson.loads(second.data)["model"] == "m1"
-    assert dict(second.set_headers)["content-length"] == str(len(second.data))
+    assert changed["content-length"] == str(len(second.data))
 
 
 def test_a_native_body_that_needs_no_splice_is_not_sent_back():
@@ -124,7 +124,7 @@ def test_a_native_body_that_needs_no_splice_is_not_sent_back():
     driver.feed(headers(Shape.NATIVE))
     (answer,) = driver.feed(RequestBody(BODY, True))
     assert answer.data is None
-    assert "content-length" not in dict(answer.set_headers)
+    assert "content-length" not in dict(answer.decided.set_headers)
 
 
 def test_a_native_body_before_trailers_is_complete():
@@ -132,7 +132,7 @@ def test_a_native_body_before_trailers_is_complete():
     driver = Driver()
     driver.feed(headers(Shape.NATIVE))
     (answer,) = driver.feed(RequestBody(BODY, False))
-    assert answer.destination
+    assert answer.decided.destination
 
 
 def test_a_sampled_native_request_requests_and_reads_its_answer():
@@ -339,7 +339,7 @@ def test_complete_bodies_that_wait_to_be_read_share_the_same_limit():
     (refused,) = third.feed(RequestBody(body, True))
     assert (refused.status, dict(refused.headers)["x-laar-reason"]) == (503, "bodies-full")
     (answer,) = first.feed(HasRead(try_read(Api.CHAT, body)))
-    assert answer.destination
+    assert answer.decided.destination
     second.feed(Closed())
     assert held.now_bytes == 0
     (read,) = fourth.feed(RequestBody(body, True))
@@ -362,8 +362,9 @@ def test_an_opaque_upload_continues_while_the_answer_arrives():
 def test_an_opaque_body_is_not_read_if_envoy_keeps_the_headers():
     driver = Driver(opaque_paths=("/v1/own/",))
     opaque = {":path": "/v1/own/chat/completions"}
-    (answer,) = driver.feed(WholeRequest(opaque, "", b"no JSON"))
-    assert (answer.data, answer.end, answer.destination) == (None, True, "10.0.0.1:80")
+    (answer,) = driver.feed(RequestHeaders(opaque, False, Shape.NATIVE, body=b"no JSON"))
+    assert (answer.data, answer.end) == (None, True)
+    assert answer.decided.destination == "10.0.0.1:80"
     driver.feed(ResponseHeaders(200, end=True))
     (decision,) = driver.recorder.decisions
     assert decision.request.api is Api.OPAQUE
@@ -373,13 +374,14 @@ def test_an_opaque_body_is_not_read_if_envoy_keeps_the_headers():
 def test_a_stored_answer_is_known_from_its_first_event(cut):
     driver = Driver(models=("m", "m", "m"))
     path = {":path": "/v1/responses"}
-    driver.feed(WholeRequest(path, "", b'{"model": "m", "input": "x", "stream": true}'))
+    body = b'{"model": "m", "input": "x", "stream": true}'
+    driver.feed(RequestHeaders(path, False, Shape.NATIVE, body=body))
     driver.feed(ResponseHeaders(200, streamed=True))
     begun = b'data: {"response": {"id": "resp_9", "object": "response", "status": "queued"}}\n\n'
     driver.feed(ResponseBody(begun[:cut], False))
     driver.feed(ResponseBody(begun[cut:], False))
     kept = driver.director.stored.latest(9)
-    first, *_ = driver.log[0].destination.split(",")
+    first, *_ = driver.log[0].decided.destination.split(",")
     assert kept == [("resp_9", first, "resp_9")]
     driver.feed(ResponseBody(begun.replace(b"queued", b"completed"), True))
     assert driver.director.stored.latest(9) == kept
@@ -413,9 +415,9 @@ def test_control_headers_are_removed_and_the_destination_is_overwritten(shape):
     forged = {"x-gateway-destination-endpoint": "6.6.6.6:80", "x-laar-task": "t"}
     driver.feed(headers(shape, extra=forged.items()))
     driver.feed(RequestBody(BODY, True))
-    decided = next(a for a in driver.log if getattr(a, "destination", ""))
-    assert decided.remove_headers == ("x-laar-task",)
-    assert dict(decided.set_headers)["x-gateway-destination-endpoint"] == "10.0.0.1:80"
+    sent = next(of for a in driver.log if (of := decided(a)) and of.destination)
+    assert sent.remove_headers == ("x-laar-task",)
+    assert dict(sent.set_headers)["x-gateway-destination-endpoint"] == "10.0.0.1:80"
 
 
 @pytest.mark.parametrize("shape", Shape)
@@ -493,7 +495,7 @@ EVENTS = st.sampled_from(
         headers(Shape.NATIVE),
         headers(Shape.GATEWAY),
         headers(Shape.GATEWAY, end=True),
-        WholeRequest(HEADERS, "", BODY),
+        RequestHeaders(HEADERS, False, Shape.NATIVE, body=BODY),
         RequestBody(BODY, True),
         RequestBody(b"{", False),
         RequestTrailers(),
@@ -528,18 +530,15 @@ def test_any_sequence_of_events_leaves_nothing_reserved(events, read_answer):
 
 
 def whole(body=BODY, **extra):
-    return WholeRequest({**HEADERS, **extra}, "", body)
+    return RequestHeaders({**HEADERS, **extra}, False, Shape.NATIVE, body=body)
 
 
 def test_a_request_without_sent_headers_is_answered_with_metadata_only():
     driver = Driver()
     (answer,) = driver.feed(whole(**{"x-laar-task": "t"}))
     assert type(answer) is AnswerBody
-    assert (answer.destination, answer.set_headers, answer.remove_headers) == (
-        "10.0.0.1:80",
-        [],
-        (),
-    )
+    sent = answer.decided
+    assert (sent.destination, sent.set_headers, sent.remove_headers) == ("10.0.0.1:80", [], ())
     assert orjson.loads(answer.data)["model"] == "m1"
 
 
@@ -565,6 +564,7 @@ def test_both_native_forms_make_the_same_decision(body):
     *_, usual = sent.feed(RequestBody(body, True))
     assert type(answer) is type(usual)
     if type(answer) is AnswerBody:
-        assert (answer.data, answer.destination) == (usual.data, usual.destination)
+        assert answer.data == usual.data
+        assert answer.decided.destination == usual.decided.destination
     else:
         assert (answer.status, answer.body) == (usual.status, usual.body)

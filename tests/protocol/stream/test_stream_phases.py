@@ -45,7 +45,7 @@ def event(rng):
     return rng.choice(
         (
             ev.RequestHeaders(headers, rng.random() < 0.1, rng.choice(list(ev.Shape)), None, pool),
-            ev.WholeRequest(headers, pool, body),
+            ev.RequestHeaders(headers, False, ev.Shape.NATIVE, None, pool, body=body),
             ev.RequestBody(body, end),
             ev.RequestTrailers(),
             ev.ResponseHeaders(200, end=end, served=rng.choice(("", "10.0.0.2:80"))),

@@ -18,7 +18,6 @@ from laar.protocol.events import (
     ResponseHeaders,
     ResponseTrailers,
     Shape,
-    WholeRequest,
 )
 
 NAMED = BODY.replace(b'"auto"', b'"m1"')
@@ -27,7 +26,7 @@ NAMED = BODY.replace(b'"auto"', b'"m1"')
 
 def begun(body=BODY, *, streamed=True, encoded=False):
     driver = Driver()
-    driver.feed(WholeRequest(HEADERS, "", body, shape=Shape.STREAMED))
+    driver.feed(RequestHeaders(HEADERS, False, Shape.STREAMED, body=body))
     media_type = "text/event-stream" if streamed else ""
     driver.feed(ResponseHeaders(200, streamed, media_type=media_type, encoded=encoded))
     return driver
@@ -132,7 +131,8 @@ def test_an_answer_is_complete_if_the_client_closes_after_its_last_event(
     path, events, cause, tokens, put_by
 ):
     driver = Driver()
-    driver.feed(WholeRequest({**HEADERS, ":path": path}, "", NAMED, shape=Shape.STREAMED))
+    head = {**HEADERS, ":path": path}
+    driver.feed(RequestHeaders(head, False, Shape.STREAMED, body=NAMED))
     driver.feed(ResponseHeaders(200, True))
     driver.feed(ResponseBody(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n', False))
     for event in events:

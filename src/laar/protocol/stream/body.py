@@ -140,4 +140,4 @@ def send_chunks(direction: Direction, data: bytes, *, end: bool, out: list[Actio
     """Append actions that send a body in chunks; an empty body is one empty chunk."""
     for at in range(0, max(len(data), 1), CHUNK_BYTES):
         last = at + CHUNK_BYTES >= len(data)
-        out.append(AnswerBody(direction, data[at : at + CHUNK_BYTES], end and last, []))
+        out.append(AnswerBody(direction, data[at : at + CHUNK_BYTES], end and last))

@@ -58,18 +58,7 @@ class Dialect:
         data = bytes(body.data) if body.data is not None and body.changed else None
         if data is not None and not self.keeps_headers:
             decided.set_headers.append(("content-length", str(len(data))))
-        out.append(
-            AnswerBody(
-                _REQUEST,
-                data,
-                True,
-                decided.set_headers,
-                decided.remove_headers,
-                decided.destination,
-                decided.patience,
-                decided.engine_headers,
-            )
-        )
+        out.append(AnswerBody(_REQUEST, data, True, decided if decided.destination else None))
 
     def answer_headers(
         self,
@@ -87,18 +76,18 @@ class Dialect:
 
     def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
         """Pass on another chunk of the request's body."""
-        out.append(AnswerBody(_REQUEST, None, end, []))
+        out.append(AnswerBody(_REQUEST, None, end))
 
     def pass_answer(
         self, chunks: int, data: bytes, out: list[Action], *, end: bool, same: bool
     ) -> None:
         """Pass on chunks of the answer's body as `data`; `same` if the bytes are unchanged."""
         if same:
-            out.append(AnswerBody(_RESPONSE, None, end, []))
+            out.append(AnswerBody(_RESPONSE, None, end))
             return
         for number in range(chunks):
             given = b"" if number else data
-            out.append(AnswerBody(_RESPONSE, given, end, [], replaces=True))
+            out.append(AnswerBody(_RESPONSE, given, end, replaces=True))
 
 
 class _Gateway(Dialect):

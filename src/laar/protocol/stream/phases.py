@@ -46,8 +46,7 @@ _Q, _A = RequestPhase, ResponsePhase
 
 TRANSITIONS: Mapping[Phase, Mapping[type, tuple[Phase, ...]]] = {
     _Q.HEADERS: {
-        ev.RequestHeaders: (_Q.BODY, _Q.DECIDING, _Q.PASSING, _Q.SENT, _Q.OVER),
-        ev.WholeRequest: (_Q.READING, _Q.DECIDING, _Q.SENT, _Q.OVER),
+        ev.RequestHeaders: (_Q.BODY, _Q.READING, _Q.DECIDING, _Q.PASSING, _Q.SENT, _Q.OVER),
         ev.Failed: (_Q.HEADERS, _Q.PASSING, _Q.SENT, _Q.OVER),
         ev.Closed: (_Q.OVER,),
     },

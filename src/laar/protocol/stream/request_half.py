@@ -31,7 +31,6 @@ from laar.protocol.events import (
     RequestBody,
     RequestHeaders,
     RequestTrailers,
-    WholeRequest,
 )
 from laar.protocol.openai import ASIDE_BYTES, Body, read_body
 from laar.protocol.ports import BodyHook
@@ -94,11 +93,12 @@ class RequestHalf(StreamState):
     def _request_headers(
         self, event: RequestHeaders, now: float, out: list[Action]
     ) -> RequestPhase:
-        self.dialect = DIALECTS[event.shape]
+        body, max_bytes = self.body, self.env.settings.max_body_bytes
+        self.dialect = (DIALECTS if event.body is None else KEPT_HEADERS)[event.shape]
         self._may_add_headers = (
             event.count <= MAX_HEADERS_TO_ADD_TO and event.size_bytes <= MAX_HEADER_BYTES_TO_ADD_TO
         )
-        self.body.is_complete = event.end
+        body.is_complete = event.end or event.body is not None
         facts = self._begin(event)
         if facts.denied:
             return self._refuse(paths.DENIED_ERROR, out)
@@ -109,12 +109,12 @@ class RequestHalf(StreamState):
             return phase
         if event.end or facts.unread or self._head.upgrade:
             return self._ask_unread(now, out)
+        if event.body is not None:
+            body.data, body.size_bytes = event.body, len(event.body)
+            is_long = body.size_bytes > max_bytes
+            return self._refuse_long(out) if is_long else self._read_body(now, out)
         length = event.headers.get("content-length", "")
-        if (
-            length.isdecimal()
-            and len(length) < _MAX_DIGITS
-            and int(length) > self.env.settings.max_body_bytes
-        ):
+        if length.isdecimal() and len(length) < _MAX_DIGITS and int(length) > max_bytes:
             return self._refuse_long(out)
         self.dialect.await_body(out)
         return RequestPhase.BODY
@@ -141,19 +141,6 @@ class RequestHalf(StreamState):
         out.append(Immediate(200, [("content-type", "application/json")], listed))
         return RequestPhase.OVER
 
-    def _whole_request(self, event: WholeRequest, now: float, out: list[Action]) -> RequestPhase:
-        self.dialect = KEPT_HEADERS[event.shape]
-        facts, body = self._begin(event), self.body
-        if facts.denied:
-            return self._refuse(paths.DENIED_ERROR, out)
-        body.is_complete = True
-        if facts.unread:
-            return self._ask_unread(now, out)
-        body.data, body.size_bytes = event.data, len(event.data)
-        if body.size_bytes > self.env.settings.max_body_bytes:
-            return self._refuse_long(out)
-        return self._read_body(now, out)
-
     def _refuse_long(self, out: list[Action]) -> RequestPhase:
         """Refuse a body above the limit: it is not read, so its model is unknown."""
         limit = self.env.settings.max_body_bytes
@@ -165,7 +152,7 @@ class RequestHalf(StreamState):
         self.api = _OPAQUE
         return self._ask(Body(api=_OPAQUE, model=paths.model_of(self._head.path)), now, out)
 
-    def _begin(self, event: RequestHeaders | WholeRequest) -> paths.PathFacts:
+    def _begin(self, event: RequestHeaders) -> paths.PathFacts:
         """Read the headers, set what depends on them alone, and return the path's properties."""
         env = self.env
         self._begun = True
@@ -434,7 +421,6 @@ def _engine_headers(decision: Decision, path: str) -> tuple[tuple[str, str], ...
 
 REQUEST_HANDLERS: Mapping[type, Callable[[RequestHalf, Any, float, list[Action]], RequestPhase]] = {
     RequestHeaders: RequestHalf._request_headers,
-    WholeRequest: RequestHalf._whole_request,
     RequestBody: RequestHalf._request_body,
     RequestTrailers: RequestHalf._request_trailers,
     HasRead: RequestHalf._has_read,

@@ -26,7 +26,6 @@ from laar.protocol.events import (
     ResponseHeaders,
     ResponseTrailers,
     Shape,
-    WholeRequest,
 )
 from laar.protocol.headers import text_of
 from laar.wire import ext_proc_pb2 as pb
@@ -93,13 +92,14 @@ def event_of(message: pb.ProcessingRequest) -> Event | None:
         body = message.request_body
         if message.HasField("protocol_config"):  # the first message: Envoy holds back the headers
             given = _given(message)
-            return WholeRequest(
+            return RequestHeaders(
                 given,
-                given.get(names.POOL, ""),
-                body.body,
-                _subset(message),
-                _ATTEMPTS.get(given.get(agreed.ATTEMPTS, ""), 0),
+                False,
                 _shape(message),
+                _subset(message),
+                given.get(names.POOL, ""),
+                attempts=_ATTEMPTS.get(given.get(agreed.ATTEMPTS, ""), 0),
+                body=body.body,
             )
         return RequestBody(body.body, body.end_of_stream, _subset(message))
     if kind == "response_headers":
@@ -238,15 +238,15 @@ def _headers_answer(action: AnswerHeaders) -> bytes:
 
 
 def _body_answer(action: AnswerBody) -> bytes:
-    request = action.direction is Direction.REQUEST
-    if action.data is None and not action.destination:
+    request, decided = action.direction is Direction.REQUEST, action.decided
+    if action.data is None and decided is None:
         return _PLAIN["request_body" if request else "response_body"]
     response = pb.ProcessingResponse()
     common = (response.request_body if request else response.response_body).response
-    if action.destination:  # the decision in the native shape
-        if action.set_headers or action.remove_headers:
-            _mutate(common.header_mutation, action.set_headers, action.remove_headers)
-        _send_to(response, common, action)
+    if decided is not None:
+        if decided.set_headers or decided.remove_headers:
+            _mutate(common.header_mutation, decided.set_headers, decided.remove_headers)
+        _send_to(response, common, decided)
         if action.data is not None:
             common.status = pb.CommonResponse.CONTINUE_AND_REPLACE
             common.body_mutation.body = action.data
@@ -298,7 +298,7 @@ def _mutate(
 
 
 def _send_to(
-    response: pb.ProcessingResponse, common: pb.CommonResponse, action: AnswerHeaders | AnswerBody
+    response: pb.ProcessingResponse, common: pb.CommonResponse, action: AnswerHeaders
 ) -> None:
     """Put the decision into the metadata too, and make Envoy recompute the route."""
     patience = action.patience
