@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: H2Server) -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.Transport  # from `connection_made` on
         self._calls: dict[int, Call] = {}
         self._ready: deque[Call] = deque()
         self._coming: deque[tuple[float, Call]] = deque()
@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
         self._unwritable = False
         self._closing = False
         self._is_lost = False
-        self._greeted = False
+        self._greeted = self._pinged = False
         self._draining = False  # GOAWAY was sent
         self._refusing = False  # the peer has received the GOAWAY
         self._held_bytes = 0
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
             return
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
         self._pump()
-        self._timer = self._loop.call_later(GREETING_S, self._greeting_is_late)
+        self._timer = self._loop.call_later(GREETING_S, self._look)
         if self._server.stopping:
             self.drain()
 
@@ -128,7 +128,7 @@ class Connection(asyncio.Protocol):
 
     def _take_turn(self) -> None:
         """Handle frames of a read until the turn is over, then pause reading."""
-        if self._closing or self._transport is None or self._frames is None:
+        if self._closing or self._frames is None:
             return
         self._heard = self._reading = True
         end, is_over = perf_counter() + self.turn_s, True
@@ -320,7 +320,7 @@ class Connection(asyncio.Protocol):
     def _settings(self, event: Any) -> None:
         if not self._greeted:
             self._greeted = True
-            self._keep_alive()
+            self._look()
         self._windows(event)
 
     def _ping_answered(self, event: Any) -> None:
@@ -340,7 +340,7 @@ class Connection(asyncio.Protocol):
             self._pumping.cancel()
             self._pumping = None
         transport = self._transport
-        if transport is None or self._closing or transport.is_closing():
+        if self._closing or transport.is_closing():
             return
         self._reading = True  # anything handlers send now is written here
         end = perf_counter() + self.turn_s
@@ -387,7 +387,6 @@ class Connection(asyncio.Protocol):
 
         The library must not send it, since it would then accept no more frames.
         """
-        assert self._transport is not None
         gone = GoAwayFrame(0, last_stream_id=last_stream_id, error_code=code).serialize()
         self._transport.write(self.h2.data_to_send() + gone)
 
@@ -395,7 +394,7 @@ class Connection(asyncio.Protocol):
 
     def drain(self) -> None:
         """Send GOAWAY to stop new streams; the connection closes when the open ones end."""
-        if self._draining or self._closing or self._transport is None:
+        if self._draining or self._closing:
             return
         self._draining = True
         self._goaway(_LAST_STREAM)
@@ -404,7 +403,7 @@ class Connection(asyncio.Protocol):
 
     def cut(self) -> None:
         """End all calls and close the connection."""
-        if self._transport is None or self._closing:
+        if self._closing:
             return
         for stream_id, call in tuple(self._calls.items()):
             self._drop(stream_id)
@@ -415,7 +414,7 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, why: str, code: ErrorCodes | None) -> None:
         self._server.complain(why)
-        if self._transport is None or self._transport.is_closing():
+        if self._transport.is_closing():
             return
         if code is None:
             self._transport.write(self.h2.data_to_send())
@@ -426,36 +425,30 @@ class Connection(asyncio.Protocol):
 
     def _close(self, close: Callable[[], None] | None = None) -> None:
         """Close once everything is written, or after `LINGER_S` if the peer does not read."""
-        assert self._transport is not None
         self._closing = True
         (close or self._transport.close)()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(LINGER_S, self._transport.abort)
 
-    def _greeting_is_late(self) -> None:
+    def _look(self) -> None:
+        """Ping a silent peer; abort its connection if it has not greeted or does not respond."""
         if not self._greeted:
             self._abort(f"the peer sent no preface within {GREETING_S:g} s")
-
-    def _keep_alive(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._heard:
-            self._heard = False
-            self._timer = self._loop.call_later(KEEPALIVE_S, self._keep_alive)
-            return
-        self.h2.ping(_PING)
-        self._write_soon()
-        self._timer = self._loop.call_later(ALIVE_S, self._is_alive)
-
-    def _is_alive(self) -> None:
-        if self._heard:
-            self._keep_alive()
-        else:
+        elif self._pinged and not self._heard:
             self._abort("the peer is silent")
+        else:
+            self._pinged = not self._heard
+            if self._pinged:
+                self.h2.ping(_PING)
+                self._write_soon()
+            self._heard = False
+            wait_s = ALIVE_S if self._pinged else KEEPALIVE_S
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(wait_s, self._look)
 
     def _abort(self, why: str) -> None:
-        assert self._transport is not None
         self._server.complain(why)
         self._transport.abort()
 
