@@ -7,7 +7,7 @@ Control headers are for the picker only and are removed before the request is fo
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -285,15 +285,9 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
     return head
 
 
-def read_subset(value: object) -> frozenset[str] | None:
-    """Parse a subset hint: a list or a comma-separated string of addresses; None if neither.
-
-    Items of a list may contain commas too, as the endpoint-picker protocol allows.
-    """
-    items = [value] if isinstance(value, str) else value
-    if not isinstance(items, list | tuple):
-        return None
-    texts = (part.strip() for item in items if isinstance(item, str) for part in item.split(","))
+def read_subset(items: Iterable[str]) -> frozenset[str]:
+    """Parse the items of a subset hint; each may contain several addresses, separated by commas."""
+    texts = (part.strip() for item in items for part in item.split(","))
     return frozenset(text for text in texts if text)
 
 

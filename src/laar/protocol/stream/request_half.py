@@ -168,7 +168,8 @@ class RequestHalf(StreamState):
                 if self.api is not _OPAQUE:
                     break
         test = event.headers.get(names.TEST_SELECTION) if env.settings.conformance_headers else ""
-        if test and (wanted := names.read_subset(test)) is not None:
+        if test:
+            wanted = names.read_subset([test])
             self._subset = wanted if self._subset is None else self._subset & wanted
         if env.enforced is not None and not facts.denied:  # those are refused in shadow mode too
             self.shadow = not env.enforced(head.session or self._id)

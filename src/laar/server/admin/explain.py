@@ -109,7 +109,8 @@ def read_request(picker: Picker, body: bytes, headers: Mapping[str, str]) -> Cor
     now, headers = picker.clock(), {":path": path_of(body), ":method": "POST", **headers}
     settings = picker.settings.stream
     stream = Stream(Environment(settings=settings, new_id=lambda: "explain", rules=picker.rules))
-    subset, pool = names.read_subset(headers.get(names.SUBSET)), headers.get(POOL, "")
+    hint, pool = headers.get(names.SUBSET), headers.get(POOL, "")
+    subset = None if hint is None else names.read_subset([hint])
     events: list[Event] = [
         RequestHeaders(headers, end=False, shape=Shape.GATEWAY, subset=subset, pool=pool),
         RequestBody(body, end=True),

@@ -203,7 +203,7 @@ def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
     kind = value.WhichOneof("kind")
     if kind == "list_value":
         return names.read_subset([text_of(item.string_value) for item in value.list_value.values])
-    return names.read_subset(text_of(value.string_value)) if kind == "string_value" else None
+    return names.read_subset([text_of(value.string_value)]) if kind == "string_value" else None
 
 
 def _served(message: pb.ProcessingRequest) -> str:
