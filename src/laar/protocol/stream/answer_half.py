@@ -81,7 +81,8 @@ class AnswerHalf(StreamState):
         self, decision: Decision, event: ResponseHeaders, now: float, out: list[Action]
     ) -> ResponsePhase:
         dialect, answer, settings = self.dialect, self.answer, self.env.settings
-        if dialect.may_read_later and not event.end:
+        # With kept headers, an answer may still be chosen for reading once its endpoint is known.
+        if dialect.keeps_headers and not dialect.shows_answers and not event.end:
             self.read_answer = self.read_answer or decision.flight.read or event.status == 503
         read = (self.read_answer or dialect.shows_answers) and not event.end
         answer.names = (self.asked, self.target or "", decision.model)

@@ -41,8 +41,6 @@ class Dialect:
 
     def __init__(self, *, shows_answers: bool, keeps_headers: bool = False) -> None:
         self.shows_answers = shows_answers
-        self.may_read_later = keeps_headers and not shows_answers
-        """Whether an answer may still be chosen for reading once its endpoint is known."""
         self.keeps_headers = keeps_headers
 
     def await_body(self, out: list[Action]) -> None:
