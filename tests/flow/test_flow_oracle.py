@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from laar.flow.item import Item, Limits, Shed
 from laar.flow.queue import Queue
 from laar.flow.slack import MIN_WORK_S, RHO_MAX
-from laar.flow.waiting import Crowd
 from support.exploring import examples
 
 LIMITS = Limits(max_waiting=25, max_held_bytes=30_000, patience=2.0, min_hold_s=2.0, max_hold_s=40)
@@ -204,23 +203,3 @@ def test_every_choice_follows_the_rules(seed, overlap):
         for one, _ in life.queue.dispatch(life.now + 1e6, lambda one, _shorts: one.id):
             life.open_ids.discard(str(one.id))
     assert life.queue.waiting == 0
-
-
-@settings(max_examples=examples(100))
-@given(steps=st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=80))
-def test_the_largest_tenant_and_its_newest_request_are_found(steps):
-    crowd: Crowd[int] = Crowd()
-    plain: dict[str, list[int]] = {}
-    for key, (tenant, comes) in enumerate(steps):
-        keys = plain.setdefault(tenant, [])
-        if comes:
-            crowd.add(tenant, key)
-            keys.append(key)
-        elif keys:
-            crowd.remove(tenant, keys.pop(len(keys) // 2))
-        largest = max(len(some) for some in plain.values())
-        assert crowd.largest == largest
-        assert all(crowd.count(one) == len(some) for one, some in plain.items())
-        if largest:
-            newest = {some[-1] for some in plain.values() if len(some) == largest}
-            assert next(crowd.newest(crowd.largest_tenant())) in newest

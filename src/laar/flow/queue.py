@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import islice
@@ -47,7 +47,7 @@ from laar.flow.item import (
     Shed,
 )
 from laar.flow.slack import MIN_WORK_S, ORDERS, Line
-from laar.flow.waiting import Crowd, Lane
+from laar.flow.waiting import Lane
 
 T = TypeVar("T")
 
@@ -68,11 +68,10 @@ MAX_RETRY_AFTER_S = 60
 
 @dataclass(slots=True, eq=False)
 class _Band:
-    """One priority: its lanes, and the requests and bytes that each tenant has waiting."""
+    """One priority: its lanes, and each tenant's waiting requests, in order of arrival."""
 
     lanes: dict[str, Lane] = field(default_factory=dict)
-    crowd: Crowd[Hashable] = field(default_factory=Crowd)
-    held_bytes: Counter[str] = field(default_factory=Counter)
+    tenants: dict[str, dict[Hashable, Item]] = field(default_factory=dict)
 
 
 class Queue(Generic[T]):
@@ -263,8 +262,7 @@ class Queue(Generic[T]):
                 reach=item.reach, by_slack=self.limits.order == "lars"
             )
         lane.add(item.id, item.tenant, line, is_long=item.is_long)
-        band.crowd.add(item.tenant, item.id)
-        band.held_bytes[item.tenant] += item.body_bytes
+        band.tenants.setdefault(item.tenant, {})[item.id] = item
         self._waiting[item.id] = item
         self._shorts += not item.is_long
         self.contexts += item.for_context
@@ -283,21 +281,17 @@ class Queue(Generic[T]):
             return True
         if not self._ranks or (lowest := -self._ranks[-1]) > item.band:
             return False
-        band = self._bands[lowest]
-        crowd, held = band.crowd, band.held_bytes
+        tenants = self._bands[lowest].tenants
         missing = self.held_bytes + item.body_bytes - self.limits.max_held_bytes
-        if missing > 0:
-            tenant = max(held, key=held.__getitem__)
-            should = held[tenant] > held[item.tenant] + item.body_bytes
-        else:
-            tenant = crowd.largest_tenant()
-            should = crowd.largest > crowd.count(item.tenant) + 1
-        if lowest == item.band and not should:
+        size, own = (_bytes_of, item.body_bytes) if missing > 0 else (len, 1)
+        sizes = {tenant: size(items.values()) for tenant, items in tenants.items()}
+        tenant = max(sizes, key=sizes.__getitem__)
+        if lowest == item.band and sizes[tenant] <= sizes.get(item.tenant, 0) + own:
             return False
         victims = []
-        for key in islice(crowd.newest(tenant), MAX_VERDICTS):
-            victims.append(self._waiting[key])
-            missing -= victims[-1].body_bytes
+        for victim in islice(reversed(tenants[tenant].values()), MAX_VERDICTS):
+            victims.append(victim)
+            missing -= victim.body_bytes
             if missing <= 0:
                 break
         if missing > 0 or len(self._waiting) - len(victims) >= self.limits.max_waiting:
@@ -335,10 +329,10 @@ class Queue(Generic[T]):
         self.contexts -= item.for_context
         self.held_bytes -= item.body_bytes
         band = self._bands[item.band]
-        band.crowd.remove(item.tenant, item.id)
-        band.held_bytes[item.tenant] -= item.body_bytes
-        if not band.crowd.count(item.tenant):
-            del band.held_bytes[item.tenant]
+        items = band.tenants[item.tenant]
+        del items[item.id]
+        if not items:
+            del band.tenants[item.tenant]
         lane = band.lanes[item.lane]
         served = max(1, item.tokens) if charge else 0
         lane.remove(
@@ -368,6 +362,10 @@ class Queue(Generic[T]):
     def _hand_out(self) -> list[tuple[Item, T | Shed]]:
         verdicts, self._verdicts = self._verdicts, []
         return verdicts
+
+
+def _bytes_of(items: Collection[Item]) -> int:
+    return sum(item.body_bytes for item in items)
 
 
 def _between(low: float, value: float, high: float) -> float:

@@ -1,4 +1,4 @@
-"""Parts of the queue: an exact minimum over moving keys, fair turns, and counts by tenant.
+"""Parts of the queue: an exact minimum over moving keys, and fair turns.
 
 Relative slack falls at a different rate for each request, so no heap stays sorted. A `Bag` keeps
 the lines (see `laar.flow.slack`) in two numpy rows and scans them all on each query: about 10 us
@@ -13,7 +13,7 @@ Tenancy is only as trustworthy as the header it comes from.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -82,58 +82,6 @@ class Bag(Generic[K]):
         slot = int(heights.argmin())
         self._found = now, self._keys[slot], float(heights[slot])
         return self._found[1:]
-
-
-class Crowd(Generic[K]):
-    """Waiting requests by tenant, in order of arrival, and the tenant with the most; all in O(1).
-
-    Tenants are grouped by their number of waiting requests. Each step changes one tenant by one, so
-    the largest number moves by at most one and is never searched for.
-    """
-
-    __slots__ = ("_by_count", "_keys", "largest")
-
-    def __init__(self) -> None:
-        self._keys: dict[str, dict[K, None]] = {}
-        self._by_count: dict[int, dict[str, None]] = {}
-        self.largest = 0
-
-    def count(self, tenant: str) -> int:
-        """Return the number of waiting requests of a tenant."""
-        return len(self._keys.get(tenant, ()))
-
-    def add(self, tenant: str, key: K) -> None:
-        """Add a waiting request."""
-        keys = self._keys.setdefault(tenant, {})
-        keys[key] = None
-        self._move(tenant, len(keys) - 1, len(keys))
-
-    def remove(self, tenant: str, key: K) -> None:
-        """Remove a request that is no longer waiting."""
-        keys = self._keys[tenant]
-        del keys[key]
-        self._move(tenant, len(keys) + 1, len(keys))
-        if not keys:
-            del self._keys[tenant]
-
-    def largest_tenant(self) -> str:
-        """Return a tenant with the most waiting requests; raise KeyError if none waits."""
-        return next(iter(self._by_count[self.largest]))
-
-    def newest(self, tenant: str) -> Iterator[K]:
-        """Return the waiting requests of a tenant, newest first."""
-        return reversed(self._keys[tenant])
-
-    def _move(self, tenant: str, before: int, after: int) -> None:
-        if before:
-            peers = self._by_count[before]
-            del peers[tenant]
-            if not peers:
-                del self._by_count[before]
-        if after:
-            self._by_count.setdefault(after, {})[tenant] = None
-        if after > self.largest or self.largest not in self._by_count:
-            self.largest = after
 
 
 @dataclass(slots=True, eq=False)
