@@ -145,7 +145,7 @@ class Admission:
         if passes or not (self.by_load or _session(request)):
             return self._director.decide(request, now)
         if not self.ready:
-            return self._hold(self._item(request, now), now, ready=False)
+            return self._hold(self._item(request, now), now)
 
         for_context = False
 
@@ -172,11 +172,11 @@ class Admission:
             if for_context:
                 waited_s = self._waited_s(request, now)
                 item = replace(item, for_context=True, earlier_s=waited_s)
-            return self._hold(item, now, ready=True)
+            return self._hold(item, now)
         except RequestError as error:
             if not self.by_load or not _waiting_can_help(error, request):
                 raise
-            return self._hold(self._item(request, now), now, ready=False)
+            return self._hold(self._item(request, now), now)
         self._count(decision, now)
         return decision
 
@@ -207,11 +207,11 @@ class Admission:
         own_s = longest_s if request.ttft_objective_s is None else request.ttft_objective_s
         return max(0.0, now - self._asked[session][0], longest_s - own_s)
 
-    def _hold(self, item: Item, now: float, *, ready: bool) -> Decision | int:
+    def _hold(self, item: Item, now: float) -> Decision | int:
         # Count the body as received and as parsed, with up to four bytes per character.
         parsed = sum(map(sys.getsizeof, item.request.spans))
         item = replace(item, body_bytes=item.body_bytes + parsed)
-        shed = self.queue.enqueue(item, now, endpoints_ready=ready)
+        shed = self.queue.enqueue(item, now)
         if shed is not None:
             if shed.reason == LET_IN:
                 return self._let_in(item, now)
@@ -371,6 +371,7 @@ class Admission:
             work_s=work_s,
             tokens=int(tokens),
             body_bytes=request.body_bytes,
+            is_ready=view is not None,
             is_long=uncached > self._settings.long_tokens,
             tenant=request.tenant,
             band=request.priority,

@@ -41,6 +41,8 @@ class Item:
         work_s: prefill seconds when run alone.
         tokens: tokens charged to its tenant.
         body_bytes: memory it takes while held.
+        is_ready: whether an endpoint could serve it; if none could, it is held for `max_hold_s`
+            whatever its objective.
         is_long: whether an endpoint should run at most one such request while short ones wait.
         request: the request itself, for the owner of the queue.
     """
@@ -51,6 +53,7 @@ class Item:
     work_s: float
     tokens: int
     body_bytes: int
+    is_ready: bool = True
     is_long: bool = False
     tenant: str = ""
     band: int = 0

@@ -29,7 +29,6 @@ from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -47,7 +46,7 @@ from laar.flow.item import (
     Shed,
 )
 from laar.flow.slack import MIN_WORK_S, ORDERS, Line
-from laar.flow.waiting import Lane
+from laar.flow.waiting import Bag, Lane
 
 T = TypeVar("T")
 
@@ -94,8 +93,7 @@ class Queue(Generic[T]):
         self._waiting: dict[Hashable, Item] = {}
         self._bands: dict[int, _Band] = {}
         self._ranks: list[int] = []  # negated band numbers, so that the highest band is first
-        self._expiries: list[tuple[float, int, Hashable, str]] = []  # a heap; some ids are gone
-        self._serial = 0
+        self._expiries: Bag[Hashable] = Bag()
         self._shorts = 0
         self._verdicts: list[tuple[Item, T | Shed]] = []  # known, but not yet returned
         self._more = False
@@ -111,30 +109,25 @@ class Queue(Generic[T]):
         """Return the waiting requests, in order of arrival."""
         return iter(self._waiting.values())
 
-    def enqueue(self, item: Item, now: float, *, endpoints_ready: bool = True) -> Shed | None:
-        """Enqueue a request, or refuse it.
-
-        With `endpoints_ready=False`, hold it for `max_hold_s` whatever its objective, as no
-        endpoint could serve it sooner. Return None if it waits. An id must never be reused.
-        """
+    def enqueue(self, item: Item, now: float) -> Shed | None:
+        """Enqueue a request, or refuse it. Return None if it waits. An id must never be reused."""
         limits = self.limits
         work_s = _between(MIN_WORK_S, item.work_s, MAX_WORK_S)
         objective_s = max(work_s, _between(0.0, item.objective_s, MAX_OBJECTIVE_S))
         waited_s = _between(0.0, now - item.arrival_s, limits.max_hold_s)
         earlier_s = _between(0.0, item.earlier_s, MAX_OBJECTIVE_S)
-        hold_s, reason = limits.max_hold_s, NO_ENDPOINT
-        if endpoints_ready:
-            patience_s = max(limits.min_hold_s, limits.patience * objective_s)
-            hold_s, reason = min(hold_s, patience_s) - waited_s, EXPIRED
+        hold_s = limits.max_hold_s
         if item.for_context:
-            hold_s = limits.max_hold_s - waited_s - earlier_s
+            hold_s -= waited_s + earlier_s
+        elif item.is_ready:
+            patience_s = max(limits.min_hold_s, limits.patience * objective_s)
+            hold_s = min(hold_s, patience_s) - waited_s
         if hold_s <= 0:
-            return self._refused(item, 503, reason)
+            return self._refused(item, 503, _expired(item))
         if not self._make_room(item, now):
             return self._refused(item, 429, SATURATED)
         self._insert(item, self._order(now - waited_s - earlier_s, objective_s, work_s, work_s))
-        self._serial += 1
-        heappush(self._expiries, (now + hold_s, self._serial, item.id, reason))
+        self._expiries.put(item.id, Line(now + hold_s, 1.0))
         return None
 
     def dispatch(
@@ -247,9 +240,8 @@ class Queue(Generic[T]):
         """Return the seconds until `dispatch` must be called; None if no call is due."""
         if self._verdicts or self._more:
             return 0.0
-        while self._expiries and self._expiries[0][2] not in self._waiting:
-            heappop(self._expiries)
-        return max(0.0, self._expiries[0][0] - now) if self._expiries else None
+        first = self._expiries.first(0.0)
+        return None if first is None else max(0.0, first[1] - now)
 
     def _insert(self, item: Item, line: Line) -> None:
         band = self._bands.get(item.band)
@@ -309,15 +301,12 @@ class Queue(Generic[T]):
 
     def _expire(self, now: float) -> None:
         """Drop expired requests, up to one call's worth of verdicts."""
-        expiries = self._expiries
-        while expiries and len(self._verdicts) < MAX_VERDICTS:
-            expires_s, _, key, reason = expiries[0]
-            item = self._waiting.get(key)
-            if item is not None and expires_s > now:
+        while len(self._verdicts) < MAX_VERDICTS and (first := self._expiries.first(0.0)):
+            key, expires_s = first
+            if expires_s > now:
                 break
-            heappop(expiries)
-            if item is not None:
-                self._drop(item, 503, reason)
+            item = self._waiting[key]
+            self._drop(item, 503, _expired(item))
 
     def _drop(self, item: Item, status: int, reason: str) -> None:
         self._remove(item, charge=item.for_context)
@@ -325,6 +314,7 @@ class Queue(Generic[T]):
 
     def _remove(self, item: Item, *, charge: bool = False) -> None:
         del self._waiting[item.id]
+        self._expiries.remove(item.id)
         self._shorts -= not item.is_long
         self.contexts -= item.for_context
         self.held_bytes -= item.body_bytes
@@ -347,9 +337,6 @@ class Queue(Generic[T]):
             if not band.lanes:
                 del self._bands[item.band]
                 self._ranks.remove(-item.band)
-        if len(self._expiries) > 2 * len(self._waiting) + MAX_VERDICTS:
-            self._expiries[:] = [expiry for expiry in self._expiries if expiry[2] in self._waiting]
-            heapify(self._expiries)
 
     def _refused(self, item: Item, status: int, reason: str) -> Shed:
         """Count a refusal, but let in a request that waits only for room for its context."""
@@ -362,6 +349,10 @@ class Queue(Generic[T]):
     def _hand_out(self) -> list[tuple[Item, T | Shed]]:
         verdicts, self._verdicts = self._verdicts, []
         return verdicts
+
+
+def _expired(item: Item) -> str:
+    return EXPIRED if item.is_ready else NO_ENDPOINT
 
 
 def _bytes_of(items: Collection[Item]) -> int:
