@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.flow.item import Item, Limits, Shed
+from laar.errors import RequestError
+from laar.flow.item import Item, Limits
 from laar.flow.queue import Queue
 from laar.flow.slack import MIN_WORK_S, RHO_MAX
 from support.exploring import examples
@@ -126,7 +127,7 @@ class Life:
     def settle_evictions(self) -> None:
         """Remove requests from the list that were evicted outside of a dispatch."""
         for one, verdict in self.queue._verdicts:
-            assert isinstance(verdict, Shed)
+            assert isinstance(verdict, RequestError)
             self.rules.take(one)
 
     def go(self) -> None:

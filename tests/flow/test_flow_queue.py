@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from laar.flow.item import Item, Limits, Shed
+from laar.errors import RequestError
+from laar.flow.item import Item, Limits
 from laar.flow.queue import Queue
 
 RELAXED = Limits(min_hold_s=60.0, max_hold_s=600.0)
@@ -51,6 +52,12 @@ def nowhere(one: Item, shorts_wait: bool) -> None:
 def order(queue: Queue[str], now: float) -> list[object]:
     """Return the order in which requests leave if there is room for all."""
     return [one.id for one, _ in queue.dispatch(now, anywhere)]
+
+
+def answer(refusal: object) -> tuple[object, ...]:
+    """Return the status, reason and delay of the answer to a refused request."""
+    assert isinstance(refusal, RequestError)
+    return refusal.status, refusal.reason, refusal.retry_after_s
 
 
 def test_the_request_with_the_least_relative_slack_goes_first():
@@ -165,7 +172,8 @@ def test_a_request_is_shed_when_its_patience_ends_and_the_timer_fires_then():
     assert queue.next_wakeup_s(1.0) == pytest.approx(4.0)
     assert queue.dispatch(4.9, nowhere) == []
     ((one, verdict),) = queue.dispatch(5.0, nowhere)
-    assert (one.id, verdict) == ("b", Shed(503, "rejected-ttl-expired", 1))
+    assert one.id == "b"
+    assert answer(verdict) == (503, "rejected-ttl-expired", 1)
     assert queue.next_wakeup_s(5.0) == pytest.approx(15.0)
 
 
@@ -178,7 +186,7 @@ def test_an_empty_queue_needs_no_timer():
 def test_a_request_that_is_hopeless_on_arrival_is_refused_immediately():
     queue: Queue[str] = Queue(Limits(min_hold_s=1.0))
     late = item("late", arrival_s=-3600.0, objective_s=0.5, work_s=0.1)
-    assert queue.enqueue(late, 0.0) == Shed(503, "rejected-ttl-expired", 1)
+    assert answer(queue.enqueue(late, 0.0)) == (503, "rejected-ttl-expired", 1)
     assert queue.waiting == 0
 
 
@@ -195,7 +203,7 @@ def test_an_impossible_objective_means_zero_slack(objective_s):
 @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan, 1e308, -1e308])
 def test_requests_with_invalid_numbers_are_accepted_and_dispatched(number):
     queue = filled(item("odd", objective_s=number, work_s=number), item("plain"))
-    assert isinstance(queue.enqueue(item("odd time", arrival_s=number), 0.0), Shed | None)
+    assert isinstance(queue.enqueue(item("odd time", arrival_s=number), 0.0), RequestError | None)
     assert {"odd", "plain"} <= set(order(queue, 0.0))
 
 
@@ -216,7 +224,7 @@ def test_a_full_queue_refuses_with_429_and_a_retry_delay():
     queue: Queue[str] = Queue(Limits(max_waiting=2))
     for name in "ab":
         queue.enqueue(item(name), 0.0)
-    assert queue.enqueue(item("c"), 0.0) == Shed(429, "rejected-saturated", 1)
+    assert answer(queue.enqueue(item("c"), 0.0)) == (429, "rejected-saturated", 1)
     assert queue.sheds == {"rejected-saturated": 1}
 
 
@@ -228,7 +236,8 @@ def test_the_retry_delay_follows_the_speed_of_the_queue():
             queue.dispatch(i * 0.5, one_place())
     queue.enqueue(item("filler"), 30.0)
     shed = queue.enqueue(item("last"), 30.0)
-    assert isinstance(shed, Shed)
+    assert isinstance(shed, RequestError)
+    assert shed.retry_after_s is not None
     assert 10 <= shed.retry_after_s <= 15  # 30 wait, and two are sent per second
 
 
@@ -236,7 +245,7 @@ def test_held_bytes_are_capped():
     queue: Queue[str] = Queue(Limits(max_held_bytes=2500))
     assert queue.enqueue(item("a"), 0.0) is None
     assert queue.enqueue(item("b"), 0.0) is None
-    assert isinstance(queue.enqueue(item("c"), 0.0), Shed)
+    assert isinstance(queue.enqueue(item("c"), 0.0), RequestError)
     queue.cancel("a")
     assert queue.enqueue(item("c"), 0.0) is None
     assert queue.held_bytes == 2000
@@ -250,7 +259,7 @@ def test_a_full_queue_drops_a_request_of_a_lower_band_for_a_higher_one():
     assert queue.next_wakeup_s(0.0) == 0.0, "the verdict on the dropped request is due at once"
     ((one, verdict),) = queue.dispatch(0.0, nowhere)
     assert (one.id, verdict.reason, verdict.status) == ("new", "evicted-priority", 429)
-    assert isinstance(queue.enqueue(item("low", band=-2), 0.0), Shed)
+    assert isinstance(queue.enqueue(item("low", band=-2), 0.0), RequestError)
 
 
 def test_a_tenant_that_floods_the_queue_yields_to_the_others():
@@ -259,7 +268,7 @@ def test_a_tenant_that_floods_the_queue_yields_to_the_others():
         queue.enqueue(item(f"flood {i}", tenant="flood"), 0.0)
     held = [queue.enqueue(item(f"b {i}", tenant="b"), 0.0) is None for i in range(10)]
     assert held == [True] * 5 + [False] * 5
-    assert isinstance(queue.enqueue(item("flood more", tenant="flood"), 0.0), Shed)
+    assert isinstance(queue.enqueue(item("flood more", tenant="flood"), 0.0), RequestError)
     evicted = [one.id for one, _ in queue.dispatch(0.0, nowhere)]
     assert evicted == [f"flood {i}" for i in (9, 8, 7, 6, 5)], "the newest requests yield first"
 
@@ -283,7 +292,7 @@ def test_a_tenant_whose_bodies_fill_the_memory_yields_instead_of_others():
 def test_no_request_is_dropped_for_a_body_that_would_not_fit_anyway():
     queue: Queue[str] = Queue(Limits(max_held_bytes=3000))
     queue.enqueue(item("a"), 0.0)
-    assert isinstance(queue.enqueue(item("huge", body_bytes=4000, band=9), 0.0), Shed)
+    assert isinstance(queue.enqueue(item("huge", body_bytes=4000, band=9), 0.0), RequestError)
     assert queue.waiting == 1
 
 

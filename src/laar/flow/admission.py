@@ -37,9 +37,9 @@ from laar.core.interfaces import NoRoomError, View
 from laar.core.request import Api, Request
 from laar.core.stored import Context
 from laar.errors import RequestError
-from laar.flow.item import EXPIRED, LET_IN, NO_ENDPOINT, SATURATED, Item, Shed
+from laar.flow.item import SATURATED, Item
 from laar.flow.prefills import Prefills
-from laar.flow.queue import Queue
+from laar.flow.queue import WORDS, Queue
 from laar.flow.sessions import Place, Sessions
 from laar.flow.settings import FlowSettings
 from laar.flow.slack import RHO_MAX
@@ -73,12 +73,6 @@ _SHOWN = 50
 
 _SHORTS_LATELY_S = 5.0
 """Seconds after a short prompt during which endpoints are kept free because more may follow."""
-
-_WORDS = {
-    SATURATED: "every endpoint is full, and so is the queue",
-    EXPIRED: "no endpoint had room in time",
-    NO_ENDPOINT: "no endpoint became ready in time",
-}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -192,7 +186,16 @@ class Admission:
         def slot_of(verdict: Verdict) -> int | None:
             return verdict.slot if isinstance(verdict, Decision) else None
 
-        return self._outcomes(self.queue.dispatch(now, admit, slot_of=slot_of), now)
+        outcomes = []
+        for item, verdict in self.queue.dispatch(now, admit, slot_of=slot_of):
+            if item.for_context and isinstance(verdict, RequestError):
+                try:
+                    verdict = self._let_in(item, now)
+                except Exception as error:  # noqa: BLE001 - as in `admit`
+                    verdict = error
+            waited_s = max(0.0, now - item.arrival_s)
+            outcomes.append(Outcome(ticket=item.id, verdict=verdict, waited_s=waited_s))
+        return outcomes
 
     def _waited_s(self, request: Request, now: float) -> float:
         """Return how long a session has waited for room, over all attempts of its client.
@@ -211,12 +214,12 @@ class Admission:
         # Count the body as received and as parsed, with up to four bytes per character.
         parsed = sum(map(sys.getsizeof, item.request.spans))
         item = replace(item, body_bytes=item.body_bytes + parsed)
-        shed = self.queue.enqueue(item, now)
-        if shed is not None:
-            if shed.reason == LET_IN:
-                return self._let_in(item, now)
-            raise _error(shed)
-        return self._tickets  # the item's id is the latest ticket
+        error = self.queue.enqueue(item, now)
+        if error is None:
+            return self._tickets  # the item's id is the latest ticket
+        if item.for_context:
+            return self._let_in(item, now)
+        raise error
 
     def _admit(self, item: Item, shorts_wait: bool, now: float) -> Verdict | None:
         request, director = item.request, self._director
@@ -259,23 +262,9 @@ class Admission:
         try:
             decision = self._director.decide(item.request, now, room)
         except NoRoomError:
-            raise _error(Shed(429, SATURATED, 1)) from None
+            raise RequestError(429, SATURATED, WORDS[SATURATED], retry_after_s=1) from None
         self._count(decision, now)
         return decision
-
-    def _outcomes(self, verdicts: list[tuple[Item, Verdict | Shed]], now: float) -> list[Outcome]:
-        outcomes = []
-        for item, verdict in verdicts:
-            waited_s = max(0.0, now - item.arrival_s)
-            if isinstance(verdict, Shed) and verdict.reason == LET_IN:
-                try:
-                    verdict = self._let_in(item, now)
-                except Exception as error:  # noqa: BLE001 - as in `dispatch`
-                    verdict = error
-            elif isinstance(verdict, Shed):
-                verdict = _error(verdict)
-            outcomes.append(Outcome(ticket=item.id, verdict=verdict, waited_s=waited_s))
-        return outcomes
 
     def work_s(self) -> dict[tuple[str, str], float]:
         """Return the prefill seconds of the waiting requests, by pool and requested model."""
@@ -568,11 +557,6 @@ def _waiting_can_help(error: RequestError, request: Request) -> bool:
     """
     empty = error.reason in ("no-endpoints", "no-candidates", "asleep")
     return empty and request.subset is None and not (request.response_id or request.stored_ids)
-
-
-def _error(shed: Shed) -> RequestError:
-    words = _WORDS.get(shed.reason, "a more urgent request took its place in the queue")
-    return RequestError(shed.status, shed.reason, words, retry_after_s=shed.retry_after_s)
 
 
 def _engine_priority(item: Item) -> int:

@@ -1,4 +1,4 @@
-"""The queue's inputs, outputs and limits, as plain values.
+"""The queue's inputs, reason codes and limits, as plain values.
 
 Reason codes are stable: they go into a response header and a metric label. Other endpoint pickers
 use the same codes for the same outcomes.
@@ -17,7 +17,6 @@ from laar.declaring import Applies
 CANCELLED = "rejected-context-cancelled"
 SATURATED = "rejected-saturated"
 EXPIRED = "rejected-ttl-expired"
-LET_IN = "let-in"
 NO_ENDPOINT = "rejected-no-endpoint"
 EVICTED_BY_BAND = "evicted-priority"
 EVICTED_BY_TENANT = "evicted-queue-pressure"
@@ -62,15 +61,6 @@ class Item:
     earlier_s: float = 0.0
     for_context: bool = False
     request: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Shed:
-    """laar's own answer to a request: HTTP status, stable reason code, retry delay."""
-
-    status: int
-    reason: str
-    retry_after_s: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

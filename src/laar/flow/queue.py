@@ -33,17 +33,16 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from laar.core.request import MAX_OBJECTIVE_S
+from laar.errors import RequestError
 from laar.flow.item import (
     CANCELLED,
     EVICTED_BY_BAND,
     EVICTED_BY_TENANT,
     EXPIRED,
-    LET_IN,
     NO_ENDPOINT,
     SATURATED,
     Item,
     Limits,
-    Shed,
 )
 from laar.flow.slack import MIN_WORK_S, ORDERS, Line
 from laar.flow.waiting import Bag, Lane
@@ -60,6 +59,15 @@ loop; while more are due, the next wake-up is immediate."""
 MAX_REFUSALS = 32
 """Refusals in a band after which `dispatch` moves on to the next band. The next call starts with
 the band's other lanes."""
+
+WORDS = {
+    SATURATED: "every endpoint is full, and so is the queue",
+    EXPIRED: "no endpoint had room in time",
+    NO_ENDPOINT: "no endpoint became ready in time",
+    EVICTED_BY_BAND: "a more urgent request took its place in the queue",
+    EVICTED_BY_TENANT: "a more urgent request took its place in the queue",
+}
+"""The messages to clients, by reason code."""
 
 MAX_RETRY_AFTER_S = 60
 """Maximum `retry-after` in seconds, since longer estimates mean little."""
@@ -95,7 +103,7 @@ class Queue(Generic[T]):
         self._ranks: list[int] = []  # negated band numbers, so that the highest band is first
         self._expiries: Bag[Hashable] = Bag()
         self._shorts = 0
-        self._verdicts: list[tuple[Item, T | Shed]] = []  # known, but not yet returned
+        self._verdicts: list[tuple[Item, T | RequestError]] = []  # known, but not yet returned
         self._more = False
         self._left_s: float | None = None
         self._gap_s = 0.0  # mean seconds between departures, over about 10
@@ -109,8 +117,8 @@ class Queue(Generic[T]):
         """Return the waiting requests, in order of arrival."""
         return iter(self._waiting.values())
 
-    def enqueue(self, item: Item, now: float) -> Shed | None:
-        """Enqueue a request, or refuse it. Return None if it waits. An id must never be reused."""
+    def enqueue(self, item: Item, now: float) -> RequestError | None:
+        """Enqueue a request; return None, or the answer if it is refused. Never reuse an id."""
         limits = self.limits
         work_s = _between(MIN_WORK_S, item.work_s, MAX_WORK_S)
         objective_s = max(work_s, _between(0.0, item.objective_s, MAX_OBJECTIVE_S))
@@ -136,7 +144,7 @@ class Queue(Generic[T]):
         admit: Callable[[Item, bool], T | None],
         *,
         slot_of: Callable[[T], int | None] = lambda _result: None,
-    ) -> list[tuple[Item, T | Shed]]:
+    ) -> list[tuple[Item, T | RequestError]]:
         """Release the requests that can be sent, in order; return the verdicts since the last call.
 
         Args:
@@ -338,15 +346,15 @@ class Queue(Generic[T]):
                 del self._bands[item.band]
                 self._ranks.remove(-item.band)
 
-    def _refused(self, item: Item, status: int, reason: str) -> Shed:
-        """Count a refusal, but let in a request that waits only for room for its context."""
-        if item.for_context:
-            return Shed(0, LET_IN, 0)
-        self.sheds[reason] += 1
+    def _refused(self, item: Item, status: int, reason: str) -> RequestError:
+        """Return the answer to a refused request, and count it unless it will be let in."""
+        if not item.for_context:
+            self.sheds[reason] += 1
         wait_s = math.ceil(len(self._waiting) * self._gap_s)
-        return Shed(status, reason, min(MAX_RETRY_AFTER_S, max(1, wait_s)))
+        retry_after_s = min(MAX_RETRY_AFTER_S, max(1, wait_s))
+        return RequestError(status, reason, WORDS[reason], retry_after_s=retry_after_s)
 
-    def _hand_out(self) -> list[tuple[Item, T | Shed]]:
+    def _hand_out(self) -> list[tuple[Item, T | RequestError]]:
         verdicts, self._verdicts = self._verdicts, []
         return verdicts
 
