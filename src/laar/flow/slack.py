@@ -18,7 +18,7 @@ follows, since nothing else would use its share.
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -73,29 +73,12 @@ def largest_chunk(
     """Return the largest chunk of at most `cap_tokens` with `seconds(chunk) <= limit_s`, else 0.
 
     `seconds` must not decrease as the chunk grows. The result is `cap_tokens` or a multiple of
-    `step_tokens`. `seconds` is nearly linear in practice, so interpolation usually takes half the
-    calls of a binary search; every third guess bisects, in case it is not.
+    `step_tokens`.
     """
-    if cap_tokens <= 0:
-        return 0
-    above_s = seconds(cap_tokens)
-    if above_s <= limit_s:
-        return cap_tokens
-    low, high = 0, -(-cap_tokens // step_tokens)  # in steps; `low` fits, `high` does not
-    below, below_s, above = 0.0, 0.0, cap_tokens / step_tokens
-    calls = 0
-    while high - low > 1:
-        calls += 1
-        guess = (low + high) // 2
-        if calls % 3 and below_s < above_s < math.inf:
-            part = (limit_s - below_s) / (above_s - below_s)
-            guess = min(max(int(below + part * (above - below)), low + 1), high - 1)
-        took_s = seconds(guess * step_tokens)
-        if took_s <= limit_s:
-            low, below, below_s = guess, float(guess), took_s
-        else:
-            high, above, above_s = guess, float(guess), took_s
-    return low * step_tokens
+    if cap_tokens <= 0 or seconds(cap_tokens) <= limit_s:
+        return max(0, cap_tokens)
+    sizes = range(step_tokens, cap_tokens, step_tokens)
+    return step_tokens * bisect_left(sizes, True, key=lambda tokens: not seconds(tokens) <= limit_s)
 
 
 class BatchCost(Protocol):
