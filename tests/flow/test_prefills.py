@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.core.endpoints import Reading
-from laar.flow.prefills import Prefills
+from laar.flow.prefills import Prefill, Prefills
 from support.directors import table_of
 from support.exploring import examples
 
 
 def add(prefills: Prefills, key: str, seconds: float, now: float, *, shown: bool = False) -> None:
-    prefills.add(key, 0, "m", seconds, now, is_long=False, shown=shown)
+    prefills.add(Prefill(key=key, model="m", seconds=seconds, is_long=False, shown=shown), 0, now)
 
 
 def seconds_at(prefills: Prefills, now: float) -> float:
@@ -75,9 +75,10 @@ def test_no_pace_is_learned_from_short_prompts_at_distant_endpoints() -> None:
         prefills.ended(str(number))
     assert prefills.pace("m") == 1.0
     for number in range(40):
-        prefills.add(
-            *(str(number), 0, "m", 0.5, 1e3 + number), is_long=False, shown=True, fixed_s=0.3
+        one = Prefill(
+            key=str(number), model="m", seconds=0.5, is_long=False, shown=True, fixed_s=0.3
         )
+        prefills.add(one, 0, 1e3 + number)
         prefills.answered(str(number), 1e3 + number + 0.8, ok=True)
         prefills.ended(str(number))
     assert prefills.pace("m") == pytest.approx(1.0)
@@ -157,11 +158,14 @@ def test_sums_match_the_counted_requests_and_return_to_zero(
         key = list(alive)[which % len(alive)] if alive else ""
         if what == "add":
             alive[str(number)] = (seconds, which % 3 == 0)
-            prefills.add(
-                *(str(number), which % 3, "mn"[which % 2], seconds, now),
+            one = Prefill(
+                key=str(number),
+                model="mn"[which % 2],
+                seconds=seconds,
                 is_long=which % 3 == 0,
                 shown=which % 4 == 0,
             )
+            prefills.add(one, which % 3, now)
         elif what == "read":
             waiting = math.nan if which == 9 else which
             table.read("abc"[which % 3], Reading(waiting=waiting, running=which // 2), now)

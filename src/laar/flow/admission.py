@@ -38,7 +38,7 @@ from laar.core.request import Api, Request
 from laar.core.stored import Context
 from laar.errors import RequestError
 from laar.flow.item import SATURATED, Item
-from laar.flow.prefills import Prefills
+from laar.flow.prefills import Prefill, Prefills
 from laar.flow.queue import WORDS, Queue
 from laar.flow.sessions import Place, Sessions
 from laar.flow.settings import FlowSettings
@@ -516,18 +516,18 @@ class Admission:
         self._begin_turn(decision, decision.slot, found, reread_s, now)
         if not self.by_load:
             return
-        self.prefills.add(
-            decision.id,
-            decision.slot,
-            decision.model,
-            0.0
-            if decision.prefiller is not None
-            else float(view.seconds_per_token[at] * self._director.prefill_weight(view)[at]),
-            now,
+        seconds = 0.0
+        if decision.prefiller is None:
+            seconds = float(view.seconds_per_token[at] * self._director.prefill_weight(view)[at])
+        prefill = Prefill(
+            key=decision.id,
+            model=decision.model,
+            seconds=seconds,
             is_long=decision.uncached_tokens > self._settings.long_tokens,
             shown=decision.request.first_token_seen,
             fixed_s=float(view.rtt_s[at]),
         )
+        self.prefills.add(prefill, decision.slot, now)
 
     def _begin_turn(
         self, decision: Decision, slot: int, found: float, reread_s: float, now: float

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats
+from laar.latest import Latest
 
 _LOOK_EVERY_S = 0.01
 """Minimum seconds between clock updates: about one engine iteration."""
@@ -43,14 +44,30 @@ only makes the queue fill late; too high a pace leaves endpoints idle, so that b
 _MAX_MODELS = 1024
 
 
-@dataclass(slots=True)
-class _Prefill:
+@dataclass(slots=True, kw_only=True)
+class Prefill:
+    """A request's prefill.
+
+    Args:
+        key: key of the request.
+        model: the model whose pace applies.
+        seconds: c(m)'s estimate for it.
+        is_long: whether it is counted in `longs`.
+        shown: whether the first token of its answer will be seen.
+        fixed_s: the part of TTFT that is not prefill: the round trip.
+        slot: the endpoint it was sent to.
+        sent_s: when it was sent.
+        ahead_s: seconds of work at its endpoint when it was sent, including its own.
+        left_s: seconds of it that are still to be done, estimated by c(m).
+    """
+
     key: Hashable
     model: str
     seconds: float
     is_long: bool
     shown: bool
-    fixed_s: float
+    fixed_s: float = 0.0
+    slot: int = -1
     sent_s: float = 0.0
     ahead_s: float = 0.0
     left_s: float = 0.0
@@ -60,8 +77,8 @@ class _Prefill:
 class _Line:
     """An endpoint's open requests, and which of them are counted, both in the order sent."""
 
-    requests: dict[Hashable, _Prefill] = field(default_factory=dict)
-    counted: dict[Hashable, _Prefill] = field(default_factory=dict)
+    requests: dict[Hashable, Prefill] = field(default_factory=dict)
+    counted: dict[Hashable, Prefill] = field(default_factory=dict)
     at_s: float = -math.inf
     read_s: float = math.nan
 
@@ -88,64 +105,48 @@ class Prefills:
         self.counted = 0
         self.table = table
         self._lines: dict[int, _Line] = {}
-        self._slots: dict[Hashable, int] = {}
-        self.paces: dict[str, float] = {}
+        self._open: dict[Hashable, Prefill] = {}
+        self.paces: Latest[str, float] = Latest(_MAX_MODELS)
         self._looked_s = -math.inf
         self._grow()
 
     def __len__(self) -> int:
         """Return the number of open requests, counted or not."""
-        return len(self._slots)
+        return len(self._open)
 
     def pace(self, model: str) -> float:
         """Return a model's actual prefill time / c(m)'s estimate."""
         return self.paces.get(model, 1.0)
 
-    def add(
-        self,
-        key: Hashable,
-        slot: int,
-        model: str,
-        seconds: float,
-        now: float,
-        *,
-        is_long: bool,
-        shown: bool,
-        fixed_s: float = 0.0,
-    ) -> None:
-        """Count a prefill.
-
-        Args:
-            key: key of the request.
-            slot: the endpoint it is sent to.
-            model: the model whose pace applies.
-            seconds: c(m)'s estimate for it.
-            now: time of the decision.
-            is_long: whether it is counted in `longs`.
-            shown: whether the first token of its answer will be seen.
-            fixed_s: the part of TTFT that is not prefill: the round trip.
-        """
-        self._send(slot, _Prefill(key, model, seconds, is_long, shown, fixed_s), now)
+    def add(self, prefill: Prefill, slot: int, now: float) -> None:
+        """Count a prefill that is sent to a slot now."""
+        self._grow()
+        line = self._lines.setdefault(slot, _Line())
+        self._advance(slot, line, now)
+        prefill.slot, prefill.sent_s, prefill.left_s = slot, now, prefill.seconds
+        prefill.ahead_s = prefill.seconds + sum(other.left_s for other in line.counted.values())
+        self._open[prefill.key] = line.requests[prefill.key] = prefill
+        self._count(line, prefill)
 
     def answered(self, key: Hashable, now: float, *, ok: bool) -> None:
         """Handle the first byte of an answer; `ok` means that the request was accepted."""
-        slot = self._slots.get(key)
-        if slot is None:
+        prefill = self._open.get(key)
+        if prefill is None:
             return
-        line = self._lines[slot]
-        prefill = line.counted.get(key)
-        if prefill is not None:
-            if prefill.shown and ok:
-                self._learn(prefill, now)
-            self._uncount(slot, line, prefill)
+        line = self._lines[prefill.slot]
+        if key in line.counted and prefill.shown and ok:
+            self._learn(prefill, now)
+        self._uncount(line, prefill)
 
     def ended(self, key: Hashable) -> None:
         """Handle the end of a request; ignore unknown requests."""
-        slot = self._slots.pop(key, None)
-        if slot is None:
+        prefill = self._open.pop(key, None)
+        if prefill is None:
             return
+        slot = prefill.slot
         line = self._lines[slot]
-        self._uncount(slot, line, line.requests.pop(key))
+        self._uncount(line, prefill)
+        del line.requests[key]
         if not line.requests:
             del self._lines[slot]
             # Sums of floats drift, so set an idle endpoint's to exactly zero.
@@ -153,12 +154,10 @@ class Prefills:
 
     def moved(self, key: Hashable, slot: int, now: float) -> None:
         """Handle a request's move to an endpoint other than the one it was sent to."""
-        before = self._slots.get(key)
-        if before is None or before == slot:
-            return
-        prefill = self._lines[before].requests[key]
-        self.ended(key)
-        self._send(slot, prefill, now)
+        prefill = self._open.get(key)
+        if prefill is not None and prefill.slot != slot:
+            self.ended(key)
+            self.add(prefill, slot, now)
 
     def look(self, now: float) -> None:
         """Bring the counts up to date."""
@@ -174,13 +173,13 @@ class Prefills:
     def _advance(self, slot: int, line: _Line, now: float) -> None:
         read_s = float(self.table.read_at[slot])
         if read_s != line.read_s and read_s <= now:
-            self._pass(slot, line, read_s)
+            self._pass(line, read_s)
             line.read_s = read_s
             self._believe(slot, line, read_s)
-        self._pass(slot, line, now)
+        self._pass(line, now)
         line.at_s = now  # even if the clock was set back
 
-    def _pass(self, slot: int, line: _Line, now: float) -> None:
+    def _pass(self, line: _Line, now: float) -> None:
         """Let time pass; requests are prefilled in the order in which they were sent."""
         passed_s = now - line.at_s
         if passed_s <= 0.0:
@@ -194,7 +193,7 @@ class Prefills:
             passed_s -= needed_s
             prefill.left_s = 0.0
             if not prefill.shown:
-                self._uncount(slot, line, prefill)
+                self._uncount(line, prefill)
 
     def _believe(self, slot: int, line: _Line, read_s: float) -> None:
         """Correct the clock with an endpoint's reading."""
@@ -208,50 +207,38 @@ class Prefills:
         for prefill in there[begun:]:
             if prefill.key not in line.counted and not prefill.shown:
                 prefill.left_s = prefill.seconds
-                self._count(slot, line, prefill)
+                self._count(line, prefill)
         for prefill in there[: max(0, begun - 1)]:  # the last one may still be running
             if not prefill.shown and prefill.sent_s < read_s - _UNDER_WAY_S:
-                self._uncount(slot, line, prefill)
+                self._uncount(line, prefill)
         line.counted = {
             key: prefill for key, prefill in line.requests.items() if key in line.counted
         }
 
-    def _learn(self, prefill: _Prefill, now: float) -> None:
+    def _learn(self, prefill: Prefill, now: float) -> None:
         if prefill.ahead_s < _LEAST_S:
             return
         took_s = max(0.0, now - prefill.sent_s - prefill.fixed_s)
         pace = (self.pace(prefill.model) * _MEMORY_S + took_s) / (_MEMORY_S + prefill.ahead_s)
-        if len(self.paces) >= _MAX_MODELS and prefill.model not in self.paces:
-            self.paces.clear()
         self.paces[prefill.model] = min(_MAX_PACE, max(_MIN_PACE, pace))
 
     # -- the sums ------------------------------------------------------------------------------
 
-    def _send(self, slot: int, prefill: _Prefill, now: float) -> None:
-        self._grow()
-        line = self._lines.setdefault(slot, _Line())
-        self._advance(slot, line, now)
-        prefill.sent_s, prefill.left_s = now, prefill.seconds
-        prefill.ahead_s = prefill.seconds + sum(other.left_s for other in line.counted.values())
-        self._slots[prefill.key] = slot
-        line.requests[prefill.key] = prefill
-        self._count(slot, line, prefill)
-
-    def _count(self, slot: int, line: _Line, prefill: _Prefill) -> None:
+    def _count(self, line: _Line, prefill: Prefill) -> None:
         line.counted[prefill.key] = prefill
         self.counted += 1
-        self._add(slot, prefill, 1.0)
+        self._add(prefill, 1.0)
 
-    def _uncount(self, slot: int, line: _Line, prefill: _Prefill) -> None:
+    def _uncount(self, line: _Line, prefill: Prefill) -> None:
         if line.counted.pop(prefill.key, None) is not None:
             self.counted -= 1
-            self._add(slot, prefill, -1.0)
+            self._add(prefill, -1.0)
 
-    def _add(self, slot: int, prefill: _Prefill, sign: float) -> None:
-        self.seconds[slot] += sign * prefill.seconds
+    def _add(self, prefill: Prefill, sign: float) -> None:
+        self.seconds[prefill.slot] += sign * prefill.seconds
         if prefill.is_long:
-            self.long_seconds[slot] += sign * prefill.seconds
-            self.longs[slot] += sign
+            self.long_seconds[prefill.slot] += sign * prefill.seconds
+            self.longs[prefill.slot] += sign
 
     def _grow(self) -> None:
         missing = self.table.capacity - len(self.seconds)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laar.flow.slack import RHO_MAX, Line
+from laar.latest import Latest
 
 K = TypeVar("K", bound=Hashable)
 
@@ -108,7 +109,7 @@ class Lane:
         self.reach = reach
         self._by_slack = by_slack
         self._tenants: dict[str, _Tenant] = {}
-        self._idle: dict[str, float] = {}  # served tokens of idle tenants that are still in debt
+        self._idle: Latest[str, float] = Latest(MAX_IDLE_TENANTS)  # served tokens of debtors
         self._virtual_tokens = 0.0  # tokens of the tenant served last, before its turn
         # By is_long: the tenants that have such requests, with their served tokens as height.
         self._rings: dict[bool, Bag[str]] = {False: Bag(), True: Bag()}
@@ -152,8 +153,6 @@ class Lane:
             del self._tenants[tenant]
             if entry.served_tokens > self._virtual_tokens:
                 self._idle[tenant] = entry.served_tokens
-                if len(self._idle) > MAX_IDLE_TENANTS:
-                    del self._idle[next(iter(self._idle))]
 
     def charge(self, tenant: str, served_tokens: int) -> None:
         """Charge a tenant that is waiting here for tokens that it was served in another lane."""
