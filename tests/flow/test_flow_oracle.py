@@ -105,7 +105,7 @@ class Life:
         lane = rng.choice("xy")
         one = Item(
             id=str(self.count),
-            arrival_s=self.now - rng.choice([0.0, 0.5]),
+            arrival_s=self.now,
             objective_s=rng.choice([0.1, 1.0, 5.0, 20.0]) * rng.uniform(0.9, 1.1),
             work_s=rng.uniform(3.0, 9.0) if is_long else rng.uniform(0.01, 1.0),
             tokens=rng.randint(1, 500),

@@ -32,7 +32,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
 
-from laar.core.request import MAX_OBJECTIVE_S
 from laar.errors import RequestError
 from laar.flow.item import (
     CANCELLED,
@@ -48,9 +47,6 @@ from laar.flow.slack import MIN_WORK_S, ORDERS, Line
 from laar.flow.waiting import Bag, Lane
 
 T = TypeVar("T")
-
-MAX_WORK_S = 1e6
-"""Cap on work, more than any prompt needs; keeps infinite estimates out of the arithmetic."""
 
 MAX_VERDICTS = 64
 """Maximum number of verdicts per `dispatch`, so that a fleet starting up never blocks the event
@@ -120,21 +116,18 @@ class Queue(Generic[T]):
     def enqueue(self, item: Item, now: float) -> RequestError | None:
         """Enqueue a request; return None, or the answer if it is refused. Never reuse an id."""
         limits = self.limits
-        work_s = _between(MIN_WORK_S, item.work_s, MAX_WORK_S)
-        objective_s = max(work_s, _between(0.0, item.objective_s, MAX_OBJECTIVE_S))
-        waited_s = _between(0.0, now - item.arrival_s, limits.max_hold_s)
-        earlier_s = _between(0.0, item.earlier_s, MAX_OBJECTIVE_S)
+        work_s = max(MIN_WORK_S, item.work_s)
+        objective_s = max(work_s, item.objective_s)
         hold_s = limits.max_hold_s
         if item.for_context:
-            hold_s -= waited_s + earlier_s
+            hold_s -= item.earlier_s
         elif item.is_ready:
-            patience_s = max(limits.min_hold_s, limits.patience * objective_s)
-            hold_s = min(hold_s, patience_s) - waited_s
+            hold_s = min(hold_s, max(limits.min_hold_s, limits.patience * objective_s))
         if hold_s <= 0:
             return self._refused(item, 503, _expired(item))
         if not self._make_room(item, now):
             return self._refused(item, 429, SATURATED)
-        self._insert(item, self._order(now - waited_s - earlier_s, objective_s, work_s, work_s))
+        self._insert(item, self._order(now - item.earlier_s, objective_s, work_s, work_s))
         self._expiries.put(item.id, Line(now + hold_s, 1.0))
         return None
 
@@ -365,8 +358,3 @@ def _expired(item: Item) -> str:
 
 def _bytes_of(items: Collection[Item]) -> int:
     return sum(item.body_bytes for item in items)
-
-
-def _between(low: float, value: float, high: float) -> float:
-    """Clip any float; NaN becomes `low` (max keeps its first argument)."""
-    return min(high, max(low, value))
