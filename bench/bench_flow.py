@@ -9,8 +9,9 @@ from functools import partial
 
 import numpy as np
 
-from laar.flow.item import Item, Limits
+from laar.flow.item import Item
 from laar.flow.queue import Queue
+from laar.flow.settings import FlowSettings
 from laar.flow.slack import Prefill, pack
 from laar_lab.sim.engine.prefill_time import PrefillTable
 
@@ -68,7 +69,7 @@ def request(rng: random.Random, number: int, tenants: int, now: float) -> Item:
 def bench_queue(tenants: int) -> None:
     """Time a full queue: each round dispatches one request and enqueues another."""
     rng = random.Random(0)
-    limits = Limits(max_waiting=WAITING, min_hold_s=3580, max_hold_s=3580)
+    limits = FlowSettings(max_waiting=WAITING, min_hold_s=3580, max_hold_s=3580)
     queue: Queue[str] = Queue(limits)
     for number in range(WAITING):
         queue.enqueue(request(rng, number, tenants, number * 1e-3), number * 1e-3)

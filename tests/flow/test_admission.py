@@ -15,8 +15,6 @@ from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission
-from laar.flow.item import Limits
-from laar.flow.saturation import Saturation
 from laar.flow.settings import FlowSettings
 from laar.flow.slack import Line
 from laar.flow.waiting import Lane
@@ -36,14 +34,9 @@ def request(number, tokens=100, **fields):
     return Request(id=str(number), api=Api.CHAT, chars=4 * tokens, body_bytes=4 * tokens, **fields)
 
 
-def admission(director, *, max_requests=1, max_prefill_s=2.0, **limits):
-    return Admission(
-        director,
-        FlowSettings(
-            limits=Limits(**{"max_hold_s": 60.0, **limits}),
-            saturation=Saturation(max_requests=max_requests, max_prefill_s=max_prefill_s),
-        ),
-    )
+def admission(director, *, max_requests=1, max_hold_s=60.0, **settings):
+    settings |= {"max_requests": max_requests, "max_hold_s": max_hold_s}
+    return Admission(director, FlowSettings(**settings))
 
 
 def end(gate, director, decision, now=0.0):
@@ -90,12 +83,12 @@ def test_changed_limits_apply_immediately_and_evict_no_waiting_request():
     gate.ask(request(1), 0.0)
     for number in (2, 3, 4):
         assert not isinstance(gate.ask(request(number), 0.0), Decision)
-    limits = Limits(max_hold_s=60.0, max_waiting=1)
-    gate.use(FlowSettings(limits=limits, saturation=Saturation(max_requests=1)))
+    limits = {"max_hold_s": 60.0, "max_waiting": 1}
+    gate.use(FlowSettings(**limits, max_requests=1))
     with pytest.raises(RequestError, match="so is the queue"):
         gate.ask(request(5), 0.0)
     assert gate.queue.waiting == 3
-    gate.use(FlowSettings(limits=limits, saturation=Saturation(max_requests=3)))
+    gate.use(FlowSettings(**limits, max_requests=3))
     assert len(sent(gate.dispatch(0.0))) == 2
     assert gate.queue.waiting == 1
 
@@ -354,9 +347,7 @@ def test_an_objective_header_overrides_class_and_length():
     director = fleet(("a",))
     gate = Admission(
         director,
-        FlowSettings(
-            saturation=Saturation(max_requests=1), objectives_s={"batch": 500.0, "chat": 0.5}
-        ),
+        FlowSettings(max_requests=1, objectives_s={"batch": 500.0, "chat": 0.5}),
     )
     running = gate.ask(request(0), 0.0)
     gate.ask(request("batch", objective="batch"), 0.0)

@@ -9,12 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import RequestError
-from laar.flow.item import Item, Limits
+from laar.flow.item import Item
 from laar.flow.queue import Queue
+from laar.flow.settings import FlowSettings
 from laar.flow.slack import MIN_WORK_S, RHO_MAX
 from support.exploring import examples
 
-LIMITS = Limits(max_waiting=25, max_held_bytes=30_000, patience=2.0, min_hold_s=2.0, max_hold_s=40)
+LIMITS = FlowSettings(
+    max_waiting=25, max_held_bytes=30_000, patience=2.0, min_hold_s=2.0, max_hold_s=40
+)
 
 
 @dataclass
@@ -117,7 +120,7 @@ class Life:
             reach=self.reach.get(lane, 0),
         )
         if self.queue.enqueue(one, self.now) is None:
-            limits = self.queue.limits
+            limits = self.queue.settings
             patience_s = limits.patience * max(one.work_s, one.objective_s)
             hold_s = min(limits.max_hold_s, max(limits.min_hold_s, patience_s))
             self.rules.add(one, one.arrival_s + hold_s)

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from laar.errors import RequestError
-from laar.flow.item import Item, Limits
+from laar.flow.item import Item
 from laar.flow.queue import Queue
+from laar.flow.settings import FlowSettings
 
-RELAXED = Limits(min_hold_s=60.0, max_hold_s=600.0)
+RELAXED = FlowSettings(min_hold_s=60.0, max_hold_s=600.0)
 
 
 def item(name: str, **fields: object) -> Item:
@@ -26,7 +27,7 @@ def item(name: str, **fields: object) -> Item:
     return Item(**(values | fields))  # type: ignore[arg-type]
 
 
-def filled(*items: Item, limits: Limits = RELAXED) -> Queue[str]:
+def filled(*items: Item, limits: FlowSettings = RELAXED) -> Queue[str]:
     queue: Queue[str] = Queue(limits)
     for one in items:
         assert queue.enqueue(one, one.arrival_s) is None
@@ -77,7 +78,7 @@ def test_the_order_is_computed_at_each_dispatch_and_not_at_arrival():
 
 @pytest.mark.parametrize(("name", "expected"), [("fcfs", ["a", "b"]), ("lars", ["b", "a"])])
 def test_the_order_is_by_slack_or_by_arrival_as_configured(name, expected):
-    queue: Queue[str] = Queue(Limits(order=name, min_hold_s=60.0))
+    queue: Queue[str] = Queue(FlowSettings(order=name, min_hold_s=60.0))
     queue.enqueue(item("a", arrival_s=0.0, objective_s=9.0, work_s=1.0), 0.0)
     queue.enqueue(item("b", arrival_s=1.0, objective_s=3.0, work_s=0.5), 1.0)
     assert order(queue, 1.0) == expected
@@ -164,7 +165,7 @@ def test_a_returning_tenant_keeps_its_debt_and_gets_no_credit_for_absence():
 
 
 def test_a_request_is_shed_when_its_patience_ends_and_the_timer_fires_then():
-    queue: Queue[str] = Queue(Limits(patience=2.0, min_hold_s=5.0, max_hold_s=100.0))
+    queue: Queue[str] = Queue(FlowSettings(patience=2.0, min_hold_s=5.0, max_hold_s=100.0))
     assert queue.enqueue(item("a", objective_s=10.0), 0.0) is None
     assert queue.enqueue(item("b", objective_s=1.0), 0.0) is None
     assert queue.enqueue(item("c", objective_s=1e9), 0.0) is None
@@ -183,7 +184,7 @@ def test_an_empty_queue_needs_no_timer():
 
 
 def test_a_request_that_may_not_wait_is_refused_immediately():
-    queue: Queue[str] = Queue(Limits(max_hold_s=0.0))
+    queue: Queue[str] = Queue(FlowSettings(max_hold_s=0.0))
     assert answer(queue.enqueue(item("late"), 0.0)) == (503, "rejected-ttl-expired", 1)
     assert queue.waiting == 0
 
@@ -218,7 +219,7 @@ def test_a_requests_bytes_count_while_it_waits():
 
 
 def test_a_full_queue_refuses_with_429_and_a_retry_delay():
-    queue: Queue[str] = Queue(Limits(max_waiting=2))
+    queue: Queue[str] = Queue(FlowSettings(max_waiting=2))
     for name in "ab":
         queue.enqueue(item(name), 0.0)
     assert answer(queue.enqueue(item("c"), 0.0)) == (429, "rejected-saturated", 1)
@@ -226,7 +227,7 @@ def test_a_full_queue_refuses_with_429_and_a_retry_delay():
 
 
 def test_the_retry_delay_follows_the_speed_of_the_queue():
-    queue: Queue[str] = Queue(Limits(max_waiting=30, min_hold_s=1e3, max_hold_s=1e3))
+    queue: Queue[str] = Queue(FlowSettings(max_waiting=30, min_hold_s=1e3, max_hold_s=1e3))
     for i in range(60):
         queue.enqueue(item(str(i)), i * 0.5)
         if queue.waiting == 30:
@@ -239,7 +240,7 @@ def test_the_retry_delay_follows_the_speed_of_the_queue():
 
 
 def test_held_bytes_are_capped():
-    queue: Queue[str] = Queue(Limits(max_held_bytes=2500))
+    queue: Queue[str] = Queue(FlowSettings(max_held_bytes=2500))
     assert queue.enqueue(item("a"), 0.0) is None
     assert queue.enqueue(item("b"), 0.0) is None
     assert isinstance(queue.enqueue(item("c"), 0.0), RequestError)
@@ -249,7 +250,7 @@ def test_held_bytes_are_capped():
 
 
 def test_a_full_queue_drops_a_request_of_a_lower_band_for_a_higher_one():
-    queue: Queue[str] = Queue(Limits(max_waiting=2))
+    queue: Queue[str] = Queue(FlowSettings(max_waiting=2))
     queue.enqueue(item("old", band=-1), 0.0)
     queue.enqueue(item("new", band=-1), 0.0)
     assert queue.enqueue(item("vip", band=3), 0.0) is None
@@ -260,7 +261,7 @@ def test_a_full_queue_drops_a_request_of_a_lower_band_for_a_higher_one():
 
 
 def test_a_tenant_that_floods_the_queue_yields_to_the_others():
-    queue: Queue[str] = Queue(Limits(max_waiting=10))
+    queue: Queue[str] = Queue(FlowSettings(max_waiting=10))
     for i in range(10):
         queue.enqueue(item(f"flood {i}", tenant="flood"), 0.0)
     held = [queue.enqueue(item(f"b {i}", tenant="b"), 0.0) is None for i in range(10)]
@@ -271,7 +272,7 @@ def test_a_tenant_that_floods_the_queue_yields_to_the_others():
 
 
 def test_a_tenant_whose_bodies_fill_the_memory_yields_instead_of_others():
-    queue: Queue[str] = Queue(Limits(max_held_bytes=1_000_000))
+    queue: Queue[str] = Queue(FlowSettings(max_held_bytes=1_000_000))
     for i in range(20):
         queue.enqueue(item(f"big {i}", tenant="big", body_bytes=49_000), 0.0)
     small = [item(f"{t} {i}", tenant=t) for i in range(100) for t in ("a", "b")]
@@ -287,14 +288,14 @@ def test_a_tenant_whose_bodies_fill_the_memory_yields_instead_of_others():
 
 
 def test_no_request_is_dropped_for_a_body_that_would_not_fit_anyway():
-    queue: Queue[str] = Queue(Limits(max_held_bytes=3000))
+    queue: Queue[str] = Queue(FlowSettings(max_held_bytes=3000))
     queue.enqueue(item("a"), 0.0)
     assert isinstance(queue.enqueue(item("huge", body_bytes=4000, band=9), 0.0), RequestError)
     assert queue.waiting == 1
 
 
 def test_a_request_past_its_objective_yields_before_another_is_refused():
-    queue: Queue[str] = Queue(Limits(max_waiting=1, min_hold_s=1.0, patience=1.0))
+    queue: Queue[str] = Queue(FlowSettings(max_waiting=1, min_hold_s=1.0, patience=1.0))
     queue.enqueue(item("old", objective_s=2.0), 0.0)
     assert queue.enqueue(item("new", arrival_s=3.0), 3.0) is None
     assert queue.dispatch(3.0, nowhere)[0][0].id == "old"
@@ -311,7 +312,7 @@ def test_the_request_of_a_disconnected_client_is_forgotten():
 
 @pytest.mark.long
 def test_ten_thousand_clients_that_disconnect_together_leave_nothing_behind():
-    queue: Queue[str] = Queue()
+    queue: Queue[str] = Queue(FlowSettings())
     for i in range(10_000):
         queue.enqueue(item(str(i), tenant=str(i % 100), band=i % 3, lane=str(i % 7)), 0.0)
     for i in reversed(range(10_000)):
@@ -335,14 +336,14 @@ def test_cancelled_requests_leave_no_memory_while_another_one_waits():
 
 
 def test_a_request_is_held_until_an_endpoint_is_ready():
-    queue: Queue[str] = Queue(Limits(max_hold_s=120.0))
+    queue: Queue[str] = Queue(FlowSettings(max_hold_s=120.0))
     assert queue.enqueue(item("a", objective_s=0.5, is_ready=False), 0.0) is None
     assert queue.dispatch(119.0, nowhere) == []
     assert queue.dispatch(120.0, nowhere)[0][1].reason == "rejected-no-endpoint"
 
 
 def test_without_endpoints_each_request_is_shed_at_its_own_time_exactly_once():
-    queue: Queue[str] = Queue(Limits(patience=1.0, min_hold_s=1.0, max_hold_s=300.0))
+    queue: Queue[str] = Queue(FlowSettings(patience=1.0, min_hold_s=1.0, max_hold_s=300.0))
     for i in range(200):
         queue.enqueue(item(str(i), objective_s=1.0 + i), 0.0)
     seen = []

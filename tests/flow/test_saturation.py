@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from laar.flow.prefills import Prefills
-from laar.flow.saturation import Saturation
+from laar.flow.saturation import has_room
+from laar.flow.settings import FlowSettings
 from support.directors import table_of
 
 NAN = float("nan")
@@ -38,13 +39,13 @@ class Fleet:
         table.read_at[:n] = NOW - np.array(columns.get("reading_age_s", 0.0))
 
     def has_room(self, *, is_long: bool = False, shorts_wait: bool = False) -> list[bool]:
-        room = CAPS.has_room(
-            self.prefills, self.slots, NOW, is_long=is_long, shorts_wait=shorts_wait
+        room = has_room(
+            self.prefills, CAPS, self.slots, NOW, is_long=is_long, shorts_wait=shorts_wait
         )
         return room.tolist()
 
 
-CAPS = Saturation(max_prefill_s=2.0, max_requests=10)
+CAPS = FlowSettings(max_prefill_s=2.0, max_requests=10)
 
 
 def test_each_cap_alone_closes_an_endpoint():

@@ -15,8 +15,6 @@ from laar.core.endpoints import EndpointSpec, Reading
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission
-from laar.flow.item import Limits
-from laar.flow.saturation import Saturation
 from laar.flow.settings import FlowSettings
 from laar.prefix.beliefs import PrefixBeliefs
 from support.directors import director_of
@@ -42,7 +40,7 @@ class Picker:
         for name in names:
             reading = Reading(waiting=0, running=0, kv_usage=0.0, capacity_tokens=cache_tokens)
             self.director.table.read(name, reading, -math.inf)
-        settings = FlowSettings(limits=Limits(max_hold_s=max_hold_s))
+        settings = FlowSettings(max_hold_s=max_hold_s)
         self.flow = Admission(self.director, settings, by_load=by_load)
         self.asked = 0
 
@@ -588,8 +586,7 @@ def test_a_context_that_another_picker_sent_to_an_engine_needs_no_room_there():
 
 def test_a_session_name_does_not_bypass_the_load_limits():
     picker = Picker(cache_tokens=65_000)
-    limits = Limits(max_hold_s=60.0, max_waiting=5)
-    picker.flow.use(FlowSettings(limits=limits, saturation=Saturation(max_requests=4)))
+    picker.flow.use(FlowSettings(max_hold_s=60.0, max_waiting=5, max_requests=4))
     picker.ask(0.0, session="one", tokens=64_000)
     sent = 1
     for number in range(20):

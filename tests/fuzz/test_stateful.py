@@ -22,8 +22,6 @@ from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission
-from laar.flow.item import Limits
-from laar.flow.saturation import Saturation
 from laar.flow.settings import FlowSettings
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
@@ -54,8 +52,9 @@ class Fleet(RuleBasedStateMachine):
         self.admission = Admission(
             self.director,
             FlowSettings(
-                limits=Limits(max_waiting=6, max_hold_s=30.0),
-                saturation=Saturation(max_requests=3),
+                max_waiting=6,
+                max_hold_s=30.0,
+                max_requests=3,
             ),
         )
         self.going = []

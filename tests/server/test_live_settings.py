@@ -524,7 +524,7 @@ def in_force(runner):
         "streams": (processor.env.settings, picker.held.limit_bytes),
         "enforced": processor.env.enforced and processor.env.enforced.__self__.share,
         "sampler": (picker.sampler.share, picker.sampler.every_s),
-        "flow": (picker.admission._settings, picker.admission.queue.limits),
+        "flow": picker.admission.queue.settings,
         "context": [ordering.rule for ordering in picker.context.orderings],
         "health": (picker.health.settings, picker.health.reads),
         "hook": processor.env.hook is None,

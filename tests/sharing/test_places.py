@@ -9,7 +9,6 @@ from laar.core.endpoints import Reading
 from laar.core.request import Api, Request
 from laar.core.stored import Context
 from laar.flow.admission import Admission
-from laar.flow.item import Limits
 from laar.flow.settings import FlowSettings
 from laar.sharing.batches import Batch, write_batch
 from laar.sharing.records import Turn
@@ -27,7 +26,7 @@ class Picker:
         for address in addresses:
             reading = Reading(waiting=0, running=0, kv_usage=0.0, capacity_tokens=6_500)
             self.director.table.read(address, reading, -math.inf)
-        settings = FlowSettings(limits=Limits(max_hold_s=60.0))
+        settings = FlowSettings(max_hold_s=60.0)
         self.flow = Admission(self.director, settings, by_load=False)
         self.flow.on_turn = self.sharing.prefixes.turn
         self.sharing.prefixes.on_turn = self.flow.heard

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from laar.errors import RequestError
-from laar.flow.item import Limits
 from laar.flow.settings import FlowSettings
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sim.fleet import (
@@ -64,7 +63,7 @@ def test_requests_without_room_wait_and_are_served() -> None:
 
 
 def test_requests_that_the_queue_does_not_accept_are_refused() -> None:
-    flow = FlowSettings(limits=Limits(max_waiting=3))
+    flow = FlowSettings(max_waiting=3)
     _, ended, refused = serve([other(number) for number in range(1, 21)], flow)
     assert len(ended) + len(refused) == 20
     assert {error.status for error in refused} == {429}

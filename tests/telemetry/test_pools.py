@@ -14,7 +14,6 @@ from laar.core.membership import POOL_LABEL, EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission, Outcome
-from laar.flow.item import Limits
 from laar.flow.settings import FlowSettings
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
@@ -111,7 +110,7 @@ def test_a_request_held_past_its_objective_counts_as_late() -> None:
 
 def test_requests_shed_by_flow_control_count_as_late() -> None:
     fleet = Fleet()
-    settings = FlowSettings(limits=Limits(max_waiting=2, max_hold_s=5.0))
+    settings = FlowSettings(max_waiting=2, max_hold_s=5.0)
     fleet.pools.admission = admission = Admission(fleet.director, settings)
     assert fleet.pools.requests() == {("", ""): 0.0}
     held, left = (admission.ask(fleet.request(), 0.0) for _ in range(2))

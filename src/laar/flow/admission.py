@@ -40,6 +40,7 @@ from laar.errors import RequestError
 from laar.flow.item import SATURATED, Item
 from laar.flow.prefills import Prefill, Prefills
 from laar.flow.queue import WORDS, Queue
+from laar.flow.saturation import has_room
 from laar.flow.sessions import Place, Sessions
 from laar.flow.settings import FlowSettings
 from laar.flow.slack import RHO_MAX
@@ -105,7 +106,7 @@ class Admission:
 
     def __init__(self, director: Director, settings: FlowSettings, *, by_load: bool = True) -> None:
         self.by_load = by_load
-        self.queue: Queue[Verdict] = Queue(settings.limits)
+        self.queue: Queue[Verdict] = Queue(settings)
         self.ready = True
         self.draining = False
         self.prefills = Prefills(director.table)
@@ -113,7 +114,6 @@ class Admission:
         self.on_turn: Callable[[int, Receipt | None, Context], None] | None = None
         director.on_left(self.sessions.drop)
         self._director = director
-        self._settings = settings
         self._tickets = 0
         self._short_at = -math.inf
         self._asked: Latest[str, tuple[float, float]] = Latest(_MAX_ASKED)  # first and last try
@@ -121,8 +121,7 @@ class Admission:
 
     def use(self, settings: FlowSettings) -> None:
         """Use new settings, except for the order; waiting requests keep their objectives."""
-        self._settings = settings
-        self.queue.limits = settings.limits
+        self.queue.settings = settings
 
     # -- going and waiting ---------------------------------------------------------------------
 
@@ -202,7 +201,7 @@ class Admission:
 
         A client's own objective bounds the wait.
         """
-        session, longest_s = _session(request), self._settings.limits.max_hold_s
+        session, longest_s = _session(request), self.queue.settings.max_hold_s
         if not session:
             return 0.0
         first, last = self._asked.get(session, (now, now))
@@ -306,7 +305,7 @@ class Admission:
         needs = own is None and _session(decision.request)
         turns = self._engines(view).turns
         wait_s, price_s = self.sessions.wait_s(view, turns, now) if needs else (0.0, 0.0)
-        longest_s = self._settings.limits.max_hold_s
+        longest_s = self.queue.settings.max_hold_s
         return {
             "has_place": own is not None,
             "price_s": round(price_s, 3) if math.isfinite(price_s) else None,
@@ -356,12 +355,12 @@ class Admission:
         return Item(
             id=self._tickets,
             arrival_s=now,
-            objective_s=self._settings.objective_of(request, work_s),
+            objective_s=self.queue.settings.objective_of(request, work_s),
             work_s=work_s,
             tokens=int(tokens),
             body_bytes=request.body_bytes,
             is_ready=view is not None,
-            is_long=uncached > self._settings.long_tokens,
+            is_long=uncached > self.queue.settings.long_tokens,
             tenant=request.tenant,
             band=request.priority,
             lane=f"{reach:x}" if reach else f"{request.pool}\0{request.model}{subset}",
@@ -414,13 +413,13 @@ class Admission:
             or self._own(request, view) is not None
         ):
             return free
-        bearable = free & (wait_s > 0.0) & (wait_s <= self._settings.limits.max_hold_s)
+        bearable = free & (wait_s > 0.0) & (wait_s <= self.queue.settings.max_hold_s)
         bearable &= self._engines(view).turns > _IN_TURN
         return bearable & (wait_s >= wait_s[bearable].max()) if bearable.any() else free
 
     def _room(self, view: View, item: Item, now: float, *, shorts_wait: bool = False) -> Mask:
         """Return the candidates with room; an item is short where enough of it is cached."""
-        is_long = view.tokens - view.cached_tokens > self._settings.long_tokens
+        is_long = view.tokens - view.cached_tokens > self.queue.settings.long_tokens
         room = np.zeros(len(is_long), np.bool_)
         for kind in (False, True):
             if (is_long == kind).any():
@@ -435,8 +434,8 @@ class Admission:
             return np.ones(len(slots), np.bool_)
         prefills = self.prefills
         prefills.look(now)
-        room = self._settings.saturation.has_room(
-            prefills, slots, now, is_long=is_long, shorts_wait=shorts_wait
+        room = has_room(
+            prefills, self.queue.settings, slots, now, is_long=is_long, shorts_wait=shorts_wait
         )
         return room & self._apart(prefills.longs[slots] > 0.5, item, now, is_long=is_long)
 
@@ -523,7 +522,7 @@ class Admission:
             key=decision.id,
             model=decision.model,
             seconds=seconds,
-            is_long=decision.uncached_tokens > self._settings.long_tokens,
+            is_long=decision.uncached_tokens > self.queue.settings.long_tokens,
             shown=decision.request.first_token_seen,
             fixed_s=float(view.rtt_s[at]),
         )

@@ -1,4 +1,4 @@
-"""The queue's inputs, reason codes and limits, as plain values.
+"""The queue's inputs and reason codes, as plain values.
 
 Reason codes are stable: they go into a response header and a metric label. Other endpoint pickers
 use the same codes for the same outcomes.
@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
-
-from annotated_types import Ge, Le
-
-from laar.declaring import Applies
+from typing import Any
 
 CANCELLED = "rejected-context-cancelled"
 SATURATED = "rejected-saturated"
@@ -61,30 +57,3 @@ class Item:
     earlier_s: float = 0.0
     for_context: bool = False
     request: Any = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Caps of the queue."""
-
-    applies: ClassVar = Applies.AT_ONCE
-
-    order: Annotated[Literal["lars", "fcfs"], Applies.AFTER_RESTART] = "lars"
-    """Order of the queue: `lars` by relative slack, `fcfs` by arrival, for comparison."""
-    max_waiting: Annotated[int, Ge(0), Le(1_000_000)] = 10_000
-    """Maximum number of waiting requests; more than that get 429. Each costs about 20 KiB plus its
-    body. With 10,000, a dispatch takes about 100 us."""
-    max_held_bytes: Annotated[int, Ge(0), Le(64 << 30)] = 512 << 20
-    """Maximum total size of the bodies of waiting requests, each counted twice: as received and as
-    parsed. Requests beyond it get 429."""
-    patience: Annotated[float, Ge(0), Le(1000)] = 3.0
-    """A request expires with 503 after waiting this many times its objective, but not before
-    `min_hold_s` and not after `max_hold_s`."""
-    min_hold_s: Annotated[float, Ge(0), Le(3580)] = 5.0
-    """Seconds that every request may wait before it expires, unless `max_hold_s` is less. Long
-    enough for a long prefill."""
-    max_hold_s: Annotated[float, Applies.AFTER_RESTART, Ge(0), Le(3580)] = 60.0
-    """Longest wait in seconds. Then a waiting request expires, even while no endpoint is known (a
-    fleet scaled to zero), and a session's turn is sent even if there is no room for its context.
-    0 disables waiting. Must not exceed `laar envoy --longest-hold`, which has the same default:
-    otherwise Envoy waits only 2 s and sends each held request elsewhere."""

@@ -41,8 +41,8 @@ from laar.flow.item import (
     NO_ENDPOINT,
     SATURATED,
     Item,
-    Limits,
 )
+from laar.flow.settings import FlowSettings
 from laar.flow.slack import MIN_WORK_S, ORDERS, Line
 from laar.flow.waiting import Bag, Lane
 
@@ -81,19 +81,20 @@ class Queue(Generic[T]):
     """The picker's queue; `T` is the type of admission's result, for example the chosen endpoint.
 
     Attributes:
+        settings: its order and limits; may be changed, except for the order.
         sheds: number of requests refused or dropped so far, by reason code.
         dispatched: number of requests admitted so far.
         held_bytes: memory that waiting requests take now.
         contexts: number of requests that wait for room for their contexts.
     """
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, settings: FlowSettings) -> None:
+        self.settings = settings
         self.sheds: Counter[str] = Counter()
         self.dispatched = 0
         self.held_bytes = 0
         self.contexts = 0
-        self._order = ORDERS[self.limits.order]
+        self._order = ORDERS[self.settings.order]
         self._waiting: dict[Hashable, Item] = {}
         self._bands: dict[int, _Band] = {}
         self._ranks: list[int] = []  # negated band numbers, so that the highest band is first
@@ -115,14 +116,14 @@ class Queue(Generic[T]):
 
     def enqueue(self, item: Item, now: float) -> RequestError | None:
         """Enqueue a request; return None, or the answer if it is refused. Never reuse an id."""
-        limits = self.limits
+        settings = self.settings
         work_s = max(MIN_WORK_S, item.work_s)
         objective_s = max(work_s, item.objective_s)
-        hold_s = limits.max_hold_s
+        hold_s = settings.max_hold_s
         if item.for_context:
             hold_s -= item.earlier_s
         elif item.is_ready:
-            hold_s = min(hold_s, max(limits.min_hold_s, limits.patience * objective_s))
+            hold_s = min(hold_s, max(settings.min_hold_s, settings.patience * objective_s))
         if hold_s <= 0:
             return self._refused(item, 503, _expired(item))
         if not self._make_room(item, now):
@@ -252,7 +253,7 @@ class Queue(Generic[T]):
         lane = band.lanes.get(item.lane)
         if lane is None:
             lane = band.lanes[item.lane] = Lane(
-                reach=item.reach, by_slack=self.limits.order == "lars"
+                reach=item.reach, by_slack=self.settings.order == "lars"
             )
         lane.add(item.id, item.tenant, line, is_long=item.is_long)
         band.tenants.setdefault(item.tenant, {})[item.id] = item
@@ -275,7 +276,7 @@ class Queue(Generic[T]):
         if not self._ranks or (lowest := -self._ranks[-1]) > item.band:
             return False
         tenants = self._bands[lowest].tenants
-        missing = self.held_bytes + item.body_bytes - self.limits.max_held_bytes
+        missing = self.held_bytes + item.body_bytes - self.settings.max_held_bytes
         size, own = (_bytes_of, item.body_bytes) if missing > 0 else (len, 1)
         sizes = {tenant: size(items.values()) for tenant, items in tenants.items()}
         tenant = max(sizes, key=sizes.__getitem__)
@@ -287,17 +288,17 @@ class Queue(Generic[T]):
             missing -= victim.body_bytes
             if missing <= 0:
                 break
-        if missing > 0 or len(self._waiting) - len(victims) >= self.limits.max_waiting:
+        if missing > 0 or len(self._waiting) - len(victims) >= self.settings.max_waiting:
             return False
         for victim in victims:
             self._drop(victim, 429, EVICTED_BY_BAND if lowest < item.band else EVICTED_BY_TENANT)
         return True
 
     def _fits(self, item: Item) -> bool:
-        limits = self.limits
+        settings = self.settings
         return (
-            len(self._waiting) < limits.max_waiting
-            and self.held_bytes + item.body_bytes <= limits.max_held_bytes
+            len(self._waiting) < settings.max_waiting
+            and self.held_bytes + item.body_bytes <= settings.max_held_bytes
         )
 
     def _expire(self, now: float) -> None:

@@ -15,15 +15,11 @@ flight take up at most half of the cap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
-
 import numpy as np
-from annotated_types import Ge, Gt, Le
 
 from laar.core.endpoints import Mask, Slots
-from laar.declaring import Applies
 from laar.flow.prefills import Prefills
+from laar.flow.settings import FlowSettings
 
 MAX_KV_USAGE = 0.95
 """Share of the KV cache in use above which an endpoint is full, since it is about to preempt. Lower
@@ -37,36 +33,29 @@ LONG_SHARE = 0.5
 """Maximum share of an endpoint's prefill cap that long requests in flight take from short ones."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saturation:
-    """Caps for one endpoint."""
+def has_room(
+    prefills: Prefills,
+    settings: FlowSettings,
+    slots: Slots,
+    now: float,
+    *,
+    is_long: bool,
+    shorts_wait: bool,
+) -> Mask:
+    """Return the endpoints that may take one more request of this kind now.
 
-    applies: ClassVar = Applies.AT_ONCE
-
-    max_prefill_s: Annotated[float, Gt(0), Le(3600)] = 2.0
-    """Seconds of prefill in flight, by c(m), that fill an endpoint. The default
-    keeps its batch full between two decisions, and is short enough for the queue's order to matter.
-    A request is counted until its first token is seen. If its answer is not streamed or not read
-    (`bodies.sample_answers`), it is counted for an estimated time, corrected by the answers that
-    are read and by metrics readings."""
-    max_requests: Annotated[int, Ge(1), Le(100_000)] = 256
-    """Number of requests that fill an endpoint, like vLLM's --max-num-seqs."""
-
-    def has_room(
-        self, prefills: Prefills, slots: Slots, now: float, *, is_long: bool, shorts_wait: bool
-    ) -> Mask:
-        """Return the endpoints that may take one more request of this kind now.
-
-        While shorts wait, no endpoint takes a second long prefill (algorithm 2's safety rule).
-        """
-        table, prefill_s = prefills.table, prefills.seconds[slots]
-        if not is_long:
-            spared_s = prefills.long_seconds[slots] - LONG_SHARE * self.max_prefill_s
-            prefill_s = prefill_s - np.maximum(spared_s, 0.0)
-        own = np.maximum(prefill_s / self.max_prefill_s, table.in_flight[slots] / self.max_requests)
-        requests = table.running[slots] + table.waiting[slots]
-        reported = np.fmax(requests / self.max_requests, table.kv_usage[slots] / MAX_KV_USAGE)
-        # NaN compares false, and fmax ignores it: an unknown reading closes nothing.
-        fresh = now - table.read_at[slots] <= STALE_AFTER_S
-        room: Mask = np.fmax(own, np.where(fresh, reported, 0.0)) < 1.0
-        return room & (prefills.longs[slots] < 1.0) if is_long and shorts_wait else room
+    While shorts wait, no endpoint takes a second long prefill (algorithm 2's safety rule).
+    """
+    table, prefill_s = prefills.table, prefills.seconds[slots]
+    if not is_long:
+        spared_s = prefills.long_seconds[slots] - LONG_SHARE * settings.max_prefill_s
+        prefill_s = prefill_s - np.maximum(spared_s, 0.0)
+    own = np.maximum(
+        prefill_s / settings.max_prefill_s, table.in_flight[slots] / settings.max_requests
+    )
+    requests = table.running[slots] + table.waiting[slots]
+    reported = np.fmax(requests / settings.max_requests, table.kv_usage[slots] / MAX_KV_USAGE)
+    # NaN compares false, and fmax ignores it: an unknown reading closes nothing.
+    fresh = now - table.read_at[slots] <= STALE_AFTER_S
+    room: Mask = np.fmax(own, np.where(fresh, reported, 0.0)) < 1.0
+    return room & (prefills.longs[slots] < 1.0) if is_long and shorts_wait else room

@@ -95,7 +95,7 @@ class Picker:
         self.director.engines.reassess(self.learning.assessor.capability.speed)
         self.admission: Admission | None = None
         flow = settings.flow
-        if flow.enabled or flow.admission.limits.max_hold_s:
+        if flow.enabled or flow.admission.max_hold_s:
             self.admission = Admission(self.director, flow.admission, by_load=flow.enabled)
         self.sharer = self._sharer(snapshot)
         self.rules = GatewayRules(rng)

@@ -195,12 +195,12 @@ class _Bench:
         usual = FlowSettings()
         flow: dict[str, object] = {
             "enabled": queue is not None,
-            "max_prefill_s": usual.saturation.max_prefill_s * self.time_scale,
-            "min_hold_s": usual.limits.min_hold_s * self.time_scale,
-            "max_hold_s": usual.limits.max_hold_s * self.time_scale,
+            "max_prefill_s": usual.max_prefill_s * self.time_scale,
+            "min_hold_s": usual.min_hold_s * self.time_scale,
+            "max_hold_s": usual.max_hold_s * self.time_scale,
         }
         if queue is not None:
-            flow |= {"order": queue.limits.order, "long_tokens": queue.long_tokens}
+            flow |= {"order": queue.order, "long_tokens": queue.long_tokens}
         return directory, {
             "accuracy": {"capability": str(artifact)},
             "bodies": {

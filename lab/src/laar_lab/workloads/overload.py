@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from laar.core.request import Api, Request
-from laar.flow.item import Limits
 from laar.flow.settings import FlowSettings
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import MeasuredAssessor, Site
@@ -40,9 +39,9 @@ tokens evenly."""
 
 _NONE_IS_LONG = 1 << 30
 QUEUES: Mapping[str, FlowSettings | None] = {
-    "slack": FlowSettings(limits=Limits(order="lars")),
-    "arrival, kept apart": FlowSettings(limits=Limits(order="fcfs")),
-    "arrival": FlowSettings(limits=Limits(order="fcfs"), long_tokens=_NONE_IS_LONG),
+    "slack": FlowSettings(order="lars"),
+    "arrival, kept apart": FlowSettings(order="fcfs"),
+    "arrival": FlowSettings(order="fcfs", long_tokens=_NONE_IS_LONG),
     "no queue": None,
 }
 """The picker's queues to compare: by slack; by arrival, with and without the rules for long prompts

@@ -62,7 +62,7 @@ class ExternalProcessor(Recorder):
         self.exchanges: set[Exchange] = set()
         self.begun = 0
         """Number of streams that have begun."""
-        longest_hold_s = picker.settings.flow.admission.limits.max_hold_s
+        longest_hold_s = picker.settings.flow.admission.max_hold_s
         self.longest_decision_s = DECISION_MARGIN_S + (0.0 if flow is None else longest_hold_s)
         """Seconds that Envoy should wait for a slow decision."""
         self._log_faults_at = -math.inf
