@@ -320,7 +320,6 @@ def test_ten_thousand_clients_that_disconnect_together_leave_nothing_behind():
     assert (queue.waiting, queue.held_bytes, queue.next_wakeup_s(0.0)) == (0, 0, None)
     assert order(queue, 0.0) == []
     assert not queue._bands
-    assert not queue._ranks
     assert not queue._expiries
 
 

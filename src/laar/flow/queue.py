@@ -25,7 +25,6 @@ Order and bands are exact at every call; `is_long` and the tokens are the caller
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass, field
@@ -97,7 +96,6 @@ class Queue(Generic[T]):
         self._order = ORDERS[self.settings.order]
         self._waiting: dict[Hashable, Item] = {}
         self._bands: dict[int, _Band] = {}
-        self._ranks: list[int] = []  # negated band numbers, so that the highest band is first
         self._expiries: Bag[Hashable] = Bag()
         self._shorts = 0
         self._verdicts: list[tuple[Item, T | RequestError]] = []  # known, but not yet returned
@@ -152,8 +150,8 @@ class Queue(Generic[T]):
         self._expire(now)
         closed: set[str] = set()
         closed_to_longs: set[str] = set()
-        for rank in tuple(self._ranks):
-            lanes = self._bands[-rank].lanes
+        for number in sorted(self._bands, reverse=True):
+            lanes = self._bands[number].lanes
             turns = deque(lanes)
             refusals = 0
             while turns and refusals < MAX_REFUSALS:
@@ -246,10 +244,7 @@ class Queue(Generic[T]):
         return None if first is None else max(0.0, first[1] - now)
 
     def _insert(self, item: Item, line: Line) -> None:
-        band = self._bands.get(item.band)
-        if band is None:
-            band = self._bands[item.band] = _Band()
-            insort(self._ranks, -item.band)
+        band = self._bands.setdefault(item.band, _Band())
         lane = band.lanes.get(item.lane)
         if lane is None:
             lane = band.lanes[item.lane] = Lane(
@@ -273,7 +268,7 @@ class Queue(Generic[T]):
         self._expire(now)
         if self._fits(item):
             return True
-        if not self._ranks or (lowest := -self._ranks[-1]) > item.band:
+        if not self._bands or (lowest := min(self._bands)) > item.band:
             return False
         tenants = self._bands[lowest].tenants
         missing = self.held_bytes + item.body_bytes - self.settings.max_held_bytes
@@ -338,7 +333,6 @@ class Queue(Generic[T]):
             del band.lanes[item.lane]
             if not band.lanes:
                 del self._bands[item.band]
-                self._ranks.remove(-item.band)
 
     def _refused(self, item: Item, status: int, reason: str) -> RequestError:
         """Return the answer to a refused request, and count it unless it will be let in."""
