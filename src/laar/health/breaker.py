@@ -75,7 +75,7 @@ _EXCUSED = (Kind.RETRIED, Kind.STATUS, Kind.ERROR)
 _LIMIT_DOUBLES_S = 5.0
 _LIMITED_S = 20.0
 """Seconds after which a limit is dropped; by then it has grown by a factor of sixteen."""
-_OTHERS_TRIAL_S = 5.0
+OTHERS_TRIAL_S = 5.0
 """Longest wait in seconds for another picker's trial: that picker may be gone."""
 _NEGLIGIBLE = 0.02
 """Weight below which failures have no visible effect on the price."""
@@ -171,10 +171,10 @@ class Breaker:
     """The endpoint was already excluded when its breaker last opened."""
     is_hopeless: bool = False
     """All its recent outcomes were failures, several in a row."""
+    recent: Recent = field(default_factory=Recent)
     _limit: float = math.inf
     _probed: bool = False  # the probe succeeded
     _failed_probes: float = 0.0
-    _recent: Recent = field(default_factory=Recent)
     _streak: float = 0.0  # consecutive failures
     _backoff_s: float = 0.0
     _closed_at: float = -math.inf
@@ -195,14 +195,9 @@ class Breaker:
         """Whether it gets only trials."""
         return self.state in (State.OPEN, State.HALF_OPEN, State.SUSPECT)
 
-    @property
-    def is_limited(self) -> bool:
-        """Whether a limit on requests in flight may be in effect."""
-        return self.limited_at > -math.inf
-
     def answers(self, now: float) -> float:
         """Return P(answers), in 0..1; lower during a slow start."""
-        recent = self._recent
+        recent = self.recent
         recent.fade(now)
         probability = (recent.good + _FAITH) / (recent.good + recent.bad + _FAITH)
         if self.state is State.STARTING:
@@ -216,20 +211,18 @@ class Breaker:
             self.state = State.CLOSED
         if self.state is State.SUSPECT and now >= self.trial_at:
             self._acquit(now)
-        if now - self.limited_at > _LIMITED_S:
-            self.limited_at = -math.inf
         if self.refused and now - self.suspected_at > 2.0 * _SUSPECT_S:  # its sibling was removed
             self.is_suspected = self.refused = False
 
     def stands_out(self, now: float) -> bool:
         """Return whether anything distinguishes it from an endpoint that never failed."""
-        self._recent.fade(now)
+        self.recent.fade(now)
         return (
             self.state is not State.CLOSED
             or self.full_until > now
-            or self.is_limited
+            or self.limit(now) < math.inf
             or self.is_suspected
-            or self._recent.bad > _NEGLIGIBLE
+            or self.recent.bad > _NEGLIGIBLE
         )
 
     def limit(self, now: float) -> float:
@@ -266,7 +259,7 @@ class Breaker:
 
     def record_success(self, attempt: Attempt, now: float) -> bool:
         """Record a good answer; return whether the endpoint gets traffic again."""
-        recent = self._recent
+        recent = self.recent
         self._streak = 0.0
         if self.state is State.CLOSED and recent.bad == 0.0:
             # Nearly always true. `fade` then runs at the first failure, so that it weighs more.
@@ -288,14 +281,6 @@ class Breaker:
             self.state = State.CLOSED  # it was slow, not down: its cache is still warm
         return True
 
-    def retract_success(self, now: float) -> None:
-        """Retract an outcome that was wrongly counted as good."""
-        self._recent.add(now, good=-1.0)
-
-    def forget_successes(self) -> None:
-        """Retract all good outcomes: they may have been errors that went unseen."""
-        self._recent.good = 0.0
-
     def record_failure(
         self, attempt: Attempt | None, kind: Kind, weight: float, now: float, row: int | None = None
     ) -> bool:
@@ -303,7 +288,7 @@ class Breaker:
 
         `row` is the number of consecutive failures that open it; None means `consecutive_failures`.
         """
-        recent, usual_row = self._recent, self.rules.settings.consecutive_failures - 1e-9
+        recent, usual_row = self.recent, self.rules.settings.consecutive_failures - 1e-9
         recent.add(now, bad=weight)
         self._streak += weight
         if self._streak >= usual_row:
@@ -324,7 +309,7 @@ class Breaker:
 
     def forgive(self, weight: float, now: float) -> None:
         """Retract the weight of an outcome wrongly counted as a failure."""
-        self._recent.add(now, bad=-weight)
+        self.recent.add(now, bad=-weight)
         self._streak = max(0.0, self._streak - weight)
 
     def excuse(self, weight: float, now: float) -> None:
@@ -334,7 +319,7 @@ class Breaker:
             self.kind in _EXCUSED
             and self.state in (State.OPEN, State.SUSPECT, State.STARTING)
             and self._streak < self.rules.settings.consecutive_failures - 1e-9
-            and self._recent.bad <= _NEGLIGIBLE
+            and self.recent.bad <= _NEGLIGIBLE
         ):
             self.state = State.CLOSED
             self.is_suspected = self.is_hopeless = False
@@ -411,8 +396,8 @@ class Breaker:
         self._closed_at = now
         self._answered = 0
         self._streak = 0.0
-        self._recent.good = _FAITH
-        self._recent.bad = min(self._recent.bad, 1.0)
+        self.recent.good = _FAITH
+        self.recent.bad = min(self.recent.bad, 1.0)
 
     def suspect(self, kind: Kind, now: float, *, excused: bool = False) -> bool:
         """Request a probe unless one is pending; return whether it is due now.
@@ -474,7 +459,7 @@ class Breaker:
         """Apply another picker's message; a failure counts as if this picker had seen it."""
         match word.what:
             case "good":
-                self._recent.add(now, good=1.0)
+                self.recent.add(now, good=1.0)
                 if not self.is_out:
                     self._streak = 0.0
                     self._answered += 1
@@ -494,4 +479,4 @@ class Breaker:
                 self.pause(now + min(LONGEST_FULL_S, word.amount))
             case "trial":  # that picker has just begun a trial
                 if self.state is State.OPEN:
-                    self.trial_at = max(self.trial_at, now + min(_OTHERS_TRIAL_S, word.amount))
+                    self.trial_at = max(self.trial_at, now + min(OTHERS_TRIAL_S, word.amount))

@@ -139,7 +139,7 @@ class Endpoint:
     def doubt(self) -> None:
         """Stop counting unread answers as good until some have been read and found good."""
         if not self.doubted:
-            self.breaker.forget_successes()
+            self.breaker.recent.good = 0.0  # they may have been errors that went unseen
         self.to_read, self.doubted = _TRUST_AFTER, True
 
     def prove(self, now: float, name: str) -> None:

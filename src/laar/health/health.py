@@ -16,12 +16,13 @@ refusing immediately and one of the four kept, 98 % of the requests failed.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Collection, Iterable
 
 from laar.health.attempt import Attempt, Stage
-from laar.health.breaker import HealthSettings, Rules, State, Word
-from laar.health.kinds import GOOD, Kind, Reply, judge
+from laar.health.breaker import OTHERS_TRIAL_S, HealthSettings, Rules, State, Word
+from laar.health.kinds import FAILURES, GOOD, Kind, Reply, judge
 from laar.health.outcomes import Outcomes
 from laar.health.questions import Questions
 from laar.health.records import Records
@@ -33,10 +34,6 @@ _READ_EVERY_S = 2.0
 """Seconds after which another answer of a healthy endpoint is read."""
 _PROBE_FIRST_S = 1.0
 """How long a trial that is due waits for a probe, in seconds."""
-_BLAMED = (Kind.STATUS, Kind.ERROR, Kind.EVENT)
-"""Failures that may be the request's fault."""
-_TRIAL_S = 5.0
-"""Seconds for which other pickers are told of a trial; by then it is over, or its picker gone."""
 
 
 class Health:
@@ -104,8 +101,8 @@ class Health:
         if trial:
             endpoint.breaker.begin_trial(attempt)
             self.records.version += 1
-            self.records.say(endpoint, "trial", endpoint.breaker.kind, _TRIAL_S)
-        elif slot in self.records.outliers and endpoint.breaker.is_limited:
+            self.records.say(endpoint, "trial", endpoint.breaker.kind, OTHERS_TRIAL_S)
+        elif slot in self.records.outliers and endpoint.breaker.limit(now) < math.inf:
             self.records.version += 1
         return attempt
 
@@ -157,7 +154,7 @@ class Health:
                 endpoint.denied.note(now, happened=False)
                 self.questions.rejected(endpoint, attempt.name, now)
             elif attempt.good:
-                endpoint.breaker.retract_success(now)
+                endpoint.breaker.recent.add(now, good=-1.0)
             endpoint.reached(attempt, Stage.ACCEPTED, now)
             endpoint.breaker.end_trial(attempt, now)
             attempt.judged = True
@@ -200,7 +197,7 @@ class Health:
         attempt.stage = Stage.OVER
         if endpoint.slot in self.records.outliers:
             endpoint.breaker.end_trial(attempt, now)
-            self.records.version += endpoint.breaker.is_limited
+            self.records.version += endpoint.breaker.limit(now) < math.inf
 
     # -- attempts that Envoy retried elsewhere -------------------------------------------------
 
@@ -223,7 +220,7 @@ class Health:
             blame.good(traits, now)
         if verdict is Kind.FULL:
             return Kind.FULL
-        if reply is not None and verdict not in _BLAMED:
+        if reply is not None and verdict not in FAILURES:
             return Kind.RETRIED
         if reply is not None and reply.event:
             blame.good(traits, now, count=-1.0)  # its status was counted as good

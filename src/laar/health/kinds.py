@@ -51,6 +51,9 @@ class Kind(StrEnum):
 
 GOOD = "good"
 
+FAILURES = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT))
+"""Reported failures that may be the request's fault."""
+
 USELESS = frozenset((Kind.EMPTY, Kind.TYPE, Kind.UNREADABLE, Kind.MODEL))
 """Kinds of answers that begin with 200 but are useless to any client. A request may be the cause
 (by asking for an empty answer), so siblings are compared."""

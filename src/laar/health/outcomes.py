@@ -148,7 +148,7 @@ class Outcomes:
             endpoint.reached(attempt, Stage.ACCEPTED, now)
         if attempt.good:
             attempt.good = False
-            breaker.retract_success(now)
+            breaker.recent.add(now, good=-1.0)
         endpoint.flaw = flaw
         endpoint.useless.note(now, happened=True)
         endpoint.family.contest(now)
@@ -188,7 +188,7 @@ class Outcomes:
         if attempt is not None:
             attempt.judged = True
             if attempt.good:
-                breaker.retract_success(now)
+                breaker.recent.add(now, good=-1.0)
             if kind is not Kind.HANG:
                 endpoint.reached(attempt, Stage.ACCEPTED, now)
         passed_over = kind is Kind.RETRIED

@@ -11,7 +11,7 @@ to this endpoint alone.
 from __future__ import annotations
 
 from laar.health.endpoint import Endpoint, Family
-from laar.health.kinds import GOOD, USELESS, Kind, Reply
+from laar.health.kinds import FAILURES, GOOD, USELESS, Kind, Reply
 from laar.health.records import Records
 
 RETRIED = 0.5
@@ -23,9 +23,8 @@ _DENIED_ROW = 2
 _REJECTED_ROW = 4  # the probe alone decides: clients cause these streaks too
 _COMPARED = USELESS | {Kind.DENIED, Kind.REJECTED}
 """Kinds that count as failures only once a sibling has done better with the same probe."""
-_ASKED_FOR = _COMPARED | {Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.HANG}
+_ASKED_FOR = _COMPARED | FAILURES | {Kind.RETRIED, Kind.HANG}
 _NO_ANSWER = frozenset((Kind.STATUS, Kind.RETRIED))
-_FAILURES = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT))
 
 
 class Questions:
@@ -149,7 +148,7 @@ class Questions:
             if breaker.kind is Kind.RETRIED:
                 breaker.forgive(RETRIED, now)
             breaker.record_full(None, reply.retry_after_s, now)
-        if verdict in _FAILURES or (
+        if verdict in FAILURES or (
             verdict in USELESS and all(e.useless.is_quiet(now) for e in endpoint.others())
         ):
             failed = Kind(verdict)

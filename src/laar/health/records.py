@@ -32,7 +32,7 @@ class Records:
         self.outliers: set[int] = set()
         self.paced: set[Family] = set()
         self.blame = Blame()
-        self.on_word: Callable[[int, Word], None] | None = None
+        self.on_word: Callable[[int, Word], object] = lambda _slot, _word: None
         self._began_at: float | None = None
 
     def know(self, slot: int, model: str, now: float) -> Endpoint:
@@ -99,5 +99,4 @@ class Records:
 
     def say(self, endpoint: Endpoint, what: str, kind: Kind, amount: float) -> None:
         """Send a message to the other pickers."""
-        if self.on_word is not None:
-            self.on_word(endpoint.slot, Word(what, kind, amount))
+        self.on_word(endpoint.slot, Word(what, kind, amount))
