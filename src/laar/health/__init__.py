@@ -1,7 +1,7 @@
 """Endpoint health, learned from outcomes: P(answers) for the cost, and a circuit breaker."""
 
-from laar.health.attempt import Attempt, Stage
 from laar.health.breaker import HealthSettings, Word
+from laar.health.endpoint import Attempt, Stage
 from laar.health.health import Health
 from laar.health.kinds import GOOD, USELESS, Kind, Reply, judge
 from laar.health.standing import Standing, set_apart, standing_of

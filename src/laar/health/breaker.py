@@ -22,14 +22,16 @@ import math
 import random
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from annotated_types import Ge, Le
 
 from laar.declaring import Applies, check
-from laar.health.attempt import Attempt
 from laar.health.kinds import Kind
 from laar.health.recent import WINDOW, Recent
+
+if TYPE_CHECKING:
+    from laar.health.endpoint import Attempt
 
 FAILING_SHARE = 0.35
 """Share of failures among an endpoint's last dozen outcomes that excludes it. At about a third, an

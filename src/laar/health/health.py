@@ -20,8 +20,8 @@ import math
 import random
 from collections.abc import Collection, Iterable
 
-from laar.health.attempt import Attempt, Stage
 from laar.health.breaker import OTHERS_TRIAL_S, HealthSettings, Rules, State, Word
+from laar.health.endpoint import Attempt, Stage
 from laar.health.kinds import FAILURES, GOOD, Kind, Reply, judge
 from laar.health.outcomes import Outcomes
 from laar.health.questions import Questions

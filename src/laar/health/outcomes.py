@@ -6,9 +6,8 @@ endpoint is compared with its siblings.
 
 from __future__ import annotations
 
-from laar.health.attempt import Attempt, Stage
 from laar.health.breaker import FULL_S
-from laar.health.endpoint import Endpoint
+from laar.health.endpoint import Attempt, Endpoint, Stage
 from laar.health.kinds import GOOD, USELESS, Kind, Reply
 from laar.health.pace import ratio
 from laar.health.questions import RETRIED, Questions

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from laar.health.attempt import Attempt, Stage
 from laar.health.breaker import OVERDUE_S
-from laar.health.endpoint import Endpoint, Family
+from laar.health.endpoint import Attempt, Endpoint, Family, Stage
 from laar.health.kinds import Kind
 from laar.health.questions import Questions
 from laar.health.records import Records
