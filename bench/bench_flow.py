@@ -9,8 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from laar.flow.item import Item
-from laar.flow.queue import Queue
+from laar.flow.queue import Item, Queue
 from laar.flow.settings import FlowSettings
 from laar.flow.slack import Prefill, pack
 from laar_lab.sim.engine.prefill_time import PrefillTable

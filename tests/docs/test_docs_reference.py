@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 import laar.client
 from laar.core.guards import Reasoned
-from laar.flow import item
+from laar.flow import queue
 from laar.protocol import headers
 from laar.server.runner import Runner
 from laar.settings import Settings
@@ -85,7 +85,7 @@ def test_every_reason_is_described():
     assert len(found) >= 5
     for status, reason in found:
         assert f"| {status} | `{reason}` |" in page
-    for name, value in vars(item).items():
+    for name, value in vars(queue).items():
         assert not (name.isupper() and isinstance(value, str)) or f"`{value}`" in page
     for what in get_args(Reasoned):
         assert f"`degraded-{what}`" in page

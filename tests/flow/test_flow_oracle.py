@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import RequestError
-from laar.flow.item import Item
-from laar.flow.queue import Queue
+from laar.flow.queue import Item, Queue
 from laar.flow.settings import FlowSettings
 from laar.flow.slack import MIN_WORK_S, RHO_MAX
 from support.exploring import examples

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from laar.errors import RequestError
-from laar.flow.item import Item
-from laar.flow.queue import Queue
+from laar.flow.queue import Item, Queue
 from laar.flow.settings import FlowSettings
 
 RELAXED = FlowSettings(min_hold_s=60.0, max_hold_s=600.0)

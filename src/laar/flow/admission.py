@@ -37,9 +37,8 @@ from laar.core.interfaces import NoRoomError, View
 from laar.core.request import Api, Request
 from laar.core.stored import Context
 from laar.errors import RequestError
-from laar.flow.item import SATURATED, Item
 from laar.flow.prefills import Prefill, Prefills
-from laar.flow.queue import WORDS, Queue
+from laar.flow.queue import SATURATED, WORDS, Item, Queue
 from laar.flow.saturation import has_room
 from laar.flow.sessions import Place, Sessions
 from laar.flow.settings import FlowSettings
