@@ -39,9 +39,8 @@ class Fleet:
         table.read_at[:n] = NOW - np.array(columns.get("reading_age_s", 0.0))
 
     def has_room(self, *, is_long: bool = False, shorts_wait: bool = False) -> list[bool]:
-        room = has_room(
-            self.prefills, CAPS, self.slots, NOW, is_long=is_long, shorts_wait=shorts_wait
-        )
+        kinds = np.full(len(self.slots), is_long)
+        room = has_room(self.prefills, CAPS, self.slots, NOW, kinds, shorts_wait=shorts_wait)
         return room.tolist()
 
 

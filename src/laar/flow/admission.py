@@ -228,8 +228,8 @@ class Admission:
         try:
             group = director.candidates.of(request, request.subset, now)
             # Check the counters first, so as not to price a request that has nowhere to go.
-            room = self._open(group.slots, item, now, is_long=item.is_long, shorts_wait=shorts_wait)
-            if not room.any():
+            is_long = np.full(len(group.slots), item.is_long)
+            if not self._open(group.slots, item, now, is_long, shorts_wait=shorts_wait).any():
                 return None
             decision = director.decide(
                 request,
@@ -419,26 +419,19 @@ class Admission:
     def _room(self, view: View, item: Item, now: float, *, shorts_wait: bool = False) -> Mask:
         """Return the candidates with room; an item is short where enough of it is cached."""
         is_long = view.tokens - view.cached_tokens > self.queue.settings.long_tokens
-        room = np.zeros(len(is_long), np.bool_)
-        for kind in (False, True):
-            if (is_long == kind).any():
-                as_kind = self._open(view.slots, item, now, is_long=kind, shorts_wait=shorts_wait)
-                room |= as_kind & (is_long == kind)
-        return room
+        return self._open(view.slots, item, now, is_long, shorts_wait=shorts_wait)
 
     def _open(
-        self, slots: Slots, item: Item, now: float, *, is_long: bool, shorts_wait: bool
+        self, slots: Slots, item: Item, now: float, is_long: Mask, *, shorts_wait: bool
     ) -> Mask:
         if not self.by_load:
             return np.ones(len(slots), np.bool_)
-        prefills = self.prefills
+        prefills, settings = self.prefills, self.queue.settings
         prefills.look(now)
-        room = has_room(
-            prefills, self.queue.settings, slots, now, is_long=is_long, shorts_wait=shorts_wait
-        )
-        return room & self._apart(prefills.longs[slots] > 0.5, item, now, is_long=is_long)
+        room = has_room(prefills, settings, slots, now, is_long, shorts_wait=shorts_wait)
+        return room & self._apart(prefills.longs[slots] > 0.5, item, now, is_long)
 
-    def _apart(self, mixed: Mask, item: Item, now: float, *, is_long: bool) -> Mask:
+    def _apart(self, mixed: Mask, item: Item, now: float, is_long: Mask) -> Mask:
         """Keep long and short prompts on different endpoints while possible.
 
         Engines that serve in order of arrival delay a short prompt by the whole prefill of a long
@@ -448,8 +441,6 @@ class Admission:
         requests (`laar lab run medha-picker`).
         """
         free = ~mixed
-        if not is_long:
-            return free if free.any() else mixed
         slack_s = item.arrival_s - item.earlier_s + item.objective_s - now - item.work_s
         yields = (
             len(free) > 1
@@ -457,7 +448,7 @@ class Admission:
             and now - self._short_at < _SHORTS_LATELY_S
             and slack_s > RHO_MAX * item.work_s
         )
-        return mixed if yields else free | mixed
+        return np.where(is_long, mixed | (not yields), free | ~free.any())
 
     # -- requests in flight --------------------------------------------------------------------
 

@@ -38,18 +38,17 @@ def has_room(
     settings: FlowSettings,
     slots: Slots,
     now: float,
+    is_long: Mask,
     *,
-    is_long: bool,
     shorts_wait: bool,
 ) -> Mask:
-    """Return the endpoints that may take one more request of this kind now.
+    """Return the endpoints that may take one more request now; `is_long` where it is long.
 
     While shorts wait, no endpoint takes a second long prefill (algorithm 2's safety rule).
     """
-    table, prefill_s = prefills.table, prefills.seconds[slots]
-    if not is_long:
-        spared_s = prefills.long_seconds[slots] - LONG_SHARE * settings.max_prefill_s
-        prefill_s = prefill_s - np.maximum(spared_s, 0.0)
+    table = prefills.table
+    spared_s = prefills.long_seconds[slots] - LONG_SHARE * settings.max_prefill_s
+    prefill_s = prefills.seconds[slots] - np.where(is_long, 0.0, np.maximum(spared_s, 0.0))
     own = np.maximum(
         prefill_s / settings.max_prefill_s, table.in_flight[slots] / settings.max_requests
     )
@@ -58,4 +57,4 @@ def has_room(
     # NaN compares false, and fmax ignores it: an unknown reading closes nothing.
     fresh = now - table.read_at[slots] <= STALE_AFTER_S
     room: Mask = np.fmax(own, np.where(fresh, reported, 0.0)) < 1.0
-    return room & (prefills.longs[slots] < 1.0) if is_long and shorts_wait else room
+    return room & ~(is_long & shorts_wait & (prefills.longs[slots] >= 1.0))
