@@ -346,9 +346,7 @@ class Admission:
             work_s, tokens = float(work[best]), float(view.tokens[best])
             uncached = tokens - float(view.cached_tokens[best])
             if fits is not None:
-                bits = np.zeros(int(view.slots.max()) + 1, np.bool_)
-                bits[view.slots[fits]] = True
-                reach = int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
+                reach = sum(1 << slot for slot in view.slots[fits].tolist())
         self._tickets += 1
         subset = "" if request.subset is None else "\0" + ",".join(sorted(request.subset))
         return Item(

@@ -61,9 +61,7 @@ class FlowSettings:
 
     def objective_of(self, request: Request, work_s: float) -> float:
         """Return a request's TTFT objective in seconds; `work_s` is its prefill time."""
-        objective_s = request.ttft_objective_s
-        if objective_s is None:
-            objective_s = self.objectives_s.get(request.objective)
-        if objective_s is None:
-            objective_s = self.objective_base_s + self.objective_factor * work_s
-        return objective_s
+        if request.ttft_objective_s is not None:
+            return request.ttft_objective_s
+        usual_s = self.objective_base_s + self.objective_factor * work_s
+        return self.objectives_s.get(request.objective, usual_s)
