@@ -15,6 +15,9 @@ from laar.health.recent import alone
 from laar.health.records import Records
 
 _LIGHTEST = 0.1
+_LIGHT = 0.5
+"""Minimum weight of an error that triggers a probe: a lighter error may be due to its prompt alone,
+which a tiny probe cannot tell."""
 _EVENTS_IN_ROW = 2
 """Consecutive errors in answers with status 200 that open the breaker if siblings send none. Envoy
 doesn't retry these, so a third one would reach another client."""
@@ -162,7 +165,7 @@ class Outcomes:
         if apart is None:  # nothing is known of the siblings yet: wait for their answers
             breaker.pause(now + _UNHEARD_S)
         if is_alone:
-            self._questions.suspect(endpoint, kind, 1.0, now)
+            self._questions.suspect(endpoint, kind, now)
         self._records.mark(endpoint)
 
     # -- failures ------------------------------------------------------------------------------
@@ -207,7 +210,7 @@ class Outcomes:
             endpoint.failures[Kind.REQUEST] += 1
             if attempt is not None:
                 breaker.end_trial(attempt, now)
-            self._questions.suspect(endpoint, kind, 1.0, now, excused=True)
+            self._questions.suspect(endpoint, kind, now, excused=True)
             return
         if excused:
             endpoint.disputed += RETRIED if passed_over else 1.0
@@ -216,8 +219,8 @@ class Outcomes:
         weight, row = self._weight(endpoint, attempt, kind)
         endpoint.failures[kind] += 1
         is_out = breaker.record_failure(attempt, kind, weight, now, row)
-        if not is_out:
-            self._questions.suspect(endpoint, kind, weight, now)
+        if not is_out and weight >= _LIGHT:
+            self._questions.suspect(endpoint, kind, now)
         records.say(endpoint, "bad", kind, weight)
         if is_out:
             records.say(endpoint, "out", kind, breaker.trial_at - now)
@@ -268,7 +271,7 @@ class Outcomes:
             # Siblings deny access too: it is the client's fault.
             breaker.record_success(attempt, now)
         else:
-            self._questions.suspect(endpoint, Kind.DENIED, 1.0, now)
+            self._questions.suspect(endpoint, Kind.DENIED, now)
         return False
 
     # -- refusals for load ---------------------------------------------------------------------

@@ -16,14 +16,10 @@ from laar.health.records import Records
 
 RETRIED = 0.5
 """Weight of a failure known only because Envoy retried elsewhere: it may have been a 429."""
-_LIGHT = 0.5
-"""Minimum weight of an error that triggers a probe: a lighter error may be due to its prompt alone,
-which a tiny probe cannot tell."""
 _DENIED_ROW = 2
 _REJECTED_ROW = 4  # the probe alone decides: clients cause these streaks too
 _COMPARED = USELESS | {Kind.DENIED, Kind.REJECTED}
 """Kinds that count as failures only once a sibling has done better with the same probe."""
-_ASKED_FOR = _COMPARED | FAILURES | {Kind.RETRIED, Kind.HANG}
 _NO_ANSWER = frozenset((Kind.STATUS, Kind.RETRIED))
 
 
@@ -47,17 +43,15 @@ class Questions:
         settings = self._records.rules.settings
         return self.are_asked and settings.enabled and settings.probe
 
-    def suspect(
-        self, endpoint: Endpoint, kind: Kind, weight: float, now: float, *, excused: bool = False
-    ) -> None:
+    def suspect(self, endpoint: Endpoint, kind: Kind, now: float, *, excused: bool = False) -> None:
         """Schedule a probe of an endpoint that just failed.
 
-        Unless trusted or `excused`, the endpoint gets no requests until it answers.
+        Unless trusted or `excused`, the endpoint gets no requests until it answers. A probe's
+        answer is too short to show whether answers are cut off.
         """
         if (
             not self._may_ask
-            or kind not in _ASKED_FOR
-            or weight < _LIGHT
+            or kind is Kind.CUT
             or (kind is Kind.DENIED and endpoint.denied.row < _DENIED_ROW)
             or all(other.breaker.is_out for other in endpoint.others())
         ):
@@ -74,7 +68,7 @@ class Questions:
         if name == endpoint.model and endpoint.in_a_row[name] % _REJECTED_ROW == 0:
             # A client whose requests fail everywhere must not stop all requests meanwhile.
             excused = any(o.in_a_row.get(name, 0) >= _REJECTED_ROW for o in endpoint.others())
-            self.suspect(endpoint, Kind.REJECTED, 1.0, now, excused=excused)
+            self.suspect(endpoint, Kind.REJECTED, now, excused=excused)
             self._records.mark(endpoint)
 
     def failed_for(self, endpoint: Endpoint, name: str) -> bool:

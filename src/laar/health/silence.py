@@ -44,7 +44,7 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
                 continue
         records.mark(endpoint)
         if silent_s <= OVERDUE_S:
-            questions.suspect(endpoint, Kind.HANG, 1.0, now)
+            questions.suspect(endpoint, Kind.HANG, now)
             continue
         endpoint.failures[Kind.HANG] += 1
         breaker.record_failure(attempt, Kind.HANG, 1.0, now)
