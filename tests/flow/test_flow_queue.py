@@ -270,6 +270,17 @@ def test_a_tenant_that_floods_the_queue_yields_to_the_others():
     assert evicted == [f"flood {i}" for i in (9, 8, 7, 6, 5)], "the newest requests yield first"
 
 
+def test_the_newest_request_of_the_tenant_with_the_most_waiting_yields():
+    queue = filled(
+        *(item(f"{t} {i}", tenant=t) for t, n in (("a", 2), ("b", 3), ("c", 1)) for i in range(n)),
+        limits=FlowSettings(max_waiting=6),
+    )
+    assert queue.enqueue(item("d 0", tenant="d"), 0.0) is None
+    ((evicted, verdict),) = queue.dispatch(0.0, nowhere)
+    assert evicted.id == "b 2"
+    assert answer(verdict) == (429, "evicted-queue-pressure", 1)
+
+
 def test_a_tenant_whose_bodies_fill_the_memory_yields_instead_of_others():
     queue: Queue[str] = Queue(FlowSettings(max_held_bytes=1_000_000))
     for i in range(20):
