@@ -114,7 +114,7 @@ def _publish(
     at = {name: index for index, name in enumerate(block_hashes(tokens, SIZE))}
     for event in pool.drain() if precise else ():
         if event.kind == "removed":
-            beliefs.removed(slot, event.hashes)
+            beliefs.blocks_held.removed(slot, event.hashes)
             continue
         start = at[event.hashes[0]] * SIZE
         stored = Stored(
@@ -123,7 +123,7 @@ def _publish(
             ids=tokens[start : start + len(event.hashes) * SIZE],
             block_size=SIZE,
         )
-        beliefs.stored(slot, "m", stored)
+        beliefs.blocks_held.stored(slot, "m", stored)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class Recorder:
     kv_events: list[tuple[Any, ...]] = field(default_factory=list)
     ranks: dict[str, int] = field(default_factory=dict)
     kv_past: list[bool] = field(default_factory=list)
-    """For each stored or cleared event, whether it was in the past."""
+    """For each cleared cache, whether that was in the past."""
     kv_emptied_s: list[float] = field(default_factory=list)
     names: list[tuple[str, Served]] = field(default_factory=list)
 
@@ -59,9 +59,8 @@ class Recorder:
             self.problems[source] = message
             self.past_problems.append(message)
 
-    def stored(self, address: str, event: Stored, *, past: bool = False) -> None:
+    def stored(self, address: str, event: Stored) -> None:
         self.kv_events.append(("stored", address, tuple(event.hashes), event.parent))
-        self.kv_past.append(past)
 
     def removed(self, address: str, block_hashes: Sequence[Any], tier: int = 0) -> None:
         self.kv_events.append(("removed", address, tuple(block_hashes), *([tier] if tier else [])))

@@ -38,8 +38,8 @@ def test_blocks_in_slower_tiers_are_valued_by_tier(kept):
     blocks.stored(0, "m", Stored(hashes=names, ids=IDS, block_size=SIZE))
     blocks.stored(0, "m", Stored(hashes=names[:host], tier=HOST))
     blocks.stored(0, "m", Stored(hashes=names[:far], tier=FAR))
-    gone = blocks.removed(0, names[device:])
-    assert len(gone) == BLOCKS - far
+    blocks.removed(0, names[device:])
+    assert blocks.blocks == far
     own = hash_blocks(IDS, SIZE, root("", ""))
     worth = blocks.tiers.fetched(0, own, far)
     assert worth == pytest.approx(0.2 * (host - device) + 0.4 * (far - host))
@@ -110,15 +110,16 @@ class Offloading:
             block_size=SIZE,
             session=decision.flight.traced_as,
         )
-        self.prefixes.stored(decision.slot, "m", event)
+        self.prefixes.blocks_held.stored(decision.slot, "m", event)
         self.director.answering(decision, self.now + ttft_s)
         end = Completion(
             status=200, cause="complete", latency_s=ttft_s + 0.1, ttft_s=ttft_s,
             prompt_tokens=words, cached_tokens=cached, completion_tokens=5,
         )  # fmt: skip
         self.director.settle(decision, end)
-        self.prefixes.stored(decision.slot, "m", Stored(hashes=list(names), tier=HOST))
-        self.prefixes.removed(decision.slot, list(names))  # as if others needed the device's memory
+        blocks = self.prefixes.blocks_held
+        blocks.stored(decision.slot, "m", Stored(hashes=list(names), tier=HOST))
+        blocks.removed(decision.slot, list(names))  # as if others needed the device's memory
         self.held[decision.slot] = list(names)
         return decision, ttft_s
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from array import array
 from random import Random
 
@@ -43,8 +42,8 @@ class Engine:
     def names(self, text: str, salt: str = "") -> array[int]:
         return hash_blocks(ids_of(text), SIZE, root("engine", salt) ^ 0x5555)
 
-    def run(self, text: str, salt: str = "", *, past: bool = False, session: str = "") -> None:
-        """Add a prompt to the cache; `past` reports it as old, `session` is the request's."""
+    def run(self, text: str, salt: str = "", session: str = "") -> None:
+        """Add a prompt to the cache; `session` is the request's."""
         names, ids = self.names(text, salt), ids_of(text)
         fresh = next((at for at, name in enumerate(names) if name not in self.held), len(names))
         if fresh < len(names):
@@ -58,11 +57,11 @@ class Engine:
                 session=session,
             )
             self.held += names[fresh:]
-            self.beliefs.stored(self.slot, "m", event, past=past)
+            self.beliefs.blocks_held.stored(self.slot, "m", event)
 
     def let_go(self, names: list[int]) -> None:
         self.held = [name for name in self.held if name not in names]
-        self.beliefs.removed(self.slot, names)
+        self.beliefs.blocks_held.removed(self.slot, names)
 
 
 def request(text: str, salt: str = "") -> Request:
@@ -146,7 +145,7 @@ def test_after_lost_events_only_seen_blocks_are_evidence() -> None:
     engine.run(old)
     known(beliefs, old)
     known(beliefs, new)
-    beliefs.lost(0)
+    beliefs.blocks_held.lost(0)
     assert share(beliefs, old) == 0.0
     served(beliefs, old)  # cached before, so the engine sends no event
     engine.run(new)
@@ -158,7 +157,7 @@ def test_lost_events_do_not_change_the_text_index() -> None:
     beliefs = beliefs_of(1)
     text = text_of(1, 640)
     served(beliefs, text)
-    beliefs.lost(0)
+    beliefs.blocks_held.lost(0)
     assert share(beliefs, text) > 0.95
 
 
@@ -209,9 +208,9 @@ def test_blocks_held_twice_stay_until_both_copies_are_gone() -> None:
     event = Stored(hashes=[7], ids=ids, block_size=SIZE)
     blocks.stored(0, "m", event)
     blocks.stored(0, "m", event)
-    assert blocks.removed(0, [7]) == []
+    blocks.removed(0, [7])
     assert blocks.blocks == 1
-    assert blocks.removed(0, [7]) == [7]
+    blocks.removed(0, [7])
     assert blocks.blocks == 0
 
 
@@ -222,40 +221,26 @@ def test_blocks_with_a_copy_in_host_memory_stay_until_that_is_gone_too() -> None
     known(beliefs, text)
     names = list(engine.names(text))
     for _ in range(2):  # the second report adds no copy
-        beliefs.stored(0, "m", Stored(hashes=names[:20], tier=HOST))
-    beliefs.removed(0, names)
+        beliefs.blocks_held.stored(0, "m", Stored(hashes=names[:20], tier=HOST))
+    beliefs.blocks_held.removed(0, names)
     assert abs(share(beliefs, text) - 0.5) < 0.03
-    beliefs.removed(0, names[:10], HOST)
+    beliefs.blocks_held.removed(0, names[:10], HOST)
     assert share(beliefs, text) == 0.0
     engine.held = []
     engine.run(text)  # as if read or fetched again
-    beliefs.removed(0, names, HOST)
-    beliefs.removed(0, names, HOST)
+    beliefs.blocks_held.removed(0, names, HOST)
+    beliefs.blocks_held.removed(0, names, HOST)
     assert share(beliefs, text) > 0.95
-    beliefs.removed(0, names)
+    beliefs.blocks_held.removed(0, names)
     assert share(beliefs, text) == 0.0
     assert beliefs.blocks_held.blocks == 0
 
 
 def test_copies_of_unknown_blocks_are_ignored() -> None:
     beliefs = beliefs_of(1)
-    beliefs.stored(0, "m", Stored(hashes=[1, 2], tier=HOST))
+    beliefs.blocks_held.stored(0, "m", Stored(hashes=[1, 2], tier=HOST))
+    beliefs.blocks_held.removed(0, [1], HOST)
     assert beliefs.blocks_held.blocks == 0
-    assert beliefs.blocks_held.removed(0, [1], HOST) == []
-
-
-def test_a_prompt_with_a_copy_in_host_memory_stays_without_token_ids() -> None:
-    beliefs = beliefs_of(1)
-    engine, text = Engine(beliefs, 0), text_of(1, 640)
-    receipt = beliefs.insert(0, beliefs.chain(request(text)), 0.0)
-    engine.run(text)
-    beliefs.settle(receipt, None)
-    names = list(engine.names(text))
-    beliefs.stored(0, "m", Stored(hashes=names, tier=HOST))
-    beliefs.removed(0, names)
-    assert share(beliefs, text) > 0.95
-    beliefs.removed(0, names, HOST)
-    assert share(beliefs, text) == 0.0
 
 
 def test_several_engine_names_of_one_block_count_once_until_all_are_gone() -> None:
@@ -280,8 +265,8 @@ def test_blocks_without_ids_or_after_an_unknown_parent_are_not_counted() -> None
     ids = np.arange(SIZE, dtype=np.uint32)
     blocks.stored(0, "m", Stored(hashes=[8], parent=7, ids=ids, block_size=SIZE))
     blocks.stored(0, "m", Stored(hashes=[9], block_size=SIZE))
+    blocks.removed(0, [8, 9])
     assert blocks.blocks == 0
-    assert blocks.removed(0, [8, 9]) == [8, 9]
 
 
 def test_memory_is_bounded_by_blocks_and_by_texts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,65 +286,6 @@ def test_memory_is_bounded_by_blocks_and_by_texts(monkeypatch: pytest.MonkeyPatc
     assert share(beliefs, text_of(1, 300), 1) == 0.0  # the oldest text is forgotten
     known(beliefs, text_of(1, 300))
     assert share(beliefs, text_of(1, 300), 1) > 0.9
-
-
-def test_removing_a_root_removes_its_chain_without_token_ids() -> None:
-    beliefs = beliefs_of(1)
-    engine, text, other = Engine(beliefs, 0), text_of(1, 640), text_of(2, 640)
-    for each in (text, other):
-        receipt = beliefs.insert(0, beliefs.chain(request(each)), 0.0)
-        engine.run(each)
-        beliefs.settle(receipt, None)
-    served(beliefs, text + "and more of it " * 20)
-    engine.let_go(list(engine.names(text))[1:])
-    assert share(beliefs, text) > 0.9
-    engine.let_go(list(engine.names(text))[:1])
-    assert share(beliefs, text) == 0.0
-    assert share(beliefs, other) > 0.9
-
-
-def test_an_evicted_first_block_removes_its_older_prompt() -> None:
-    beliefs = beliefs_of(1)
-    engine, older, newer = Engine(beliefs, 0), text_of(1, 640), text_of(2, 640)
-    for at, each in ((5.0, older), (7.0, newer)):
-        receipt = beliefs.insert(0, beliefs.chain(request(each)), at)
-        engine.run(each)
-        beliefs.settle(receipt, None)
-    assert beliefs.oldest_at(0) == 5.0
-    engine.let_go(list(engine.names(older))[:1])
-    assert beliefs.oldest_at(0) == 7.0
-    assert beliefs.oldest_at(9) == -math.inf  # an endpoint that does not exist
-
-
-def test_an_evicted_first_block_keeps_prompts_with_a_similar_beginning() -> None:
-    """The engine's first block holds more text than laar's, and the prompts differ in it."""
-    beliefs = beliefs_of(1)
-    system = "You are the assistant of a corporation. Answer briefly and in the user's language. "
-    texts = [system + f"{n} is the number. " + text_of(n, 600) for n in range(8)]
-    for number, text in enumerate(texts):
-        receipt = beliefs.insert(0, beliefs.chain(request(text)), 0.0)
-        ids = np.array([7] * 23 + [1000 + number] * 41, np.uint32)
-        beliefs.stored(0, "m", Stored(hashes=[number], ids=ids, block_size=64))
-        beliefs.settle(receipt, None)
-    beliefs.removed(0, [0])
-    assert share(beliefs, texts[0]) < 0.1
-    assert all(share(beliefs, text) > 0.95 for text in texts[1:])
-
-
-def test_a_waiting_request_counts_once_when_the_first_block_is_removed() -> None:
-    """The request came before the first event, and one with the same beginning overtook it."""
-    beliefs = beliefs_of(1)
-    engine, system = Engine(beliefs, 0), text_of(1, 640)
-    waits, runs = [beliefs.chain(request(system + text_of(seed, 600))) for seed in (2, 3)]
-    receipts = [beliefs.insert(0, each, 0.0) for each in (waits, runs)]
-    engine.run(system + text_of(3, 600))
-    beliefs.settle(receipts[1], None)
-    engine.let_go(list(engine.names(system))[:1])
-    assert beliefs.index.held_bytes[0] == waits.bytes_of(len(waits))
-    beliefs.settle(receipts[0], None)
-    assert beliefs.match(waits, 1)[0][0] > 0.95
-    beliefs.set_capacity(0, 0.0)
-    assert beliefs.index.held_bytes[0] == 0
 
 
 def test_a_restart_shown_first_by_the_metrics_page_empties_the_cache() -> None:
@@ -390,31 +316,6 @@ def test_a_restart_shown_first_by_events_keeps_later_blocks() -> None:
     assert share(beliefs, exact) == share(beliefs, text) == 0.0
 
 
-def test_a_replayed_root_is_not_attributed_to_a_request_in_flight() -> None:
-    beliefs = beliefs_of(1)
-    engine, old, text = Engine(beliefs, 0), text_of(1, 640), text_of(2, 640)
-    receipt = beliefs.insert(0, beliefs.chain(request(text)), 0.0)
-    engine.run(old, past=True)  # from before the picker listened
-    engine.run(text)
-    beliefs.settle(receipt, None)
-    engine.let_go(list(engine.names(old)))
-    assert share(beliefs, text) > 0.95
-    engine.let_go(list(engine.names(text)))
-    assert share(beliefs, text) == 0.0
-
-
-def test_a_root_from_another_picker_is_not_attributed_to_a_cached_prompt() -> None:
-    beliefs = beliefs_of(1)
-    engine, text, others = Engine(beliefs, 0), text_of(1, 640), text_of(2, 640)
-    served(beliefs, text)
-    more = beliefs.chain(request(text + "and more of it "))
-    receipt = beliefs.insert(0, more, 0.0)  # its first block is already cached
-    engine.run(others)
-    beliefs.settle(receipt, None)
-    engine.let_go(list(engine.names(others)))
-    assert share(beliefs, text) > 0.95
-
-
 def test_a_cache_emptied_in_the_past_holds_what_was_sent_since() -> None:
     beliefs = beliefs_of(1)
     text, other = text_of(1, 640), text_of(2, 640)
@@ -422,7 +323,7 @@ def test_a_cache_emptied_in_the_past_holds_what_was_sent_since() -> None:
     served(beliefs, other)
     known(beliefs, other)
     beliefs.emptied(0, "m", past=True)
-    Engine(beliefs, 0).run(text, past=True)
+    Engine(beliefs, 0).run(text)
     assert share(beliefs, text) > 0.95
     assert share(beliefs, other) == 0.0  # its blocks are known, but no event stored them
 
@@ -593,7 +494,7 @@ class BruteForce:
     def publish(self) -> None:
         """Send the events of the blocks stored since the last call."""
         for event in self.unsent:
-            self.beliefs.stored(self.slot, "m", event)
+            self.beliefs.blocks_held.stored(self.slot, "m", event)
         self.unsent.clear()
 
 

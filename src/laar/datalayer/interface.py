@@ -63,8 +63,8 @@ class EngineSink(ProblemSink, Protocol):
     def served(self, address: str, served: Served) -> None:
         """Set the model names that `address` lists."""
 
-    def stored(self, key: str, event: Stored, *, past: bool = False) -> None:
-        """Record blocks that entered an endpoint's cache; `past` if the event was replayed."""
+    def stored(self, key: str, event: Stored) -> None:
+        """Record blocks that entered an endpoint's cache."""
 
     def removed(self, key: str, block_hashes: Sequence[int | bytes], tier: int = 0) -> None:
         """Record blocks removed from a memory tier of an endpoint; tier 0 is the cache."""

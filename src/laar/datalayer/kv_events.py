@@ -187,7 +187,7 @@ class KvEvents:
                     following = number + 1
                     try:
                         batch = decode_batch(payload, groups)
-                        self._pass_on(key, batch, past=True, history=history)
+                        self._pass_on(key, batch, history=history)
                     except ValueError as error:
                         fault = error
                         self._sink.lost(key)
@@ -202,12 +202,10 @@ class KvEvents:
         if following not in (None, until):
             self._sink.lost(key)
 
-    def _pass_on(
-        self, key: str, events: Sequence[Event], *, past: bool = False, history: bool = False
-    ) -> None:
+    def _pass_on(self, key: str, events: Sequence[Event], *, history: bool = False) -> None:
         for event in events:
             if isinstance(event, Stored):
-                self._sink.stored(key, event, past=past)
+                self._sink.stored(key, event)
             elif isinstance(event, Removed):
                 self._sink.removed(key, event.hashes, event.tier)
             else:

@@ -24,17 +24,10 @@ from laar.prefix.templates import TOOLS, Templates
 
 if TYPE_CHECKING:
     from laar.prefix.advice import Advisor
-    from laar.prefix.tokens import Stored, TokenBlocks
+    from laar.prefix.tokens import TokenBlocks
 
 ADVISE_EVERY_S = 1.0
 """Seconds between prompts sampled for advice; sampling one of 40 KB takes a millisecond."""
-
-MAX_ROOTS = 10_000
-"""Maximum number of first blocks per endpoint with a known engine name; about a megabyte."""
-
-_ROOT_MARGIN = 1.25
-"""Factor on the mean length, since some first blocks hold more text. An overestimate is harmless:
-prompts that share the engine's block are then treated as separate, and only one is forgotten."""
 
 BYTES_PER_TOKEN = 4
 """Bytes per token of English prose; assumed until engines report prompt lengths."""
@@ -117,7 +110,6 @@ class PrefixBeliefs:
         self.published: TokenBlocks | None = None  # None until the first event
         self.templates = Templates()
         self.advises_at = -math.inf
-        self._roots: dict[int, dict[int | bytes, int]] = {}
         self.density = Density(BYTES_PER_TOKEN)
         self._slots = 0
         self._lengths = PromptLengths()
@@ -281,7 +273,6 @@ class PrefixBeliefs:
         """Forget a slot."""
         if self.published is not None:
             self.published.drop(slot)
-        self._roots.pop(slot, None)
         self.density.drop(slot)
         if slot < self._slots:
             self.index.drop(slot)
@@ -301,36 +292,6 @@ class PrefixBeliefs:
         if slot < self._slots:
             self.index.clear(slot)
 
-    # -- the engines' own events ---------------------------------------------------------------
-
-    def stored(self, slot: int, model: str, event: Stored, *, past: bool = False) -> None:
-        """Record blocks that entered a slot's cache.
-
-        If they are the beginning of a prompt, the first is new to the slot, and only one request in
-        flight could have stored it, the text index learns the engine's name for it. Replayed events
-        (`past`) may belong to requests that have ended, so no names are learned from them.
-        """
-        self.blocks_held.stored(slot, model, event)
-        begins = event.parent is None and event.hashes and not event.tier
-        if begins and not past and slot < self._slots:
-            known = self._roots.setdefault(slot, {})
-            first_bytes = _ROOT_MARGIN * event.block_size * self.density.of(slot)
-            self.index.set_first_block(slot, first_bytes)
-            begun = self.index.new_roots(slot).difference(known.values())
-            if len(begun) == 1 and len(known) < MAX_ROOTS:
-                known[event.hashes[0]] = begun.pop()
-
-    def removed(self, slot: int, hashes: Sequence[int | bytes], tier: int = 0) -> None:
-        """Record blocks removed from a tier of a slot's memory.
-
-        A prompt is gone once its first block is, unless another tier has a copy.
-        """
-        known = self._roots.get(slot, {})
-        for name in self.blocks_held.removed(slot, hashes, tier):
-            first = known.pop(name, None)
-            if first is not None:
-                self.index.forget_root(slot, first)
-
     def emptied(self, slot: int, model: str, *, past: bool = False, at_s: float = math.nan) -> None:
         """Record that a slot's cache was emptied at `at_s` by its engine's clock; track its events.
 
@@ -338,7 +299,6 @@ class PrefixBeliefs:
         are kept.
         """
         self.blocks_held.emptied(slot, model, at_s)
-        self._roots.pop(slot, None)
         if not past:
             self.clear(slot)
 
@@ -346,13 +306,7 @@ class PrefixBeliefs:
         """Record that a slot's engine restarted, at `started_s` by its clock."""
         if self.published is not None and self.published.restarted(slot, started_s):
             return  # keep the prompts sent after the restart
-        self._roots.pop(slot, None)
         self.clear(slot, late=True)
-
-    def lost(self, slot: int) -> None:
-        """Handle lost events of a slot. The text index is kept, since misses correct it."""
-        self.blocks_held.lost(slot)
-        self._roots.pop(slot, None)
 
     def oldest_at(self, slot: int) -> float:
         """Return the time of the last use of the prompt that a slot's cache would evict first."""

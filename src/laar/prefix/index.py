@@ -28,9 +28,9 @@ running requests and share blocks among adapters by their own rules. Memory is b
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -61,9 +61,6 @@ a prompt (English 4 bytes, Japanese or code under 3); a smaller gap may be due t
 _MOST_SPARED = 8
 """Maximum number of open requests whose blocks are protected during one eviction."""
 
-_UNKNOWN_ROOT = -1
-"""Root of branches from a snapshot, or entered before the first block's size was known."""
-
 
 @dataclass(slots=True, eq=False)
 class _Use:
@@ -75,7 +72,6 @@ class _Use:
     at: float
     proven: int  # number of proven blocks, from the prompt's start
     witness: int  # stamp of the use that proved the deepest proven block
-    root: int  # see `_Cache.root_blocks`
     start: int = 0
 
 
@@ -89,11 +85,6 @@ class _Cache:
     by_age: OrderedDict[int, _Use] = field(default_factory=OrderedDict)
     missed: array[int] | None = None  # the prompt of a miss that no second one has confirmed
     missed_stamp: int = 0  # stamp of the use that had proven that prompt
-    root_blocks: int = 0  # blocks covered by the engine's first block; 0 while unknown
-
-    def root(self, hashes: array[int]) -> int:
-        """Return the last block that the engine's first block covers."""
-        return hashes[min(max(self.root_blocks, 1), len(hashes)) - 1]
 
 
 @dataclass(slots=True, eq=False)
@@ -183,7 +174,9 @@ class PrefixIndex:
         if cache.claims.pop(receipt._stamp, None) is None:
             return  # the receipt is already settled, or the endpoint has been dropped
         keep = max((shared_blocks(claim, hashes) for claim in cache.claims.values()), default=0)
-        for use, depth in _along(cache, hashes):
+        depth = 0
+        while depth < len(hashes) and (use := cache.by_head.get(hashes[depth])) is not None:
+            depth += shared_from(use.hashes, hashes, depth)
             if depth > max(keep, use.proven):
                 self._cut(cache, use, max(keep, use.proven, use.start) - use.start)
 
@@ -222,7 +215,6 @@ class PrefixIndex:
         cache = self._caches[slot]
         cache.claims.clear()  # open receipts become void: the slot may be reused
         self.clear(slot)
-        cache.root_blocks = 0
         self.room_bytes[slot] = DEFAULT_CAPACITY_BYTES
 
     def clear(self, slot: int) -> None:
@@ -245,45 +237,6 @@ class PrefixIndex:
         return chain.fraction(
             max((shared_blocks(claim, chain.hashes) for claim in claims), default=0)
         )
-
-    def set_first_block(self, slot: int, first_bytes: float) -> None:
-        """Set how much text the first block of the slot's engine covers, unless it is known."""
-        cache = self._caches[slot]
-        if cache.root_blocks:
-            return
-        cache.root_blocks = max(1, bisect_left(ENDS, first_bytes))
-        for use in cache.by_age.values():  # a branch does not know the blocks before it
-            use.root = _UNKNOWN_ROOT if use.start else cache.root(use.hashes)
-
-    def new_roots(self, slot: int) -> set[int]:
-        """Return the roots that only prompts of requests still open have used at the slot.
-
-        The engine stores and reports a first block for each of these. A root that an earlier
-        request used is already cached.
-        """
-        cache = self._caches[slot]
-        least = max(cache.root_blocks, 1)
-        return {
-            cache.root(claim)
-            for claim in cache.claims.values()
-            if len(claim) >= least and _proven(cache, claim[:least]) < least
-        }
-
-    def forget_root(self, slot: int, root: int) -> None:
-        """Forget prompts whose first block the slot's engine evicted; keep claims."""
-        cache = self._caches[slot]
-        roots, before = (root, _UNKNOWN_ROOT), max(cache.root_blocks, 1) - 1
-        gone = [use for use in cache.by_age.values() if use.root in roots]
-        if not any(0 < use.start <= before for use in cache.by_age.values()):
-            before = 0  # no other prompt shares the beginning
-        for use in gone:
-            keep = max(0, before - use.start)
-            if keep < len(use.hashes):
-                self.forgotten_blocks["disproved"] += self._cut(cache, use, keep)
-        for stamp, hashes in list(cache.claims.items()):
-            if hashes and cache.root(hashes) == root:
-                self._use(cache, hashes, settled=False, claim=stamp)
-        self._fit(cache)
 
     def set_capacity(self, slot: int, capacity_bytes: int) -> None:
         """Set how much prompt text the slot's engine can cache; 0 if it caches no prefixes.
@@ -341,9 +294,8 @@ class PrefixIndex:
         self._stamp += 1
         end, cache = len(kept.hashes), self._caches[kept.slot]
         proven = min(kept.proven, kept.start + end)
-        first = _UNKNOWN_ROOT if kept.start else kept.hashes[0]
         stamp, start = self._stamp, kept.start
-        use = _Use(kept.hashes, stamp, stamp, self._now, proven, stamp, first, start)
+        use = _Use(kept.hashes, stamp, stamp, self._now, proven, stamp, start)
         cache.by_head[kept.hashes[0]] = cache.by_age[use.stamp] = use
         self.uses += 1
         self._use_blocks += end
@@ -383,7 +335,6 @@ class PrefixIndex:
         end = len(hashes)
         if not end:
             return 0, 0
-        root = cache.root(hashes) if cache.root_blocks > 1 else hashes[0]
         while held < end and (use := cache.by_head.pop(hashes[held], None)) is not None:
             shared = shared_from(use.hashes, hashes, held)
             if use.proven > held:
@@ -399,7 +350,7 @@ class PrefixIndex:
                 del cache.by_age[use.stamp]
                 self.uses -= 1
         evidence = (end, self._stamp) if settled else (proven, witness)
-        use = _Use(hashes, self._stamp, claim or self._stamp, self._now, *evidence, root)
+        use = _Use(hashes, self._stamp, claim or self._stamp, self._now, *evidence)
         cache.by_head[hashes[0]] = cache.by_age[use.stamp] = use
         self.uses += 1
         self._use_blocks += end
@@ -459,16 +410,3 @@ class PrefixIndex:
 
 def _oldest(cache: _Cache) -> _Use:
     return next(iter(cache.by_age.values()))
-
-
-def _along(cache: _Cache, hashes: array[int]) -> Iterator[tuple[_Use, int]]:
-    """Yield the uses along a prompt, each with the number of the prompt's blocks up to its end."""
-    held = 0
-    while held < len(hashes) and (use := cache.by_head.get(hashes[held])) is not None:
-        held += shared_from(use.hashes, hashes, held)
-        yield use, held
-
-
-def _proven(cache: _Cache, hashes: array[int]) -> int:
-    """Return how many leading blocks of a prompt successful requests have used."""
-    return max((min(use.proven, held) for use, held in _along(cache, hashes)), default=0)

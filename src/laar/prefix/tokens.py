@@ -218,12 +218,11 @@ class TokenBlocks:
             self.lost(fullest)
             self._slots[fullest].left_out = True
 
-    def removed(self, slot: int, hashes: Sequence[int | bytes], tier: int = 0) -> list[int | bytes]:
-        """Remove blocks evicted from a cache or slower memory; return those with no copy left."""
+    def removed(self, slot: int, hashes: Sequence[int | bytes], tier: int = 0) -> None:
+        """Remove blocks evicted from a cache or slower memory."""
         held = self._slots.get(slot)
-        gone: list[int | bytes] = []
         if held is None:
-            return gone
+            return
         held.late.clear()  # a prompt that was cached has no events to come, and may be evicted
         for name in hashes:
             if tier:
@@ -236,7 +235,6 @@ class TokenBlocks:
             elif copies:
                 del held.copies[name]
             else:
-                gone.append(name)
                 held.slower.pop(name, None)
                 self._forget(slot, held, held.own.pop(name, None))
                 continue
@@ -244,7 +242,6 @@ class TokenBlocks:
                 on_device = copies > tiers.bit_count()
                 fastest = 0 if on_device else (tiers & -tiers).bit_length() - 1
                 self.tiers.note(slot, held.own[name], fastest)
-        return gone
 
     def emptied(self, slot: int, model: str, at_s: float = math.nan) -> None:
         """Record that a cache has been empty since `at_s`, by its engine's clock."""

@@ -135,17 +135,17 @@ class FleetState:
             self._changed.set()
             _LOG.info("%s: %d data-parallel ranks", address, ranks)
 
-    def stored(self, key: str, event: Stored, *, past: bool = False) -> None:
+    def stored(self, key: str, event: Stored) -> None:
         """Record blocks that entered the endpoint's cache."""
         slot = self._table.slot(key)
         if slot >= 0 and self._beliefs is not None:
-            self._beliefs.stored(slot, self._table.spec(slot).models[0], event, past=past)
+            self._beliefs.blocks_held.stored(slot, self._table.spec(slot).models[0], event)
 
     def removed(self, key: str, block_hashes: Sequence[int | bytes], tier: int = 0) -> None:
         """Record blocks removed from the endpoint's cache or slower memory."""
         slot = self._table.slot(key)
         if slot >= 0 and self._beliefs is not None:
-            self._beliefs.removed(slot, block_hashes, tier)
+            self._beliefs.blocks_held.removed(slot, block_hashes, tier)
 
     def cleared(self, key: str, *, past: bool = False, at_s: float = math.nan) -> None:
         """Forget the content of the endpoint's cache; if `past`, what it held until `at_s`."""
@@ -158,12 +158,15 @@ class FleetState:
                 self._picker.emptied(self._table.spec(slot).address)
 
     def lost(self, key: str) -> None:
-        """Forget the blocks known from the endpoint's events because some events were lost."""
+        """Forget the blocks known from the endpoint's events because some events were lost.
+
+        The text index is kept, since misses correct it.
+        """
         self._lose(self._table.slot(key))
 
     def _lose(self, slot: int) -> None:
         if slot >= 0 and self._beliefs is not None:
-            self._beliefs.lost(slot)
+            self._beliefs.blocks_held.lost(slot)
 
     async def run(self) -> None:
         """Publish every change until cancelled."""
