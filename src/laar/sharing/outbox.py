@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from laar.sharing.batches import SCHEMA, Batch
-from laar.sharing.records import NO_LOAD, Cleared, Ended, Entered, Heard, Load, Record
+from laar.sharing.records import Cleared, Ended, Entered, Heard, Load, Record
 
 if TYPE_CHECKING:
     from laar.sharing.sharing import Sharing
@@ -57,8 +57,7 @@ class Outbox:
         self._beat_at = float("-inf")
         self._full_at = float("-inf")
         self._changed: set[int] = set()
-        self._sent_addresses: set[str] = set()
-        self._addresses: list[str] = []
+        self._addresses: dict[int, str] = {}  # by slot, of removed endpoints too
         self._version = -1
         self._table.on_count = self._count
 
@@ -167,32 +166,22 @@ class Outbox:
 
     def _loads(self, *, full: bool) -> dict[str, Load]:
         """Return the loads that have changed since they were sent; if `full`, all above zero."""
-        loads = dict.fromkeys(self._follow_table(), NO_LOAD)
+        table = self._table
+        if table.version != self._version:
+            self._version = table.version
+            self._addresses |= {slot: table.spec(slot).key for slot in table.active.tolist()}
         changed, self._changed = self._changed, set()
+        loads: dict[str, Load] = {}
         if not (changed or full):
             return loads
-        slots = np.arange(self._table.capacity) if full else np.array([*changed], np.intp)
+        slots = np.arange(table.capacity) if full else np.array([*changed], np.intp)
         own = self._table.own(slots), self._engines.traffic.shared(slots)
         counted = np.concatenate(own).round(4).T  # one row per slot
         for slot, load in zip(slots.tolist(), counted.tolist(), strict=True):
-            address = self._addresses[slot]
+            address = self._addresses.get(slot)
             if address and (slot in changed or any(load)):
                 loads[address] = Load._make(load)
-                self._sent_addresses.add(address)
         return loads
-
-    def _follow_table(self) -> list[str]:
-        """Update the slots' addresses; return those sent earlier that no longer have a slot."""
-        table = self._table
-        if table.version == self._version:
-            return []
-        self._version = table.version
-        self._addresses += [""] * (table.capacity - len(self._addresses))
-        for slot in table.active.tolist():
-            self._addresses[slot] = table.spec(slot).key
-        gone = [address for address in self._sent_addresses if table.slot_counted(address) < 0]
-        self._sent_addresses.difference_update(gone)
-        return gone
 
 
 def _bytes_of(record: Record) -> int:
