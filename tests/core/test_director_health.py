@@ -533,7 +533,7 @@ def learned_from(kind=None, status=200):
     )
     assessor, prefixes = PlainAssessor(), PrefixBeliefs(key=b"k", max_bytes=1 << 20)
     assessor.usage = lambda _request, _model, tokens: lengths.append(tokens)
-    prefixes.blocks_held.answered = lambda _session, _model, tokens: traced.append(tokens)
+    prefixes.blocks_held.answered = lambda _session, tokens: traced.append(tokens)
     d = fleet(A, B, C, prefixes=prefixes, assessor=assessor, tuner=tuner)
     for address in (B, C):
         answer(d, address, GOOD, 0.5)

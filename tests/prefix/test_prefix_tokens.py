@@ -169,8 +169,6 @@ def test_different_salts_and_models_share_nothing() -> None:
     assert share(beliefs, text, salt="a") > 0.95
     assert share(beliefs, text, salt="b") == 0.0
     assert share(beliefs, text) == 0.0
-    beliefs.emptied(1, "other")
-    assert beliefs.blocks_held.size("other") == 0
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -338,7 +336,21 @@ def asked(
     engine.run(prompt, session=session)
     # Blocks of the answer are stored while it is generated.
     engine.run(prompt + answer, session=session)
-    blocks.answered(session, "m", tokens if usage else 0)
+    blocks.answered(session, tokens if usage else 0)
+
+
+def test_a_prompt_is_learned_in_blocks_of_its_own_endpoints_size() -> None:
+    beliefs = beliefs_of(2)
+    blocks, text, size = beliefs.blocks_held, text_of(1, 640), 2 * SIZE
+    Engine(beliefs, 1).run(text_of(2, 64))  # serves the same model, in smaller blocks
+    blocks.stored(0, "m", Stored(hashes=[99], ids=ids_of(text_of(3, size)), block_size=size))
+    assert blocks.expect("s", 0, beliefs.chain(request(text)), 640.0)
+    names = list(range(640 // size))
+    blocks.stored(0, "m", Stored(hashes=names, ids=ids_of(text), block_size=size, session="s"))
+    blocks.answered("s", 640)
+    served(beliefs, text)
+    blocks.removed(0, names[len(names) // 2 :])
+    assert abs(share(beliefs, text) - 0.5) < 0.03
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -379,8 +391,8 @@ def test_nothing_is_learned_from_foreign_sessions_or_skipped_blocks() -> None:
     engine.let_go(list(engine.names(first)[:2]))
     engine.held = list(engine.names(first))  # as if it had cached blocks without events
     engine.run(first + other, session="s")
-    blocks.answered("s", "m", 600)
-    blocks.answered("s", "m", 600)
+    blocks.answered("s", 600)
+    blocks.answered("s", 600)
     assert not blocks.texts
 
 
@@ -400,7 +412,7 @@ def test_a_cyclic_chain_of_blocks_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = beliefs.chain(request(text_of(1, 64)))
     assert blocks.expect("s", 0, chain, 64.0)
     store([13], 12, "s")
-    blocks.answered("s", "m", 64)
+    blocks.answered("s", 64)
     assert not blocks.texts
 
 
@@ -416,7 +428,7 @@ def test_an_engine_cannot_name_more_blocks_for_a_prompt_than_it_can_have() -> No
     blocks.stored(
         0, "m", Stored(hashes=[7], parent=names[-1], ids=ids, block_size=SIZE, session="s")
     )
-    blocks.answered("s", "m", 64)
+    blocks.answered("s", 64)
     assert not blocks.texts
 
 
@@ -430,7 +442,7 @@ def test_the_blocks_of_expected_prompts_are_bounded(monkeypatch: pytest.MonkeyPa
         assert beliefs.blocks_held.expect(f"s{n}", 0, beliefs.chain(request(prompt)), 320.0)
         engine.run(prompt, session=f"s{n}")
     for n in range(2):
-        beliefs.blocks_held.answered(f"s{n}", "m", 320)
+        beliefs.blocks_held.answered(f"s{n}", 320)
         assert bool(beliefs.blocks_held.texts) == bool(n)
     assert share(beliefs, prompts[1]) == 1.0
 
@@ -453,7 +465,7 @@ def test_blocks_reported_after_the_answer_are_learned_then() -> None:
     prompt = text_of(2, 320)
     chain = beliefs.chain(request(prompt))
     assert beliefs.blocks_held.expect("s", 0, chain, 320.0)
-    beliefs.blocks_held.answered("s", "m", 320)
+    beliefs.blocks_held.answered("s", 320)
     assert not beliefs.blocks_held.texts
     engine.run(prompt, session="s")
     assert share(beliefs, prompt) == 1.0
@@ -525,7 +537,7 @@ def test_prompts_of_token_ids_are_estimated_within_one_point(
         engine.store(talk, session)
         # Blocks of the answer are stored while it is generated.
         engine.store(talk + random.choices(range(5, 250), k=9), session)
-        beliefs.blocks_held.answered(session, "m", len(talk))
+        beliefs.blocks_held.answered(session, len(talk))
         beliefs.settle(receipt, found / len(talk), len(talk), "m")
         for engine in engines if number % late == 0 else ():
             engine.publish()

@@ -63,7 +63,7 @@ async def followed_engine(gateway, http):
     async def followed():
         """Ask until events arrive: those published before the picker listens are lost."""
         await post(http, url, chat(story(next(fresh), 30)))
-        return runner.picker.prefixes.blocks_held.size("m")
+        return runner.picker.prefixes.blocks_held.blocks
 
     await eventually(followed, what="the first event")
     return url, direct, believed

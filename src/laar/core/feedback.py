@@ -144,7 +144,7 @@ class Feedback:
                 prefixes.retract(flight.prefill_receipt)
         if flight.traced_as:
             tokens = end.prompt_tokens or 0 if end.ok else 0
-            prefixes.blocks_held.answered(flight.traced_as, flight.model, tokens)
+            prefixes.blocks_held.answered(flight.traced_as, tokens)
         if receipt is None:
             return
         if not known or not end.ok:

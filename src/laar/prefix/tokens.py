@@ -212,7 +212,7 @@ class TokenBlocks:
         if event.session in self._expected:
             while held.late and held.late.popleft()[0] != event.session:
                 pass  # events come in order, so an earlier request stored nothing
-            self._take_expected(event.session, model, parent, own, size)
+            self._take_expected(event.session, held, parent, own)
         if self.blocks > MAX_BLOCKS:
             fullest = max(self._slots, key=lambda slot: len(self._slots[slot].own))
             self.lost(fullest)
@@ -275,11 +275,6 @@ class TokenBlocks:
         self._slots.pop(slot, None)
         self.tiers.drop(slot)
 
-    def size(self, model: str) -> int:
-        """Return the smallest block size at the model's endpoints; 0 if they sent no events."""
-        sizes = [held.size for held in self._slots.values() if held.model == model and held.size]
-        return min(sizes, default=0)
-
     def _of(self, slot: int, model: str) -> _Held:
         held = self._slots.get(slot)
         if held is None or held.model != model:
@@ -322,28 +317,24 @@ class TokenBlocks:
         self._expected[session] = _Expected(slot, chain, tokens)
         return session
 
-    def answered(self, session: str, model: str, tokens: int) -> None:
+    def answered(self, session: str, tokens: int) -> None:
         """Learn the blocks of an expected prompt whose request has ended.
 
         Args:
             session: as in `expect`.
-            model: the model that answered.
             tokens: the prompt's length as the engine reported it; 0 if not reported.
         """
         expected = self._expected.get(session)
-        if expected is None:
+        if expected is None or (held := self._slots.get(expected.slot)) is None:
             return
         expected.is_answered = True
         expected.tokens = float(tokens or expected.tokens)
-        size = self.size(model)
-        if expected.blocks and size:
-            self._learn_expected(expected, model, size)
-        elif expected.slot in self._slots:
-            self._slots[expected.slot].late.append((session, expected.chain))
+        if expected.blocks and held.size:
+            self._learn_expected(expected, held)
+        else:
+            held.late.append((session, expected.chain))
 
-    def _take_expected(
-        self, session: str, model: str, parent: int, own: array[int], size: int
-    ) -> None:
+    def _take_expected(self, session: str, held: _Held, parent: int, own: array[int]) -> None:
         """Append blocks to those of an expected request; the first may continue a cached part."""
         expected = self._expected[session]
         blocks, before, is_first = expected.blocks, len(expected.blocks), not expected.blocks
@@ -351,14 +342,14 @@ class TokenBlocks:
             return  # the request was also sent to another endpoint
         if is_first:
             most_tokens = 2 * expected.chain.total_bytes + _MORE_TOKENS
-            cached = self._up_to(parent, most_tokens // size)
+            cached = self._up_to(parent, most_tokens // held.size)
             if cached is None:
                 del self._expected[session]
                 return
             blocks.extend(cached)
         blocks.extend(own)
         if is_first and expected.is_answered:
-            self._learn_expected(expected, model, size)
+            self._learn_expected(expected, held)
         self._expected_blocks += len(blocks) - before
         while self._expected_blocks > MAX_EXPECTED_BLOCKS:
             self._forget_oldest()
@@ -377,10 +368,10 @@ class TokenBlocks:
                 return None
         return found[::-1]
 
-    def _learn_expected(self, expected: _Expected, model: str, size: int) -> None:
-        most = float(size * (len(expected.blocks) + 1) - 1)
+    def _learn_expected(self, expected: _Expected, held: _Held) -> None:
+        most = float(held.size * (len(expected.blocks) + 1) - 1)
         tokens = max(1, round(min(expected.tokens, most)))
-        self.learn(model, expected.chain, tokens, size, expected.blocks)
+        self.learn(held.model, expected.chain, tokens, held.size, expected.blocks)
 
     # -- texts ---------------------------------------------------------------------------------
 
