@@ -7,7 +7,7 @@ both its hashes and its length in tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -87,10 +87,6 @@ class PrefixWatcher(Protocol):
 
     def ended(self, receipt: Receipt, *, ok: bool, share: float | None) -> None:
         """Handle the end of an entry's request; also called for other pickers' entries."""
-        ...
-
-    def cleared(self, slot: int) -> bool:
-        """Handle an emptied cache; return False if it was already known to be empty."""
         ...
 
 
@@ -277,18 +273,8 @@ class PrefixBeliefs:
         if slot < self._slots:
             self.index.drop(slot)
 
-    def clear(self, slot: int, *, late: bool = False) -> None:
-        """Forget the slot's cached prompts, but not those of requests in flight.
-
-        `late` means that the cache was emptied some time ago. If another picker has reported this,
-        prompts entered after its report are kept.
-        """
-        first = self.watcher is None or self.watcher.cleared(slot)
-        if first or not late:
-            self.heard_clear(slot)
-
-    def heard_clear(self, slot: int) -> None:
-        """Apply another picker's report of an emptied cache, like `clear`."""
+    def clear(self, slot: int) -> None:
+        """Forget the slot's cached prompts, but not those of requests in flight."""
         if slot < self._slots:
             self.index.clear(slot)
 
@@ -306,17 +292,11 @@ class PrefixBeliefs:
         """Record that a slot's engine restarted, at `started_s` by its clock."""
         if self.published is not None and self.published.restarted(slot, started_s):
             return  # keep the prompts sent after the restart
-        self.clear(slot, late=True)
+        self.clear(slot)
 
     def oldest_at(self, slot: int) -> float:
         """Return the time of the last use of the prompt that a slot's cache would evict first."""
         return float(self.index.oldest_at[slot]) if 0 <= slot < self._slots else -math.inf
-
-    def restore_sizes(self, bytes_per_token: float, rooms_bytes: Mapping[int, int]) -> None:
-        """Restore cache sizes by slot, which are used until engines report theirs."""
-        self.density = Density(bytes_per_token)
-        for slot, room_bytes in rooms_bytes.items():
-            self.index.set_capacity(slot, room_bytes)
 
     def set_capacity(self, slot: int, tokens: float) -> None:
         """Set the cache size in tokens, as reported by the engine."""

@@ -229,7 +229,6 @@ class Picker:
             online=self.learning.online,
             tokens=self.learning.assessor.tokens,
             reports=self.learning.reports if store is not None else None,
-            on_cleared=self.emptied,
             on_judged=lambda decision, correct: self.context.reported(decision, correct),
         )
         if store is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from laar.sharing.batches import SCHEMA, Batch
-from laar.sharing.records import Cleared, Ended, Entered, Heard, Load, Record
+from laar.sharing.records import Heard, Load, Record
 
 if TYPE_CHECKING:
     from laar.sharing.sharing import Sharing
@@ -134,25 +134,11 @@ class Outbox:
         return records
 
     def _forget_words(self) -> None:
-        """Drop outdated records about endpoints after the connection was lost for a while.
+        """Drop evidence about endpoints' health after the connection was lost for a while.
 
-        The records describe the past: failures may share the cause that cut this picker off, and an
-        emptied cache has filled again. Prompts entered before that are sent as failed instead of
-        dropped, because later prompts may continue them.
+        It describes the past, and failures may share the cause that cut this picker off.
         """
-        kept: list[Record] = []
-        emptied = set()
-        for record in reversed(self._waiting):
-            match record:
-                case Heard():
-                    continue
-                case Cleared(address):
-                    emptied.add(address)
-                    continue
-                case Entered(entry, address) if address in emptied:
-                    kept.append(Ended(entry, ok=False, share=None))
-            kept.append(record)
-        self._waiting = deque(reversed(kept))
+        self._waiting = deque(it for it in self._waiting if not isinstance(it, Heard))
         self.waiting_bytes = sum(map(_bytes_of, self._waiting))
 
     def _count(self, slot: int, more: bool) -> None:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from laar.core.stored import Context
-from laar.latest import Latest
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import Chain
 from laar.prefix.index import Receipt
 from laar.sharing.chains import Chains
-from laar.sharing.records import Cleared, Ended, Entered, Turn, from_bytes, to_bytes
+from laar.sharing.records import Ended, Entered, Turn, from_bytes, to_bytes
 
 if TYPE_CHECKING:
     from laar.sharing.sharing import Sharing
 
 Ends = Callable[[float], None]
-
-CLEAR_ONCE_S = 5.0
-"""Pickers notice an endpoint's restart at different times. Within this period only the first
-clearing is applied, because a second one would drop prompts entered after the first."""
 
 MAX_OPEN = 65_536
 """Maximum number of open entries per other picker; beyond that, the oldest is treated as ended."""
@@ -46,7 +40,6 @@ class SharedPrefixes:
         self._table = sharing.director.table
         self._next = 1
         self._open: dict[Receipt, int] = {}
-        self._cleared_at: Latest[str, float] = Latest(MAX_OPEN)
         beliefs.watcher = self
 
     @property
@@ -77,27 +70,6 @@ class SharedPrefixes:
         entry = self._open.get(receipt) if receipt is not None else None
         if entry is not None:
             self.sharing.outbox.add(Turn(entry, self._table.spec(slot).key, context))
-
-    def cleared(self, slot: int) -> bool:
-        """Report an empty cache; return False if it was reported a moment ago."""
-        if not self._is_first(slot):
-            return False
-        self.sharing.outbox.add(Cleared(self._table.spec(slot).key))
-        return True
-
-    def heard_clear(self, slot: int) -> bool:
-        """Clear a cache that another picker reports as cleared; return False if that was known."""
-        if not self._is_first(slot):
-            return False
-        self.beliefs.heard_clear(slot)
-        return True
-
-    def _is_first(self, slot: int) -> bool:
-        now, address = self.sharing.now, self._table.spec(slot).key
-        if now - self._cleared_at.get(address, -math.inf) < CLEAR_ONCE_S:
-            return False
-        self._cleared_at[address] = now
-        return True
 
 
 class Entries:

@@ -120,12 +120,6 @@ class Ended(_Record, tag="s"):
     share: Share | None
 
 
-class Cleared(_Record, tag="c"):
-    """An endpoint's cache is empty."""
-
-    address: Text
-
-
 class StoredAt(_Record, tag="a"):
     """An endpoint stores an object: an answer, a conversation, a file, an upload or a batch."""
 
@@ -208,5 +202,5 @@ class Leaving(_Record, tag="x"):
     """A picker is shutting down; its requests in flight no longer count."""
 
 
-_OfRequests = Entered | Ended | Cleared | StoredAt | Turn | Moved
+_OfRequests = Entered | Ended | StoredAt | Turn | Moved
 Record = _OfRequests | Heard | Learned | Reported | Judged | Hello | Leaving

@@ -22,7 +22,6 @@ from laar.sharing.outbox import Outbox
 from laar.sharing.peers import TAG_CHARS, Peer, Peers, tag_of
 from laar.sharing.prefixes import SharedPrefixes, key_id
 from laar.sharing.records import (
-    Cleared,
     Ended,
     Entered,
     Heard,
@@ -65,7 +64,6 @@ class Sharing:
         online: reported outcomes; None if they are not kept.
         tokens: characters per token, for snapshots; None if they are not kept.
         reports: decisions for which outcomes may be reported; None if there are none.
-        on_cleared: called with an endpoint's address when another picker reports its cache emptied.
         on_judged: called with a decision id and whether its answer was correct, when another
             picker passes on a report that is accepted here.
     """
@@ -81,7 +79,6 @@ class Sharing:
         online: OnlineOutcomes | None = None,
         tokens: TokenEstimator | None = None,
         reports: OutcomeReports | None = None,
-        on_cleared: Callable[[str], None] = lambda _address: None,
         on_judged: Callable[[str, bool], None] = lambda _decision_id, _correct: None,
     ) -> None:
         self.settings = settings
@@ -93,7 +90,6 @@ class Sharing:
         self.tokens = tokens
         self._reports = reports
         self._on_judged = on_judged
-        self._on_cleared = on_cleared
         self.orders: Memo | None = None  # set by the context hooks
         self.prefixes: SharedPrefixes | None = None
         if director.prefixes is not None:
@@ -226,9 +222,6 @@ class Sharing:
                     self._ask(now)
             case Ended() if entries is not None:
                 entries.end(record)
-            case Cleared(address) if self.prefixes is not None and (slot := slot_of(address)) >= 0:
-                if self.prefixes.heard_clear(slot):
-                    self._on_cleared(address)
             case StoredAt(object_id, address, session):
                 director.stored.heard(object_id, address, session)
             case Turn(entry, address, context) if (slot := slot_of(address)) >= 0:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from laar.prefix.density import Density
 from laar.prefix.index import Kept
 from laar.sharing.records import Count, Hashes, Moved, Text, from_bytes, to_bytes, valid
 from laar.sharing.sharing import Sharing
@@ -156,9 +157,10 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
         beliefs.make_room(director.table.capacity)
         # Make room for the prompts: engines report their cache sizes only after the start.
         for sizes in valid([] if beliefs.index.uses else [document.get("sizes")], _Sizes):
-            rooms = {director.table.slot(a): room for a, room in sizes.rooms_bytes.items()}
-            rooms.pop(-1, None)  # drop endpoints unknown here
-            beliefs.restore_sizes(sizes.bytes_per_token, rooms)
+            beliefs.density = Density(sizes.bytes_per_token)
+            for address, room_bytes in sizes.rooms_bytes.items():
+                if (slot := director.table.slot(address)) >= 0:
+                    beliefs.index.set_capacity(slot, room_bytes)
         kept = beliefs.index.restore(_uses(sharing, document.get("uses")))
     for object_id, address, session in valid(document.get("stored"), tuple[Text, Text, Text]):
         director.stored.heard(object_id, address, session)
