@@ -57,7 +57,7 @@ async def asked_for_templates(specs: list[EndpointSpec], start: Any) -> dict[str
     table.replace("test", specs)
     beliefs = PrefixBeliefs(key=b"k" * 16, max_bytes=1 << 20)
     start(TemplateProbes(beliefs, table).run())
-    return beliefs.templates.known
+    return beliefs.templates
 
 
 @pytest.mark.parametrize("alike", [True, False])

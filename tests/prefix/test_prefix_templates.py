@@ -14,7 +14,7 @@ from laar.core.request import Api, Request
 from laar.datalayer.chat_templates import TemplateProbes
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.probing import PROBES, template_of
-from laar.prefix.templates import Template
+from laar.prefix.templates import Template, template_for
 from laar.protocol.openai import read_body
 from laar_lab.sim.endpoint.bodies import ChatBody, TokenizeBody
 from laar_lab.sim.endpoint.bodies import read_body as read_in_engine
@@ -89,7 +89,7 @@ def test_the_tokenizer_reveals_the_order_of_a_template(template):
 @pytest.mark.parametrize("template", TOLD)
 def test_shared_prefixes_match_the_rendered_prompts(template, pair):
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 22)
-    beliefs.templates.known["m"] = told(template)
+    beliefs.templates["m"] = told(template)
     one, other = PAIRS[pair]
     beliefs.settle(beliefs.insert(0, believed(beliefs, one).chain, 0.0), None)
     shares = believed(beliefs, other).shares
@@ -97,24 +97,11 @@ def test_shared_prefixes_match_the_rendered_prompts(template, pair):
     assert shares[0] == pytest.approx(found(template, one, other), abs=0.08)
 
 
-def test_without_a_tokenizer_cached_tokens_reveal_the_template():
-    """If tools come first, prompts with different system prompts share more than believed."""
-    beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 22)
-    for number in range(40):
-        body = chat(text(100 + number, 4000), TOOLS, "a")
-        match = believed(beliefs, body)
-        beliefs.settle(beliefs.insert(0, match.chain, 0.0), 0.65 if number else 0.0, 3000, "m")
-    assert believed(beliefs, chat(text(99, 4000), TOOLS, "a")).shares[0] > 0.6
-    assert beliefs.templates.of("alias", ("m",)) == Template(tools_first=True)
-
-
 def test_an_alias_has_a_template_if_its_models_place_tools_alike():
-    templates = PrefixBeliefs(key=b"k", max_bytes=1 << 20).templates
     late = {"a": Template(tools_last=True), "b": Template(tools_last=True, tools_weight=0.8)}
-    templates.known |= late
-    assert templates.of("alias", ("a", "b")) == late["a"]
-    templates.known["c"] = Template()
-    assert templates.of("alias", ("a", "b", "c")) == Template()
+    assert template_for("alias", ("a", "b"), late) == late["a"]
+    assert template_for("alias", ("a", "b", "c"), late | {"c": Template()}) == Template()
+    assert template_for("alias", ("a", "d"), late) == Template()
 
 
 async def test_engines_are_asked_once_even_without_a_tokenizer(caplog):
@@ -149,6 +136,6 @@ async def test_engines_are_asked_once_even_without_a_tokenizer(caplog):
         for runner in runners:
             await runner.cleanup()
     assert [body["model"] for body in asked] == ["m"] * len(PROBES)
-    assert set(beliefs.templates.known) == {"m", "adapter"}
-    assert beliefs.templates.known["m"].tools_last
+    assert set(beliefs.templates) == {"m", "adapter"}
+    assert beliefs.templates["m"].tools_last
     assert caplog.messages == ["m: chat template learned (tools last, keeps thoughts)"]

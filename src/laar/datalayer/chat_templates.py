@@ -42,7 +42,7 @@ class TemplateProbes:
     """
 
     def __init__(self, prefixes: PrefixBeliefs, table: EndpointTable) -> None:
-        self._known = prefixes.templates.known
+        self._known = prefixes.templates
         self._table = table
         self._refused: set[str] = set()
 

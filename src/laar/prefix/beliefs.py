@@ -20,7 +20,7 @@ from laar.prefix.density import Density
 from laar.prefix.evictions import Evictions
 from laar.prefix.index import PrefixIndex, Receipt
 from laar.prefix.lengths import PromptLengths
-from laar.prefix.templates import TOOLS, Templates
+from laar.prefix.templates import Template, template_for
 
 if TYPE_CHECKING:
     from laar.prefix.advice import Advisor
@@ -104,7 +104,7 @@ class PrefixBeliefs:
         self.popular = PrefixDemand()
         self.evictions = Evictions()
         self.published: TokenBlocks | None = None  # None until the first event
-        self.templates = Templates()
+        self.templates: dict[str, Template] = {}  # by model, as revealed by engines
         self.advises_at = -math.inf
         self.density = Density(BYTES_PER_TOKEN)
         self._slots = 0
@@ -145,14 +145,9 @@ class PrefixBeliefs:
             capacity: number of slots.
             now: monotonic seconds.
         """
-        template = self.templates.of(prompt.model, models)
+        template = template_for(prompt.model, models, self.templates)
         spans = template.arranged(prompt.spans)
         chain, text = self._read(prompt, weights, spans)
-        if TOOLS in prompt.spans:
-            chain.others = tuple(
-                self._read(prompt, weights, template.arranged(prompt.spans))[0].hashes
-                for template in self.templates.to_learn(prompt.model, models)
-            )
         tokens = guess
         if text is not None and not prompt.tokens:
             tokens = self._lengths.estimate(chain, text, models, guess)
@@ -220,7 +215,7 @@ class PrefixBeliefs:
     def look_later(self, prompt: Prompt, model: str, now: float) -> Callable[[], None]:
         """Return a call that examines a prompt for advice; start the interval to the next one."""
         self.advises_at = now + ADVISE_EVERY_S
-        template, look = self.templates.of(prompt.model, (model,)), self.advisor.look
+        template, look = template_for(prompt.model, (model,), self.templates), self.advisor.look
         return partial(look, prompt.model, prompt.salt, prompt.spans, template, prompt.body)
 
     def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
@@ -256,8 +251,6 @@ class PrefixBeliefs:
             prompt_tokens: the reported length; 0 if not reported.
             model: the model that reported it; empty to learn no length.
         """
-        if receipt.chain.others:
-            self.templates.learn(model, receipt.slot, receipt.chain, share)
         if prompt_tokens > 0 and model:
             self._lengths.learn(receipt.chain, model, prompt_tokens)
         if self.index.settle(receipt, share) and prompt_tokens > 0 and receipt.chain.total_bytes:

@@ -65,15 +65,12 @@ class Chain:
         hashes: one unsigned 64-bit integer per block; entry ``i`` covers blocks ``0..i``.
         total_bytes: length of the prompt in UTF-8, including the partial last block.
         weighed: how its length was estimated; None if there was no text to estimate it from.
-        others: hashes of the same prompt as other chat templates would arrange it, from which the
-            model's template is learned.
         tokens: its length if it is one prompt of token ids; 0 if it must be estimated.
     """
 
     hashes: array[int]
     total_bytes: int
     weighed: Weighed | None = None
-    others: tuple[array[int], ...] = ()
     tokens: int = 0
 
     def __len__(self) -> int:

@@ -2,22 +2,18 @@
 
 Two prompts share a prefix up to where the *rendered* texts differ. Most templates render tools
 after the system prompt (Qwen, Llama, gpt-oss), some before it (Hermes), and Mistral's before the
-last user message. `Templates` knows what engines revealed about their models. For other models, it
-compares the cached tokens that answers report with those that each arrangement predicts.
+last user message. Engines reveal it (`laar.prefix.probing`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from laar.latest import Latest
-from laar.prefix.blocks import Chain
 from laar.prefix.lengths import MESSAGE
 
 TOOLS = f"{MESSAGE}tools\x1f"
@@ -25,13 +21,6 @@ TOOLS = f"{MESSAGE}tools\x1f"
 _USER, _ASSISTANT = f"{MESSAGE}user\x1f", f"{MESSAGE}assistant\x1f"
 _SYSTEM = (f"{MESSAGE}system\x1f", f"{MESSAGE}developer\x1f")
 _THOUGHT = "</think>"
-
-MAX_SEEN = 20_000
-"""Maximum number of hashes remembered to compare arrangements (3 MB); the oldest are dropped."""
-
-_EVERY = 8  # distance in blocks between remembered hashes
-_ENOUGH = 32  # answers needed on which the arrangements disagreed
-_DISAGREE = 0.1  # difference of expected cached shares above which arrangements disagree
 
 
 class Template(NamedTuple):
@@ -93,62 +82,11 @@ class Template(NamedTuple):
         return (shares + more * np.clip(shares - start, 0.0, size)) / (1.0 + more * size)
 
 
-_POSSIBLE = (
-    Template(),
-    Template(tools_first=True),
-    Template(tools_last=True),
-    Template(tools_last=True, system_last=True),
-)
+_USUAL = Template()
 
 
-class Templates:
-    """The templates of all models.
-
-    Attributes:
-        known: templates by model, as revealed by engines; they are not learned.
-    """
-
-    def __init__(self) -> None:
-        self.known: dict[str, Template] = {}
-        self._learned: dict[str, Template] = {}
-        self._errors: dict[str, npt.NDArray[np.float64]] = {}
-        self._compared = Counter[str]()
-        self._seen: Latest[int, None] = Latest(MAX_SEEN)
-
-    def of(self, name: str, models: Sequence[str]) -> Template:
-        """Return the template of a model, or what `models` share, weights aside; else a default."""
-        named = [self.known.get(m) or self._learned.get(m) for m in self._named(name, models)]
-        shared = {template and template[:-1] for template in named}
-        return (named[0] if len(shared) == 1 else None) or _POSSIBLE[0]
-
-    def to_learn(self, name: str, models: Sequence[str]) -> Sequence[Template]:
-        """Return the arrangements to compare; empty if the template is known."""
-        named = self._named(name, models)
-        known = all(m in self.known or self._compared[m] >= _ENOUGH for m in named)
-        return () if known else _POSSIBLE
-
-    def _named(self, name: str, models: Sequence[str]) -> Sequence[str]:
-        return (name,) if name in self.known or name in models else models
-
-    def learn(self, model: str, slot: int, chain: Chain, share: float | None) -> None:
-        """Compare the share of a prompt that was cached with what each arrangement expects.
-
-        Args:
-            model: the model that answered.
-            slot: its endpoint.
-            chain: the prompt, with its hashes in each arrangement that `to_learn` returned.
-            share: cached share, in 0..1; None if not reported.
-        """
-        seen = self._seen
-        keys = [[hash((slot, block)) for block in other[::_EVERY]] for other in chain.others]
-        if share is not None and model not in self.known and all(keys):
-            held = [next((n for n, k in enumerate(own) if k not in seen), len(own)) for own in keys]
-            expected = np.array([chain.fraction(min(n * _EVERY, len(chain))) for n in held])
-            if np.ptp(expected) > _DISAGREE:
-                errors = self._errors.setdefault(model, np.zeros(len(_POSSIBLE)))
-                errors += np.abs(expected - share)
-                self._compared[model] += 1
-                self._learned[model] = _POSSIBLE[int(np.argmin(errors))]
-        for own in keys:
-            for key in own:
-                seen[key] = None
+def template_for(name: str, models: Sequence[str], known: Mapping[str, Template]) -> Template:
+    """Return a model's known template, or what `models` share, weights aside; else the usual."""
+    named = (name,) if name in known or name in models else models
+    shared = {template and template[:-1] for template in map(known.get, named)}
+    return (known.get(named[0]) if len(shared) == 1 else None) or _USUAL
