@@ -202,6 +202,28 @@ def test_the_index_agrees_with_a_brute_force_cache_of_each_endpoint(
     assert index._segments.blocks == len(set().union(*oracle.slots))
 
 
+@settings(max_examples=examples(250))
+@given(st.lists(st.tuples(st.integers(0, SLOTS - 1), PROMPTS, st.booleans()), max_size=20))
+def test_a_restored_index_believes_and_evicts_the_same(
+    entered: list[tuple[int, list[str], bool]],
+) -> None:
+    index, restored = PrefixIndex(SLOTS), PrefixIndex(SLOTS)
+    for slot, letters, ok in entered:
+        receipt = index.insert(slot, blocks_of(letters))
+        index.settle(receipt) if ok else index.retract(receipt)
+    uses = index.dump(1 << 20)
+    assert restored.restore(uses + uses[:2]) == len(uses)  # a repeated use is skipped
+    for room_bytes in (2_000_000, 20_000, 3_000, 0):
+        for slot in range(SLOTS):
+            for each in (index, restored):
+                each.set_capacity(slot, room_bytes)
+            assert restored.held_bytes.tolist() == index.held_bytes.tolist()
+            for _, letters, _ in entered:
+                chain = blocks_of(letters)
+                assert held(restored, chain) == held(index, chain)
+    assert restored.size_bytes == 0
+
+
 def text(seed: int, size: int) -> str:
     return random.Random(seed).randbytes(size // 2 + 1).hex()[:size]
 

@@ -111,14 +111,13 @@ class Receipt:
 class Kept(NamedTuple):
     """A use as returned by `PrefixIndex.dump`: its slot, depth in the prompt, and blocks.
 
-    `proven` counts from the prompt's start; `sizes` are the lengths of the segments' runs.
+    `proven` counts from the prompt's start.
     """
 
     slot: int
     start: int
     proven: int
     hashes: array[int]
-    sizes: tuple[int, ...]
 
 
 class PrefixIndex:
@@ -261,8 +260,7 @@ class PrefixIndex:
             max_blocks -= len(use.hashes)
             if max_blocks < 0:
                 break
-            sizes = self._segments.sizes(use.hashes)
-            kept.append(Kept(cache.slot, use.start, use.proven, use.hashes, sizes))
+            kept.append(Kept(cache.slot, use.start, use.proven, use.hashes))
         kept.reverse()
         return kept
 
@@ -273,22 +271,29 @@ class PrefixIndex:
         """
         if self._segments.by_first:
             return 0
-        kept = 0
-        for use in uses:
-            if self._is_sound(use) and self._segments.put(1 << use.slot, use.hashes, use.sizes):
-                self._take_up(use)
-                kept += 1
+        # A segment ends where a use branches off: known once the slot's use before it is entered.
+        kept = [
+            (at, use)
+            for at, use in sorted(enumerate(uses), key=lambda entry: entry[1].start)
+            if self._enter(use)
+        ]
+        for _, use in sorted(kept):
+            self._take_up(use)
         for cache in self._caches:
             self._fit(cache)
-        return kept
+        return len(kept)
 
-    def _is_sound(self, use: Kept) -> bool:
+    def _enter(self, use: Kept) -> bool:
+        """Enter the segments of a use; return False if it is not sound, or the slot has a part."""
         end = len(use.hashes)
         if not (0 <= use.slot < len(self._caches) and end > 0 and use.start >= 0):
             return False
-        if sum(use.sizes) != end or min(use.sizes) < 1 or use.start + end >= len(ENDS):
+        bit = 1 << use.slot
+        sets, _ = self._segments.walk(use.hashes)
+        if use.start + end >= len(ENDS) or any(holders & bit for holders in sets):
             return False
-        return use.hashes[0] not in self._caches[use.slot].by_head
+        self._segments.tag(bit, use.hashes, 0, 0)
+        return True
 
     def _take_up(self, kept: Kept) -> None:
         self._stamp += 1

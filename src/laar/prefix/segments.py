@@ -10,7 +10,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -93,32 +92,6 @@ class Segments:
                     del self.by_first[hashes[place]]
                     self.blocks -= size
             place += size
-
-    def sizes(self, hashes: array[int]) -> tuple[int, ...]:
-        """Return the lengths of the runs that make up a use."""
-        sizes, place = [], 0
-        while place < len(hashes):
-            size = len(self.by_first[hashes[place]].hashes)
-            sizes.append(size)
-            place += size
-        return tuple(sizes)
-
-    def put(self, bit: int, hashes: array[int], sizes: Sequence[int]) -> bool:
-        """Give a slot runs that are new to it; return False if they do not match existing runs."""
-        pieces = [
-            hashes[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)
-        ]
-        for piece in pieces:
-            segment = self.by_first.get(piece[0])
-            if segment is not None and (segment.holders & bit or segment.hashes != piece):
-                return False
-        for piece in pieces:
-            segment = self.by_first.get(piece[0])
-            if segment is None:
-                segment = self.by_first[piece[0]] = _Segment(piece, 0)
-                self.blocks += len(piece)
-            segment.holders |= bit
-        return True
 
     def _split(self, segment: _Segment, at: int) -> None:
         """Split a segment in two with the same holders."""

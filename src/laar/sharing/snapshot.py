@@ -40,7 +40,6 @@ class _Use(NamedTuple):
     start: int
     proven: Count
     hashes: Hashes
-    sizes: Annotated[tuple[int, ...], Meta(min_length=1)]
 
 
 class _Sizes(NamedTuple):
@@ -102,7 +101,7 @@ def snapshot(
         if sharing.tokens is not None:
             document["tokens"] = sharing.tokens.state()
         document["uses"] = [
-            _Use(addresses[use.slot], use.start, use.proven, to_bytes(use.hashes), use.sizes)
+            _Use(addresses[use.slot], use.start, use.proven, to_bytes(use.hashes))
             for use in uses
             if use.slot in addresses
         ]
@@ -197,7 +196,7 @@ def _uses(sharing: Sharing, entries: object) -> Iterator[Kept]:
             hashes = from_bytes(use.hashes)
             if not use.start and not sharing.outbox.closed:
                 sharing.prefixes.chains.note(hashes)  # later prompts may continue these
-            yield Kept(slot, use.start, use.proven, hashes, use.sizes)
+            yield Kept(slot, use.start, use.proven, hashes)
 
 
 def _digest(body: bytes) -> bytes:
