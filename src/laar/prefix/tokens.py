@@ -141,7 +141,6 @@ class _Held:
     own: dict[int | bytes, int] = field(default_factory=dict)  # blocks by the engine's name
     copies: dict[int | bytes, int] = field(default_factory=dict)  # extra copies of the same block
     slower: dict[int | bytes, int] = field(default_factory=dict)  # tiers by engine name, a bit each
-    namesakes: dict[int, int] = field(default_factory=dict)  # count of other engine names
     late: deque[tuple[str, Chain]] = field(default_factory=lambda: deque(maxlen=_MAX_LATE))
 
 
@@ -202,10 +201,10 @@ class TokenBlocks:
                 held.copies[name] = held.copies.get(name, 0) + 1
                 self.tiers.note(slot, hash_, 0)
                 continue
-            held.own[name] = hash_
             holders = self._holders.get(hash_, 0)
-            if holders & bit:  # the engine distinguishes blocks that its events don't
-                held.namesakes[hash_] = held.namesakes.get(hash_, 0) + 1
+            if holders & bit:
+                continue  # the engine distinguishes blocks that its events don't
+            held.own[name] = hash_
             self._holders[hash_] = holders | bit
             self._parents[hash_] = before
             self.blocks += 1
@@ -236,7 +235,7 @@ class TokenBlocks:
                 del held.copies[name]
             else:
                 held.slower.pop(name, None)
-                self._forget(slot, held, held.own.pop(name, None))
+                self._forget(slot, held.own.pop(name, None))
                 continue
             if tiers := held.slower.get(name, 0):
                 on_device = copies > tiers.bit_count()
@@ -266,7 +265,7 @@ class TokenBlocks:
         if held is None:
             return
         for hash_ in held.own.values():
-            self._forget(slot, held, hash_)
+            self._forget(slot, hash_)
         self._slots[slot] = _Held(held.model, held.size)
 
     def drop(self, slot: int) -> None:
@@ -282,15 +281,10 @@ class TokenBlocks:
             held = self._slots[slot] = _Held(model)
         return held
 
-    def _forget(self, slot: int, held: _Held, hash_: int | None) -> None:
+    def _forget(self, slot: int, hash_: int | None) -> None:
         if hash_ is None:
             return
         self.blocks -= 1
-        namesakes = held.namesakes.pop(hash_, 0)
-        if namesakes:
-            if namesakes > 1:
-                held.namesakes[hash_] = namesakes - 1
-            return
         self.tiers.note(slot, hash_, 0)
         left = self._holders[hash_] & ~(1 << slot)
         if left:

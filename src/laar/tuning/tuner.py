@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from laar.tuning.settings import SIGMA_MAX, TunerSettings
-from laar.tuning.windows import Observed, Window, WindowScore, better
+from laar.tuning.windows import Observed, Window, WindowScore
 
 UNMEASURED = 0
 """Version of decisions that belong to no window."""
@@ -207,8 +207,8 @@ class Tuner:
 
     def _judge(self, score: WindowScore) -> str:
         """Compare a candidate's window with the incumbent's latest window."""
-        baseline = self._baseline
-        if baseline is None or not better(score.cost_s, baseline.cost_s, self.settings.tolerance):
+        baseline, tolerance = self._baseline, self.settings.tolerance
+        if baseline is None or score.cost_s >= baseline.cost_s - tolerance * baseline.cost_s:
             return self._lose("rejected", remeasure=self._lost_in_a_row + 1 >= REMEASURE_EVERY)
         if self._candidate is None:
             # Repeat it against an incumbent measured in the same minutes.

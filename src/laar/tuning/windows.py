@@ -8,7 +8,7 @@ slowest requests, which rewards weights that make some requests very slow. While
 the incumbent's weights serve, so a candidate serves no longer than its window.
 
 Costs are in seconds, lower is better. GORGO maximizes a negative latency, where ``best * (1 +
-tol)`` accepts candidates that are *worse* by the tolerance; `better` avoids that.
+tol)`` accepts candidates that are *worse* by the tolerance.
 """
 
 from __future__ import annotations
@@ -38,11 +38,6 @@ OBJECTIVES: dict[str, Callable[[_Latencies, _Latencies], float]] = {
 """Functions that compute a cost in seconds from times to first token and end-to-end times. The last
 one is the published objective, which can be gamed: unlike the others, it ignores what hoarding
 requests on one endpoint costs in decoding."""
-
-
-def better(cost: float, than: float, tolerance: float) -> bool:
-    """Return whether a cost is lower by more than the relative tolerance."""
-    return cost < than - tolerance * abs(than)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
