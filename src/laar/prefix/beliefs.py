@@ -199,18 +199,14 @@ class PrefixBeliefs:
         self.popular = PrefixDemand()
         self.evictions = Evictions()
 
-    def insert(self, slot: int, chain: Chain, now: float) -> Receipt:
-        """Record that a prompt was sent to a slot, which will cache it."""
-        receipt = self.heard(slot, chain, now)
-        if self.watcher is not None:
-            self.watcher.entered(slot, chain, receipt)
-        return receipt
-
-    def heard(self, slot: int, chain: Chain, now: float) -> Receipt:
-        """Record another picker's decision, as `insert` does for this picker's."""
+    def insert(self, slot: int, chain: Chain, now: float, *, heard: bool = False) -> Receipt:
+        """Record that a prompt was sent to a slot; `heard` if by another picker."""
         self.popular.note(chain, now)
         self.evictions.note(chain, now)
-        return self.index.insert(slot, chain, now)
+        receipt = self.index.insert(slot, chain, now)
+        if self.watcher is not None and not heard:
+            self.watcher.entered(slot, chain, receipt)
+        return receipt
 
     def look_later(self, prompt: Prompt, model: str, now: float) -> Callable[[], None]:
         """Return a call that examines a prompt for advice; start the interval to the next one."""

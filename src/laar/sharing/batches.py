@@ -24,11 +24,7 @@ _FEW = Meta(max_length=20_000)
 
 
 class Unreadable(LaarError):  # noqa: N818 - names the condition
-    """Raised for a batch that this picker can't use; `reason` is one of a few fixed words."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """Raised for a batch that this picker can't use; the text is one of a few fixed words."""
 
 
 class Batch(Struct, frozen=True):

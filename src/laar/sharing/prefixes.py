@@ -93,7 +93,7 @@ class Entries:
             return True
         prefixes.beliefs.make_room(capacity)
         chain: Any = Chain(hashes, record.total_bytes)
-        self._open[record.entry] = prefixes.beliefs.heard(slot, chain, now), None
+        self._open[record.entry] = prefixes.beliefs.insert(slot, chain, now, heard=True), None
         if len(self._open) > MAX_OPEN:
             prefixes.beliefs.settle(self._close(next(iter(self._open))), None)
         return True

@@ -159,7 +159,7 @@ class Sharing:
         try:
             batch, bad = read_batch(self.settings.namespace, data)
         except Unreadable as fault:
-            self.refused[fault.reason] += 1
+            self.refused[str(fault)] += 1
             return
         if batch.origin == self.origin:
             return
