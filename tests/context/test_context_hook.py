@@ -567,15 +567,6 @@ def test_an_order_in_an_endpoints_cache_survives_a_refused_request():
     assert apply(hook_, chat(user([1, 2, 4]))).reason is Reason.REORDERED
 
 
-def test_contexts_show_how_much_of_their_beginnings_two_prompts_share():
-    hook_ = hook()
-    one, other = (send(hook_, chat(user(ids))).context for ids in ([4, 1, 2, 3], [3, 9, 4, 1]))
-    assert other[:2] == one[:2]  # both begin with 4 and 1
-    assert other[2:] != one[2:]
-    assert apply(hook_, chat(user([4, 1, 2])), mode="observe").context == ()
-    assert apply(hook_, chat(user([4, 1, 2])), tenant="x").context[0] != one[0]
-
-
 def conversation(turns, seed, *, share=0.4):
     """Return turns of (documents, question, answer); `share` of the documents are repeated."""
     rng = random.Random(seed)

@@ -17,7 +17,7 @@ has separate counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import orjson
@@ -130,7 +130,6 @@ class ContextHook:
                 return plan
             made = splice(steady, plan.edits) if plan.edits else steady
             plan.body = with_last(made, api, last) if last else made
-            plan.context = _context(*plan.orders[0]) if plan.orders else ()
             if plan.edits:
                 plan.reason = Reason.DEDUPLICATED if plan.removed_bytes else Reason.REORDERED
             elif plan.body is not body:
@@ -239,17 +238,3 @@ def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -
     texts = [name if isinstance(name, str) else None for name in named]  # may be nested too deeply
     parts = [tenant, route, *texts, observe]
     return xxhash.xxh3_64_intdigest(orjson.dumps(parts))
-
-
-_DEPTHS = frozenset((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256))
-"""Lengths of the prefixes to hash for a context; only a few, since each has a queue entry."""
-
-
-def _context(seed: int, docs: Sequence[int]) -> tuple[int, ...]:
-    """Return hashes of the first document, the first two, and so on."""
-    context, so_far = [], seed
-    for depth, doc in enumerate(docs, 1):
-        so_far = hash((so_far, doc))
-        if depth in _DEPTHS:
-            context.append(so_far)
-    return tuple(context)

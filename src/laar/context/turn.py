@@ -67,8 +67,6 @@ class TurnPlan:
         shapes: number of documents in the last turn's blocks, by format.
         numbers: the client's document numbers by the ids that replaced them, to restore in answers
             (`laar.context.citations`).
-        context: hashes of growing prefixes of the documents, as sent. Requests with hashes in
-            common have prompts that begin alike.
     """
 
     body: bytes = b""
@@ -90,7 +88,6 @@ class TurnPlan:
     removed_bytes: int = 0
     shapes: list[tuple[str, int]] = field(default_factory=list)
     numbers: dict[str, str] = field(default_factory=dict)
-    context: tuple[int, ...] = ()
 
     @property
     def documents(self) -> int:

@@ -2,8 +2,8 @@
 
 Most values created for every request, here and elsewhere, are not frozen dataclasses: freezing
 triples the cost of creating one. Still, only three places change a request:
-`laar.core.stored` sets the session of a stored answer, the stream sets `context` and later drops
-parts of the prompt that are no longer needed, and the record of the decision drops the rest.
+`laar.core.stored` sets the session of a stored answer, the stream drops parts of the prompt that
+are no longer needed, and the record of the decision drops the rest.
 """
 
 from __future__ import annotations
@@ -87,8 +87,6 @@ class Request:
         ttft_objective_s: objective for the first token, from ``x-slo-ttft-ms``; None if not set.
         pool: pool that the gateway's route selects; empty means all endpoints.
         subset: addresses (with or without port) that the gateway allows; None means all.
-        context: hashes of the prompt's leading documents: of the first, of the first two, and so
-            on; empty if none are known.
         shadow: the decision is only recorded, and Envoy chooses the endpoint.
         first_token_seen: whether the picker will see the first token of the answer, which is then
             streamed and read as it passes.
@@ -124,7 +122,6 @@ class Request:
     ttft_objective_s: float | None = None
     pool: str = ""
     subset: frozenset[str] | None = None
-    context: tuple[int, ...] = ()
     shadow: bool = False
     first_token_seen: bool = True
     prefill_in_place: bool = False

@@ -63,12 +63,10 @@ class Rework(Protocol):
 
     Attributes:
         body: the body to forward: the received object itself if nothing was changed.
-        context: hashes of the first documents, as in `Request.context`.
         renames: documents were renamed in the body, so the answer may use the new names.
     """
 
     body: bytes
-    context: tuple[int, ...]
     renames: bool
 
     def restorer(self, *, events: bool, encoded: bool) -> Restorer | None:

@@ -90,7 +90,7 @@ class _Reworked:
         self._plan = plan
         self._observes = observes
         self._noted = False  # whether the order of the request in flight is remembered
-        self.body, self.context = plan.body, plan.context
+        self.body = plan.body
         self.renames = bool(plan.numbers)
 
     def restorer(self, *, events: bool, encoded: bool) -> Restorer | None:

@@ -76,12 +76,10 @@ class RagClient:
     def arrivals(self, fleet: VirtualFleet, times_s: Iterable[float]) -> Iterator[Arrival]:
         """Yield the requests when due, so that the hook knows which were accepted by then."""
         for number, docs, at_s in zip(count(), self._load, times_s, strict=False):
-            prompt, context = self._prompt(number, docs, fleet.clock.now)
             yield Arrival(
                 at_s=at_s,
-                prompt=prompt,
+                prompt=self._prompt(number, docs, fleet.clock.now),
                 kind=str(number),
-                context=context,
                 ttft_objective_s=self._objective_s,
             )
 
@@ -91,11 +89,9 @@ class RagClient:
         if self._hook is not None and plan is not None and exchange.status == 200:
             self._hook.commit(plan, exchange.end_s, noted=True)
 
-    def _prompt(
-        self, number: int, docs: Sequence[int], now: float
-    ) -> tuple[Prompt, tuple[int, ...]]:
+    def _prompt(self, number: int, docs: Sequence[int], now: float) -> Prompt:
         if self._hook is None:
-            return prompt_of(docs, number, output_tokens=self._output_tokens), ()
+            return prompt_of(docs, number, output_tokens=self._output_tokens)
         text = "\n".join(self._text(doc) for doc in docs) + f"\n\nQuestion {number}?"
         messages = [
             {"role": "system", "content": "Answer from the documents."},
@@ -107,10 +103,9 @@ class RagClient:
         self._hook.note(result, now)
         note_tokens = -(-(len(result.body) - len(body)) // _BYTES_PER_TOKEN)
         ordered = [docs[place] for place in result.permutation or range(len(docs))]
-        prompt = prompt_of(
+        return prompt_of(
             ordered, number, note_tokens=note_tokens, output_tokens=self._output_tokens
         )
-        return prompt, result.context
 
     def _text(self, doc: int) -> str:
         text = self._texts.get(doc)

@@ -274,7 +274,6 @@ class RequestHalf(StreamState):
         self._complete_request(read)
         read.document = None
         if self.rework is not None:
-            read.context = self.rework.context
             self.rework.asked(now)
         out.append(Ask(read))
         return RequestPhase.DECIDING

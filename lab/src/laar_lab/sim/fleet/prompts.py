@@ -57,7 +57,6 @@ class Arrival:
         ttft_objective_s: TTFT objective of the client; None if it sets none.
         model: requested model name.
         tried: models that answered incorrectly before, as in ``x-laar-tried-models``.
-        context: hashes of its first documents, as the context hook gives them.
     """
 
     at_s: float
@@ -67,7 +66,6 @@ class Arrival:
     ttft_objective_s: float | None = None
     model: str = "auto"
     tried: str = ""
-    context: tuple[int, ...] = ()
 
 
 def request_of(number: int, arrival: Arrival) -> Request:
@@ -87,7 +85,6 @@ def request_of(number: int, arrival: Arrival) -> Request:
         session=arrival.session,
         tried=arrival.tried,
         ttft_objective_s=arrival.ttft_objective_s,
-        context=arrival.context,
     )
 
 
