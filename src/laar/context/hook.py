@@ -1,6 +1,6 @@
 """The hook: the server calls it with each request body, and it returns the body to forward.
 
-    size -> parse -> scan -> (duplicates) -> align -> rewrite -> verify -> splice
+    size -> parse -> scan -> (duplicates) -> align -> rewrite -> splice
 
 Its state is bounded. It keeps hashes of the orders sent, hashes, positions and document names of
 the changes to running conversations, and counts. It keeps no other text after a request's commit,

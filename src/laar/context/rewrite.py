@@ -2,8 +2,8 @@
 
     before | item gap item gap item | rest of the block | order note | after
 
-Gaps belong to positions, so separators stay in place. `verified` is the last check before a text is
-sent: it looks for the documents in the resulting text, not in the plan.
+Gaps belong to positions, so separators stay in place. A change that does not fit the text, or would
+replace a document without an earlier copy, is refused.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import orjson
 
-from laar.context.blocks import Block
+from laar.context.blocks import Block, Refused
 from laar.context.notes import duplicate_note, number_note, order_note
-from laar.context.settings import ContextSettings
+from laar.context.settings import ContextSettings, Reason
 
 MAX_SEARCHED = 32 << 20
 """Maximum number of characters searched for earlier copies of a text's repeated documents (7 ms);
@@ -60,80 +60,55 @@ def is_too_small(block: Block, size: int, settings: ContextSettings) -> bool:
     return max(0, size - note_bytes(block, settings)) < settings.min_saving_bytes
 
 
-def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
-    """Apply changes to a text; they must be in text order and not overlap.
+def is_lossless(text: str, changes: Sequence[Change]) -> bool:
+    """Return whether the spans are in text order, and each order has each document exactly once."""
+    places = [0]
+    for change in changes:
+        for start, end, text_start, text_end, _ in change.block.items:
+            places += start, text_start, text_end, end
+        places.append(change.block.end)
+    places.append(len(text))
+    return places == sorted(places) and all(
+        sorted(change.order) == list(range(len(change.block.items))) for change in changes
+    )
+
+
+def rewrite(text: str, changes: Sequence[Change], earlier: Sequence[str] = ()) -> tuple[str, str]:
+    """Apply changes to a text, given the texts of the outgoing body before it.
 
     Returns:
         The text without and with order notes.
+
+    Raises:
+        Refused: text could be lost: a change does not fit the text, or no earlier copy of a
+            repeated document is found within `MAX_SEARCHED` characters.
     """
+    if not is_lossless(text, changes):
+        raise Refused(Reason.CHECK_FAILED)
     parts: list[str] = []
     notes: list[tuple[int, str]] = []  # each note with the number of parts before it
-    done = 0
+    done = searched = 0
     for change in changes:
         items = change.block.items
         for place, at in enumerate(change.order):
-            parts += _gap(text, change, done, items[place].start), _content(text, change, at)
+            parts.append(_gap(text, change, done, items[place].start))
+            if at in change.repeated:
+                before = ["".join(parts), *earlier]
+                searched += sum(map(len, before))
+                gone = text[items[at].text_start : items[at].text_end]
+                if searched > MAX_SEARCHED or not any(gone in said for said in before):
+                    raise Refused(Reason.CHECK_FAILED)
+            parts.append(_content(text, change, at))
             done = items[place].end
         if change.moved:
-            end = change.block.end
-            parts.append(_gap(text, change, done, end))
-            note = _note(change)
-            if change.block.shape == "parts":  # the note must be a block of its own
-                own = orjson.loads(text[items[0].start : items[0].end])
-                kind = "input_text" if own.get("type") == "input_text" else "text"
-                fields = {"type": kind} if "type" in own else dict.fromkeys(own, "")
-                note = "," + orjson.dumps(fields | {"text": note}).decode()
-            else:
-                note = f"\n{note}" + ("" if text[end : end + 1] in "\r\n" else "\n")
-            notes.append((len(parts), note))
-            done = end
+            parts.append(_gap(text, change, done, change.block.end))
+            done = change.block.end
+            notes.append((len(parts), _note(text, change)))
     parts.append(text[done:])
     bare = "".join(parts)
     for at, note in reversed(notes):
         parts.insert(at, note)
     return bare, "".join(parts)
-
-
-def verified(text: str, changes: Sequence[Change], made: str, earlier: Sequence[str]) -> bool:
-    """Return whether `made` contains each document of `text`, or a note and an earlier copy.
-
-    Every character is compared at its new position. Return False if more than `MAX_SEARCHED`
-    characters would be searched for earlier copies.
-
-    Args:
-        text: the text as received.
-        changes: the planned changes.
-        made: the result, without order notes.
-        earlier: texts of the outgoing body before this one.
-    """
-    done = at = searched = 0
-    said_chars = sum(map(len, earlier))
-    for change in changes:
-        items = change.block.items
-        if sorted(change.order) != list(range(len(items))):
-            return False
-        for place, received in enumerate(change.order):
-            item = items[received]
-            gap = _gap(text, change, done, items[place].start)
-            own = _content(text, change, received)
-            if not made.startswith(gap, at) or not made.startswith(own, at + len(gap)):
-                return False
-            at += len(gap)
-            if received in change.repeated:
-                gone = text[item.text_start : item.text_end]
-                searched += at + said_chars
-                if searched > MAX_SEARCHED or not (
-                    made.find(gone, 0, at) >= 0 or any(gone in said for said in earlier)
-                ):
-                    return False
-            at += len(own)
-            done = items[place].end
-        if change.ids:
-            gap = _gap(text, change, done, change.block.end)
-            if not made.startswith(gap, at):
-                return False
-            at, done = at + len(gap), change.block.end
-    return made[at:] == text[done:]
 
 
 def _gap(text: str, change: Change, start: int, end: int) -> str:
@@ -160,13 +135,21 @@ def _content(text: str, change: Change, at: int) -> str:
     return text[item.start : item.text_start] + note + text[item.text_end : item.end]
 
 
-def _note(change: Change) -> str:
-    """Return the note about the received order, using the labels as sent."""
-    items = change.block.items
-    if change.ids:
-        return number_note([item.label for item in items], change.ids)
+def _note(text: str, change: Change) -> str:
+    """Return the note about the received order, as written after the block."""
+    items, end = change.block.items, change.block.end
     place = {at: i for i, at in enumerate(change.order)}
     order = [place[at] for at in range(len(items))]
-    if change.block.labels_stay:
-        return order_note([item.label for item in items], order)
-    return order_note([items[at].label for at in change.order], order)
+    labels = [item.label for item in items]  # as sent
+    if change.ids:
+        note = number_note(labels, change.ids)
+    elif change.block.labels_stay:
+        note = order_note(labels, order)
+    else:
+        note = order_note([labels[at] for at in change.order], order)
+    if change.block.shape != "parts":
+        return f"\n{note}" + ("" if text[end : end + 1] in "\r\n" else "\n")
+    own = orjson.loads(text[items[0].start : items[0].end])  # the note must be a block of its own
+    kind = "input_text" if own.get("type") == "input_text" else "text"
+    fields = {"type": kind} if "type" in own else dict.fromkeys(own, "")
+    return "," + orjson.dumps(fields | {"text": note}).decode()

@@ -12,7 +12,6 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -31,10 +30,10 @@ from laar.context.notes import WORTH_A_NOTE, head
 from laar.context.rewrite import (
     Change,
     as_received,
+    is_lossless,
     is_too_small,
     note_bytes,
     rewrite,
-    verified,
 )
 from laar.context.settings import Reason
 
@@ -179,17 +178,11 @@ class Turn:
 
     def _checked(self, changes: Sequence[Change], text: Text) -> Iterator[Change]:
         """Yield untrusted changes, with documents' names, that neither add nor lose text."""
-        blocks = [change.block for change in changes]
-        ends = [(*((a, c, d, b) for a, b, c, d, _ in own.items), (own.end,)) for own in blocks]
-        places = [0, *chain.from_iterable(chain(*ends)), len(text.value)]
-        if places != sorted(places):
+        if not is_lossless(text.value, changes):
             raise ValueError
-        for block, change in zip(blocks, changes, strict=True):
-            if (
-                sorted(change.order) != list(range(len(block.items)))
-                or len(change.ids) not in {0, len(block.items)}
-                or not "".join(("0", *change.ids)).isdecimal()
-            ):
+        for change in changes:
+            block, ids = change.block, change.ids
+            if len(ids) not in {0, len(block.items)} or not "".join(("0", *ids)).isdecimal():
                 raise ValueError
             made = replace(block, numbers=())
             if change.ids:
@@ -207,8 +200,9 @@ class Turn:
     def _resent(self, text: Text, known: Remembered) -> str:
         """Return an older text as sent in its own turn."""
         self._in_full.update(known.docs)
-        made = self._carried_out(text, known.changes) if known.changes else None
-        return text.value if made is None else made
+        with suppress(Refused):
+            return self._carried_out(text, known.changes) if known.changes else text.value
+        return text.value
 
     def _planned(
         self, body: dict[str, object], text: Text, memo_key: int, known: Remembered | None
@@ -232,14 +226,15 @@ class Turn:
             ]
         else:
             changes = list(map(as_received, blocks))
-        made: str | None = text.value
+        made = text.value
         if any(change.moved or change.repeated for change in changes):
             self._check()
-            made = self._carried_out(text, changes)
-        if made is None:
-            self._plan.reason = Reason.CHECK_FAILED
-            self._plan.orders.clear()
-            made, changes = text.value, list(map(as_received, blocks))
+            try:
+                made = self._carried_out(text, changes)
+            except Refused as refused:
+                self._plan.reason = refused.reason
+                self._plan.orders.clear()
+                changes = list(map(as_received, blocks))
         self._remember(memo_key, docs, changes, is_changed=made != text.value)
         return made
 
@@ -272,11 +267,9 @@ class Turn:
         settings, by_tool = self.hook.settings, text.role == "tool"
         return scan(text.value, settings, is_parts=text.parts, by_tool=by_tool)
 
-    def _carried_out(self, text: Text, changes: Sequence[Change]) -> str | None:
-        """Return the text with its changes applied, and count them; None if they are not safe."""
-        bare, annotated = rewrite(text.value, changes)
-        if not verified(text.value, changes, bare, self._sent):
-            return None
+    def _carried_out(self, text: Text, changes: Sequence[Change]) -> str:
+        """Return the text with its changes applied, and count them; raise Refused if unsafe."""
+        bare, annotated = rewrite(text.value, changes, self._sent)
         for change in changes:
             for item, own in zip(change.block.items, change.ids, strict=False):
                 self._plan.numbers[own] = item.label or ""

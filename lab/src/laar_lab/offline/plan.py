@@ -27,7 +27,7 @@ from laar.context.cache import DocCache
 from laar.context.formats import held, scan
 from laar.context.formats.jsonspans import splice
 from laar.context.recurrence import Recurrences
-from laar.context.rewrite import Change, as_received, is_too_small, rewrite, verified
+from laar.context.rewrite import Change, as_received, is_too_small, rewrite
 from laar.context.settings import ContextSettings, Reason
 from laar_lab.offline.cluster import MAX_CONTEXTS, build
 from laar_lab.offline.schedule import schedule
@@ -245,13 +245,10 @@ def _made(line: bytes, read: _Line, docs: Sequence[int], settings: ContextSettin
         return line
     text = read.text.value
     changes = [change, *map(as_received, others)]
-    bare, annotated = rewrite(text, changes)
-    if not verified(text, changes, bare, []):
-        return line
-    new = annotated if settings.annotate else bare
     path = ("body", *read.text.path) if read.nested else read.text.path
     try:
-        return splice(line, {path: new})
+        bare, annotated = rewrite(text, changes)
+        return splice(line, {path: annotated if settings.annotate else bare})
     except Refused:
         return line
 
