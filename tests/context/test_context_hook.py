@@ -553,7 +553,7 @@ def test_an_order_that_another_request_also_sent_is_not_retracted():
     first, second = (apply(hook_, chat(user([4, 1, 2]))) for _ in range(2))
     for result in (first, second):
         hook_.note(result, 0.0)
-    hook_.commit(second, 0.0, endpoint="e", noted=True)
+    hook_.commit(second, 0.0, endpoint="e")
     hook_.retract(first)
     assert apply(hook_, chat(user([1, 2, 4]))).reason is Reason.REORDERED
 

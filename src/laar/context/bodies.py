@@ -65,15 +65,15 @@ def prompt_texts(body: dict[str, object], api: str, raw: bytes | None = None) ->
     Raises:
         Refused: `api` is not ``chat``, ``messages``, ``responses`` or ``completions``.
     """
-    texts = _texts(body, api, whole=raw is not None)
+    texts = _texts(body, api)
     paths = [text.path for text in texts if text.parts]
     if raw is None or not paths:
-        return texts
+        return [text for text in texts if not text.parts]
     values = dict(zip(paths, raw_values(raw, paths), strict=True))
     return [text._replace(value=values[text.path]) if text.parts else text for text in texts]
 
 
-def _texts(body: dict[str, object], api: str, *, whole: bool) -> list[Text]:
+def _texts(body: dict[str, object], api: str) -> list[Text]:
     if api == "completions":
         return _prompts(body.get("prompt"))
     key = "input" if api == "responses" else "messages"
@@ -89,8 +89,8 @@ def _texts(body: dict[str, object], api: str, *, whole: bool) -> list[Text]:
             texts.append(Text(("input",), said, "user", True))
     elif api != "chat":
         raise Refused(Reason.UNSUPPORTED_API)
-    texts += _messages(key, said, whole)
-    if api == "chat" and whole and isinstance(body.get("documents"), list):
+    texts += _messages(key, said)
+    if api == "chat" and isinstance(body.get("documents"), list):
         texts.append(Text(("documents",), "", "tool", True, parts=True))
     return texts
 
@@ -134,7 +134,7 @@ def said_before(body: dict[str, object], path: Path) -> bytes:
     return orjson.dumps(before)
 
 
-def _messages(key: str, messages: object, whole: bool) -> Iterator[Text]:
+def _messages(key: str, messages: object) -> Iterator[Text]:
     if not isinstance(messages, list):
         return
     roles = list(map(_role, messages))
@@ -149,12 +149,10 @@ def _messages(key: str, messages: object, whole: bool) -> Iterator[Text]:
         for field in ("content", "output"):
             value = message.get(field)
             if value is not None:
-                yield from _content((key, i, field), value, role, i >= last, whole)
+                yield from _content((key, i, field), value, role, i >= last)
 
 
-def _content(
-    path: Path, value: object, role: Role, fresh: bool, whole: bool = False
-) -> Iterator[Text]:
+def _content(path: Path, value: object, role: Role, fresh: bool) -> Iterator[Text]:
     """Yield the texts of a message's content; none if any part has `cache_control`."""
     if isinstance(value, str):
         yield Text(path, value, role, fresh)
@@ -163,7 +161,7 @@ def _content(
         return
     if any(isinstance(part, dict) and "cache_control" in part for part in value):
         return
-    if whole and _has_documents(value, role):
+    if _has_documents(value, role):
         yield Text(path, "", role, fresh, parts=True)
     for i, part in enumerate(value):
         if not isinstance(part, dict):
@@ -173,7 +171,7 @@ def _content(
             yield Text((*path, i, "text"), part["text"], role, fresh)
         elif kind == "tool_result" and len(path) < _DEEPEST:
             at = (*path, i, "content")
-            yield from _content(at, part.get("content"), "tool", fresh, whole)
+            yield from _content(at, part.get("content"), "tool", fresh)
 
 
 def _has_documents(parts: Sequence[object], role: Role) -> bool:

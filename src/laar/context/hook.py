@@ -151,24 +151,22 @@ class ContextHook:
             self.index.insert(plan.scope, seed, docs, now)
         for docs in plan.received:
             self.sequences.observe(plan.scope, docs)
+        plan.noted = True
 
     def retract(self, plan: TurnPlan) -> None:
         """Forget the order of a request that no endpoint accepted."""
-        for seed, docs in plan.orders:
+        for seed, docs in plan.orders if plan.noted else ():
             self.index.retract(seed, docs)
 
-    def commit(
-        self, plan: TurnPlan, now: float, *, endpoint: str = "", noted: bool = False
-    ) -> None:
+    def commit(self, plan: TurnPlan, now: float, *, endpoint: str = "") -> None:
         """Remember a request that its endpoint has accepted (2xx response headers).
 
         Args:
             plan: the result of `apply`.
             now: seconds, monotonic.
             endpoint: name of the endpoint that accepted it, for `index.forget`.
-            noted: whether `note` was called for it.
         """
-        if not noted:
+        if not plan.noted:
             self.note(plan, now)
         for seed, docs in plan.orders:
             self.index.place(seed, docs, now, endpoint=endpoint)

@@ -55,6 +55,7 @@ class TurnPlan:
         received: the same in the order received.
         seen: texts to learn documents from.
         memos: what to remember about each text in the conversation.
+        noted: whether the hook has noted the orders.
         reason: what was done, or why no document was moved.
         permutation: received positions in sending order, for the first block of the last turn.
         document_bytes: total bytes of the last turn's documents.
@@ -79,6 +80,7 @@ class TurnPlan:
     received: list[tuple[int, ...]] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     memos: list[tuple[int, Remembered]] = field(default_factory=list)
+    noted: bool = False
     reason: Reason = Reason.NO_DOCUMENTS
     permutation: tuple[int, ...] = ()
     document_bytes: int = 0

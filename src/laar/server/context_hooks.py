@@ -89,7 +89,6 @@ class _Reworked:
         self._ordering = ordering
         self._plan = plan
         self._observes = observes
-        self._noted = False  # whether the order of the request in flight is remembered
         self.body = plan.body
         self.renames = bool(plan.numbers)
 
@@ -106,17 +105,15 @@ class _Reworked:
 
     def asked(self, now: float) -> None:
         """Remember the order, so that a burst of requests shares it."""
-        self._noted = True
         self._hooks.after(partial(self._ordering.hook.note, self._plan, now))
 
     def refused(self) -> None:
-        if self._noted:
-            self._hooks.guarded(self._ordering.hook.retract, self._plan)
+        self._hooks.guarded(self._ordering.hook.retract, self._plan)
 
     def accepted(self, endpoint: str, now: float, *, decision: str = "") -> None:
         """Record that `endpoint` accepted the body."""
         plan, commit = self._plan, self._ordering.hook.commit
-        self._hooks.after(partial(commit, plan, now, endpoint=endpoint, noted=self._noted))
+        self._hooks.after(partial(commit, plan, now, endpoint=endpoint))
         if decision and plan.orders:
             self._hooks.awaits_outcome(decision, self._ordering, plan)
 

@@ -87,7 +87,7 @@ class RagClient:
         """Commit a request that an endpoint accepted."""
         plan = self._plans.pop(int(arrival.kind), None)
         if self._hook is not None and plan is not None and exchange.status == 200:
-            self._hook.commit(plan, exchange.end_s, noted=True)
+            self._hook.commit(plan, exchange.end_s)
 
     def _prompt(self, number: int, docs: Sequence[int], now: float) -> Prompt:
         if self._hook is None:
