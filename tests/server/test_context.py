@@ -458,8 +458,7 @@ async def test_the_hook_stays_on_if_engines_find_more_cached(place):
 
 async def test_an_error_in_the_hook_costs_the_gain_but_not_the_request(place, monkeypatch):
     there = await place("standalone", ON)
-    (ordering,) = there.runner.picker.context.orderings
-    monkeypatch.setattr(type(ordering.hook), "apply", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("laar.context.turn.Turn.plan", lambda *_: 1 / 0)
     body = raw(text([2, 1, 4]))
     assert await there.send(body) == body
     assert metric(there.runner, 'laar_degraded_total{what="context"}') >= 1
@@ -537,6 +536,7 @@ def test_an_order_is_learned_after_sending_and_before_the_next_body():
     due[1]()
     assert hook.stats()["index_orders"] == 2
     made.refused()
+    due[2]()
     assert hook.stats()["index_orders"] == 1
 
 

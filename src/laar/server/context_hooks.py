@@ -70,13 +70,29 @@ class Ordering:
         """Return whether the hook processes any request of the route."""
         return self.rule.mode != "off" or self.rule.opt_in
 
-    def mode(self, wish: str, *, may_change: bool) -> Mode:
-        """Return the mode of a request; `wish` is the value of the client's header."""
-        wish = wish.lower()
-        if wish == "off":
-            return "off"
+    def mode(self, head: Head, *, may_change: bool) -> Mode:
+        """Return the mode of a request; count it if one of its headers excludes it."""
+        wish = head.context.lower()
         mode: Mode = "on" if wish == "on" and self.rule.opt_in else self.rule.mode
+        if wish == "off" or mode == "off":
+            if wish:
+                self.reasons[Reason.OFF.value] += 1
+            return "off"
+        if head.signed:
+            self.reasons["signed"] += 1
+            return "off"
         return "observe" if mode == "on" and not may_change else mode
+
+    def count(self, plan: TurnPlan, added_s: float) -> None:
+        """Count a request's plan, and the time that it took."""
+        self.added_s.observe(added_s)
+        self.reasons[plan.reason.value] += 1
+        self.shapes.update(shape for shape, _ in plan.shapes)
+        if plan.orders:
+            self.eligible += 1
+            self.document_bytes += plan.document_bytes
+            self.expected_bytes += plan.predicted_bytes
+            self.received_bytes += plan.baseline_bytes
 
 
 class _Reworked:
@@ -108,26 +124,32 @@ class _Reworked:
         self._hooks.after(partial(self._ordering.hook.note, self._plan, now))
 
     def refused(self) -> None:
-        self._hooks.guarded(self._ordering.hook.retract, self._plan)
+        self._hooks.after(partial(self._ordering.hook.retract, self._plan))
 
     def accepted(self, endpoint: str, now: float, *, decision: str = "") -> None:
         """Record that `endpoint` accepted the body."""
         plan, commit = self._plan, self._ordering.hook.commit
         self._hooks.after(partial(commit, plan, now, endpoint=endpoint))
         if decision and plan.orders:
-            self._hooks.awaits_outcome(decision, self._ordering, plan)
+            record = partial(  # without the plan's documents
+                self._ordering.hook.guard.record_outcome,
+                plan.conversation,
+                held_out=plan.held_out,
+                deduplicated=plan.deduplicated,
+            )
+            self._hooks.answered[decision] = self._ordering, record
 
     def ended(self, end: Completion) -> None:
         """Record the measured cached tokens."""
         self._hooks.shows_answers |= end.ttft_s is not None
-        self._hooks.guarded(self._measured, end)
+        if self._plan.orders and not self._observes and end.cached_tokens is not None:
+            self._hooks.after(partial(self._measured, end.prompt_tokens or 0, end.cached_tokens))
 
-    def _measured(self, end: Completion) -> None:
-        ordering, plan = self._ordering, self._plan
-        prompt, cached = end.prompt_tokens, end.cached_tokens
-        if plan.orders and not self._observes and prompt and cached is not None:
-            ordering.hook.record_usage(plan, prompt_tokens=prompt, cached_tokens=cached)
-            self._hooks.judge(ordering)
+    def _measured(self, prompt_tokens: int, cached_tokens: int) -> None:
+        self._ordering.hook.record_usage(
+            self._plan, prompt_tokens=prompt_tokens, cached_tokens=cached_tokens
+        )
+        self._hooks.judge(self._ordering)
 
 
 class ContextHooks:
@@ -145,7 +167,8 @@ class ContextHooks:
         self.later: Callable[[Callable[[], None]], object] = lambda call: call()
         # Calls that learn from requests, deferred within an iteration of the event loop.
         self._due: deque[Callable[[], None]] = deque()
-        self._answered: Latest[str, tuple[Ordering, Callable[..., None]]] = Latest(MAX_ANSWERED)
+        self.answered: Latest[str, tuple[Ordering, Callable[..., None]]] = Latest(MAX_ANSWERED)
+        """The decisions that await an outcome, each with the call that records it."""
         self.apply_settings(picker.settings)
 
     def apply_settings(self, settings: Settings) -> None:
@@ -215,51 +238,29 @@ class ContextHooks:
         for ordering in self.orderings:
             rule = ordering.rule
             if head.path.startswith(rule.path) and (not rule.models or model in rule.models):
-                mode = ordering.mode(head.context, may_change=may_change)
-                if mode == "off":
-                    if head.context:
-                        ordering.reasons[Reason.OFF.value] += 1
-                    return None
-                if head.signed:
-                    ordering.reasons["signed"] += 1
-                    return None
-                restores = (shows_answer or self.shows_answers) and self.may_restore
-                call = partial(
-                    ordering.hook.apply,
-                    body,
-                    api=api,
-                    tenant=head.tenant,
-                    now=now,
-                    mode=mode,
-                    document=document,
-                    restores=restores,
-                )
-                return self.guarded(self._reworked, ordering, call, body, restores, mode)
-        return None
-
-    def _reworked(
-        self,
-        ordering: Ordering,
-        call: Callable[[], TurnPlan],
-        body: bytes,
-        restores: bool,
-        mode: Mode,
-    ) -> _Reworked | None:
+                break
+        else:
+            return None
+        if (mode := ordering.mode(head, may_change=may_change)) == "off":
+            return None
+        restores = (shows_answer or self.shows_answers) and self.may_restore
+        self._catch_up()
         began = self._clock()
-        plan = call()
-        ordering.added_s.observe(self._clock() - began)
-        ordering.reasons[plan.reason.value] += 1
-        ordering.shapes.update(shape for shape, _ in plan.shapes)
+        plan = ordering.hook.apply(
+            body,
+            api=api,
+            tenant=head.tenant,
+            now=now,
+            mode=mode,
+            document=document,
+            restores=restores,
+        )
+        ordering.count(plan, self._clock() - began)
         if plan.reason is Reason.ERROR:
             self._picker.director.degraded[_WHAT] += 1
         teaches = plan.orders or plan.memos or plan.seen
         if not teaches and plan.body is body and (restores or not self.may_restore):
             return None  # otherwise its response may show that responses pass through here
-        if plan.orders:
-            ordering.eligible += 1
-            ordering.document_bytes += plan.document_bytes
-            ordering.expected_bytes += plan.predicted_bytes
-            ordering.received_bytes += plan.baseline_bytes
         return _Reworked(self, ordering, plan, observes=mode == "observe")
 
     def after(self, call: Callable[[], None]) -> None:
@@ -268,20 +269,13 @@ class ContextHooks:
         self.later(self._catch_up)
 
     def _catch_up(self) -> None:
+        """Make the deferred calls; count an error, never raise it."""
         while self._due:
-            self.guarded(self._due.popleft(), first=False)
-
-    def guarded(
-        self, call: Callable[..., _Reworked | None], *args: object, first: bool = True
-    ) -> _Reworked | None:
-        """Call a function, after the deferred calls if `first`; count an error, never raise it."""
-        if first:
-            self._catch_up()
-        try:
-            return call(*args)
-        except Exception:  # noqa: BLE001 - a hook's error must not fail the request
-            self._picker.director.degraded[_WHAT] += 1
-            return None
+            call = self._due.popleft()
+            try:
+                call()
+            except Exception:  # noqa: BLE001 - a hook's error must not fail the request
+                self._picker.director.degraded[_WHAT] += 1
 
     def judge(self, ordering: Ordering) -> None:
         """Report once if a route has switched itself off."""
@@ -298,21 +292,9 @@ class ContextHooks:
         text = f"switched itself off: {why}; POST /context/reset switches it on again"
         self._picker.problems.report(source, text)
 
-    def awaits_outcome(self, decision: str, ordering: Ordering, plan: TurnPlan) -> None:
-        """Keep what the guard needs, without documents, until an outcome is reported."""
-        self._answered[decision] = (
-            ordering,
-            partial(
-                ordering.hook.guard.record_outcome,
-                plan.conversation,
-                held_out=plan.held_out,
-                deduplicated=plan.deduplicated,
-            ),
-        )
-
     def reported(self, decision: str, correct: bool) -> None:
         """Record the outcome of a decision; only the first counts."""
-        known = self._answered.pop(decision, None)
+        known = self.answered.pop(decision, None)
         if known is not None:
             ordering, record = known
             record(correct=correct)
