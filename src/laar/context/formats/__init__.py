@@ -6,7 +6,6 @@ message. Documents in other formats are learned (`laar.context.recurrence`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -32,11 +31,7 @@ def scan(
         Refused: there may be documents, but they can't be separated or moved safely.
     """
     found = next(filter(None, _found(text, settings, is_parts, by_tool)), [])
-    return [
-        held(_to_line_ends(text, block), settings)
-        for block in found
-        if len(block.items) >= settings.min_docs
-    ]
+    return [held(block, settings) for block in found if len(block.items) >= settings.min_docs]
 
 
 def _found(
@@ -64,23 +59,3 @@ def held(block: Block, settings: ContextSettings) -> Block:
     """
     stays = block.labels_stay and not settings.relabel
     return replace(block, held=Reason.POSITIONAL_LABELS) if stays else block
-
-
-def _to_line_ends(text: str, block: Block) -> Block:
-    """Return the block with its items extended by the trailing whitespace of their last lines.
-
-    If that whitespace stayed in place, prompts with the same documents would differ.
-    """
-    if block.quoted:
-        return block
-    ends = [_LINE_END.match(text, item.end) for item in block.items]
-    if not any(ends):
-        return block
-    items = tuple(
-        item if end is None else item._replace(end=end.end())
-        for item, end in zip(block.items, ends, strict=True)
-    )
-    return replace(block, items=items, end=max(block.end, items[-1].end))
-
-
-_LINE_END = re.compile(r"[ \t]+(?=[\r\n]|\Z)")

@@ -46,7 +46,15 @@ def _block(text: str, given: Delimiters) -> Block | None:
     return Block(items, items[-1].end, labels_stay=numbered, shape="declared")
 
 
+_LINE_END = re.compile(r"[ \t]+(?=[\r\n]|\Z)")
+
+
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return the span without surrounding whitespace."""
+    """Return the span without surrounding whitespace, except at the end of its last line.
+
+    If that whitespace stayed in place, prompts with the same documents would differ.
+    """
     own = text[start:end]
-    return start + len(own) - len(own.lstrip()), start + len(own.rstrip())
+    stop = start + len(own.rstrip())
+    blanks = _LINE_END.match(text, stop)
+    return start + len(own) - len(own.lstrip()), min(blanks.end(), end) if blanks else stop

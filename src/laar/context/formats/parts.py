@@ -41,7 +41,7 @@ def scan(text: str, *, by_tool: bool) -> list[Block]:
     if len(run) > 1:
         cited = any(_cited(parts[i]) for i, _ in run)
         held = Reason.POSITIONAL_LABELS if cited else None
-        return [_block(_items(text, parts, run), held)]
+        return [_block(text, run, held)]
     return _of_texts(text, parts) if by_tool else []
 
 
@@ -52,7 +52,7 @@ def _of_texts(text: str, parts: Sequence[Any]) -> list[Block]:
         return []
     numbers = [match[1] if (match := _COUNTED.match(text)) else "" for text in own]
     held = Reason.POSITIONAL_LABELS if count_up(numbers) else None
-    block = _block(_items(text, parts, [(i, ("text",)) for i in range(len(own))]), held)
+    block = _block(text, [(i, ("text",)) for i in range(len(own))], held)
     # Templates number the objects in `documents`, which have no type; answers cite the numbers.
     return [replace(block, labels_stay="type" not in parts[0])]
 
@@ -70,10 +70,14 @@ _COUNTED = re.compile(r"\W{0,8}(?:[^\W\d]{1,20}[ #_\[]{0,3})?(\d{1,4})\b")
 """A numbered label at the start of a text."""
 
 
-def _block(items: Sequence[Item], held: Reason | None) -> Block:
-    if len(items) > MAX_DOCS:
+def _block(text: str, run: _Run, held: Reason | None) -> Block:
+    if len(run) > MAX_DOCS:
         raise Refused(Reason.TOO_MANY)
-    return Block(tuple(items), items[-1].end, quoted=True, shape="parts", held=held)
+    spans = spans_of(text, [(i, *sub) for i, sub in run])
+    items = tuple(
+        [Item(*spans[(i,)], spans[(i, *sub)][0] + 1, spans[(i, *sub)][1] - 1) for i, sub in run]
+    )
+    return Block(items, items[-1].end, quoted=True, shape="parts", held=held)
 
 
 def _text_of(part: Any) -> Path:
@@ -93,8 +97,3 @@ def _cited(part: dict[str, Any]) -> bool:
     """Return whether answers cite documents by position."""
     citations = part.get("citations")
     return isinstance(citations, dict) and citations.get("enabled") is True
-
-
-def _items(text: str, parts: Sequence[Any], run: _Run) -> list[Item]:
-    spans = spans_of(text, [(i, *sub) for i, sub in run])
-    return [Item(*spans[(i,)], spans[(i, *sub)][0] + 1, spans[(i, *sub)][1] - 1) for i, sub in run]
