@@ -487,10 +487,10 @@ class TestCommit:
         h = hook()
         first = apply(h, chat(user([2, 1, 4])))
         h.commit(first, 0.0, endpoint="a")
-        assert h.index.forget("b") == 0
+        h.index.forget("b")
         assert send(h, chat(user([4, 1, 2]))).reason is Reason.REORDERED
         h.commit(first, 0.0, endpoint="a")
-        assert h.index.forget("a") == 1
+        h.index.forget("a")
         body = chat(user([1, 4, 2]))
         same(send(h, body), body, Reason.UNCHANGED)
         assert h.stats()["index_evicted_told"] == 1

@@ -197,22 +197,18 @@ class OrderIndex:
         self._send(whole, order, endpoint or order.endpoint)
         self._expire(now)
 
-    def forget(self, endpoint: str, *, before: float | None = None) -> int:
+    def forget(self, endpoint: str, *, before: float | None = None) -> None:
         """Drop the orders whose last endpoint is the given one.
 
         Call this when an endpoint's cache was emptied, or the endpoint restarted or was removed.
         With `before`, a time in seconds, later orders are kept, since an LRU cache still has them.
         If there are more than a few hundred orders to drop, later requests drop the rest.
-
-        Returns:
-            The number of orders to drop.
         """
         sent = self._sent_to.get(endpoint, {})
-        gone = set(takewhile(lambda o: before is None or self.orders[o].sent_at < before, sent))
-        gone -= self._doomed
-        self._doomed |= gone
+        self._doomed.update(
+            takewhile(lambda o: before is None or self.orders[o].sent_at < before, sent)
+        )
         self._sweep(_FORGET_AT_ONCE)
-        return len(gone)
 
     def retract(self, seed: int, docs: Sequence[int]) -> None:
         """Remove a refused request's order, unless an endpoint has received the same order."""

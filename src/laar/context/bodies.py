@@ -76,23 +76,22 @@ def prompt_texts(body: dict[str, object], api: str, raw: bytes | None = None) ->
 def _texts(body: dict[str, object], api: str) -> list[Text]:
     if api == "completions":
         return _prompts(body.get("prompt"))
+    if api not in ("chat", "messages", "responses"):
+        raise Refused(Reason.UNSUPPORTED_API)
     key = "input" if api == "responses" else "messages"
-    said = body.get(key)
+    said, system = body.get(key), _SYSTEM[key]
     first_turn = not (isinstance(said, list) and None in map(_role, said))
     texts: list[Text] = []
-    if api == "messages":  # Anthropic's system prompt is outside the messages
-        texts += _content(("system",), body.get("system"), "system", first_turn)
-    elif api == "responses":
-        if isinstance(instructions := body.get("instructions"), str):
-            texts.append(Text(("instructions",), instructions, "system", first_turn))
-        if isinstance(said, str):
-            texts.append(Text(("input",), said, "user", True))
-    elif api != "chat":
-        raise Refused(Reason.UNSUPPORTED_API)
+    if api != "chat":  # the system prompt is outside the messages
+        texts += _content((system,), body.get(system), "system", first_turn)
     texts += _messages(key, said)
     if api == "chat" and isinstance(body.get("documents"), list):
         texts.append(Text(("documents",), "", "tool", True, parts=True))
     return texts
+
+
+_SYSTEM = {"messages": "system", "input": "instructions"}
+"""The field with the system prompt, by the field with the messages."""
 
 
 def _prompts(prompt: object) -> list[Text]:
@@ -116,10 +115,8 @@ def said_before(body: dict[str, object], path: Path) -> bytes:
     before: list[object] = [body.get("tools")]
     if path[0] == "prompt":
         return orjson.dumps(before)
-    if path[0] == "input":
-        before.append(body.get("instructions"))
-    if path[0] == "messages":
-        before.append(body.get("system"))
+    if path[0] in _SYSTEM:
+        before.append(body.get(_SYSTEM[str(path[0])]))
     if path[0] == "documents" and isinstance(messages := body.get("messages"), list):
         # Chat templates render these after the system prompt.
         before += takewhile(lambda message: _role(message) == "system", messages)
@@ -135,6 +132,8 @@ def said_before(body: dict[str, object], path: Path) -> bytes:
 
 
 def _messages(key: str, messages: object) -> Iterator[Text]:
+    if isinstance(messages, str):  # the input of a response
+        yield Text((key,), messages, "user", True)
     if not isinstance(messages, list):
         return
     roles = list(map(_role, messages))

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import xxhash
@@ -312,25 +312,25 @@ class Turn:
         self._check()
         repeated = own.repeated if own else self._repeated(block, own_keys)
         spans = [text[start:end].encode() for start, end, *_ in block.items]
-        keys = list(map(xxhash.xxh3_64_intdigest, spans))
-        live = [i for i in range(len(spans)) if i not in repeated]
-        docs = _Documents(keys, list(map(len, spans)), live, [keys[i] for i in live])
+        keys, sizes = list(map(xxhash.xxh3_64_intdigest, spans)), list(map(len, spans))
+        live = [i for i in range(len(spans)) if i not in repeated]  # these are sent in full
+        docs = [keys[i] for i in live]
         left = Change(block, tuple(range(len(spans))), repeated)
-        if not self._can_align(block, docs):
+        if not self._can_align(block, docs, sum(sizes)):
             return left
         may_move = own is not None
         if own is None:
-            self._plan.received.append(tuple(docs.live_keys))
-            first, stop, met = self.hook.sequences.movable(self.scope, docs.live_keys)
+            self._plan.received.append(tuple(docs))
+            first, stop, met = self.hook.sequences.movable(self.scope, docs)
             may_move = stop - first >= self.hook.settings.min_docs and (
                 not repeated or stop - first == len(live)
             )
             if met and not may_move:
                 self._note(Reason.SAME_ORDER)
             if may_move and stop - first < len(live):
-                block, keys = block.part(first, stop), keys[first:stop]
-                live = list(range(stop - first))
-                docs = _Documents(keys, docs.sizes[first:stop], live, keys)
+                block = block.part(first, stop)
+                docs = keys = keys[first:stop]
+                sizes, live = sizes[first:stop], list(range(stop - first))
                 left = as_received(block)
         start = xxhash.xxh3_64_intdigest(text[: block.items[0].start].encode())
         seed = hash((self.scope, before, start))
@@ -338,54 +338,62 @@ class Turn:
         if not self._stays() and own:
             change = own
         elif not self._plan.held_out and may_move:
-            found = self.hook.index.align(self.scope, seed, docs.live_keys, self.now)
-            if self._is_worth_its_note(block, docs, found):
-                change = self._changed(block, docs, found, repeated) or left
-        self._count(change, docs, seed)
+            found = self.hook.index.align(self.scope, seed, docs, self.now)
+            if self._is_worth_its_note(block, found, [sizes[i] for i in live], sum(sizes)):
+                change = self._changed(block, docs, _whole(live, found, repeated), repeated) or left
+        self._count(change, keys, sizes, seed)
         return change
 
     def _changed(
-        self, block: Block, docs: _Documents, found: Alignment, repeated: frozenset[int]
+        self, block: Block, docs: Sequence[int], order: tuple[int, ...], repeated: frozenset[int]
     ) -> Change | None:
-        """Return the change to the order that was found; None if required ids are unavailable."""
+        """Return the change to an order; None if required ids are unavailable."""
         ids: tuple[str, ...] = ()
         if block.numbers:
-            ids = ids_of(self.scope, docs.keys, [text.value for text in self._texts])
+            ids = ids_of(self.scope, docs, [text.value for text in self._texts])
             if repeated or not ids:
                 return None
-        return Change(block, _whole(docs.live, found.permutation, repeated), repeated, ids)
+        return Change(block, order, repeated, ids)
 
-    def _can_align(self, block: Block, docs: _Documents) -> bool:
+    def _can_align(self, block: Block, docs: Sequence[int], size: int) -> bool:
         """Return whether the documents are distinct and worth ordering; note the reason."""
-        if is_too_small(block, sum(docs.sizes), self.hook.settings):
+        if is_too_small(block, size, self.hook.settings):
             self._note(Reason.TOO_SMALL)
             return False
-        if not docs.live:
+        if not docs:
             return False
-        differ = len(set(docs.live_keys)) == len(docs.live)
+        differ = len(set(docs)) == len(docs)
         self._note(Reason.UNCHANGED if differ else Reason.REPEATED)
         return differ
 
-    def _is_worth_its_note(self, block: Block, docs: _Documents, found: Alignment) -> bool:
-        """Return whether an order saves more than its note costs, or may later."""
-        note = note_bytes(block, self.hook.settings)
-        matched = [docs.live[j] for j in found.permutation[: found.matched]]
-        gained = docs.bytes(matched) - docs.bytes(docs.live[: found.baseline])
-        return gained >= note or sum(docs.sizes) >= _WORTH_NOTES * note
+    def _is_worth_its_note(
+        self, block: Block, found: Alignment, sizes: Sequence[int], size: int
+    ) -> bool:
+        """Return whether an order saves more than its note costs, or may later.
 
-    def _count(self, change: Change, docs: _Documents, seed: int) -> None:
+        Args:
+            block: the documents.
+            found: the order.
+            sizes: bytes of the documents that are sent in full.
+            size: bytes of all documents.
+        """
+        note = note_bytes(block, self.hook.settings)
+        matched = sum([sizes[j] for j in found.permutation[: found.matched]])
+        return matched - sum(sizes[: found.baseline]) >= note or size >= _WORTH_NOTES * note
+
+    def _count(self, change: Change, keys: Sequence[int], sizes: Sequence[int], seed: int) -> None:
         """Add a block to the plan: its order as sent and the expected hits."""
         plan = self._plan
         sent = [i for i in change.order if i not in change.repeated]
-        order = tuple([docs.keys[i] for i in sent])
-        matched = sent[: self.hook.index.match(seed, order)]
-        baseline = max(0, self.hook.received.put((seed, *docs.live_keys)) - 1)
+        order, received = (tuple([keys[i] for i in places]) for places in (sent, sorted(sent)))
+        matched = self.hook.index.match(seed, order)
+        baseline = max(0, self.hook.received.put((seed, *received)) - 1)
         if not plan.orders:
             plan.permutation = change.order
         plan.orders.append((seed, order))
-        plan.predicted_bytes += docs.bytes(matched)
-        plan.baseline_bytes += docs.bytes(docs.live[:baseline])
-        plan.document_bytes += sum(docs.sizes)
+        plan.predicted_bytes += sum([sizes[i] for i in sent[:matched]])
+        plan.baseline_bytes += sum([sizes[i] for i in sorted(sent)[:baseline]])
+        plan.document_bytes += sum(sizes)
 
     def _repeated(self, block: Block, own_keys: Sequence[int]) -> frozenset[int]:
         """Return the items that notes can replace, since the body contains their text before."""
@@ -455,25 +463,6 @@ class Turn:
             self._plan.reason = reason
 
 
-class _Documents(NamedTuple):
-    """The documents of a block, by position.
-
-    Args:
-        keys: hashes of their spans.
-        sizes: bytes of their spans.
-        live: positions of documents sent in full.
-        live_keys: their keys.
-    """
-
-    keys: list[int]
-    sizes: list[int]
-    live: list[int]
-    live_keys: list[int]
-
-    def bytes(self, positions: Sequence[int]) -> int:
-        return sum([self.sizes[i] for i in positions])
-
-
 _read_changes = msgspec.json.Decoder(tuple[Change, ...]).decode
 
 _LOOK_EVERY = 8
@@ -487,10 +476,8 @@ _WORTH_NOTES = 8
 requests may share an order that no request is known to share yet."""
 
 
-def _whole(
-    live: Sequence[int], permutation: Sequence[int], repeated: frozenset[int]
-) -> tuple[int, ...]:
+def _whole(live: Sequence[int], found: Alignment, repeated: frozenset[int]) -> tuple[int, ...]:
     """Return the order of all items; if anything moves, repeated items go last."""
-    if tuple(permutation) == tuple(range(len(live))):
+    if found.permutation == tuple(range(len(live))):
         return tuple(range(len(live) + len(repeated)))
-    return (*(live[j] for j in permutation), *sorted(repeated))
+    return (*(live[j] for j in found.permutation), *sorted(repeated))
