@@ -53,7 +53,7 @@ class Block:
         labels_stay: the labels are outside the items, so they number positions, not documents.
         quoted: the documents' own text is inside a JSON string.
         shape: the format in which the block was found.
-        held: the reason why the items must not move; None if they may move.
+        fixed: the items must not move, since their labels or other data number them.
         numbers: start and end of each number in the labels, and the index of the item that it
             numbers; empty if ids may not replace the numbers.
     """
@@ -63,7 +63,7 @@ class Block:
     labels_stay: bool = False
     quoted: bool = False
     shape: str = ""
-    held: Reason | None = None
+    fixed: bool = False
     numbers: tuple[tuple[int, int, int], ...] = ()
 
     def part(self, first: int, stop: int) -> Block:
@@ -128,8 +128,7 @@ def block_of(
         if count_up(values):
             if name.lower() not in _PLACES:  # the name numbers the parts of one text, such as pages
                 whole = tuple(Item(*span) for span in spans)
-                stays = Reason.POSITIONAL_LABELS
-                return Block(whole, end, quoted=quoted, shape=shape, held=stays)
+                return Block(whole, end, quoted=quoted, shape=shape, fixed=True)
             block = _counted(text, spans, end, name, values)
             return replace(block, quoted=quoted, shape=shape)
         fits = len(max(values, key=len)) <= MAX_LABEL
@@ -161,8 +160,8 @@ def _counted(
         behind = match.end() if match and match[1] == number and match.end() <= first else start
         heads.add(text[start:behind].replace(number, ""))
         items.append(Item(behind, stop, first, last, number))
-    held = None if len(heads) == 1 and heads != {""} else Reason.POSITIONAL_LABELS
-    return Block(tuple(items), end, labels_stay=True, held=held)
+    fixed = len(heads) > 1 or heads == {""}
+    return Block(tuple(items), end, labels_stay=True, fixed=fixed)
 
 
 MAX_HEAD = 40

@@ -64,7 +64,7 @@ def numbered(text: str, block: Block) -> Block:
 
     For that, each document must follow its number, which may be repeated after it.
     """
-    if block.held is None or not block.labels_stay or block.quoted:
+    if not block.fixed or not block.labels_stay or block.quoted:
         return block
     items = block.items
     gaps = [(a.end, b.start) for a, b in pairwise(items)]
@@ -101,7 +101,7 @@ def numbered(text: str, block: Block) -> Block:
     if closing != values or any(b != a + 1 for a, b in pairwise(values)):
         return block
     named = [item._replace(label=f"{n}") for item, n in zip(items, values, strict=True)]
-    return replace(block, items=tuple(named), numbers=tuple(sorted(numbers)), held=None, end=end)
+    return replace(block, items=tuple(named), numbers=tuple(sorted(numbers)), fixed=False, end=end)
 
 
 def ids_of(scope: int, keys: Sequence[int], texts: Sequence[str]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from laar.context.blocks import MAX_DOCS, Block, Refused
 from laar.context.bodies import Text, prompt_texts, said_before
 from laar.context.citations import ids_of, numbered
 from laar.context.edges import NAME_CHARS
-from laar.context.formats import held, scan
+from laar.context.formats import fixed, scan
 from laar.context.formats.jsonspans import Literal, Path
 from laar.context.lines import Seen
 from laar.context.memo import Remembered
@@ -188,7 +188,7 @@ class Turn:
                 raise ValueError
             made = replace(block, numbers=())
             if change.ids:
-                made = numbered(text.value, replace(made, held=Reason.POSITIONAL_LABELS))
+                made = numbered(text.value, replace(made, fixed=True))
                 made = replace(made, end=block.end)
             elif block.items[0].label is not None:
                 names = {item.start: item.label for own in self._scan(text) for item in own.items}
@@ -253,17 +253,17 @@ class Turn:
             if seen is not None and text.fresh:
                 self._plan.seen.append(seen)
             if block is not None and self.hook.settings.min_docs <= len(block.items) <= MAX_DOCS:
-                blocks = [held(block, self.hook.settings)]
+                blocks = [fixed(block, self.hook.settings)]
         if self.restores:
             blocks = [numbered(text.value, block) for block in blocks]
         if not blocks and refused is not None:
             self._note(refused)
         if text.fresh:
             self._plan.shapes += [(block.shape, len(block.items)) for block in blocks]
-        reasons = [block.held for block in blocks if block.held is not None]
-        for reason in reasons:
-            self._note(reason)
-        return [] if reasons else blocks
+        if any(block.fixed for block in blocks):
+            self._note(Reason.POSITIONAL_LABELS)
+            return []
+        return blocks
 
     def _scan(self, text: Text) -> list[Block]:
         settings, by_tool = self.hook.settings, text.role == "tool"

@@ -24,7 +24,7 @@ import xxhash
 from laar.context.blocks import Block, Refused
 from laar.context.bodies import Text, api_of, prompt_texts, said_before
 from laar.context.cache import DocCache
-from laar.context.formats import held, scan
+from laar.context.formats import fixed, scan
 from laar.context.formats.jsonspans import splice
 from laar.context.recurrence import Recurrences
 from laar.context.rewrite import Change, as_received, is_too_small, rewrite
@@ -214,10 +214,10 @@ def _read(line: bytes, settings: ContextSettings, learned: Recurrences) -> _Line
                 learnt, _ = learned.find(0, text.value)
                 if learnt is None or len(learnt.items) < settings.min_docs:
                     continue
-                blocks = [held(learnt, settings)]
+                blocks = [fixed(learnt, settings)]
             block = blocks[0]
-            if block.held is not None:
-                return block.held
+            if block.fixed:
+                return Reason.POSITIONAL_LABELS
             spans = [text.value[item.start : item.end].encode() for item in block.items]
             keys = tuple(map(xxhash.xxh3_64_intdigest, spans))
             if not text.fresh:

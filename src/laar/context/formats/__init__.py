@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from laar.context.blocks import Block
 from laar.context.formats import declared, lists, parts, xml
-from laar.context.settings import ContextSettings, Reason
+from laar.context.settings import ContextSettings
 
-__all__ = ["held", "scan"]
+__all__ = ["fixed", "scan"]
 
 
 def scan(
@@ -31,7 +31,7 @@ def scan(
         Refused: there may be documents, but they can't be separated or moved safely.
     """
     found = next(filter(None, _found(text, settings, is_parts, by_tool)), [])
-    return [held(block, settings) for block in found if len(block.items) >= settings.min_docs]
+    return [fixed(block, settings) for block in found if len(block.items) >= settings.min_docs]
 
 
 def _found(
@@ -52,10 +52,9 @@ def _found(
         yield xml.scan(text, least)
 
 
-def held(block: Block, settings: ContextSettings) -> Block:
-    """Return the block, marked as held (not to be reordered) if its labels are position numbers.
+def fixed(block: Block, settings: ContextSettings) -> Block:
+    """Return the block, fixed if its labels are position numbers.
 
     An answer may refer to the numbers, so the order stays unless the settings allow relabeling.
     """
-    stays = block.labels_stay and not settings.relabel
-    return replace(block, held=Reason.POSITIONAL_LABELS) if stays else block
+    return replace(block, fixed=True) if block.labels_stay and not settings.relabel else block

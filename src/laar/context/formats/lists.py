@@ -135,7 +135,7 @@ def _blocks(text: str, least: int) -> list[Block]:
     # A second list of this length (scores, ids) may refer to the elements by position.
     alike = [len(other) for _, other in lists].count(len(elements)) > 1
     stays = alike or any(_count_up(objects, name) for name in first if name not in _NAMES)
-    return [replace(block, held=Reason.POSITIONAL_LABELS) if stays else block]
+    return [replace(block, fixed=True) if stays else block]
 
 
 def _lists(value: _Json, path: Path) -> Iterator[tuple[Path, list[_Json]]]:

@@ -39,20 +39,18 @@ def scan(text: str, *, by_tool: bool) -> list[Block]:
     runs = [list(run) for known, run in groupby(places, key=lambda at: bool(at[1])) if known]
     run: _Run = max(runs, key=len, default=[])
     if len(run) > 1:
-        cited = any(_cited(parts[i]) for i, _ in run)
-        held = Reason.POSITIONAL_LABELS if cited else None
-        return [_block(text, run, held)]
+        return [_block(text, run, fixed=any(_cited(parts[i]) for i, _ in run))]
     return _of_texts(text, parts) if by_tool else []
 
 
 def _of_texts(text: str, parts: Sequence[Any]) -> list[Block]:
-    """Return the blocks of a tool result, if all are text; held if labels number them."""
+    """Return the blocks of a tool result, if all are text; fixed if labels number them."""
     own = [_own_text(part) for part in parts]
     if len(own) < _LEAST or not all(own):
         return []
     numbers = [match[1] if (match := _COUNTED.match(text)) else "" for text in own]
-    held = Reason.POSITIONAL_LABELS if count_up(numbers) else None
-    block = _block(text, [(i, ("text",)) for i in range(len(own))], held)
+    run: _Run = [(i, ("text",)) for i in range(len(own))]
+    block = _block(text, run, fixed=count_up(numbers))
     # Templates number the objects in `documents`, which have no type; answers cite the numbers.
     return [replace(block, labels_stay="type" not in parts[0])]
 
@@ -70,14 +68,14 @@ _COUNTED = re.compile(r"\W{0,8}(?:[^\W\d]{1,20}[ #_\[]{0,3})?(\d{1,4})\b")
 """A numbered label at the start of a text."""
 
 
-def _block(text: str, run: _Run, held: Reason | None) -> Block:
+def _block(text: str, run: _Run, *, fixed: bool) -> Block:
     if len(run) > MAX_DOCS:
         raise Refused(Reason.TOO_MANY)
     spans = spans_of(text, [(i, *sub) for i, sub in run])
     items = tuple(
         [Item(*spans[(i,)], spans[(i, *sub)][0] + 1, spans[(i, *sub)][1] - 1) for i, sub in run]
     )
-    return Block(items, items[-1].end, quoted=True, shape="parts", held=held)
+    return Block(items, items[-1].end, quoted=True, shape="parts", fixed=fixed)
 
 
 def _text_of(part: Any) -> Path:
