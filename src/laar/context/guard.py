@@ -66,11 +66,6 @@ class MeanOfMeans:
         """Return the mean, or 0 if there are no values."""
         return self._sum / self.n if self.n else 0.0
 
-    @property
-    def known(self) -> float | None:
-        """Return the mean, or None if there are no values."""
-        return self.mean if self.n else None
-
     def add(self, conversation: int, value: float) -> None:
         """Add a value of a conversation."""
         count, before = self._open.get(conversation, (0, 0.0))

@@ -161,8 +161,11 @@ class Turn:
             self.hook.memo.put(memo_key, known, self.now)
         if known is not None and not self.restores and any(change.ids for change in known.changes):
             known = None
-        if not text.fresh and known is not None:
-            return self._resent(text, known)
+        if not text.fresh and known is not None:  # as sent in its own turn
+            self._in_full.update(known.docs)
+            with suppress(Refused):
+                return self._carried_out(text, known.changes) if known.changes else text.value
+            return text.value
         if self._late or not (text.fresh or self._dedups):
             return text.value
         if text.fresh and known is None and self._is_alone(text):
@@ -198,13 +201,6 @@ class Turn:
                 ]
                 made = replace(made, items=tuple(items))
             yield replace(change, block=made)
-
-    def _resent(self, text: Text, known: Remembered) -> str:
-        """Return an older text as sent in its own turn."""
-        self._in_full.update(known.docs)
-        with suppress(Refused):
-            return self._carried_out(text, known.changes) if known.changes else text.value
-        return text.value
 
     def _planned(
         self, body: dict[str, object], text: Text, memo_key: int, known: Remembered | None

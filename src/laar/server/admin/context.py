@@ -50,6 +50,7 @@ def _shown(ordering: Ordering) -> dict[str, object]:
     rule, guard = ordering.rule, ordering.hook.guard
     watches = "watching" if rule.hook.holdout_share else "disabled"
     (gain, error), setting = guard.gain(), rule.hook.dedup
+    moved, left = guard.moved.changed, guard.moved.left
     documents = ordering.document_bytes
     return {
         "name": rule.name,
@@ -67,8 +68,8 @@ def _shown(ordering: Ordering) -> dict[str, object]:
                 "cached_share": gain if guard.ahead.n else None,
                 "two_errors": 2 * error if guard.ahead.n else None,
             },
-            "correct": guard.moved.changed.known,
-            "correct_as_received": guard.moved.left.known,
+            "correct": moved.mean if moved.n else None,
+            "correct_as_received": left.mean if left.n else None,
             "harm": guard.harm,
             "dedup": guard.dedup if setting == "auto" else setting,
         },
