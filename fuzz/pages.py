@@ -336,8 +336,8 @@ def state(data: bytes) -> None:
     online.restore(saved.get("outcomes"), 100.0, away_s=5.0)
     tokens.restore(saved.get("tokens"))
     features = Features("en", 4096, "code")
-    row = online.posterior(np.array([0.5, 0.5]), ("m", "other"), features, 101.0)
-    assert np.all((row > 0.0) & (row < 1.0))
+    row, reported = online.posterior(np.array([0.5, 0.5]), ("m", "other"), features, 101.0)
+    assert np.all((row > 0.0) & (row < 1.0) & (reported >= 0.0))
     assert 0.0 < tokens.estimate(1000, "en", "m") < math.inf
     again = orjson.loads(orjson.dumps({"o": online.state(102.0), "t": tokens.state()}))
     assert OnlineOutcomes().restore(again["o"], 103.0) <= len(online.cells)

@@ -27,12 +27,12 @@ HOUR = 3600.0
 
 
 def mean_of(online: OnlineOutcomes, prior: float, now: float, name: str = "a") -> float:
-    return float(online.posterior(np.array([prior]), (name,), QA, now)[0])
+    return float(online.posterior(np.array([prior]), (name,), QA, now)[0][0])
 
 
 def test_without_outcomes_the_posterior_is_the_prior() -> None:
     prior = np.array([0.3, 0.4])
-    assert OnlineOutcomes().posterior(prior, ("a", "b"), QA, 0.0) is prior
+    assert OnlineOutcomes().posterior(prior, ("a", "b"), QA, 0.0)[0] is prior
 
 
 @settings(max_examples=examples(50))
@@ -244,7 +244,7 @@ def test_an_artifact_loses_weight_only_if_outcomes_contradict_it() -> None:
     at = Features("en", LENGTHS[4], "qa")
     for _ in range(10):
         wrong.observe("a", at, False, 0.0)
-    posterior = float(wrong.posterior(np.array([0.9]), ("a",), at, 0.0)[0])
+    posterior = float(wrong.posterior(np.array([0.9]), ("a",), at, 0.0)[0][0])
     assert posterior < 0.5 < 50 * 0.9 / 60
 
 
@@ -272,8 +272,7 @@ def test_evidence_about_the_artifact_survives_a_restart() -> None:
 def test_evidence_against_the_old_artifact_does_not_count_against_a_new_one() -> None:
     online = OnlineOutcomes(Measured(0.9))
     report(online, 0.2, cells=5)
-    online.capability = Measured(0.2)
-    online.new_prior()
+    online.new_prior(Measured(0.2))
     assert online.prior_weights() == {}
     report(online, 0.2, cells=5, each=10)
     assert online.prior_weights() == {"a": 50}
@@ -367,8 +366,9 @@ def test_a_model_that_is_only_tried_last_does_not_look_worse_than_it_is() -> Non
     capability = CapabilityModel(FITTED)
     online = OnlineOutcomes(capability, cap_per_hour=1e9, half_life_s=math.inf)
     tried = ("b", "c")
-    true = float(capability.probabilities(("a",), QA)[0])
-    expected = float(capability.probabilities(("a",), QA, tried)[0])
+    row = capability.probabilities(("a", *tried), QA)
+    true = float(row[0])
+    expected = float(capability.given_failures(row, ("a", *tried), tried)[0])
     rng = random.Random(2)
     for _ in range(4000):
         online.observe("a", QA, rng.random() < expected, 0.0, tried=tried)

@@ -46,7 +46,9 @@ def error(online: OnlineOutcomes) -> float:
     """Return the mean distance of the posterior from the truth."""
     prior = np.array([0.5])
     return float(
-        np.mean([abs(online.posterior(prior, (m,), c, 0.0)[0] - p) for (m, c), p in TRUE.items()])
+        np.mean(
+            [abs(online.posterior(prior, (m,), c, 0.0)[0][0] - p) for (m, c), p in TRUE.items()]
+        )
     )
 
 

@@ -17,13 +17,7 @@ import numpy.typing as npt
 
 from laar.accuracy.artifact import parse_artifact
 from laar.accuracy.capability import CapabilityModel
-from laar.accuracy.features import (
-    Features,
-    bucket_of,
-    language_of,
-    task_name,
-    task_of,
-)
+from laar.accuracy.features import Features, bucket_of, language_of, task_name, task_of
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.tasks import TaskNames
 from laar.accuracy.text import Said
@@ -142,20 +136,17 @@ class CapabilityAssessor:
         online: OnlineOutcomes | None = None,
         tasks: Iterable[str] = (),
     ) -> None:
-        self.capability = capability
-        self._tasks = frozenset(tasks)
-        self.task_names = TaskNames(self._tasks | set(capability.tasks))
         self.online = online
-        if online is not None:
-            online.capability = capability
-        self.tokens = TokenEstimator(capability.chars_per_token)
+        self._tasks = frozenset(tasks)
+        self.task_names = TaskNames()
+        self.tokens = TokenEstimator()
+        self.use(capability)
 
     def use(self, capability: CapabilityModel) -> None:
         """Replace the artifact; keep the reported outcomes and apply them to the new prior."""
         self.capability = capability
         if self.online is not None:
-            self.online.capability = capability
-            self.online.new_prior()
+            self.online.new_prior(capability)
         self.task_names.known = self._tasks | set(capability.tasks)
         self.tokens.begin(capability.chars_per_token)
 
@@ -176,11 +167,9 @@ class CapabilityAssessor:
         prior = published
         if shares is not None or features is not asked:
             prior = self.capability.probabilities(key, features, shares=shares)
-        online = self.online
-        if online is not None and not online.cells:
-            online = None
-        if online is not None:
-            prior = online.posterior(prior, key, features, now)
+        reported = None
+        if self.online is not None and self.online.cells:
+            prior, reported = self.online.posterior(prior, key, features, now)
         if tried:  # condition on their failures, after reports have corrected the prior
             prior = self.capability.given_failures(prior, key, tried)
         return Assessment(
@@ -193,7 +182,7 @@ class CapabilityAssessor:
             timed_answers=self.capability.timed,
             unlike=unlike,
             published=published,
-            reported=None if online is None else np.array(online.outcomes(key, features, now)),
+            reported=reported,
         )
 
     def usage(self, request: RequestText, model: str, prompt_tokens: int) -> None:

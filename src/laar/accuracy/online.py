@@ -127,12 +127,16 @@ class OnlineOutcomes:
 
     def posterior(
         self, prior: NDArray[np.float64], models: Sequence[str], features: Features, now: float
-    ) -> NDArray[np.float64]:
-        """Return posterior means, shape (len(models),), or `prior` if there are no outcomes."""
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the posterior means and the decayed numbers of reported outcomes, by model.
+
+        Both have the shape (len(models),); the means are `prior` itself if there are no outcomes.
+        """
         features = learned(features)
         found = [self.cells.get((model, features)) for model in models]
+        reported = np.zeros(len(models))
         if not any(found):
-            return prior
+            return prior, reported
         means = prior.tolist()
         for at, cell in enumerate(found):
             if cell is not None:
@@ -141,23 +145,15 @@ class OnlineOutcomes:
                 k *= self.trust.share(models[at], cell.evidence)
                 mean = (k * means[at] + correct) / (k + outcomes)
                 means[at] = min(max(mean, MIN_PROBABILITY), MAX_PROBABILITY)
-        return np.array(means)
-
-    def outcomes(self, models: Sequence[str], features: Features, now: float) -> list[float]:
-        """Return the decayed number of reported outcomes in each model's cell."""
-        features = learned(features)
-        cells = [self.cells.get((model, features)) for model in models]
-        return [
-            0.0 if cell is None else self._believed(cell, self._kept(cell, now))[1]
-            for cell in cells
-        ]
+                reported[at] = outcomes
+        return np.array(means), reported
 
     def probabilities(
         self, models: Sequence[str], features: Features, now: float
     ) -> NDArray[np.float64]:
         """Return P(correct) of each model at the first attempt."""
         prior = self.capability.probabilities(models, features)
-        return self.posterior(prior, models, features, now)
+        return self.posterior(prior, models, features, now)[0]
 
     def observe(
         self,
@@ -291,8 +287,8 @@ class OnlineOutcomes:
         saved_at_s = now - max(away_s, 0.0)
         for entry in cells if isinstance(cells, list) else ():
             read = read_saved(entry)
-            if read and (old := self.cells.pop((read.model, read.features), None)):
-                self._withdraw(read.model, old)
+            if read is not None:
+                self.cells.pop((read.model, read.features), None)
             if read is None or len(self.cells) + len(found) >= MAX_CELLS:
                 self.refused += 1
                 continue
@@ -304,16 +300,18 @@ class OnlineOutcomes:
                 counts.correct += read.correct
                 counts.outcomes += read.outcomes
                 counts.level += read.level
+        self.cells |= found
+        self._recount()
         for key, cell in found.items():
-            self.cells[key] = cell
             self._judge(*key, cell, tuple(cell.shares))
         return len(found)
 
-    def new_prior(self) -> None:
-        """Drop the evidence about priors after the artifact was replaced.
+    def new_prior(self, capability: CapabilityModel) -> None:
+        """Replace the artifact, and drop the evidence about the old one's priors.
 
         The outcomes are kept; a cell counts as evidence again after its next outcome.
         """
+        self.capability = capability
         self.trust.clear()
         for cell in self.cells.values():
             cell.prior, cell.evidence, cell.weight = None, (), None
@@ -368,14 +366,6 @@ class OnlineOutcomes:
         cell.evidence = self.trust.evidence(cell.prior, *self._believed(cell), weight)
         self.trust.take(model, cell.evidence, before)
 
-    def _withdraw(self, model: str, cell: Cell) -> None:
-        """Withdraw a cell's evidence about its prior and its reporters."""
-        if cell.evidence:
-            self.trust.take(model, (0.0,) * len(cell.evidence), cell.evidence)
-        for name, share in cell.shares.items():
-            self._reporters.take(name, (), share.found)
-        self._shares -= len(cell.shares)
-
     def _kept(self, cell: Cell, now: float) -> float:
         aged = exp(-self._forgetting * max(now - cell.at_s, 0.0))
         return min(aged, _MOST_OUTCOMES / max(cell.total.outcomes, _FORGOTTEN))
@@ -414,6 +404,11 @@ class OnlineOutcomes:
         }
         for cell in self.cells.values():
             _merge_forgotten(cell, self._kept(cell, now))
+        self._recount()
+        return True
+
+    def _recount(self) -> None:
+        """Count the cells and shares, and add up the evidence in them."""
         self._begun = Counter(cell.tenant for cell in self.cells.values())
         self._shares = sum(len(cell.shares) for cell in self.cells.values())
         self.trust.clear()
@@ -423,7 +418,6 @@ class OnlineOutcomes:
                 self.trust.take(model, cell.evidence, ())
             for name, share in cell.shares.items():
                 self._reporters.take(name, share.found, ())
-        return True
 
 
 def _merge_forgotten(cell: Cell, kept: float) -> None:

@@ -106,8 +106,6 @@ class ReporterTrust:
 
     def take(self, name: str, found: Likelihood, instead_of: Likelihood) -> None:
         """Replace a cell's earlier evidence about a reporter; empty means none."""
-        if not found and not instead_of:
-            return
         logs = self._logs.get(name, [0.0] * len(_WEIGHTS))
         if instead_of:
             logs = list(map(sub, logs, instead_of))
