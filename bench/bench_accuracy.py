@@ -89,7 +89,7 @@ def main() -> None:
     features = _features(prompts["look-up, ja"], 65536)
     for model in models:
         online.observe(model, features, True, 0.0)
-    tried = models[:2]
+    row, tried = capability.probabilities(models, features), models[:2]
     rows += [
         (
             "P(correct) of 5 models, fitted",
@@ -102,8 +102,8 @@ def main() -> None:
             20.0,
         ),
         (
-            "P(correct) of 5 models, 2 tried",
-            _per_call_us(lambda: capability.probabilities(models, features, tried)),
+            "P(correct) of 5 models, given 2 failures",
+            _per_call_us(lambda: capability.given_failures(row, models, tried)),
             20.0,
         ),
         (

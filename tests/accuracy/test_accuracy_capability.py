@@ -191,11 +191,12 @@ def test_without_an_artifact_all_models_are_equal() -> None:
 
 def test_each_failed_model_lowers_the_probabilities_of_the_others() -> None:
     capability = CapabilityModel(artifact({m: model(1.0) for m in "abc"}, 1.5))
-    given_b = capability.probabilities(("a", "c"), QA, ("b",))
-    assert given_b[0] == given_b[1] < sigmoid(1.0) - 0.1
-    given_two = capability.probabilities(("a",), QA, ("b", "c", "b"))
+    row = capability.probabilities(("a", "b", "c"), QA)
+    assert row[0] == pytest.approx(sigmoid(1.0))
+    given_b = capability.given_failures(row, ("a", "b", "c"), ("b",))
+    assert given_b[0] == given_b[2] < sigmoid(1.0) - 0.1
+    given_two = capability.given_failures(row, ("a", "b", "c"), ("b", "c", "b"))
     assert given_two[0] < given_b[0] - 0.05
-    assert capability.probabilities(("a",), QA) == pytest.approx([sigmoid(1.0)])
 
 
 @pytest.mark.long
@@ -209,7 +210,8 @@ def test_probabilities_stay_within_their_bounds(
     intercept: float, difficulty: float, tried: list[str]
 ) -> None:
     fitted = artifact({"a": model(intercept, mean=1.0), "b": model(0.0)}, difficulty)
-    row = CapabilityModel(fitted).probabilities(("a", "b", "new"), QA, tried)
+    capability, models = CapabilityModel(fitted), ("a", "b", "new")
+    row = capability.given_failures(capability.probabilities(models, QA), models, tried)
     assert ((row >= MIN_PROBABILITY) & (row <= MAX_PROBABILITY)).all()
 
 

@@ -11,6 +11,7 @@ applies to: ``language=ja``, ``bucket=4096``, ``language=ja bucket=4096`` for an
 from __future__ import annotations
 
 from base64 import b64decode
+from itertools import combinations
 from typing import Annotated, Literal
 
 import orjson
@@ -29,8 +30,8 @@ MAX_MODELS = 1000
 """Maximum number of models in one artifact."""
 
 MIN_CELL_OUTCOMES = 30
-"""A cell with fewer outcomes is marked `thin` and is shrunk toward its model's mean; even with 30
-outcomes, the standard error of a share is up to 0.09."""
+"""A cell with fewer outcomes is thin, and is shrunk toward its model's mean; even with 30 outcomes,
+the standard error of a share is up to 0.09."""
 
 TEXT_COLUMNS = 8192
 """Number of columns into which `laar.accuracy.text` hashes words."""
@@ -81,11 +82,6 @@ class Cell(_Part):
     def features(self) -> Features:
         """The cell's key."""
         return Features(self.language, self.bucket, self.task)
-
-    @property
-    def thin(self) -> bool:
-        """Whether the cell has fewer than `MIN_CELL_OUTCOMES` outcomes."""
-        return self.outcomes < MIN_CELL_OUTCOMES
 
 
 class HeldOut(_Part):
@@ -253,17 +249,8 @@ class Capability(_Part):
 
 def terms_of(features: Features) -> tuple[str, ...]:
     """Return the names of the terms added to the intercept in a cell's log odds."""
-    language = f"language={features.language}"
-    bucket = f"bucket={features.bucket}"
-    task = f"task={features.task}"
-    return (
-        language,
-        bucket,
-        task,
-        f"{language} {bucket}",
-        f"{language} {task}",
-        f"{bucket} {task}",
-    )
+    classes = [f"{name}={value}" for name, value in features._asdict().items()]
+    return (*classes, *map(" ".join, combinations(classes, 2)))
 
 
 def parse_artifact(data: bytes, *, source: str) -> Capability:

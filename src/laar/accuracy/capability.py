@@ -127,16 +127,15 @@ class CapabilityModel:
         self.chars_per_token = {name: m.chars_per_token for name, m in self.measured_models.items()}
         """Characters per token by model, then language: initial values of a `TokenEstimator`."""
         self._difficulty = artifact.retry.difficulty if artifact else None
-        cells = [cell for model in self.measured_models.values() for cell in model.cells]
-        self._languages = frozenset(cell.language for cell in cells)
-        self._buckets = tuple(sorted({cell.bucket for cell in cells}))
-        self.tasks = tuple(sorted({cell.task for cell in cells}))
-        """The measured tasks."""
         measured_cells = {
             (name, cell.features): cell.outcomes
             for name, model in self.measured_models.items()
             for cell in model.cells
         }
+        self._languages = frozenset(cell.language for _, cell in measured_cells)
+        self._buckets = tuple(sorted({cell.bucket for _, cell in measured_cells}))
+        self.tasks = tuple(sorted({cell.task for _, cell in measured_cells}))
+        """The measured tasks."""
         self.base_rates = _base_rates(self.measured_models)
         """Each model's mean, shrunk toward the mean of all models if few outcomes were measured."""
         self._sums = _summed(self.measured_models, measured_cells, self.base_rates)
@@ -149,15 +148,7 @@ class CapabilityModel:
         speeds = {name: speed for name, speed in measured.items() if speed.sure}
         self.unsure = tuple(sorted(measured.keys() - speeds.keys()))
         """Models whose c(m) in the artifact is ignored because it is too uncertain."""
-        self._priors = {
-            name: SpeedPrior(
-                speed.seconds_per_token,
-                max(speed.spread_s_per_token / speed.seconds_per_token, _LEAST_ERROR),
-                speed.start_s,
-                speed.bend,
-            )
-            for name, speed in speeds.items()
-        }
+        self._speeds = speeds
         self.measured_s_per_token = {name: s.seconds_per_token for name, s in speeds.items()}
         """c(m) of the models whose speed was measured."""
         self.seconds_per_token = _by_models(self.measured_s_per_token, UNMEASURED_SECONDS_PER_TOKEN)
@@ -185,28 +176,15 @@ class CapabilityModel:
         return Guess(features, shares, bool(np.add.reduce(shares) < _MOSTLY))
 
     def probabilities(
-        self,
-        models: Sequence[str],
-        features: Features,
-        tried: Sequence[str] = (),
-        shares: _Row | None = None,
+        self, models: Sequence[str], features: Features, shares: _Row | None = None
     ) -> _Row:
-        """Return P(correct) of each model, given that all of `tried` have failed on the request.
+        """Return P(correct) of each model at the first attempt; shape (len(models),), read-only.
 
         Args:
             models: the models of the result.
             features: features of the request.
-            tried: models that have failed on it.
             shares: share of each of the text model's tasks; None to use the task in `features`.
-
-        Returns:
-            Shape (len(models),), read-only if nothing was tried.
         """
-        if tried:
-            unseen = [model for model in dict.fromkeys(tried) if model not in models]
-            everyone = (*models, *unseen)
-            row = self.probabilities(everyone, features, shares=shares)
-            return self.given_failures(row, everyone, tried)[: len(models)]
         if shares is not None:
             row = self._table(tuple(models), features.language, features.bucket).row(shares)
             return np.minimum(np.maximum(row, MIN_PROBABILITY), MAX_PROBABILITY)
@@ -241,8 +219,11 @@ class CapabilityModel:
 
     def speed(self, model: str) -> SpeedPrior:
         """Return the speed of a model; the fleet's mean c(m) if it is unmeasured."""
-        found = self._priors.get(model)
-        return found or SpeedPrior(float(self.seconds_per_token((model,))[0]))
+        found = self._speeds.get(model)
+        if found is None:
+            return SpeedPrior(float(self.seconds_per_token((model,))[0]))
+        error = max(found.spread_s_per_token / found.seconds_per_token, _LEAST_ERROR)
+        return SpeedPrior(found.seconds_per_token, error, found.start_s, found.bend)
 
     def _evidence(self, models: tuple[str, ...], features: Features) -> _Row:
         cell = self._at_measured_length(features)
@@ -254,16 +235,11 @@ class CapabilityModel:
 
     def _probabilities(self, models: tuple[str, ...], features: Features) -> _Row:
         """Return P(correct) of each model; for unmeasured models, the mean of the measured ones."""
-        cell, mean = self._standing_for(features), UNMEASURED_PROBABILITY
-        wanted = set(models)
-        if self.measured_models and not self.measured_models.keys() >= wanted:
-            mean = sum(self._of_cell(model, cell) for model in self.measured_models) / len(
-                self.measured_models
-            )
-        known = {
-            model: self._of_cell(model, cell) for model in wanted & self.measured_models.keys()
-        }
-        row = np.array([known.get(model, mean) for model in models])
+        cell, measured = self._standing_for(features), self.measured_models
+        mean = UNMEASURED_PROBABILITY
+        if measured and not measured.keys() >= set(models):
+            mean = sum(self._of_cell(model, cell) for model in measured) / len(measured)
+        row = np.array([self._of_cell(m, cell) if m in measured else mean for m in models])
         row.setflags(write=False)
         return row
 

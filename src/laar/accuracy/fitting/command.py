@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from statistics import median
 
@@ -14,11 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from laar.accuracy.artifact import (
-    MAX_ARTIFACT_BYTES,
-    MIN_CELL_OUTCOMES,
-    TextTerms,
-)
+from laar.accuracy.artifact import MAX_ARTIFACT_BYTES, MIN_CELL_OUTCOMES, TextTerms
 from laar.accuracy.features import task_name
 from laar.accuracy.fitting.evaluate import Evaluation
 from laar.accuracy.fitting.fit import Fit, fit
@@ -136,7 +132,6 @@ def _as_json(evaluation: Evaluation) -> bytes:
         "queries": evaluation.queries,
         "overall": evaluation.overall.model_dump(),
         "models": {name: scores.model_dump() for name, scores in evaluation.models.items()},
-        "retries": evaluation.retries._asdict(),
         "reliability": [level._asdict() for level in evaluation.reliability],
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
@@ -159,15 +154,10 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
             f"{speed.seconds_per_token * 1e6:.1f}" if speed else "-",
         )
     console.print(table)
-    if (retries := fitted.evaluation.retries).attempts:
-        console.print(
-            f"{retries.attempts} attempts after the first: Brier score "
-            f"{retries.brier_unconditional:.4f} ignoring earlier failures, {retries.brier:.4f} "
-            "given them."
-        )
     if (text := fitted.artifact.text) is not None:
         console.print(_text_gain(text))
-    if thin := sum(cell.thin for each in fitted.artifact.models.values() for cell in each.cells):
+    cells = chain.from_iterable(model.cells for model in fitted.artifact.models.values())
+    if thin := sum(cell.outcomes < MIN_CELL_OUTCOMES for cell in cells):
         console.print(
             f"{thin} cells have fewer than {MIN_CELL_OUTCOMES} outcomes and are shrunk toward "
             "their model's mean; the artifact lists the outcomes of each. Measure more of them."

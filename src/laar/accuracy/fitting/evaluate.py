@@ -1,7 +1,7 @@
 """Evaluate an artifact on queries it was not fitted on.
 
 This answers two questions: are the probabilities right (Brier score, AUC, calibration error,
-reliability bins), and do the retry terms help where they are used, at attempts 2 and later?
+reliability bins), and what is gained by choosing models with them?
 """
 
 from __future__ import annotations
@@ -31,14 +31,6 @@ class Bin(NamedTuple):
     outcomes: int
 
 
-class RetryScores(NamedTuple):
-    """Brier scores of retries, with and without the retry terms; 0 if there are none."""
-
-    brier_unconditional: float
-    brier: float
-    attempts: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """Held-out quality of a fit.
@@ -47,7 +39,6 @@ class Evaluation:
         overall: scores over all models.
         models: scores by model.
         reliability: bins of equal width that contain outcomes.
-        retries: the effect of the retry terms.
         queries: number of held-out queries.
         worth: sentences on what is gained by choosing models with the artifact on these queries.
         gain: share of correct first answers minus that of the best single model; 0 if unknown.
@@ -56,7 +47,6 @@ class Evaluation:
     overall: HeldOut
     models: Mapping[str, HeldOut]
     reliability: Sequence[Bin]
-    retries: RetryScores
     queries: int
     worth: str
     gain: float
@@ -76,7 +66,6 @@ def evaluate(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> Evalu
         overall=_held_out(predicted, right),
         models={model: _held_out(*columns) for model, columns in scored.items()},
         reliability=_bins(predicted, right),
-        retries=_retry_scores(capability, held_out),
         queries=len({outcome.query_id for outcome in held_out}),
         worth=worth,
         gain=gain,
@@ -116,24 +105,6 @@ def _figures(tries: Sequence[Sequence[MeasuredOutcome]]) -> list[float]:
     return [*map(float, np.mean(firsts, axis=0)), float(np.mean(until_s))]
 
 
-def _retry_scores(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> RetryScores:
-    """Return Brier scores of the retries that routing by this artifact would make."""
-    plain: list[float] = []
-    given: list[float] = []
-    for answers in by_query(held_out).values():
-        tried: list[str] = []
-        for outcome in _attempts(capability, answers):
-            if tried:
-                features = features_of_outcome(outcome)
-                for errors, failed in ((plain, ()), (given, tried)):
-                    (p,) = capability.probabilities((outcome.model,), features, failed)
-                    errors.append((float(p) - outcome.right) ** 2)
-            tried.append(outcome.model)
-    if not plain:
-        return RetryScores(0.0, 0.0, 0)
-    return RetryScores(float(np.mean(plain)), float(np.mean(given)), len(plain))
-
-
 def _attempts(
     capability: CapabilityModel, answers: Mapping[str, MeasuredOutcome], first: str = ""
 ) -> Iterator[MeasuredOutcome]:
@@ -147,7 +118,9 @@ def _attempts(
         costs = []
         for at, model in enumerate(models):
             tokens = left[model].prompt_tokens or left[model].prompt_chars / 4
-            (p,) = capability.probabilities((model,), features_of_outcome(left[model]), tried)
+            everyone = (model, *tried)
+            row = capability.probabilities(everyone, features_of_outcome(left[model]))
+            p = capability.given_failures(row, everyone, tried)[0]
             costs.append((c_s[at] * tokens + fixed_s[at]) / p)
         outcome = left.pop(first if first in left else models[int(np.argmin(costs))])
         yield outcome
