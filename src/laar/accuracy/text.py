@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laar.accuracy.artifact import TEXT_COLUMNS, TextColumn, TextTerms
+from laar.accuracy.artifact import TEXT_COLUMNS, TextTerms
 from laar.accuracy.features import head_and_tail
 
 _HEAD_CHARS = 500
@@ -167,7 +167,9 @@ class TextModel:
         self.margins = _SURER if (terms.gain_unseen or 0.0) < -MOST_LOSS else _SURE
         self._trust = np.array([(c.trust_intercept, c.trust_slope) for c in terms.tasks]).T
         self._intercepts = np.array([column.intercept for column in terms.tasks])
-        self._weights = np.stack([unpacked(column) for column in terms.tasks])
+        weights = [np.frombuffer(b64decode(column.weights), np.int8) for column in terms.tasks]
+        scales = np.array([[column.scale] for column in terms.tasks], np.float32)
+        self._weights = np.stack(weights).astype(np.float32) * scales
 
     def guess(self, said: Said) -> _Floats:
         """Return the share of each task in the request; their sum is the trust in the tasks."""
@@ -267,9 +269,3 @@ def task_table(
     leads = leads - margins[0] * np.sqrt(variances)
     leads[:, best] = stranger[best] = 1.0
     return TaskTable(probabilities, base, float(means.sum()), leads, stranger)
-
-
-def unpacked(column: TextColumn) -> NDArray[np.float32]:
-    """Return the weights of a column; shape (TEXT_COLUMNS,)."""
-    small = np.frombuffer(b64decode(column.weights), np.int8)
-    return small.astype(np.float32) * np.float32(column.scale)

@@ -54,7 +54,6 @@ MAX_BYTES = 4 << 30
 MAX_FAULTS_NAMED = 20
 """Maximum number of unreadable entries that are listed; the others are only counted."""
 
-_MAX_LINE_BYTES = 64 << 20
 MAX_TASK_CHARS = 128
 _MAX_LANGUAGE_CHARS = 64
 """Short, so that a term of an artifact (256 characters) can contain a task and a language."""
@@ -256,8 +255,7 @@ def _entries(data: bytes) -> Iterator[tuple[int, object]]:
 
 
 def _lines(data: bytes) -> Iterator[tuple[int, object]]:
-    lines = BytesIO(data)
-    for number, line in enumerate(iter(lambda: lines.readline(_MAX_LINE_BYTES), b""), start=1):
+    for number, line in enumerate(BytesIO(data), start=1):
         if line.strip():
             try:
                 yield number, orjson.loads(line)
@@ -392,14 +390,12 @@ def _told_apart(files: Sequence[Sequence[list[MeasuredOutcome]]]) -> Iterator[Me
     lengths: defaultdict[tuple[str, str], set[int | None]] = defaultdict(set)
     repeated: set[str] = set()
     for found in files:
-        asked: set[tuple[str, str, int | None]] = set()
-        for outcome in chain.from_iterable(found):
-            length = _length(outcome)
-            lengths[outcome.query_id, outcome.model].add(length)
-            key = (outcome.query_id, outcome.model, length)
-            if key in asked and outcome.query_id.startswith("q:"):
-                repeated.add(outcome.query_id)
-            asked.add(key)
+        answers = chain.from_iterable(found)
+        counts = Counter((answer.query_id, answer.model, _length(answer)) for answer in answers)
+        for (query_id, model, length), count in counts.items():
+            lengths[query_id, model].add(length)
+            if count > 1 and query_id.startswith("q:"):
+                repeated.add(query_id)
     at_lengths = {query_id for (query_id, _), of in lengths.items() if len(of) > 1}
     apart = len(repeated) >= _MANY_QUESTIONS
     seen: Counter[str] = Counter()

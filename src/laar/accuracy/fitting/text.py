@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from laar.accuracy.artifact import MAX_TEXT_TASKS, TextColumn, TextTerms
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
+from laar.accuracy.fitting.speed import rounded
 from laar.accuracy.text import Said, TaskTable, hashed, shares_of, task_table
 
 MIN_TASK_QUESTIONS = 20
@@ -62,6 +63,11 @@ class _Questions:
         found: NDArray[np.bool_] = (self.tasks == task).all(axis=1)
         return found
 
+    def unmixed(self) -> NDArray[np.bool_]:
+        """Return which rows are questions rather than mixed texts."""
+        unmixed: NDArray[np.bool_] = self.tasks[:, 0] == self.tasks[:, 1]
+        return unmixed
+
 
 class _LeftOut(NamedTuple):
     """A fit's predictions for questions left out of it.
@@ -88,7 +94,7 @@ def fit_text(outcomes: Sequence[MeasuredOutcome]) -> TextTerms | None:
     questions = _questions(outcomes)
     if questions is None:
         return None
-    names, counts = np.unique(questions.tasks[_unmixed(questions)], return_counts=True)
+    names, counts = np.unique(questions.tasks[questions.unmixed()], return_counts=True)
     known = [str(name) for name in names[counts >= MIN_TASK_QUESTIONS]][:MAX_TEXT_TASKS]
     if len(known) < 2:
         return None
@@ -102,12 +108,6 @@ def fit_text(outcomes: Sequence[MeasuredOutcome]) -> TextTerms | None:
         gain_unseen=float(np.mean(gains)) if gains else None,
         worst_unseen=float(np.min(gains)) if gains else None,
     )
-
-
-def _unmixed(questions: _Questions) -> NDArray[np.bool_]:
-    """Return which rows are questions rather than mixed texts."""
-    unmixed: NDArray[np.bool_] = questions.tasks[:, 0] == questions.tasks[:, 1]
-    return unmixed
 
 
 def _questions(outcomes: Sequence[MeasuredOutcome]) -> _Questions | None:
@@ -167,8 +167,8 @@ def _some(questions: _Questions, known: Sequence[str]) -> _Questions:
         (here,) = np.nonzero(questions.are(task))
         if len(here) > most:
             chosen[Random(0).sample(here.tolist(), len(here) - most)] = False
-    (mixed,) = np.nonzero(~_unmixed(questions))
-    chosen[mixed[int(_MIXED * np.count_nonzero(chosen & _unmixed(questions))) :]] = False
+    (mixed,) = np.nonzero(~questions.unmixed())
+    chosen[mixed[int(_MIXED * np.count_nonzero(chosen & questions.unmixed())) :]] = False
     return questions.of(chosen)
 
 
@@ -191,7 +191,7 @@ def packed(
     return TextColumn(
         task=task,
         intercept=round(intercept, 4),
-        scale=float(f"{scale:.6g}"),
+        scale=rounded(scale),
         weights=b64encode(np.round(weights / scale).astype(np.int8).tobytes()).decode(),
         trust_intercept=trust[0],
         trust_slope=trust[1],
@@ -211,7 +211,7 @@ def _left_out(questions: _Questions, known: Sequence[str]) -> list[_LeftOut]:
         columns = [task for task in known if task not in group]
         strange = np.isin(questions.tasks, group).any(axis=1)
         kept_back = strange | (fold == number % _FOLDS)
-        seen, asked = questions.of(~kept_back), questions.of(kept_back & _unmixed(questions))
+        seen, asked = questions.of(~kept_back), questions.of(kept_back & questions.unmixed())
         regressions = [_regression(seen, task) for task in columns]
         log_odds = np.stack([asked.rows @ by + start for start, by in regressions], axis=1)
         made.append(_LeftOut(columns, group, asked, log_odds, *_shares(seen, columns)))
@@ -267,7 +267,7 @@ def _gains(left_out: Sequence[_LeftOut]) -> list[float]:
 
 def _shares(questions: _Questions, tasks: Sequence[str]) -> tuple[TaskTable, int]:
     """Return the shares of correct answers by task and overall, and the best single model."""
-    chosen = np.stack([_unmixed(questions), *map(questions.are, tasks)]).astype(float)
+    chosen = np.stack([questions.unmixed(), *map(questions.are, tasks)]).astype(float)
     counts = chosen @ ~np.isnan(questions.scores)
     right = chosen @ np.nan_to_num(questions.scores)
     base = np.maximum(right[0], 1e-9) / np.maximum(counts[0], 1)
