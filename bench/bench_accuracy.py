@@ -75,7 +75,8 @@ def main() -> None:
     capability = CapabilityModel(parse_artifact(default_artifact(), source="default"))
     models = capability.models
     online = OnlineOutcomes(capability)
-    tokens = TokenEstimator(capability.chars_per_token)
+    tokens = TokenEstimator()
+    tokens.begin(capability.chars_per_token)
     prompts = {
         f"look-up, {query.language}": query.prompt
         for query in queries(lengths_tokens=[65536], per_cell=1)

@@ -139,7 +139,8 @@ def test_characters_per_token_are_learned_by_model_and_language() -> None:
 
 
 def test_learning_starts_from_the_ratios_of_the_artifact() -> None:
-    tokens = TokenEstimator({"a": {"en": 6.0}, "b": {"en": 6.0}})
+    tokens = TokenEstimator()
+    tokens.begin({"a": {"en": 6.0}, "b": {"en": 6.0}})
     assert tokens.estimate(6000, "en", "a") == pytest.approx(1000)
     assert tokens.estimate(6000, "en") == pytest.approx(1000)
 

@@ -61,7 +61,7 @@ def test_a_dishonest_reporter_is_outvoted_by_honest_ones(lie: str) -> None:
     online, honest = unlimited(), unlimited()
     reports(online, {"x": "honest", "y": "honest", "z": "honest", "liar": lie}, each=20)
     reports(honest, {"x": "honest", "y": "honest", "z": "honest"}, each=20)
-    weights = online.reporter_weights()
+    weights = online.reporters.weights()
     assert weights.pop("liar") < (0.5 if lie == "at random" else 0.1)
     assert all(weight > 0.9 for weight in weights.values())
     assert error(online) < error(honest) + 0.02
@@ -72,7 +72,7 @@ def test_a_flood_of_false_reports_does_not_outvote_the_others() -> None:
     reports(online, {"x": "honest", "y": "honest", "z": "honest"}, each=8)
     reports(online, {"liar": "inverts"}, each=100)
     reports(online, {"x": "honest", "y": "honest", "z": "honest"}, each=8, seed=2)
-    weights = online.reporter_weights()
+    weights = online.reporters.weights()
     assert weights["liar"] < 0.1 < 0.9 < min(weights["x"], weights["y"], weights["z"])
 
 
@@ -83,14 +83,14 @@ def test_a_reporter_with_harder_questions_is_not_distrusted() -> None:
             for name, harder in (("x", 0.0), ("y", 0.0), ("support", 0.12)):
                 right = rng.random() < p - harder
                 online.observe(which, cell, right, 0.0, reporter=name)
-    assert min(online.reporter_weights().values()) > 0.8
+    assert min(online.reporters.weights().values()) > 0.8
 
 
 def test_two_reporters_that_disagree_both_keep_their_weight() -> None:
     """Either of two reporters may be the wrong one."""
     online = unlimited()
     reports(online, {"x": "honest", "y": "inverts"})
-    assert online.reporter_weights() == {"x": 1.0, "y": 1.0}
+    assert online.reporters.weights() == {"x": 1.0, "y": 1.0}
 
 
 def test_an_unnamed_dishonest_reporter_is_outvoted_as_well() -> None:
@@ -103,14 +103,14 @@ def test_a_reporter_that_becomes_honest_regains_its_weight() -> None:
     online = OnlineOutcomes(half_life_s=10.0, cap_per_hour=1e9)
     kinds = {"x": "honest", "y": "honest", "z": "inverts"}
     reports(online, kinds)
-    assert online.reporter_weights()["z"] < 0.1
+    assert online.reporters.weights()["z"] < 0.1
     rng = random.Random(4)
     for name in kinds:  # a hundred half-lives later
         for (which, cell), p in TRUE.items():
             for _ in range(10):
                 right = rng.random() < p
                 online.observe(which, cell, right, 1000.0, reporter=name)
-    assert online.reporter_weights()["z"] > 0.9
+    assert online.reporters.weights()["z"] > 0.9
 
 
 def test_evidence_about_reporters_survives_a_restart() -> None:
@@ -119,7 +119,7 @@ def test_evidence_about_reporters_survives_a_restart() -> None:
     saved = orjson.loads(orjson.dumps(online.state(0.0)))
     again = unlimited()
     assert again.restore(saved, 0.0) == len(TRUE)
-    assert again.reporter_weights()["z"] < 0.1
+    assert again.reporters.weights()["z"] < 0.1
     assert error(again) == pytest.approx(error(online), abs=0.01)
 
 
@@ -140,7 +140,7 @@ def test_the_numbers_of_reporters_and_shares_are_bounded(monkeypatch: pytest.Mon
     for number in range(200):
         for cell in CELLS:
             assert online.observe("a", cell, True, 0.0, reporter=f"r{number}")
-    assert len(online.reporter_weights()) <= MAX_REPORTERS
+    assert len(online.reporters.weights()) <= MAX_REPORTERS
     assert online._shares <= 30 + len(CELLS)
     assert online.by_model(0.0)["a"].outcomes == 200 * len(CELLS)
 
@@ -151,10 +151,10 @@ def test_forgotten_reporters_make_room_for_new_names() -> None:
     for number in range(MAX_REPORTERS):
         online.observe("a", CELLS[0], number % 2 == 0, 0.0, reporter=f"old-{number}")
     assert online.observe("a", CELLS[0], True, 1.0, reporter="new")
-    assert "new" not in online.reporter_weights()  # as all old reporters still count
+    assert "new" not in online.reporters.weights()  # as all old reporters still count
     for name in ("new", "newer"):
         online.observe("a", CELLS[0], True, 300.0, reporter=name)
-    assert set(online.reporter_weights()) == {"new", "newer"}
+    assert set(online.reporters.weights()) == {"new", "newer"}
     (cell,) = online.cells.values()
     assert sum(s.outcomes for s in cell.shares.values()) == pytest.approx(cell.total.outcomes)
     assert sum(s.correct for s in cell.shares.values()) == pytest.approx(cell.total.correct)

@@ -131,11 +131,13 @@ def test_an_outcome_counts_for_the_model_that_answered() -> None:
 
 
 def test_token_ratios_are_restored() -> None:
-    learned = TokenEstimator({"m": {"en": 4.0}})
+    learned = TokenEstimator()
+    learned.begin({"m": {"en": 4.0}})
     for _ in range(300):
         learned.observe(3000, "en", "m", 1000)
         learned.observe(1500, "ja", "n", 1000)
-    again = TokenEstimator({"m": {"en": 4.0}})
+    again = TokenEstimator()
+    again.begin({"m": {"en": 4.0}})
     # Ratios of two models and of the fleet.
     assert again.restore(orjson.loads(orjson.dumps(learned.state()))) == 4
     for model, language in [("m", "en"), ("n", "ja"), ("", "en"), ("unknown", "ja")]:
@@ -180,7 +182,8 @@ def test_an_absurd_ratio_is_clipped_and_full_tables_stay_full() -> None:
 
 
 def test_a_new_artifact_replaces_ratios_with_fewer_reports_than_its_weight():
-    learned = TokenEstimator({"m": {"en": 4.0}, "n": {"en": 4.0}})
+    learned = TokenEstimator()
+    learned.begin({"m": {"en": 4.0}, "n": {"en": 4.0}})
     for _ in range(50):
         learned.observe(8000, "en", "m", 4000)
     before = learned.estimate(1000, "en", "m")

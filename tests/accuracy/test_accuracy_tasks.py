@@ -7,7 +7,8 @@ from laar.accuracy.tasks import IDLE_S, MAX_TASKS, TaskNames
 
 
 def test_the_first_tasks_of_a_tenant_and_all_known_tasks_are_accepted():
-    names = TaskNames(["code"])
+    names = TaskNames()
+    names.known = frozenset(["code"])
     taken = [names.taken("a", f"task-{n}", 0.0) for n in range(2 * MAX_TASKS)]
     assert taken == [True] * MAX_TASKS + [False] * MAX_TASKS
     assert names.ignored == MAX_TASKS

@@ -61,7 +61,7 @@ def test_a_dishonest_reporter_is_outvoted_wherever_it_reports():
     net.exchange(1.01)
     net.exchange(1.02)
     for picker in (p, q):
-        weights = picker.online.reporter_weights()
+        weights = picker.online.reporters.weights()
         assert weights.keys() == {"a", "b", "c", "liar"}
         assert weights["liar"] < 0.1 < 0.9 < weights["a"]
 

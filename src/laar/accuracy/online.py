@@ -108,7 +108,8 @@ class OnlineOutcomes:
         self.capability = capability or CapabilityModel()
         self.trust = PriorTrust()
         """The share of its weight that each prior keeps."""
-        self._reporters = ReporterTrust()
+        self.reporters = ReporterTrust()
+        """The weight of each reporter's outcomes."""
         self.cap_per_hour = cap_per_hour
         self._forgetting = log(2) / half_life_s
         # A leaky bucket of half the cap that drains half the cap an hour passes at most the cap in
@@ -199,9 +200,9 @@ class OnlineOutcomes:
     def heard(self, outcome: Taken, now: float) -> bool:
         """Record a validated outcome from this or another picker; return the same as `observe`."""
         model, features, correct, weight, _, offset, tenant, reporter = outcome
-        admitted = self._reporters.admitted(reporter)
+        admitted = self.reporters.admitted(reporter)
         if admitted != reporter and self._swept(now):  # before the look-up: it may drop cells
-            admitted = self._reporters.admitted(reporter)
+            admitted = self.reporters.admitted(reporter)
         key = (model, learned(features))
         cell = self.cells.get(key)
         if cell is None:
@@ -257,10 +258,6 @@ class OnlineOutcomes:
             )
         return sums
 
-    def reporter_weights(self) -> dict[str, float]:
-        """Return the weight of each named reporter, in 0..1. Thread-safe."""
-        return self._reporters.weights()
-
     def prior_weights(self) -> dict[str, float]:
         """Return the current minimum weight of a prior, for each model with reported outcomes."""
         return {model: KAPPA * self.trust.share(model) for model in self.trust.models()}
@@ -294,7 +291,7 @@ class OnlineOutcomes:
                 continue
             cell = found.setdefault((read.model, read.features), Cell(saved_at_s))
             cell.prior = read.prior if same_prior else None
-            reporter = self._reporters.admitted(read.reporter)
+            reporter = self.reporters.admitted(read.reporter)
             share = cell.shares.get(self._share_of(cell, reporter), cell.total)
             for counts in (cell.total,) if share is cell.total else (cell.total, share):
                 counts.correct += read.correct
@@ -335,11 +332,11 @@ class OnlineOutcomes:
 
     def _believed(self, cell: Cell, kept: float = 1.0) -> tuple[float, float]:
         """Return a cell's correct and total outcomes, times `kept` and weighted by reporter."""
-        if not cell.shares or not self._reporters.doubted:
+        if not cell.shares or not self.reporters.doubted:
             return kept * cell.total.correct, kept * cell.total.outcomes
         correct = outcomes = 0.0
         for name, share in list(cell.shares.items()):
-            weight = self._reporters.weight(name)
+            weight = self.reporters.weight(name)
             correct += weight * share.correct
             outcomes += weight * share.outcomes
         return kept * correct, kept * outcomes
@@ -356,8 +353,8 @@ class OnlineOutcomes:
         for name in reporters if len(cell.shares) > 1 else ():
             share = cell.shares[name]
             others = [(n, s.correct, s.outcomes) for n, s in cell.shares.items() if n != name]
-            found = self._reporters.likelihood(share.correct, share.outcomes, others)
-            self._reporters.take(name, found, share.found)
+            found = self.reporters.likelihood(share.correct, share.outcomes, others)
+            self.reporters.take(name, found, share.found)
             share.found = found
         if cell.prior is None:
             return
@@ -412,12 +409,12 @@ class OnlineOutcomes:
         self._begun = Counter(cell.tenant for cell in self.cells.values())
         self._shares = sum(len(cell.shares) for cell in self.cells.values())
         self.trust.clear()
-        self._reporters.begin(name for cell in self.cells.values() for name in cell.shares)
+        self.reporters.begin(name for cell in self.cells.values() for name in cell.shares)
         for (model, _), cell in self.cells.items():
             if cell.evidence:
                 self.trust.take(model, cell.evidence, ())
             for name, share in cell.shares.items():
-                self._reporters.take(name, share.found, ())
+                self.reporters.take(name, share.found, ())
 
 
 def _merge_forgotten(cell: Cell, kept: float) -> None:

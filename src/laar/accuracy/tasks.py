@@ -7,8 +7,6 @@ artifact's is limited too; further names are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from laar.latest import Latest
 
 MAX_TASKS = 32
@@ -22,14 +20,11 @@ IDLE_S = 86_400.0
 
 
 class TaskNames:
-    """Tracks the task names of each tenant.
+    """Tracks the task names of each tenant."""
 
-    Args:
-        known: names that are always accepted.
-    """
-
-    def __init__(self, known: Iterable[str] = ()) -> None:
-        self.known = frozenset(known)
+    def __init__(self) -> None:
+        self.known: frozenset[str] = frozenset()
+        """Names that are always accepted."""
         self._named: Latest[str, dict[str, float]] = Latest(MAX_TENANTS)
         self.ignored = 0
         """Requests whose task exceeded their tenant's limit."""

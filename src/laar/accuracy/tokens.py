@@ -45,20 +45,18 @@ _Cell = tuple[
 
 
 class TokenEstimator:
-    """Learns the ratio of characters to tokens, by model and language.
+    """Learns the ratio of characters to tokens, by model and language."""
 
-    Args:
-        measured: characters per token by model, then language, from a capability artifact.
-    """
-
-    def __init__(self, measured: Mapping[str, Mapping[str, float]] | None = None) -> None:
+    def __init__(self) -> None:
         # By model and language: log of characters per token, and the number of reports.
         self._cells: dict[tuple[str, str], tuple[float, float]] = {}
         self._tokens_per_char = lru_cache(_MAX_KEPT)(self._current_tokens_per_char)
-        self.begin(measured or {})
 
     def begin(self, measured: Mapping[str, Mapping[str, float]]) -> None:
-        """Start from an artifact's ratios, except where reports already outweigh them."""
+        """Start from an artifact's ratios, except where reports already outweigh them.
+
+        `measured` has characters per token by model, then language.
+        """
         by_language: dict[str, list[float]] = {}
         for model, ratios in measured.items():
             for language, ratio in ratios.items():
