@@ -1,17 +1,13 @@
-"""Health's records of requests in flight: where each was sent, and how that attempt went.
-
-Each call is guarded: an error in health may lose a record, but not the request or reservation.
-"""
+"""Health's records of requests in flight: where each was sent, and how that attempt went."""
 
 from __future__ import annotations
 
 from laar.core.decision import Completion, Decision
-from laar.core.guards import guarded
+from laar.core.endpoints import EndpointTable
 from laar.core.membership import key_of
 from laar.core.names import goes_by
-from laar.core.parts import Parts
 from laar.core.request import Request
-from laar.health import GOOD, Kind, Reply, Stage
+from laar.health import GOOD, Health, Kind, Reply, Stage
 from laar.prefix.blocks import Chain
 
 IN_FLIGHT_TOKENS = 100.0
@@ -20,41 +16,33 @@ ms per sequence in the batch takes about as long as prefilling 100."""
 
 
 class Attempts:
-    """Begins, tracks and ends the attempts of a request. If health is not tracked, there are none.
+    """Begins, tracks and ends the attempts of a request.
 
-    The director guards `begin`, `replied` and `ended`, which nearly every request needs, and calls
-    them only if health is tracked. The other methods are guarded here.
+    The director guards each call: an error in health may lose a record, but not the request or its
+    reservation.
 
     Args:
-        parts: the director's parts.
+        table: the endpoints.
+        health: tracks which endpoints answer.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self._table = parts.table
-        self._has_health = parts.health is not None
-        if parts.health is not None:
-            self._health = parts.health
-        self.begin_at_server = guarded(self._begin_at_server, "health", parts.faults)
-        self.begin_helper = guarded(self._begin_helper, "health", parts.faults)
-        self.passed_over = guarded(self._passed_over, "health", parts.faults)
-        self.gone = guarded(self._gone, "health", parts.faults)
-        self.answering = guarded(self._answering, "health", parts.faults)
-        self.helped = guarded(self._helped, "health", parts.faults)
+    def __init__(self, table: EndpointTable, health: Health) -> None:
+        self._table = table
+        self._health = health
 
-    def begin(self, decision: Decision) -> None:
-        """Begin the attempt at the chosen endpoint."""
-        if decision.view is not None and not decision.request.shadow:
-            self._send(decision, decision.now, timed=True)
+    def begin(self, decision: Decision, served_at: float | None = None) -> None:
+        """Begin the attempt at the chosen endpoint.
 
-    def _begin_at_server(self, decision: Decision, now: float) -> None:
-        """Begin the attempt at the endpoint that Envoy reports as serving the request."""
-        if self._has_health and decision.view is not None:
-            self._send(decision, now, timed=False)
-
-    def _send(self, decision: Decision, now: float, *, timed: bool) -> None:
+        `served_at` is when Envoy reported that the endpoint serves the request, if it did; only
+        then an attempt begins in shadow mode.
+        """
         flight, view, health = decision.flight, decision.view, self._health
+        timed = served_at is None
+        if view is None or (timed and decision.request.shadow):
+            return
+        now = decision.now if served_at is None else served_at
         name = decision.rewrite or decision.request.model
-        wakes = view is not None and view.wake_s is not None and view.wake_s[decision.position] > 0
+        wakes = view.wake_s is not None and view.wake_s[decision.position] > 0
         attempt = flight.attempt = health.sent(
             flight.slot,
             flight.model,
@@ -62,17 +50,15 @@ class Attempts:
             predicted_s=usual_s(decision),
             tokens=decision.tokens,
             now=now,
-            rtt_s=float(view.rtt_s[decision.position]) if view else 0.0,
+            rtt_s=float(view.rtt_s[decision.position]),
             trial=decision.trial and timed,
             timed=timed and not wakes,  # waking up is not slowness
             name="" if name in decision.settings.aliases else name,  # alias: main model
         )
         flight.read = health.wants_read(attempt, now)
 
-    def _begin_helper(self, decision: Decision, slot: int, now: float, *, trial: bool) -> None:
+    def begin_helper(self, decision: Decision, slot: int, now: float, *, trial: bool) -> None:
         """Begin the attempt at a prefiller or encoder."""
-        if not self._has_health:
-            return
         attempt = self._health.sent(
             slot,
             decision.model,
@@ -101,7 +87,7 @@ class Attempts:
         for attempt in flight.helpers:
             health.replied(attempt, reply, now, excused=excused)
 
-    def _passed_over(self, decision: Decision, failed: tuple[str, ...], now: float) -> None:
+    def passed_over(self, decision: Decision, failed: tuple[str, ...], now: float) -> None:
         """Record that Envoy tried these endpoints before the one that answers, if any does."""
         flight = decision.flight
         for address in failed:
@@ -124,17 +110,7 @@ class Attempts:
         flight.unjudged.clear()
         return kind
 
-    def _gone(self, decision: Decision, now: float) -> None:
-        """End the attempt at an endpoint that does not answer after all."""
-        if decision.flight.attempt is not None:
-            self._health.gone(decision.flight.attempt, now)
-
-    def _answering(self, decision: Decision, now: float) -> None:
-        """Record that an answer other than a refusal has begun or continues."""
-        if decision.flight.attempt is not None:
-            self._health.answering(decision.flight.attempt, now)
-
-    def _helped(self, decision: Decision, now: float) -> None:
+    def helped(self, decision: Decision, now: float) -> None:
         """Record that the prefiller and encoders of a request have finished."""
         for attempt in decision.flight.helpers:
             self._health.answering(attempt, now)

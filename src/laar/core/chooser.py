@@ -7,6 +7,7 @@ a decision (reservations, prefixes, health).
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,24 +15,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 
+from laar.accuracy.assessor import PlainAssessor
 from laar.accuracy.retry import parse_tried, with_model
+from laar.core.adapters import Adapters
 from laar.core.apart import Encoder, Prefiller, may_be_apart
 from laar.core.attempts import traits
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, prefer
-from laar.core.endpoints import Floats, Mask, Slots
+from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
+from laar.core.engines import Engines
 from laar.core.exploring import EXPLORE, to_explore
 from laar.core.filters import unless_none
-from laar.core.guards import guarded
-from laar.core.interfaces import Fault, Room, View
-from laar.core.parts import Parts
+from laar.core.guards import Faults
+from laar.core.interfaces import Assessor, Fault, Room, View, WeightSource
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_encoders, choose_prefiller
 from laar.core.request import Api, Request
-from laar.core.stored import not_stored
+from laar.core.stored import StoredObjects, not_stored
 from laar.core.views import view_of
 from laar.errors import RequestError
+from laar.health import Health
+from laar.prefix.beliefs import PrefixBeliefs
 
 if TYPE_CHECKING:
     from laar.tuning.tuner import Weights
@@ -41,31 +46,42 @@ Priority = Callable[[View], int]
 
 
 class Chooser:
-    """Chooses endpoints.
+    """Chooses endpoints, with all the parts that contribute to decisions.
 
     Args:
-        parts: the director's parts.
+        table: the endpoints.
         policies: policies by name; must include the settings' policy.
         settings: how to choose.
+        rng: breaks ties and makes the choices of random policies.
+        assessor: estimates models.
+        prefixes: estimates caches; None means no estimates.
+        health: tracks which endpoints answer; None to assume that all do.
         on_fault: called with every part of a policy that failed on a request.
     """
 
     def __init__(
         self,
-        parts: Parts,
+        table: EndpointTable,
         policies: Mapping[str, Policy],
         settings: DirectorSettings,
-        on_fault: Callable[[Fault], None],
+        *,
+        rng: random.Random,
+        assessor: Assessor | None = None,
+        prefixes: PrefixBeliefs | None = None,
+        health: Health | None = None,
+        on_fault: Callable[[Fault], None] = lambda _fault: None,
     ) -> None:
-        self.ignored_tried = 0
-        self.table = parts.table
-        self._rng = parts.rng
-        self.health = parts.health
-        self.stored = parts.stored
-        self.degraded = parts.faults
-        self._parts = parts
-        self._on_fault = guarded(on_fault, "watching", parts.faults)
-        self._weights: Callable[[float], Weights | None] | None = None
+        self.table = table
+        self.rng = rng
+        self.assessor = assessor or PlainAssessor()
+        self.prefixes = prefixes
+        self.health = health
+        self.engines = Engines(table)
+        self.adapters = Adapters(table)
+        self.stored = StoredObjects()
+        self.degraded = Faults()
+        self._on_fault = on_fault
+        self.tuner: WeightSource | None = None
         self._next_weights: Weights | None = None
         self.use(settings, policies)
 
@@ -107,9 +123,9 @@ class Chooser:
         if request.policy in self.policies and self.settings.allow_policy_header:
             name = request.policy
         policy = self.policies[name]
-        tuned = None if self._weights is None else self._tuned(policy, request, now)
+        tuned = None if self.tuner is None else self._tuned(self.tuner, policy, request, now)
         weights = tuned.values if tuned else None
-        view, degraded = view_of(self._parts, self.settings, request, earlier, group, weights, now)
+        view, degraded = view_of(self, request, earlier, group, weights, now)
         order, scores, eligible, reason, on_trial = self._rank(policy, view, group, room, degraded)
         health, at = self.health, order[0]
         slot = group.slots.item(at)
@@ -194,8 +210,7 @@ class Chooser:
             )
         earlier: Sequence[str] = ()
         if request.tried:
-            earlier, ignored = parse_tried(request.tried, self.table.models)
-            self.ignored_tried += ignored
+            earlier, _ = parse_tried(request.tried, self.table.models)
         if group.standing.trials and not request.shadow:
             group = self.candidates.with_trial(group, earlier, now)
         if (group.prefillers or group.encoders) and (
@@ -253,7 +268,7 @@ class Chooser:
         masks = () if eligible is None else eligible.masks
         order = policy.order(scores, view, masks, first)
         for fault in view.faults:
-            self._on_fault(fault)
+            self.degraded.attempt("watching", self._on_fault, fault)
             reason = self.degraded.degraded(fault.part)
         return order, scores, eligible, reason or view.reason or policy.name, on_trial
 
@@ -273,7 +288,7 @@ class Chooser:
             hashes = list(map(xxhash.xxh3_64_intdigest, keys))
             order = sorted(range(len(slots)), key=hashes.__getitem__)[:_OPAQUE_DRAWS]
         else:
-            order = self._rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
+            order = self.rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
             drawn = slots[order]
             reported = table.waiting[drawn] + table.running[drawn]
             load = np.fmax(table.in_flight[drawn], reported)  # NaN means not reported
@@ -305,7 +320,9 @@ class Chooser:
             ),
         )
 
-    def _tuned(self, policy: Policy, request: Request, now: float) -> Weights | None:
+    def _tuned(
+        self, tuner: WeightSource, policy: Policy, request: Request, now: float
+    ) -> Weights | None:
         """Return the tuner's weights for this decision; None means the policy's own.
 
         Weights stay the same until a decision has used them, so previews and queued requests leave
@@ -313,8 +330,8 @@ class Chooser:
         """
         if policy.name != self.settings.policy or request.shadow:
             return None
-        if self._next_weights is None and self._weights is not None:
-            self._next_weights = self._weights(now)
+        if self._next_weights is None:
+            self._next_weights = self.degraded.attempt("tuner", tuner.weights, now)
         return self._next_weights
 
     def _exhausted(

@@ -4,7 +4,7 @@
 request, so two requests of a burst never both find the same endpoint idle. `settle` undoes the
 reservation exactly once, however the request ended, and passes the completion to the learners.
 
-An error in an estimator, a learner or an observer never fails a request. Each part is guarded
+An error in an estimator, a learner or an observer never fails a request. Each call is guarded
 (`laar.core.guards`); a decision made without a part says so in its reason (`degraded-*`). Learners
 and observers are called from four ordered lists of steps.
 """
@@ -13,51 +13,33 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from functools import partial
 
-from laar.accuracy.assessor import PlainAssessor
-from laar.core.adapters import Adapters
 from laar.core.apart import Prefiller
 from laar.core.attempts import Attempts
 from laar.core.chooser import Chooser, Priority
 from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
 from laar.core.endpoints import EndpointTable, Floats
-from laar.core.engines import Engines
 from laar.core.feedback import Feedback
-from laar.core.guards import Faults, Step, guarded, run_steps
-from laar.core.interfaces import (
-    Assessor,
-    Fault,
-    Room,
-    View,
-    WeightSource,
-)
+from laar.core.guards import Step, run_steps
+from laar.core.interfaces import Assessor, Fault, Room, View, WeightSource
 from laar.core.membership import key_of
-from laar.core.parts import Parts
 from laar.core.policy import Policy
 from laar.core.request import Request
-from laar.core.stored import StoredObjects
 from laar.health import Health, Reply
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.prefix.blocks import Chain
-from laar.prefix.index import Receipt
 
 
 class Director(Chooser):
     """Decides where requests go, and settles them.
 
+    Args not listed are those of `Chooser`.
+
     Args:
-        table: the endpoints.
-        policies: policies by name; must include the settings' policy.
-        settings: how to choose.
-        rng: breaks ties and makes the choices of random policies.
         new_id: makes the ids of decisions. Outcomes are reported by id, so clients must not be able
             to guess other clients' ids. None uses `rng`, which is good enough for a lab.
-        assessor: estimates models.
-        prefixes: estimates caches; None means no estimates.
         tuner: sets the weights of the settings' policy for each decision, and receives the
             outcomes; None to use the policy's own weights.
-        health: tracks which endpoints answer; None to assume that all do.
-        on_fault: called with every part of a policy that failed on a request.
     """
 
     def __init__(
@@ -74,25 +56,18 @@ class Director(Chooser):
         health: Health | None = None,
         on_fault: Callable[[Fault], None] = lambda _fault: None,
     ) -> None:
-        self.engines = Engines(table)
-        self.adapters = Adapters(table)
-        self.assessor = assessor or PlainAssessor()
-        self.prefixes = prefixes
-        faults = Faults()
-        parts = Parts(
-            table=table,
+        super().__init__(
+            table,
+            policies,
+            settings,
             rng=rng,
-            assessor=self.assessor,
+            assessor=assessor,
             prefixes=prefixes,
-            engines=self.engines,
             health=health,
-            stored=StoredObjects(),
-            adapters=self.adapters,
-            faults=faults,
+            on_fault=on_fault,
         )
-        super().__init__(parts, policies, settings, on_fault)
-        feedback = self._feedback = Feedback(parts)
-        attempts = self._attempts = Attempts(parts)
+        feedback = self._feedback = Feedback(self)
+        self._attempts = None if health is None else Attempts(table, health)
         self.use_tuner(tuner)
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
@@ -110,24 +85,17 @@ class Director(Chooser):
             ("learning", self.engines.drop),
             ("learning", self.adapters.drop),
         ]
-        if health is not None:
-            self._on_counted.append(("health", attempts.begin))
-            self._on_released.insert(0, ("health", attempts.ended))
+        if health is not None and self._attempts is not None:
+            self._on_counted.append(("health", self._attempts.begin))
+            self._on_released.insert(0, ("health", self._attempts.ended))
             self._on_left.append(("health", health.drop))
-        self._insert: Callable[[int, Chain, float], Receipt | None] | None = None
         if prefixes is not None:
-            self._insert = guarded(prefixes.insert, "prefixes", faults)
-            self._retract = guarded(prefixes.retract, "prefixes", faults)
             self._on_left.append(("prefixes", prefixes.drop))
-        table.on_free = lambda slot: run_steps(self._on_left, faults, slot)
+        table.on_free = lambda slot: run_steps(self._on_left, self.degraded, slot)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
         """Take weights from a tuner, and report outcomes to it; None to stop both."""
-        self.tuner = tuner
-        self._next_weights = self._weights = self._feedback.observe = None
-        if tuner is not None:
-            self._weights = guarded(tuner.weights, "tuner", self.degraded)
-            self._feedback.observe = guarded(tuner.observe, "learning", self.degraded)
+        self.tuner, self._next_weights = tuner, None
 
     def watch(
         self,
@@ -184,7 +152,7 @@ class Director(Chooser):
 
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool = False) -> None:
         """Record the endpoint's status, or a later error; `read` if the body is read."""
-        if self.health is None:
+        if self._attempts is None:
             return
         try:
             self._attempts.replied(decision, reply, now, read=read)
@@ -197,7 +165,8 @@ class Director(Chooser):
         if flight.settled or decision.request.shadow:
             return
         flight.failed = failed
-        self._attempts.passed_over(decision, failed, now)
+        if self._attempts is not None:
+            self.degraded.attempt("health", self._attempts.passed_over, decision, failed, now)
 
     def served_by(self, decision: Decision, address: str, now: float) -> None:
         """Move the reservation to the endpoint that serves, if it isn't the one chosen.
@@ -214,21 +183,22 @@ class Director(Chooser):
         flight.served = True
         if slot == flight.slot:
             if flight.attempt is None:  # in shadow mode: the chosen endpoint serves after all
-                self._attempts.begin_at_server(decision, now)
+                self._begin_attempt(decision, now)
             return
         named = (flight.address, *decision.fallbacks)
         if not flight.failed and not decision.request.shadow and address in named:
             self.attempted(decision, named[: named.index(address)], now)
-        self._attempts.gone(decision, now)
+        if self.health is not None and flight.attempt is not None:
+            self.degraded.attempt("health", self.health.gone, flight.attempt, now)
         self._release(decision)
-        if flight.receipt is not None:
-            self._retract(flight.receipt)
+        if self.prefixes is not None and flight.receipt is not None:
+            self.degraded.attempt("prefixes", self.prefixes.retract, flight.receipt)
         _move_to_model(flight, self.table.spec(slot).models[0])
         flight.slot = slot
         flight.address = address
         flight.receipt = None
         run_steps(self._entering, self.degraded, decision)
-        self._feedback.begin_again(decision, now)
+        self.degraded.attempt("learning", self._feedback.begin, decision, now)
         self.table.reserve(
             slot, decision.weight, decision.uncached_tokens, answering=flight.answering
         )
@@ -236,24 +206,24 @@ class Director(Chooser):
         flight.adapter = self.adapters.named(slot, name)
         if flight.adapter:
             self.adapters.sent(slot, flight.adapter)
-        self._attempts.begin_at_server(decision, now)
+        self._begin_attempt(decision, now)
 
     def answering(self, decision: Decision, now: float, *, ok: bool = True) -> None:
         """Record that the answer has begun, which ends the prefill, or that it continues.
 
         `ok` is false if the answer is a refusal.
         """
-        flight = decision.flight
-        if ok:
-            self._attempts.answering(decision, now)
+        flight, health = decision.flight, self.health
+        if ok and health is not None and flight.attempt is not None:
+            self.degraded.attempt("health", health.answering, flight.attempt, now)
         if not flight.settled and not flight.answering:
             flight.answering = True
             self._end_prefill(decision, now if ok else None)
-            if flight.helpers and ok:
-                self._attempts.helped(decision, now)
+            if flight.helpers and ok and self._attempts is not None:
+                self.degraded.attempt("health", self._attempts.helped, decision, now)
             self.table.release_prefill(flight.slot, decision.uncached_tokens)
             if ok and flight.began is not None:
-                self._feedback.answering(flight.began, now)
+                self.degraded.attempt("learning", self.engines.answering, flight.began, now)
 
     def keeps(self, decision: Decision, stored_id: str) -> None:
         """Record an object that the endpoint stores; clients may use it before the answer ends."""
@@ -283,26 +253,37 @@ class Director(Chooser):
             flight.receipt = prefixes.insert(flight.slot, chain, decision.now)
             if decision.now >= prefixes.advises_at:
                 look = prefixes.look_later(decision.request, flight.model, decision.now)
-                self.later(guarded(look, "prefixes", self.degraded))
+                self.later(partial(self.degraded.attempt, "prefixes", look))
             held = prefixes.published
             if held is not None and held.blocks and not decision.request.shadow:
                 flight.traced_as = held.expect(self.new_id(), flight.slot, chain, decision.tokens)
 
     def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> None:
         """Count the prompt at its prefiller."""
-        view, flight = decision.view, decision.flight
-        if view is not None and view.chain is not None and self._insert is not None:
-            flight.prefill_receipt = self._insert(prefiller.slot, view.chain, now)
-        flight.prefill_began = self._feedback.begin_prefill(decision, prefiller, now)
+        view, flight, attempt = decision.view, decision.flight, self.degraded.attempt
+        if self.prefixes is not None and view is not None and view.chain is not None:
+            insert = self.prefixes.insert
+            flight.prefill_receipt = attempt("prefixes", insert, prefiller.slot, view.chain, now)
+        began = attempt("learning", self._feedback.begin_prefill, decision, prefiller, now)
+        flight.prefill_began = began
         self.table.visit(prefiller.slot, decision.weight, prefiller.uncached_tokens)
-        self._attempts.begin_helper(decision, prefiller.slot, now, trial=prefiller.trial)
+        self._begin_helper(decision, prefiller.slot, now, trial=prefiller.trial)
 
     def _begin_encoding(self, decision: Decision, now: float) -> None:
         """Count the prompt's images, sound and videos at their encoders."""
         for encoder in decision.encoders:
             self.table.visit(encoder.slot, 0.0, 0.0)
         for slot, trial in {(encoder.slot, encoder.trial) for encoder in decision.encoders}:
-            self._attempts.begin_helper(decision, slot, now, trial=trial)
+            self._begin_helper(decision, slot, now, trial=trial)
+
+    def _begin_helper(self, decision: Decision, slot: int, now: float, *, trial: bool) -> None:
+        if self._attempts is not None:
+            begin = self._attempts.begin_helper
+            self.degraded.attempt("health", begin, decision, slot, now, trial=trial)
+
+    def _begin_attempt(self, decision: Decision, served_at: float) -> None:
+        if self._attempts is not None:
+            self.degraded.attempt("health", self._attempts.begin, decision, served_at)
 
     def _end_prefill(self, decision: Decision, now: float | None) -> None:
         """Remove the prompt from its prefiller's and encoders' counts: they are done with it.
@@ -315,7 +296,7 @@ class Director(Chooser):
         if prefiller is None:
             return
         if now is not None and began is not None:
-            self._feedback.answering(began, now)
+            self.degraded.attempt("learning", self.engines.answering, began, now)
         self.table.leave(prefiller.slot, decision.weight, prefiller.uncached_tokens)
 
     def _release(self, decision: Decision) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from laar.core.apart import Prefiller
+from laar.core.chooser import Chooser
 from laar.core.decision import Completion, Decision
 from laar.core.engines import Began
-from laar.core.guards import guarded
-from laar.core.parts import Parts
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning.windows import Observed
 
@@ -19,36 +16,28 @@ _FOUND = 0.9
 class Feedback:
     """Passes outcomes to each learner; a failing learner does not affect the others.
 
-    `begin`, `engine_ended` and `ended`, which every request needs, are guarded by the director.
+    The director guards all calls.
 
     Args:
-        parts: the director's parts.
+        chooser: holds the learners.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self._table = parts.table
-        self._engines = parts.engines
-        self._prefixes = parts.prefixes
-        self._usage = guarded(parts.assessor.usage, "learning", parts.faults)
-        self.observe: Callable[[Observed, float], None] | None = None
-        """Records the outcome of a decision with a tuner's weights; None if there is no tuner."""
-        self.answering = guarded(parts.engines.answering, "learning", parts.faults)
-        """Record the first byte of an answer."""
-        self.begin_again = guarded(self._begin_again, "learning", parts.faults)
-        self.begin_prefill = guarded(self._begin_prefill, "learning", parts.faults)
-
-    def _begin_again(self, decision: Decision, now: float) -> None:
-        """Replace the record of a request that moved to another endpoint."""
-        began, decision.flight.began = decision.flight.began, None
-        if began is not None:
-            self._engines.gone(began, now)
-        self.begin(decision, now)
+    def __init__(self, chooser: Chooser) -> None:
+        self._chooser = chooser
+        self._table = chooser.table
+        self._engines = chooser.engines
 
     def begin(self, decision: Decision, moved_at: float | None = None) -> None:
-        """Begin the engines' record of a request, before its endpoint counts it."""
+        """Begin the engines' record of a request, before its endpoint counts it.
+
+        `moved_at` is when the request moved to another endpoint; this ends its earlier record.
+        """
         view, at, flight = decision.view, decision.position, decision.flight
         if view is None:
             return
+        if moved_at is not None and flight.began is not None:
+            earlier, flight.began = flight.began, None
+            self._engines.gone(earlier, moved_at)
         began = Began(
             slot=flight.slot,
             plain_s=decision.uncached_tokens * view.seconds_per_token.item(at),
@@ -68,7 +57,7 @@ class Feedback:
             began, now, view.base_s.item(at), timed=view.timed_answers
         )
 
-    def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> Began:
+    def begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> Began:
         """Begin the record of a prefill at another endpoint."""
         began = Began(
             slot=prefiller.slot,
@@ -120,21 +109,23 @@ class Feedback:
 
     def ended(self, decision: Decision, end: Completion) -> None:
         """Tell the tuner, the assessor and the prefix index that a request ended."""
-        flight, now = decision.flight, decision.now + end.latency_s
-        if self.observe is not None and decision.weights_version:
+        flight, now, chooser = decision.flight, decision.now + end.latency_s, self._chooser
+        if chooser.tuner is not None and decision.weights_version:
             sample = Observed(
                 version=decision.weights_version,
                 ttft_s=end.latency_s if end.ttft_s is None else end.ttft_s,
                 e2e_s=end.latency_s,
                 ok=end.ok and end.cause == "complete",
             )
-            self.observe(sample, now)
+            chooser.degraded.attempt("learning", chooser.tuner.observe, sample, now)
         # In shadow mode the prompt may have gone to an endpoint that Envoy does not report.
         known = flight.served or not decision.request.shadow
         if known and end.ok and end.prompt_tokens and not decision.request.tokens:
-            self._usage(decision.request, flight.model, end.prompt_tokens)
-        prefixes = self._prefixes
-        receipt = flight.receipt
+            usage = chooser.assessor.usage
+            chooser.degraded.attempt(
+                "learning", usage, decision.request, flight.model, end.prompt_tokens
+            )
+        prefixes, receipt = chooser.prefixes, flight.receipt
         if prefixes is None:
             return
         if flight.prefill_receipt is not None:

@@ -1,8 +1,8 @@
 """Guards: if a part fails, a decision lacks its contribution, but the request is not lost.
 
-Learners and observers of each request run as a list of steps (`run_steps`). Rarer calls are
-wrapped (`guarded`): a wrapped call returns None after an error, and the caller continues with a
-simpler substitute. Errors are counted.
+Learners and observers of each request run as a list of steps (`run_steps`). Rarer calls are made
+by `Faults.attempt`, which returns None after an error; the caller continues with a simpler
+substitute. Errors are counted.
 """
 
 from __future__ import annotations
@@ -34,6 +34,16 @@ class Faults(Counter[str]):
         self[part] += 1
         return f"degraded-{part}"
 
+    def attempt(
+        self, part: Part, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T | None:
+        """Make a call; if it raises, count a failure of the part and return None."""
+        try:
+            return call(*args, **kwargs)
+        except Exception:  # noqa: BLE001 - this is the guard
+            self[part] += 1
+            return None
+
 
 def run_steps(steps: Iterable[Step], faults: Faults, *args: Any) -> None:
     """Make all calls; count each that fails, and continue with the next."""
@@ -42,16 +52,3 @@ def run_steps(steps: Iterable[Step], faults: Faults, *args: Any) -> None:
             call(*args)
         except Exception:  # noqa: BLE001 - this is the guard
             faults[part] += 1
-
-
-def guarded(call: Callable[P, T], part: Part, faults: Faults) -> Callable[P, T | None]:
-    """Wrap a call to return None and count a failure if it would raise."""
-
-    def attempt(*args: P.args, **kwargs: P.kwargs) -> T | None:
-        try:
-            return call(*args, **kwargs)
-        except Exception:  # noqa: BLE001 - this is the guard
-            faults[part] += 1
-            return None
-
-    return attempt

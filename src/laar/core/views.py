@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from laar.accuracy.assessor import PlainAssessor
 from laar.core.apart import Apart
 from laar.core.candidates import Group
-from laar.core.decision import DirectorSettings
 from laar.core.endpoints import Floats, Slots
 from laar.core.filters import awake
 from laar.core.interfaces import View
-from laar.core.parts import Parts
 from laar.core.request import Request
+
+if TYPE_CHECKING:
+    from laar.core.chooser import Chooser
 
 _MAX_TIMES_TRIED = 10
 """Maximum value of `times_tried`, which keeps costs finite."""
@@ -28,8 +30,7 @@ _PLAIN_ASSESSOR = PlainAssessor()
 
 
 def view_of(
-    parts: Parts,
-    settings: DirectorSettings,
+    chooser: Chooser,
     request: Request,
     tried: Sequence[str],
     group: Group,
@@ -37,29 +38,29 @@ def view_of(
     now: float,
 ) -> tuple[View, str]:
     """Return the view for the scorers, and a reason code, which is empty unless it is degraded."""
-    table, reason = parts.table, ""
+    table, settings, prefixes, reason = chooser.table, chooser.settings, chooser.prefixes, ""
     slots, model_id, standing = group.slots, group.model_id, group.standing
     models: Sequence[str] = table.models
     judged, weights_of = model_id, group.weights
     if weights_of and request.model in settings.aliases:
-        models, judged = _judged(parts, request, slots, model_id)
+        models, judged = _judged(chooser, request, slots, model_id)
     try:
-        known = parts.assessor.assess(request, models, tried, now)
+        known = chooser.assessor.assess(request, models, tried, now)
     except Exception:  # noqa: BLE001 - guarded inline, as below
-        reason = parts.faults.degraded("assessor")
+        reason = chooser.degraded.degraded("assessor")
         known = _PLAIN_ASSESSOR.assess(request, models, tried, now)
     chain, demand, again, fetched = None, None, None, None
     by_model = known.tokens[: len(table.models)]
     if request.tokens:
         by_model = np.full(len(by_model), float(request.tokens))
     shares = np.zeros(table.capacity)
-    if parts.prefixes is not None:
+    if prefixes is not None:
         try:
-            chain, by_model, shares, demand, again, fetched = parts.prefixes.look_up(
+            chain, by_model, shares, demand, again, fetched = prefixes.look_up(
                 request, weights_of, table.models, by_model, table.capacity, now
             )
         except Exception:  # noqa: BLE001
-            reason = parts.faults.degraded("prefixes")
+            reason = chooser.degraded.degraded("prefixes")
     if fetched is not None:
         shares = shares - fetched
     if len(slots) < 2 and group.prefillers is None:
@@ -84,15 +85,15 @@ def view_of(
     base_s = known.base_s[model_id]
     load_s = wake_s = None
     if weights_of:
-        of = parts.engines.constants(slots, base_s, timed=known.timed_answers)
-        load_s = parts.adapters.price(slots, request.model, float(of.answer_s.mean()))
+        of = chooser.engines.constants(slots, base_s, timed=known.timed_answers)
+        load_s = chooser.adapters.price(slots, request.model, float(of.answer_s.mean()))
     if table.wakes and not (awake_now := awake(table, slots, now)).all():
         wake_s = np.where(awake_now, 0.0, table.wake_s[slots])
         load_s = wake_s if load_s is None else load_s + wake_s
     view = View(
         request=request,
         now=now,
-        rng=parts.rng,
+        rng=chooser.rng,
         table=table,
         slots=slots,
         tokens=tokens,
@@ -107,7 +108,7 @@ def view_of(
         times_tried=_times_tried(table.models, tried)[model_id] if tried else np.zeros(len(slots)),
         cell=known.cell,
         timed_answers=known.timed_answers,
-        engines=parts.engines,
+        engines=chooser.engines,
         demand=demand,
         again=None if again is None else again[slots],
         unlike=known.unlike,
@@ -127,15 +128,15 @@ def view_of(
 
 
 def _judged(
-    parts: Parts, request: Request, slots: Slots, model_id: Slots
+    chooser: Chooser, request: Request, slots: Slots, model_id: Slots
 ) -> tuple[Sequence[str], Slots]:
     """Return the models to judge, and the index of each candidate's model among them.
 
     LoRA adapters behind a virtual name are separate models, appended to the table's. A name for a
     single adapter means one model, so accuracy does not matter.
     """
-    places = {model: at for at, model in enumerate(parts.table.models)}
-    adapters = [parts.adapters.named(slot, request.model) for slot in slots.tolist()]
+    places = {model: at for at, model in enumerate(chooser.table.models)}
+    adapters = [chooser.adapters.named(slot, request.model) for slot in slots.tolist()]
     own = [
         places.setdefault(adapter, len(places)) if adapter else at
         for adapter, at in zip(adapters, model_id.tolist(), strict=True)
