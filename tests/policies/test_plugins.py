@@ -16,7 +16,7 @@ from laar.core.cost import CostWeights
 from laar.core.director import Director
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
-from laar.policies import FilterUse, PickerUse, Profile, ScorerUse, build_policies
+from laar.policies import PartUse, PickerUse, Profile, ScorerUse, build_policies
 from laar.server.admin.explain import explain, read_request
 from laar.server.picker import Picker
 from laar.settings import load
@@ -225,7 +225,7 @@ def test_scores_are_clamped_and_the_reasons_of_a_scorer_are_limited() -> None:
 @pytest.mark.parametrize("how", ["shape", "numbers", "all"])
 def test_a_filter_that_breaks_the_contract_or_keeps_nothing_is_skipped(how: str) -> None:
     profile = Profile(
-        filters=(FilterUse(name="broken", parameters={"how": how}),),
+        filters=(PartUse(name="broken", parameters={"how": how}),),
         scorers=(ScorerUse(name="even"),),
         picker=PickerUse(name="last-first"),
     )

@@ -37,7 +37,8 @@ class Batches:
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
         self.cache_tokens_per_token = 1.0
-        self._readings = -1
+        self.readings = -1
+        """The table's count of readings when `look` was last called."""
         self.most_at_once: Floats = np.empty(0)
         self._columns: Floats = np.empty((5, 0))
 
@@ -49,14 +50,12 @@ class Batches:
         self._read_at, self._most, self._full, self._full_at, self._done_s = self._columns
 
     def look(self, done_s: Floats) -> bool:
-        """Process new readings; return whether a batch size changed.
+        """Process the latest readings; return whether a batch size changed.
 
         `done_s` is the total prefill work that each endpoint has completed, in seconds.
         """
         table, changed = self._table, False
-        if table.readings == self._readings:
-            return False
-        self._readings = table.readings
+        self.readings = table.readings
         fresh = np.flatnonzero(table.read_at > self._read_at)  # NaN (never read) compares false
         self._read_at[fresh] = table.read_at[fresh]
         self._learn_per_token(fresh)

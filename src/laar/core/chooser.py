@@ -265,7 +265,7 @@ class Chooser:
         if not reason and view.reported is not None:
             first = to_explore(view, may, scores)
             reason = "" if first is None else EXPLORE
-        masks = () if eligible is None else eligible.masks
+        masks = () if eligible is None else tuple(eligible.kept.values())
         order = policy.order(scores, view, masks, first)
         for fault in view.faults:
             self.degraded.attempt("watching", self._on_fault, fault)
@@ -346,7 +346,7 @@ class Chooser:
         if not policy.knows_retries and self.settings.retries != NEW_MODEL:
             return False
         untried = group.up.difference(tried)
-        fits = None if eligible is None else eligible.keeps("window")
+        fits = None if eligible is None else eligible.kept.get("window")
         if untried and fits is not None and not fits.all():
             untried &= self._with_window(view, fits, group)
         return not untried

@@ -7,6 +7,7 @@ filters are preferences: their masks are dropped if no candidate would remain.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,20 +31,11 @@ class Eligible:
     """
 
     may: Mask
-    kept: tuple[tuple[Cause, Mask], ...]
-
-    @property
-    def masks(self) -> tuple[Mask, ...]:
-        """A mask of the candidates left by each cause, the most important cause first."""
-        return tuple(mask for _, mask in self.kept)
-
-    def keeps(self, cause: Cause) -> Mask | None:
-        """Return the candidates left by a cause; None if the cause does not apply."""
-        return next((mask for name, mask in self.kept if name == cause), None)
+    kept: Mapping[Cause, Mask]
 
     def cause(self, at: int) -> Cause | None:
         """Return the cause that excluded the candidate at a position; None if it remains."""
-        return next((cause for cause, mask in self.kept if not mask[at]), None)
+        return next((cause for cause, mask in self.kept.items() if not mask[at]), None)
 
 
 def able_to_take(view: View, room: Room | None) -> Eligible:
@@ -54,20 +46,20 @@ def able_to_take(view: View, room: Room | None) -> Eligible:
     """
     fits = _fits_window(view) if view.table.windowed else np.ones(len(view.slots), np.bool_)
     if room is None:
-        return Eligible(fits, (("window", fits),))
+        return Eligible(fits, {"window": fits})
     roomy = room(view)
     both = fits & roomy
     if not both.any():
         raise NoRoomError(view, fits)
-    return Eligible(both, (("window", fits), ("room", roomy)))
+    return Eligible(both, {"window": fits, "room": roomy})
 
 
 def prefer(able: Eligible | None, cause: Cause, keep: Mask) -> Eligible | None:
     """Restrict the candidates to those that a mask keeps; return `able` if none would be left."""
     if able is None:
-        return None if keep.all() or not keep.any() else Eligible(keep, ((cause, keep),))
+        return None if keep.all() or not keep.any() else Eligible(keep, {cause: keep})
     both = able.may & keep
-    return Eligible(both, (*able.kept, (cause, keep))) if both.any() else able
+    return Eligible(both, {**able.kept, cause: keep}) if both.any() else able
 
 
 def _fits_window(view: View) -> Mask:

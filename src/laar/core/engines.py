@@ -33,7 +33,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -85,15 +84,6 @@ class Began:
     first_at: float = math.nan
 
 
-class Kept(NamedTuple):
-    """The last result of `Engines.constants`, with the inputs it is valid for."""
-
-    slots: Slots
-    models: Sequence[str]
-    readings: int
-    constants: EndpointConstants
-
-
 class Engines:
     """Learns the constants of all endpoints, and keeps the counts that they depend on.
 
@@ -107,8 +97,8 @@ class Engines:
         self._models: dict[str, EngineModel] = {}
         self._paces = Paces(table)
         self.batches = Batches(table)
-        self.kept: Kept | None = None
-        """The latest result of `constants`, until an input changes."""
+        self._kept: tuple[Slots, Sequence[str], EndpointConstants] | None = None
+        """The latest result of `constants`, for these slots and models, until it changes."""
         self._speed: Callable[[str], SpeedPrior] = lambda _model: SpeedPrior()
         self.on_sample: Callable[[int, Sample], None] = lambda _slot, _sample: None
         """Called with the slot and each sample that this picker measures, before it is learned."""
@@ -120,12 +110,11 @@ class Engines:
     def constants(self, slots: Slots, base_s: Floats, *, timed: bool = False) -> EndpointConstants:
         """Return the constants of `slots`; `base_s` (one for each) and `timed` as in `began`."""
         table = self._table
-        if self.batches.look(self.traffic.done_s):
-            self.kept = None
-        kept = self.kept
-        if kept is not None and kept.slots is slots and kept.models is table.models:
-            self.kept = kept._replace(readings=table.readings)
-            return kept.constants
+        if self.batches.readings != table.readings and self.batches.look(self.traffic.done_s):
+            self._kept = None
+        kept = self._kept
+        if kept is not None and kept[0] is slots and kept[1] is table.models:
+            return kept[2]
         models, model_id = table.models, table.model_id[slots]
         bases = np.full(len(models), math.nan)  # by model; those without a candidate stay NaN
         bases[model_id] = base_s
@@ -149,7 +138,7 @@ class Engines:
             bend=bend,
             slots=self.batches.most_at_once[slots],
         )
-        self.kept = Kept(slots, models, table.readings, made)
+        self._kept = slots, models, made
         return made
 
     def reads(self, slots: Slots) -> Floats:
@@ -164,7 +153,7 @@ class Engines:
 
         What was learned remains valid, in units of the new c(m), so the next decision uses both.
         """
-        self.kept = None
+        self._kept = None
         if speed is not None:
             self._speed = speed
             for name, model in self._models.items():
@@ -280,7 +269,7 @@ class Engines:
     def restarted(self, slot: int) -> None:
         """Handle the restart of a slot's engine: it may now run fewer requests concurrently."""
         self.batches.drop(slot)
-        self.kept = None
+        self._kept = None
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
@@ -323,7 +312,7 @@ class Engines:
             if slot >= 0:
                 self._paces.restore(slot, known)
         self._paces.work_out_all(self.traffic.arrived_at)
-        self.kept = None
+        self._kept = None
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -351,7 +340,7 @@ class Engines:
         if moved is not None:
             model.repaced(*moved)
         if changed or moved is not None:
-            self.kept = None
+            self._kept = None
 
     def _is_read(self, began: Began, now: float) -> None:
         if not began.is_read:
@@ -368,7 +357,7 @@ class Engines:
         self.traffic.grow(size)
         self._paces.grow(size)
         self.batches.grow(size)
-        self.kept = None
+        self._kept = None
 
     def _name(self, slot: int) -> str:
         at = self._table.model_id.item(slot)
@@ -383,7 +372,7 @@ class Engines:
             model = self._models[name] = EngineModel(self._speed(name))
         if base is not None and model.base != base:
             model.rebase(*base)
-            self.kept = None
+            self._kept = None
         return model
 
 

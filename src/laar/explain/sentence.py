@@ -252,6 +252,6 @@ def ranking(decision: Decision) -> list[int]:
     """Return the positions of the candidates by rank, the picked candidate first."""
     first, scores = decision.position, decision.scores
     assert scores is not None
-    masks = () if decision.eligible is None else decision.eligible.masks
+    masks = () if decision.eligible is None else tuple(decision.eligible.kept.values())
     order: list[int] = by_score(scores, masks).tolist()
     return [first, *(i for i in order if i != first)]

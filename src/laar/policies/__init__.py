@@ -9,14 +9,13 @@ from typing import Any
 from laar.core.cost import CostWeights
 from laar.core.policy import Policy
 from laar.errors import SettingError
-from laar.policies.guarding import Guarded, guarded
 from laar.policies.own import OWN
-from laar.policies.profile import FilterUse, PickerUse, Profile, ScorerUse
-from laar.policies.registry import Found, Kind, Parameters, find
+from laar.policies.profile import PartUse, PickerUse, Profile, ScorerUse
+from laar.policies.registry import Kind, Parameters, find
 
 __all__ = [
     "POLICY_NAMES",
-    "FilterUse",
+    "PartUse",
     "PickerUse",
     "Profile",
     "ScorerUse",
@@ -47,47 +46,36 @@ def build_policies(
             cannot be loaded or created.
     """
     given = given or {}
-    check_parameters(given)
     policies = {
-        name: _policy(find(OWN, Kind.POLICY, name), given.get(name, {}), weights)
+        name: _made(Kind.POLICY, name, given.get(name, {}), weights)
         for name in dict.fromkeys([*POLICY_NAMES, *given])
     }
     for name, profile in (profiles or {}).items():
         try:
-            check_profile(name, profile)
             policies[name] = _composed(name, profile, weights)
         except SettingError as fault:
             raise SettingError(str(fault), setting=f"routing.policies.{name}") from fault
     return policies
 
 
-def _made(found: Found, given: Parameters, weights: CostWeights) -> Any:
+def _made(kind: Kind, name: str, given: Parameters, weights: CostWeights) -> Any:
     """Create a policy or a part; those named ``laar`` get the cost's weights."""
-    of_cost = asdict(weights) if found.name == "laar" and not found.origin else {}
+    found = find(OWN, kind, name)
+    of_cost = asdict(weights) if name == "laar" and not found.origin else {}
     return found.make(of_cost | dict(given))
 
 
-def _policy(found: Found, given: Parameters, weights: CostWeights) -> Policy:
-    made = _made(found, given, weights)
-    if not isinstance(made, Policy):
-        raise SettingError(
-            f"{found.title}: returns a {type(made).__name__}; it must return a `laar.Policy`"
-        )
-    return guarded(made, found.name) if found.origin else made
-
-
 def _composed(name: str, profile: Profile, weights: CostWeights) -> Policy:
-    def made(kind: Kind, use: FilterUse | ScorerUse | PickerUse) -> Any:
-        found = find(OWN, kind, use.name)
-        part = _made(found, use.parameters, weights)
-        return Guarded(part, use.name) if found.origin else part
-
+    picker = profile.picker
     return Policy(
         name=name,
-        filters=[made(Kind.FILTER, use) for use in profile.filters],
-        scorers=[(made(Kind.SCORER, use), use.weight) for use in profile.scorers],
-        picker=made(Kind.PICKER, profile.picker),
-        knows_retries=any(use.name == "laar" for use in profile.scorers),
+        filters=[_made(Kind.FILTER, of.name, of.parameters, weights) for of in profile.filters],
+        scorers=[
+            (_made(Kind.SCORER, of.name, of.parameters, weights), of.weight)
+            for of in profile.scorers
+        ],
+        picker=_made(Kind.PICKER, picker.name, picker.parameters, weights),
+        knows_retries=any(of.name == "laar" for of in profile.scorers),
     )
 
 
@@ -99,11 +87,7 @@ def check_parameters(given: Mapping[str, Parameters]) -> None:
             loaded.
     """
     for policy, values in given.items():
-        found = find(OWN, Kind.POLICY, policy)
-        found.check(values)
-        for name, value in values.items() if not found.origin else ():
-            if isinstance(value, int | float) and not 0 <= value <= 1e9:
-                raise SettingError(f"{found.title}: `{name}` is {value}; give 0 to 1e9")
+        find(OWN, Kind.POLICY, policy).check(values)
 
 
 def check_profile(name: str, profile: Profile) -> None:
@@ -116,10 +100,8 @@ def check_profile(name: str, profile: Profile) -> None:
         raise SettingError(f"laar has a policy `{name}` of its own; choose another name")
     if not profile.scorers:
         raise SettingError("give at least one scorer")
-    uses: list[tuple[Kind, FilterUse | ScorerUse | PickerUse]] = [
-        *((Kind.FILTER, use) for use in profile.filters),
-        *((Kind.SCORER, use) for use in profile.scorers),
-        (Kind.PICKER, profile.picker),
-    ]
-    for kind, use in uses:
-        find(OWN, kind, use.name).check(use.parameters)
+    for use in profile.filters:
+        find(OWN, Kind.FILTER, use.name).check(use.parameters)
+    for scorer in profile.scorers:
+        find(OWN, Kind.SCORER, scorer.name).check(scorer.parameters)
+    find(OWN, Kind.PICKER, profile.picker.name).check(profile.picker.parameters)

@@ -82,13 +82,18 @@ class Guarded:
         return False
 
 
-def guarded(policy: Policy, name: str) -> Policy:
-    """Return the policy with guards around all its parts; messages use `name`."""
+def guarded(extension: Any, name: str) -> Any:
+    """Return an extension with a guard, a policy with guards around all its parts.
+
+    Messages use `name`.
+    """
+    if not isinstance(extension, Policy):
+        return Guarded(extension, name)
     return replace(
-        policy,
-        filters=[Guarded(filter_, name) for filter_ in policy.filters],
-        scorers=[(Guarded(scorer, name), weight) for scorer, weight in policy.scorers],
-        picker=Guarded(policy.picker, name) if policy.picker else None,
+        extension,
+        filters=[Guarded(filter_, name) for filter_ in extension.filters],
+        scorers=[(Guarded(scorer, name), weight) for scorer, weight in extension.scorers],
+        picker=Guarded(extension.picker, name) if extension.picker else None,
     )
 
 

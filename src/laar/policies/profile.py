@@ -22,41 +22,31 @@ MAX_USES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilterUse:
-    """A filter of a policy."""
+class PartUse:
+    """A part of a policy: a filter, a scorer or a picker."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     name: str
-    """Name of one of laar's filters, or of an entry point of the group laar.filters."""
+    """Name of one of laar's parts of this kind, or of an entry point of the group laar.filters,
+    laar.scorers or laar.pickers."""
     parameters: Mapping[str, object] = field(default_factory=dict)
-    """The filter's parameters, by name."""
+    """The part's parameters, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScorerUse:
+class ScorerUse(PartUse):
     """A scorer of a policy."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
-
-    name: str
-    """Name of one of laar's scorers, or of an entry point of the group laar.scorers."""
     weight: Annotated[float, Gt(0), Le(1e6)] = 1.0
     """Weight of the scorer, relative to the weights of the others."""
-    parameters: Mapping[str, object] = field(default_factory=dict)
-    """The scorer's parameters, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PickerUse:
+class PickerUse(PartUse):
     """The picker of a policy."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
-
     name: str = "max-score"
-    """Name of one of laar's pickers, or of an entry point of the group laar.pickers."""
-    parameters: Mapping[str, object] = field(default_factory=dict)
-    """The picker's parameters, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +55,7 @@ class Profile:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
-    filters: Annotated[tuple[FilterUse, ...], MaxLen(MAX_USES)] = ()
+    filters: Annotated[tuple[PartUse, ...], MaxLen(MAX_USES)] = ()
     """Filters. Endpoints that a filter excludes rank last. A filter that would leave no endpoint is
     skipped."""
     scorers: Annotated[tuple[ScorerUse, ...], MaxLen(MAX_USES)]

@@ -21,7 +21,9 @@ from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from inspect import Parameter, signature
 from typing import Any
 
+from laar.core.policy import Policy
 from laar.errors import SettingError, unknown
+from laar.policies.guarding import guarded
 
 Factory = Callable[..., Any]
 
@@ -78,18 +80,20 @@ class Found:
         named = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
         return {name: parameter for name, parameter in known.items() if parameter.kind in named}
 
-    def check(self, given: Parameters) -> None:
+    def check(self, given: Mapping[str, Any]) -> None:
         """Reject parameters that the factory can't be called with.
 
         Raises:
             SettingError: a parameter is unknown or missing, its type differs from its default's, or
-                it is not a finite number.
+                it is not a finite number, or one of laar's own is not in 0..1e9.
         """
         known = self.parameters()
         for name, value in given.items():
             if name not in known:
                 raise SettingError(f"{self.title}: {unknown('parameter', name, known)}")
             fault = _fault(value, known[name].default)
+            if not (fault or self.origin or isinstance(value, str) or 0 <= value <= 1e9):
+                fault = "give 0 to 1e9"
             if fault:
                 raise SettingError(f"{self.title}: `{name}` is {value!r}; {fault}")
         for name, parameter in known.items():
@@ -97,7 +101,7 @@ class Found:
                 raise SettingError(f"{self.title}: its parameter `{name}` is missing")
 
     def make(self, given: Parameters) -> Any:
-        """Create a new object.
+        """Create a new object, guarded if it is from an installed package.
 
         Raises:
             SettingError: as in `check`, or the factory fails or returns an object of another kind.
@@ -116,7 +120,11 @@ class Found:
                 f"{self.title}: returns a {type(made).__name__} without a method "
                 f"`{self.kind.method}`; ask its author"
             )
-        return made
+        if self.kind is Kind.POLICY and not isinstance(made, Policy):
+            raise SettingError(
+                f"{self.title}: returns a {type(made).__name__}; it must return a `laar.Policy`"
+            )
+        return guarded(made, self.name) if self.origin else made
 
 
 def find(own: Mapping[Kind, Mapping[str, Factory]], kind: Kind, name: str) -> Found:

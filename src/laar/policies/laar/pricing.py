@@ -159,21 +159,10 @@ def crowded(engines: Engines, table: EndpointTable, slots: Slots, tokens: Floats
 
 def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInputs:
     """Gather the inputs to the prices of a view's candidates."""
-    slots, table = view.slots, view.table
-    kept, traffic = engines.kept, engines.traffic
+    slots, table, traffic = view.slots, view.table, engines.traffic
     now = max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
-    if (
-        kept is not None
-        and kept.slots is slots
-        and kept.models is table.models
-        and kept.readings == table.readings
-    ):
-        engine = kept.constants
-    else:
-        engine = engines.constants(slots, view.base_s, timed=view.timed_answers)
     asked = asked_of(traffic, slots, now)
-    faded = math.exp(min(0.0, traffic.arrived_at - now) / RATE_S)
-    rate, load = traffic.rate_of_all * faded, traffic.load_of_all * faded
+    rate, load = traffic.arrivals(now)
     mean_work_s = load / rate if rate > 0.0 else 0.0
     in_flight = view.in_flight
     if table.unseen is not None:
@@ -191,7 +180,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
         rtt_s=view.rtt_s,
         again=view.again,
         crowded=crowded(engines, table, slots, view.tokens),
-        engine=engine,
+        engine=engines.constants(slots, view.base_s, timed=view.timed_answers),
         asked=asked,
         rate=rate / len(slots),
         mean_work_s=mean_work_s,
