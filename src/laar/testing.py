@@ -28,6 +28,7 @@ from laar.core.interfaces import Filter, Picker, Scorer, View
 from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
+from laar.policies.simple import LeastLoaded
 
 __all__ = ["Check", "checks", "make_view"]
 
@@ -239,8 +240,7 @@ def _run(extension: Extension, view: View) -> Any:
     if hasattr(extension, "keep"):
         return extension.keep(view)
     if hasattr(extension, "order"):
-        given: Floats = 1.0 / (1.0 + view.in_flight)  # they differ if in-flight counts do
-        return np.asarray(extension.order(given, view))
+        return np.asarray(extension.order(LeastLoaded().score(view), view))
     return extension.score(view)
 
 
@@ -339,17 +339,8 @@ def _check_masks(make: Callable[[], Extension]) -> None:
 def _as_policy(extension: Any) -> Policy:
     if isinstance(extension, Policy):
         return extension
-    even: tuple[Scorer, float] = (_Even(), 1.0)
     if hasattr(extension, "keep"):
-        return Policy(name="under-test", filters=[extension], scorers=[even])
+        return Policy(name="under-test", filters=[extension], scorers=[(LeastLoaded(), 1.0)])
     if hasattr(extension, "order"):
-        return Policy(name="under-test", scorers=[even], picker=extension)
+        return Policy(name="under-test", scorers=[(LeastLoaded(), 1.0)], picker=extension)
     return Policy(name="under-test", scorers=[(extension, 1.0)])
-
-
-class _Even:
-    """A scorer that rates all candidates the same."""
-
-    def score(self, view: View) -> Floats:
-        """Return a score of 1 for each candidate."""
-        return np.ones(len(view.slots))

@@ -22,9 +22,6 @@ ApartRule = Literal["by-cost", "never", "always", "threshold"]
 _APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
 """APIs whose requests llm-d's sidecar splits; it passes all others to its own engine."""
 
-NO_POSITION = -1
-"""Stands for "none" in arrays of positions."""
-
 
 class Encoder(NamedTuple):
     """The endpoint that encodes one image, sound or video for the endpoint that answers.
@@ -75,7 +72,6 @@ class Apart:
         again: as in `View`; None means 0.
         chosen: for each candidate, the position of the prefiller that its cost assumes; -1 if
             it prefills itself. Set by a scorer that computes costs.
-        transfer_s: for each candidate, the seconds to fetch the KV; set with `chosen`.
         saved_s: for each candidate, the cost in seconds that `chosen` saves over the alternative;
             set with `chosen`.
     """
@@ -91,7 +87,6 @@ class Apart:
     decoding: Floats
     again: Floats | None = None
     chosen: Slots | None = None
-    transfer_s: Floats | None = None
     saved_s: Floats | None = None
 
 
@@ -143,11 +138,11 @@ def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:
     """
     kv_group, wanted = prefillers.kv_group, prefillers.kv_group_of
     size = 1 + max(int(kv_group.max(initial=0)), int(wanted.max(initial=0)))
-    first, second = np.full(size, NO_POSITION, np.intp), np.full(size, NO_POSITION, np.intp)
+    first, second = np.full(size, -1), np.full(size, -1)
     order = np.argsort(cost, kind="stable")[::-1]
     first[kv_group[order]] = order  # the last write, of the cheapest, wins
     others = order[first[kv_group[order]] != order]
     second[kv_group[others]] = others
-    best = np.where(wanted < 0, NO_POSITION, first[wanted])
+    best = np.where(wanted < 0, -1, first[wanted])
     itself: Mask = (best >= 0) & (prefillers.slots[best] == slots)
     return np.where(itself, second[wanted], best)

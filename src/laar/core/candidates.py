@@ -15,7 +15,7 @@ from laar.core.apart import Prefillers
 from laar.core.catalog import no_such_model
 from laar.core.decision import DirectorSettings
 from laar.core.endpoints import WAKE_TIMEOUT_S, EndpointTable, Floats, Slots
-from laar.core.filters import awake, in_subset, reachable, unless_none, unsaturated, wakeable
+from laar.core.filters import awake, reachable, unless_none, unsaturated, wakeable
 from laar.core.request import GENERATES, Request
 from laar.core.roundtrip import fresh_rtt
 from laar.errors import RequestError
@@ -120,7 +120,8 @@ class Candidates:
         if pool:
             able = able[np.isin(able, table.in_pool(pool))]
         if subset is not None:
-            able = able[in_subset(table, able, subset)]
+            named = [slot for item in subset for slot in table.named(item)]
+            able = able[np.isin(able, named)]
         if generates is not None and (not model or model in self._aliases):
             able = unless_none(able, table.generates[able] == generates)
         prefillers, encoders = able[table.prefills[able]], able[table.encodes[able]]

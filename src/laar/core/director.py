@@ -74,9 +74,7 @@ class Director(Chooser):
         """Returns an id for a new decision."""
         self.later: Callable[[Callable[[], object]], object] = lambda call: call()
         """Runs a call once the decision has been sent to Envoy; by default, immediately."""
-        entering: list[Step] = [] if prefixes is None else [("prefixes", self._enter_prefix)]
-        self._entering = entering
-        self._on_chosen: list[Step] = [*entering, ("learning", feedback.begin)]
+        self._on_placed: list[Step] = [("learning", feedback.begin)]
         self._on_counted: list[Step] = []
         self._on_end: list[Step] = [("learning", feedback.engine_ended)]
         self._on_released: list[Step] = [("learning", feedback.ended)]
@@ -90,6 +88,7 @@ class Director(Chooser):
             self._on_released.insert(0, ("health", self._attempts.ended))
             self._on_left.append(("health", health.drop))
         if prefixes is not None:
+            self._on_placed.insert(0, ("prefixes", self._enter_prefix))
             self._on_left.append(("prefixes", prefixes.drop))
         table.on_free = lambda slot: run_steps(self._on_left, self.degraded, slot)
 
@@ -126,7 +125,7 @@ class Director(Chooser):
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # the next decision uses new weights
         flight = decision.flight
-        run_steps(self._on_chosen, self.degraded, decision)
+        run_steps(self._on_placed, self.degraded, decision, now)
         self.table.reserve(decision.slot, decision.weight, decision.uncached_tokens)
         if decision.prefiller is not None:
             self._begin_prefill(decision, decision.prefiller, now)
@@ -197,8 +196,7 @@ class Director(Chooser):
         flight.slot = slot
         flight.address = address
         flight.receipt = None
-        run_steps(self._entering, self.degraded, decision)
-        self.degraded.attempt("learning", self._feedback.begin, decision, now)
+        run_steps(self._on_placed, self.degraded, decision, now)
         self.table.reserve(
             slot, decision.weight, decision.uncached_tokens, answering=flight.answering
         )
@@ -247,7 +245,7 @@ class Director(Chooser):
 
     # -- the records of a request at its endpoint ----------------------------------------------
 
-    def _enter_prefix(self, decision: Decision) -> None:
+    def _enter_prefix(self, decision: Decision, _now: float) -> None:
         prefixes, view, flight = self.prefixes, decision.view, decision.flight
         if prefixes is not None and view is not None and (chain := view.chain) is not None:
             flight.receipt = prefixes.insert(flight.slot, chain, decision.now)

@@ -181,16 +181,6 @@ class EngineModel:
             1.0 - self._guess_share, 1e-9
         )
 
-    @property
-    def read(self) -> float:
-        """Actual prefill time / c(m)'s estimate."""
-        return self.first.now[1]
-
-    @property
-    def waits(self) -> float:
-        """Actual wait for the prompts ahead / c(m)'s estimate of their prefill."""
-        return self.first.now[3]
-
     def constants(self) -> tuple[float, ...]:
         """Return b, c, s, w * c, d0, d1 and q."""
         b, c, cs, wc, cq = self.first.now

@@ -144,7 +144,7 @@ class Engines:
     def reads(self, slots: Slots) -> Floats:
         """Return actual prefill time at `slots`, as a multiple of c(m)'s estimate."""
         known = [self._models.get(name) for name in self._table.models]
-        by_model = np.array([1.0 if model is None else model.read for model in known])
+        by_model = np.array([1.0 if model is None else model.constants()[1] for model in known])
         paced: Floats = self._paces.first[slots] * by_model[self._table.model_id[slots]]
         return paced
 
@@ -243,7 +243,7 @@ class Engines:
         beside_s = traffic.flight_s.item(slot) - began.flight_s
         others = max(0.0, beside_s / max(span_s, 1e-6) - 1.0)
         if seen:  # prompts prefilled meanwhile delayed the answer
-            waited = model.waits * self._paces.first.item(slot)
+            waited = model.constants()[3] * self._paces.first.item(slot)
             took = max(took - waited * (traffic.done_s.item(slot) - began.done_s), 0.1 * took)
         weight = _UNKNOWN_LENGTH
         if answer_tokens:

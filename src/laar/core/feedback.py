@@ -27,17 +27,17 @@ class Feedback:
         self._table = chooser.table
         self._engines = chooser.engines
 
-    def begin(self, decision: Decision, moved_at: float | None = None) -> None:
+    def begin(self, decision: Decision, now: float) -> None:
         """Begin the engines' record of a request, before its endpoint counts it.
 
-        `moved_at` is when the request moved to another endpoint; this ends its earlier record.
+        If the request moved there from another endpoint, end its record of that one.
         """
         view, at, flight = decision.view, decision.position, decision.flight
         if view is None:
             return
-        if moved_at is not None and flight.began is not None:
-            earlier, flight.began = flight.began, None
-            self._engines.gone(earlier, moved_at)
+        earlier, flight.began = flight.began, None
+        if earlier is not None:
+            self._engines.gone(earlier, now)
         began = Began(
             slot=flight.slot,
             plain_s=decision.uncached_tokens * view.seconds_per_token.item(at),
@@ -45,14 +45,13 @@ class Feedback:
             others=self._table.in_flight.item(flight.slot),
             rtt_s=view.rtt_s.item(at),
             shown=decision.request.first_token_seen,
-            teaches=moved_at is None
+            teaches=earlier is None
             and (view.fetched_tokens is None or not view.fetched_tokens[at])
             and (view.load_s is None or not view.load_s[at])
             # Unless the end of a prefill elsewhere is seen, it can't be told from the answer.
             and (decision.prefiller is None or decision.request.first_token_seen),
             reads=decision.prefiller is None,
         )
-        now = decision.now if moved_at is None else moved_at
         flight.began = self._engines.began(
             began, now, view.base_s.item(at), timed=view.timed_answers
         )

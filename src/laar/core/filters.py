@@ -8,8 +8,6 @@ alarming readings must never lock out a fleet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from laar.core.endpoints import OFFLOADED, EndpointTable, Mask, Slots
@@ -29,12 +27,6 @@ STALE_S = 10.0
 def unless_none(slots: Slots, keep: Mask) -> Slots:
     """Return the candidates that a mask keeps; all of them if it keeps none."""
     return slots[keep] if keep.any() else slots
-
-
-def in_subset(table: EndpointTable, slots: Slots, subset: Iterable[str]) -> Mask:
-    """Return the candidates that a subset hint lists, by ``ip:port`` or by ``ip`` alone."""
-    named = {slot for item in subset for slot in table.named(item)}
-    return np.isin(slots, np.fromiter(named, np.intp, len(named)))
 
 
 def reachable(table: EndpointTable, slots: Slots) -> Mask:

@@ -29,7 +29,7 @@ loads (Mirrokni, Thorup and Zadimoghaddam 2016)."""
 def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> Prefiller | None:
     """Return the endpoint that prefills for the candidate at `at`; None if it does so itself."""
     apart, table = view.apart, view.table
-    if apart is None or apart.chosen is None or apart.transfer_s is None:
+    if apart is None or apart.chosen is None:
         return None  # no prefillers, or the policy computes no costs
     place, columns = int(apart.chosen[at]), (apart.tokens, apart.seconds_per_token, apart.base_s)
     slot, own, kv_group, trials = None, view.slots[at], table.kv_group, apart.of.trials
@@ -45,6 +45,7 @@ def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> 
         return None
     tokens, seconds_per_token, base_s = (float(column[place]) for column in columns)
     uncached = tokens if trial else tokens - float(apart.cached_tokens[place])
+    fetched = tokens if trial else float(view.tokens[at] - view.cached_tokens[at])
     return Prefiller(
         slot=slot,
         address=table.spec(slot).address,
@@ -54,7 +55,7 @@ def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> 
         context_tokens=tokens - 0.5 * uncached,
         decoding=0.0 if trial else float(apart.decoding[place]),
         base_s=base_s,
-        transfer_s=tokens * apart.transfer_s_per_token if trial else float(apart.transfer_s[at]),
+        transfer_s=fetched * apart.transfer_s_per_token,
         trial=trial,
     )
 

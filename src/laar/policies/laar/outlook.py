@@ -84,9 +84,9 @@ class Outlook:
         engines = view.engines or Engines(view.table)
         weights = self.weights if view.weights is None else replace(self.weights, **view.weights)
         inputs = inputs_of(view, engines, weights)
-        priced, slow_s = price(inputs), None
+        priced, slow_s, transfer_s = price(inputs), None, None
         if view.apart is not None:
-            priced = read_elsewhere(view.apart, view, engines, inputs, priced)
+            priced, transfer_s = read_elsewhere(view.apart, view, engines, inputs, priced)
         if (load_s := view.load_s) is not None:  # comes before the first token, like the base
             priced = priced._replace(
                 base_s=priced.base_s + load_s,
@@ -123,7 +123,7 @@ class Outlook:
             ttft_s=priced.ttft_s,
             ahead_s=priced.ahead_s,
             others_s=others_s,
-            transfer_s=None if view.apart is None else view.apart.transfer_s,
+            transfer_s=transfer_s,
         )
         return scores_of_costs(cost_s)
 

@@ -22,10 +22,12 @@ from laar.policies.laar.pricing import FIRST, Price, PricingInputs, asked_of, pr
 
 def read_elsewhere(
     apart: Apart, view: View, engines: Engines, inputs: PricingInputs, alone: Price
-) -> Price:
+) -> tuple[Price, Floats]:
     """Return the prices: the pair's where `apart.rule` prefers it to the candidate alone.
 
-    Store in `apart` the prefiller that each price assumes, its transfer time and what it saves.
+    Also return the time that each candidate takes to fetch the KV; 0 where it prefills itself.
+
+    Store in `apart` the prefiller that each price assumes and what it saves.
 
     Args:
         apart: the prefillers.
@@ -34,10 +36,10 @@ def read_elsewhere(
         inputs: the inputs to the candidates' prices.
         alone: the prices of candidates that prefill themselves.
     """
-    helpers, count = apart.of, len(view.slots)
+    helpers = apart.of
     if not len(helpers.slots):  # all prefillers are excluded
-        apart.chosen, apart.transfer_s = np.full(count, -1), np.zeros(count)
-        return alone
+        apart.chosen = np.full(len(view.slots), -1)
+        return alone, np.zeros(len(view.slots))
     there = _at_prefillers(apart, view, engines, inputs)
     cost = there.total_s
     if helpers.answers is not None:
@@ -60,11 +62,9 @@ def read_elsewhere(
             taken = can & (pair.total_s < alone.total_s)
     saved_s = np.where(taken, alone.total_s - pair.total_s, pair.total_s - alone.total_s)
     apart.chosen = np.where(taken, chosen, -1)
-    apart.transfer_s = np.where(taken, transfer_s, 0.0)
     apart.saved_s = np.where(can, saved_s, 0.0)
-    return Price._make(
-        np.where(taken, apart_, alone_) for apart_, alone_ in zip(pair, alone, strict=True)
-    )
+    priced = (np.where(taken, apart_, alone_) for apart_, alone_ in zip(pair, alone, strict=True))
+    return Price._make(priced), np.where(taken, transfer_s, 0.0)
 
 
 def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingInputs) -> Price:
