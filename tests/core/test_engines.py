@@ -21,7 +21,7 @@ from laar.core.traffic import Elsewhere
 from laar.policies.laar.pricing import asked_of, crowded
 from support.directors import table_of
 
-NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def fleet(*names):

@@ -18,6 +18,8 @@ def each(value):
 
 
 ENGINE = EndpointConstants(
+    of=np.arange(2),
+    models=("m",),
     base_s=each(0.1),
     read=each(2.0),
     slowed=each(0.5),

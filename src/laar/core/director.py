@@ -151,12 +151,9 @@ class Director(Chooser):
 
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool = False) -> None:
         """Record the endpoint's status, or a later error; `read` if the body is read."""
-        if self._attempts is None:
-            return
-        try:
-            self._attempts.replied(decision, reply, now, read=read)
-        except Exception:  # noqa: BLE001 - guarded inline
-            self.degraded["health"] += 1
+        if self._attempts is not None:
+            replied = self._attempts.replied
+            self.degraded.attempt("health", replied, decision, reply, now, read=read)
 
     def attempted(self, decision: Decision, failed: tuple[str, ...], now: float) -> None:
         """Record that Envoy tried these endpoints, in this order, before the one that answers."""

@@ -82,11 +82,10 @@ COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_toke
 _READ = ("waiting", "running", "kv_usage", "capacity_tokens", "asleep", "has_tiers")
 _UNKNOWN = ("rtt_s", "rtt_at", "waiting", "running", "kv_usage", "capacity_tokens", "read_at")
 _COUNTERS = (*COUNTED, "visiting", "failures", "asleep", "has_tiers")
-_FIRST_VALUES = (
-    dict.fromkeys(_UNKNOWN, math.nan) | dict.fromkeys(_COUNTERS, 0.0) | {"wake_s": WAKE_S}
-)
-"""Initial values of an endpoint's columns; they replace those of the slot's previous endpoint."""
-_OF_SPEC = {
+_FIRST_VALUES = {
+    **dict.fromkeys(_UNKNOWN, math.nan),
+    **dict.fromkeys(_COUNTERS, 0.0),
+    "wake_s": WAKE_S,
     "model_id": -1,
     "kv_group": -1,
     "window_tokens": math.inf,
@@ -97,7 +96,8 @@ _OF_SPEC = {
     "fetches": False,
     "may_wake": False,
 }
-"""Columns derived from the endpoint's spec, and their values in free slots."""
+"""Initial values of an endpoint's columns; they replace those of the slot's previous endpoint. The
+last nine are derived from its spec."""
 
 
 class EndpointTable(Names):
@@ -248,7 +248,7 @@ class EndpointTable(Names):
     def _grow(self) -> None:
         size = max(_FIRST_CAPACITY, 2 * self.capacity)
         before = self.capacity
-        for name, value in (_FIRST_VALUES | _OF_SPEC).items():
+        for name, value in _FIRST_VALUES.items():
             grown = np.full(size, value)
             if before:
                 grown[:before] = getattr(self, name)

@@ -6,6 +6,7 @@ See `laar.core.engines` for the formulas.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 
 from laar.accuracy.artifact import CONTEXT_TOKENS, MAX_BEND
 from laar.accuracy.capability import SpeedPrior
-from laar.core.endpoints import Floats
+from laar.core.endpoints import Floats, Slots
 from laar.core.lines import Line
 
 ERROR = 0.3
@@ -35,6 +36,8 @@ class EndpointConstants:
     The symbols are those of `laar.core.engines`.
 
     Args:
+        of: slots of the endpoints.
+        models: the table's models when they were worked out.
         base_s: seconds that do not grow with the prompt.
         read: c, actual prefill time / c(m)'s estimate.
         slowed: s, relative slowdown by each other request there.
@@ -46,6 +49,8 @@ class EndpointConstants:
         slots: requests that the engine runs concurrently; infinite if it was not full lately.
     """
 
+    of: Slots
+    models: Sequence[str]
     base_s: Floats
     read: Floats
     slowed: Floats

@@ -31,7 +31,7 @@ and no answer can push a constant beyond its bounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -97,8 +97,8 @@ class Engines:
         self._models: dict[str, EngineModel] = {}
         self._paces = Paces(table)
         self.batches = Batches(table)
-        self._kept: tuple[Slots, Sequence[str], EndpointConstants] | None = None
-        """The latest result of `constants`, for these slots and models, until it changes."""
+        self.kept: EndpointConstants | None = None
+        """The latest result of `constants`, until it changes."""
         self._speed: Callable[[str], SpeedPrior] = lambda _model: SpeedPrior()
         self.on_sample: Callable[[int, Sample], None] = lambda _slot, _sample: None
         """Called with the slot and each sample that this picker measures, before it is learned."""
@@ -111,10 +111,10 @@ class Engines:
         """Return the constants of `slots`; `base_s` (one for each) and `timed` as in `began`."""
         table = self._table
         if self.batches.readings != table.readings and self.batches.look(self.traffic.done_s):
-            self._kept = None
-        kept = self._kept
-        if kept is not None and kept[0] is slots and kept[1] is table.models:
-            return kept[2]
+            self.kept = None
+        kept = self.kept
+        if kept is not None and kept.of is slots and kept.models is table.models:
+            return kept
         models, model_id = table.models, table.model_id[slots]
         bases = np.full(len(models), math.nan)  # by model; those without a candidate stay NaN
         bases[model_id] = base_s
@@ -127,7 +127,9 @@ class Engines:
         rows = [of[name].constants() if name in of else (math.nan,) * 7 for name in models]
         b, c, s, wc, d0, d1, bend = np.array(rows).T[:, model_id]
         first, rest = self._paces.first[slots], self._paces.rest[slots]
-        made = EndpointConstants(
+        self.kept = EndpointConstants(
+            of=slots,
+            models=models,
             base_s=first * b,
             read=first * c,
             slowed=s,
@@ -138,8 +140,7 @@ class Engines:
             bend=bend,
             slots=self.batches.most_at_once[slots],
         )
-        self._kept = slots, models, made
-        return made
+        return self.kept
 
     def reads(self, slots: Slots) -> Floats:
         """Return actual prefill time at `slots`, as a multiple of c(m)'s estimate."""
@@ -153,7 +154,7 @@ class Engines:
 
         What was learned remains valid, in units of the new c(m), so the next decision uses both.
         """
-        self._kept = None
+        self.kept = None
         if speed is not None:
             self._speed = speed
             for name, model in self._models.items():
@@ -176,7 +177,7 @@ class Engines:
             timed: whether `base_s` extends to the end of a typical answer.
         """
         slot, traffic = began.slot, self.traffic
-        now = traffic.advance(slot, now)
+        traffic.advance(slot, now)
         at = self._table.model_id.item(slot)
         model = self._model(self._table.models[at] if at >= 0 else "", (base_s, timed))
         pace = max(model.first.now[1] * self._paces.first.item(slot), 1e-3)  # `_pace`, inlined
@@ -190,14 +191,15 @@ class Engines:
     def answering(self, began: Began, now: float) -> None:
         """Record the first byte of an answer: its prompt is prefilled."""
         slot, traffic = began.slot, self.traffic
-        now = traffic.advance(slot, now)
+        traffic.advance(slot, now)
         self._is_read(began, now)
         began.first_at = now
         began.flight_s, began.done_s = traffic.flight_s.item(slot), traffic.done_s.item(slot)
 
     def gone(self, began: Began, now: float) -> None:
         """Drop a request, learning nothing. Call it before the table removes the request."""
-        self._is_read(began, self.traffic.advance(began.slot, now))
+        self.traffic.advance(began.slot, now)
+        self._is_read(began, now)
 
     def ended(
         self,
@@ -219,15 +221,12 @@ class Engines:
             answer_tokens: length of the answer, if it was read.
             plain_s: c(m)'s estimate for the uncached tokens by the engine's count, if reported.
         """
-        self._is_read(began, self.traffic.advance(began.slot, now))
-        if not began.teaches or not math.isfinite(latency_s):
+        self.traffic.advance(began.slot, now)
+        self._is_read(began, now)
+        if not began.teaches:
             return
-        if ttft_s is not None and not math.isfinite(ttft_s):
-            ttft_s = None
-        if plain_s is None or not math.isfinite(plain_s):
-            plain_s = began.plain_s
         slot, model, traffic = began.slot, began.model, self.traffic
-        features = _features(model, plain_s, began)
+        features = _features(model, began.plain_s if plain_s is None else plain_s, began)
         guess = model.first.guess(features)
         pace = self._paces.first.item(slot)
         # At a full engine, requests wait for a slot, so their time shows nothing about prefill.
@@ -258,8 +257,6 @@ class Engines:
             began: the record that `began` returned.
             took_s: seconds to the first byte of the answer, minus the time after the prefill.
         """
-        if not math.isfinite(took_s):
-            return
         slot, model = began.slot, began.model
         pace = self._paces.first.item(slot)
         took = max(took_s - model.constants()[0], 1e-4)
@@ -269,7 +266,7 @@ class Engines:
     def restarted(self, slot: int) -> None:
         """Handle the restart of a slot's engine: it may now run fewer requests concurrently."""
         self.batches.drop(slot)
-        self._kept = None
+        self.kept = None
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
@@ -281,7 +278,7 @@ class Engines:
 
     def elsewhere(self, slot: int, now: float, theirs: Elsewhere) -> None:
         """Record other pickers' traffic to a slot. Call it before the table counts it."""
-        now = self.traffic.advance(slot, now)
+        self.traffic.advance(slot, now)
         pace = self._pace(slot, self._model(self._name(slot)))
         self.traffic.send_elsewhere(slot, now, theirs, pace)
 
@@ -312,7 +309,7 @@ class Engines:
             if slot >= 0:
                 self._paces.restore(slot, known)
         self._paces.work_out_all(self.traffic.arrived_at)
-        self._kept = None
+        self.kept = None
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -340,7 +337,7 @@ class Engines:
         if moved is not None:
             model.repaced(*moved)
         if changed or moved is not None:
-            self._kept = None
+            self.kept = None
 
     def _is_read(self, began: Began, now: float) -> None:
         if not began.is_read:
@@ -357,7 +354,7 @@ class Engines:
         self.traffic.grow(size)
         self._paces.grow(size)
         self.batches.grow(size)
-        self._kept = None
+        self.kept = None
 
     def _name(self, slot: int) -> str:
         at = self._table.model_id.item(slot)
@@ -372,7 +369,7 @@ class Engines:
             model = self._models[name] = EngineModel(self._speed(name))
         if base is not None and model.base != base:
             model.rebase(*base)
-            self._kept = None
+            self.kept = None
         return model
 
 

@@ -117,10 +117,8 @@ class Traffic:
 
     # -- counting ------------------------------------------------------------------------------
 
-    def advance(self, slot: int, now: float) -> float:
-        """Advance the counts to a time; return it, or the previous one if it is not finite."""
-        if not math.isfinite(now):
-            return self.at.item(slot)
+    def advance(self, slot: int, now: float) -> None:
+        """Advance the counts to a time."""
         passed_s = now - self.at.item(slot)
         if passed_s > 0.0:
             in_flight = self._table.in_flight.item(slot)
@@ -128,7 +126,6 @@ class Traffic:
             fade = math.exp(-passed_s / MEAN_S)
             self.mean[slot] = in_flight + (self.mean.item(slot) - in_flight) * fade
         self.at[slot] = now  # even if the clock was set back
-        return now
 
     def ahead(self, slot: int, now: float, pace: float) -> float:
         """Return the prefill work ahead of a prompt arriving now; `pace` is the engine's."""

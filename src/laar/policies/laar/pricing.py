@@ -33,7 +33,6 @@ PATIENT, URGENT = 0.05, 4.0
 """Weights of a second of waiting, before and after the client's objective has passed."""
 
 _MOST_OVER = 10.0
-_FAR_S = 1e15  # keeps numbers finite if clocks jump
 
 
 class Asked(NamedTuple):
@@ -159,10 +158,18 @@ def crowded(engines: Engines, table: EndpointTable, slots: Slots, tokens: Floats
 
 def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInputs:
     """Gather the inputs to the prices of a view's candidates."""
-    slots, table, traffic = view.slots, view.table, engines.traffic
-    now = max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
+    slots, table, traffic, now = view.slots, view.table, engines.traffic, view.now
+    engine = engines.kept
+    if not (
+        engine is not None
+        and engine.of is slots
+        and engine.models is table.models
+        and engines.batches.readings == table.readings
+    ):
+        engine = engines.constants(slots, view.base_s, timed=view.timed_answers)
     asked = asked_of(traffic, slots, now)
-    rate, load = traffic.arrivals(now)
+    faded = math.exp(min(0.0, traffic.arrived_at - now) / RATE_S)
+    rate, load = traffic.rate_of_all * faded, traffic.load_of_all * faded
     mean_work_s = load / rate if rate > 0.0 else 0.0
     in_flight = view.in_flight
     if table.unseen is not None:
@@ -180,7 +187,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
         rtt_s=view.rtt_s,
         again=view.again,
         crowded=crowded(engines, table, slots, view.tokens),
-        engine=engines.constants(slots, view.base_s, timed=view.timed_answers),
+        engine=engine,
         asked=asked,
         rate=rate / len(slots),
         mean_work_s=mean_work_s,
