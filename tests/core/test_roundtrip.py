@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.core.roundtrip import STALE_AFTER_S, UNKNOWN, fresh_rtt, smooth_rtt
+from laar.core.roundtrip import STALE_AFTER_S, fresh_rtt, smooth_rtt
 
 
-def after(samples_s: list[float], start_s: float = UNKNOWN) -> float:
+def after(samples_s: list[float], start_s: float = math.nan) -> float:
     for sample_s in samples_s:
         start_s = smooth_rtt(start_s, sample_s)
     return start_s
 
 
 def test_the_first_sample_is_used_unchanged() -> None:
-    assert smooth_rtt(UNKNOWN, 0.456) == 0.456
+    assert smooth_rtt(math.nan, 0.456) == 0.456
 
 
 def test_samples_below_the_clip_weigh_three_tenths() -> None:
@@ -29,7 +29,7 @@ def test_samples_below_the_clip_weigh_three_tenths() -> None:
 @pytest.mark.parametrize("sample_s", [math.nan, math.inf, -math.inf, 0.0, -0.1])
 def test_an_invalid_round_trip_changes_nothing(sample_s: float) -> None:
     assert smooth_rtt(0.1, sample_s) == 0.1
-    assert math.isnan(smooth_rtt(UNKNOWN, sample_s))
+    assert math.isnan(smooth_rtt(math.nan, sample_s))
 
 
 def test_one_spike_of_545_ms_moves_a_mean_of_37_ms_by_less_than_25() -> None:
@@ -47,7 +47,7 @@ def test_a_mean_under_a_millisecond_still_learns() -> None:
 
 def test_jitter_does_not_move_the_mean() -> None:
     rng = random.Random(1)
-    means, mean_s = [], UNKNOWN
+    means, mean_s = [], math.nan
     for _ in range(3000):
         mean_s = smooth_rtt(mean_s, 0.279 * math.exp(rng.gauss(0, 0.1)))
         means.append(mean_s)
@@ -66,8 +66,8 @@ def test_a_mean_is_unknown_or_positive_for_any_samples(samples_s: list[float]) -
 
 def test_old_and_missing_means_are_unknown_instead_of_zero() -> None:
     now = 1000.0
-    rtt_s = np.array([0.1, 0.2, UNKNOWN, 0.3])
-    measured_s = np.array([now - 1, now - STALE_AFTER_S, UNKNOWN, now + 50])
+    rtt_s = np.array([0.1, 0.2, math.nan, 0.3])
+    measured_s = np.array([now - 1, now - STALE_AFTER_S, math.nan, now + 50])
     believed = fresh_rtt(rtt_s, measured_s, now)
     assert believed[[0, 3]].tolist() == [0.1, 0.3]
     assert np.isnan(believed[[1, 2]]).all()

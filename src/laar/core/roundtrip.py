@@ -24,8 +24,6 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-UNKNOWN = math.nan
-
 ALPHA = 0.3
 """Weight of a new sample, as in GORGO."""
 
@@ -63,4 +61,4 @@ def fresh_rtt(
         measured_s: when each was last updated, on the clock of ``now``; NaN is never fresh.
         now: seconds, monotonic.
     """
-    return np.where(now - measured_s < STALE_AFTER_S, rtt_s, UNKNOWN)
+    return np.where(now - measured_s < STALE_AFTER_S, rtt_s, math.nan)

@@ -137,7 +137,7 @@ class FewestTokens:
     def score(self, view: View) -> Floats:
         """Rank by uncached tokens; break ties at random."""
         own = np.maximum(view.tokens - view.cached_tokens, 0.0)
-        return ranks(least(_ahead(view) + own, view.rng))
+        return ranks(least(view.table.prefill_tokens[view.slots] + own, view.rng))
 
 
 class StickyUntilSaturated:
@@ -173,21 +173,17 @@ class StickyUntilSaturated:
     def keep(self, view: View) -> Mask:
         """Return the sticky endpoints, or all if there are none or they are too slow."""
         sticky: Mask = view.cached_tokens / np.maximum(view.tokens, 1.0) >= self._threshold
-        if sticky.any() and not sticky.all() and not self._breaks(view, _ahead(view), sticky):
+        if sticky.any() and not sticky.all() and not self._breaks(view, sticky):
             return sticky
         return np.ones(len(sticky), np.bool_)
 
-    def _breaks(self, view: View, ahead: Floats, sticky: Mask) -> bool:
+    def _breaks(self, view: View, sticky: Mask) -> bool:
         if self._exploration and view.rng.random() < self._exploration:
             return True
+        ahead = view.table.prefill_tokens[view.slots]
         ttft_s = ahead / self._rate if self._rate else ahead * view.seconds_per_token
         late_s = float(ttft_s[sticky].min() - ttft_s[~sticky].min())
         return bool(self._penalty_s) and late_s > self._penalty_s
-
-
-def _ahead(view: View) -> Floats:
-    """Return the uncached tokens known to be waiting or in prefill at each candidate."""
-    return view.table.prefill_tokens[view.slots]
 
 
 class Label:

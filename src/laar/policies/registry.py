@@ -11,7 +11,6 @@ used, and no request header can load it.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -193,14 +192,17 @@ def _one_line(error: BaseException) -> str:
 
 def _fault(value: Any, default: object) -> str:
     """Return advice on a value whose type differs from its default's; empty if it fits."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if isinstance(default, bool):
-        return "" if isinstance(value, bool) else "give true or false"
-    if isinstance(default, str):
-        return "" if isinstance(value, str) else "give a string"
-    if isinstance(default, int | float):
-        whole = isinstance(default, int)
-        fits = number and math.isfinite(value) and (not whole or float(value) == int(value))
-        return "" if fits else f"give a {'whole' if whole else 'finite'} number"
-    fits = isinstance(value, str | bool) or (number and math.isfinite(value))
-    return "" if fits else "give a string, a finite number, or true or false"
+    finite = type(value) in (int, float) and abs(value) <= sys.float_info.max
+    match default:
+        case bool():
+            fits, advice = isinstance(value, bool), "true or false"
+        case str():
+            fits, advice = isinstance(value, str), "a string"
+        case int():
+            fits, advice = finite and value == int(value), "a whole number"
+        case float():
+            fits, advice = finite, "a finite number"
+        case _:
+            fits = finite or isinstance(value, str | bool)
+            advice = "a string, a finite number, or true or false"
+    return "" if fits else f"give {advice}"
