@@ -45,14 +45,14 @@ class Prefillers:
         kv_group_of: the KV group of each candidate; -1 if its group has no prefiller, or if
             the candidate can't fetch KV.
         trials: the prefillers that health has excluded, and when each is tried again.
-        answers: P(answers) of each prefiller; None if health is not tracked.
+        answers: P(answers) of each prefiller.
     """
 
     slots: Slots
     kv_group: Slots
     kv_group_of: Slots
     trials: Standing
-    answers: Floats | None = None
+    answers: Floats
 
 
 @dataclass(slots=True, kw_only=True)

@@ -70,9 +70,7 @@ class Group:
 class Candidates:
     """The cached groups of candidates."""
 
-    def __init__(
-        self, table: EndpointTable, settings: DirectorSettings, health: Health | None
-    ) -> None:
+    def __init__(self, table: EndpointTable, settings: DirectorSettings, health: Health) -> None:
         self._table = table
         self._health = health
         self._aliases = settings.aliases
@@ -90,7 +88,7 @@ class Candidates:
             RequestError: 404 when no endpoint serves the model, 503 when no endpoint is left.
         """
         health = self._health
-        if health is not None and now >= health.look_at:
+        if now >= health.look_at:
             health.look(now)
         if self._version != self._table.version:
             self._version = self._table.version
@@ -101,7 +99,7 @@ class Candidates:
             group is None
             or group.readings != self._table.readings
             or not group.at <= now < group.until
-            or (health is not None and group.health != health.records.version)
+            or group.health != health.records.version
         ):
             group = self._work_out(key, subset, now)
             if subset is None:
@@ -156,12 +154,10 @@ class Candidates:
             readings=table.readings,
             weights=table.weights(model),
         )
-        if self._health is not None:
-            self._ask(self._health, group, now)
-            if group.standing.down:
-                down = np.isin(reached, list(group.standing.down))
-                group.alive = reached[~down]
-                group.up = self._models(group.alive)
+        self._ask(group, now)
+        if group.standing.down:
+            group.alive = reached[~np.isin(reached, list(group.standing.down))]
+            group.up = self._models(group.alive)
         if len(prefillers):
             group.prefillers = self._prefillers(group, prefillers, now)
         if len(encoders):
@@ -174,24 +170,20 @@ class Candidates:
 
     def _set_apart(self, group: Group, slots: Slots, now: float) -> tuple[Slots, Standing] | None:
         """Return the healthy prefillers or encoders, and when the others are tried again."""
-        table, trials = self._table, Standing()
+        table = self._table
         slots = slots[reachable(table, slots) & awake(table, slots, now)]
         slots = slots[unsaturated(table, slots, self._max_waiting, now)]
-        if self._health is not None:
-            trials = set_apart(self._health.records, slots.tolist(), now)
-            group.until = min(group.until, trials.until)
-            slots = slots if trials.kept is None else slots[trials.kept]
+        trials = set_apart(self._health.records, slots.tolist(), now)
+        group.until = min(group.until, trials.until)
+        slots = slots if trials.kept is None else slots[trials.kept]
         return (slots, trials) if len(slots) or trials.trials else None
 
     def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
         """Return the healthy endpoints that may prefill; if none may, no request is split."""
-        table, health = self._table, self._health
-        found, answers = self._set_apart(group, slots, now), None
+        table, found = self._table, self._set_apart(group, slots, now)
         if found is None:
             return None
         slots, trials = found
-        if health is not None:
-            answers = np.array([health.answers(slot, now) for slot in slots.tolist()])
         own = table.kv_group[group.slots]
         helpers = [*slots.tolist(), *(slot for _, slot in trials.trials)]
         own[~(table.fetches[group.slots] & np.isin(own, table.kv_group[helpers]))] = -1
@@ -199,14 +191,14 @@ class Candidates:
             slots=slots,
             kv_group=table.kv_group[slots],
             kv_group_of=own,
-            answers=answers,
+            answers=np.array([self._health.answers(slot, now) for slot in slots.tolist()]),
             trials=trials,
         )
 
-    def _ask(self, health: Health, group: Group, now: float) -> None:
+    def _ask(self, group: Group, now: float) -> None:
         """Drop the endpoints that health excludes; record the health of the others."""
         models = [self._table.models[i] for i in group.model_id.tolist()]
-        records, slots = health.records, group.slots.tolist()
+        records, slots = self._health.records, group.slots.tolist()
         standing = group.standing = standing_of(records, slots, models, now)
         group.health = records.version
         group.until = min(group.until, standing.until)
@@ -220,7 +212,6 @@ class Candidates:
 
         A retry does not serve as a trial of an endpoint whose model it has already tried.
         """
-        assert self._health is not None
         slot = self._health.due(group.standing, now)
         if slot is None or self._table.spec(slot).models[0] in tried:
             return group

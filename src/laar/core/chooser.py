@@ -35,7 +35,7 @@ from laar.core.request import Api, Request
 from laar.core.stored import StoredObjects, not_stored
 from laar.core.views import view_of
 from laar.errors import RequestError
-from laar.health import Health
+from laar.health import Health, HealthSettings
 from laar.prefix.beliefs import PrefixBeliefs
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Chooser:
         rng: breaks ties and makes the choices of random policies.
         assessor: estimates models.
         prefixes: estimates caches; None means no estimates.
-        health: tracks which endpoints answer; None to assume that all do.
+        health: tracks which endpoints answer; None to exclude none.
         on_fault: called with every part of a policy that failed on a request.
     """
 
@@ -75,7 +75,7 @@ class Chooser:
         self.rng = rng
         self.assessor = assessor or PlainAssessor()
         self.prefixes = prefixes
-        self.health = health
+        self.health = health or Health(HealthSettings(enabled=False), rng=random.Random(0))
         self.engines = Engines(table)
         self.adapters = Adapters(table)
         self.stored = StoredObjects()
@@ -144,7 +144,7 @@ class Chooser:
             encoders = choose_encoders(self.table, *group.encoders, request, slot, health, now)
         once = False
         # If all endpoints are failing, no request is blamed: one of them may have recovered.
-        if health is not None and health.culprits and not group.standing.all_failing:
+        if health.culprits and not group.standing.all_failing:
             once = health.records.blame.is_culprit(traits(request, view.chain), now)
         engine_priority = None
         if spec.priority_field and priority is not None:

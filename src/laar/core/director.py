@@ -67,7 +67,7 @@ class Director(Chooser):
             on_fault=on_fault,
         )
         feedback = self._feedback = Feedback(self)
-        self._attempts = None if health is None else Attempts(table, health)
+        attempts = self._attempts = Attempts(table, self.health)
         self.use_tuner(tuner)
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
@@ -82,11 +82,11 @@ class Director(Chooser):
         self._on_left: list[Step] = [
             ("learning", self.engines.drop),
             ("learning", self.adapters.drop),
+            ("health", self.health.drop),
         ]
-        if health is not None and self._attempts is not None:
-            self._on_counted.append(("health", self._attempts.begin))
-            self._on_released.insert(0, ("health", self._attempts.ended))
-            self._on_left.append(("health", health.drop))
+        if health is not None:  # otherwise nothing is excluded, so no attempts are recorded
+            self._on_counted.append(("health", attempts.begin))
+            self._on_released.insert(0, ("health", attempts.ended))
         if prefixes is not None:
             self._on_placed.insert(0, ("prefixes", self._enter_prefix))
             self._on_left.append(("prefixes", prefixes.drop))
@@ -151,9 +151,7 @@ class Director(Chooser):
 
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool = False) -> None:
         """Record the endpoint's status, or a later error; `read` if the body is read."""
-        if self._attempts is not None:
-            replied = self._attempts.replied
-            self.degraded.attempt("health", replied, decision, reply, now, read=read)
+        self.degraded.attempt("health", self._attempts.replied, decision, reply, now, read=read)
 
     def attempted(self, decision: Decision, failed: tuple[str, ...], now: float) -> None:
         """Record that Envoy tried these endpoints, in this order, before the one that answers."""
@@ -161,8 +159,7 @@ class Director(Chooser):
         if flight.settled or decision.request.shadow:
             return
         flight.failed = failed
-        if self._attempts is not None:
-            self.degraded.attempt("health", self._attempts.passed_over, decision, failed, now)
+        self.degraded.attempt("health", self._attempts.passed_over, decision, failed, now)
 
     def served_by(self, decision: Decision, address: str, now: float) -> None:
         """Move the reservation to the endpoint that serves, if it isn't the one chosen.
@@ -179,12 +176,12 @@ class Director(Chooser):
         flight.served = True
         if slot == flight.slot:
             if flight.attempt is None:  # in shadow mode: the chosen endpoint serves after all
-                self._begin_attempt(decision, now)
+                self.degraded.attempt("health", self._attempts.begin, decision, now)
             return
         named = (flight.address, *decision.fallbacks)
         if not flight.failed and not decision.request.shadow and address in named:
             self.attempted(decision, named[: named.index(address)], now)
-        if self.health is not None and flight.attempt is not None:
+        if flight.attempt is not None:
             self.degraded.attempt("health", self.health.gone, flight.attempt, now)
         self._release(decision)
         if self.prefixes is not None and flight.receipt is not None:
@@ -201,20 +198,20 @@ class Director(Chooser):
         flight.adapter = self.adapters.named(slot, name)
         if flight.adapter:
             self.adapters.sent(slot, flight.adapter)
-        self._begin_attempt(decision, now)
+        self.degraded.attempt("health", self._attempts.begin, decision, now)
 
     def answering(self, decision: Decision, now: float, *, ok: bool = True) -> None:
         """Record that the answer has begun, which ends the prefill, or that it continues.
 
         `ok` is false if the answer is a refusal.
         """
-        flight, health = decision.flight, self.health
-        if ok and health is not None and flight.attempt is not None:
-            self.degraded.attempt("health", health.answering, flight.attempt, now)
+        flight = decision.flight
+        if ok and flight.attempt is not None:
+            self.degraded.attempt("health", self.health.answering, flight.attempt, now)
         if not flight.settled and not flight.answering:
             flight.answering = True
             self._end_prefill(decision, now if ok else None)
-            if flight.helpers and ok and self._attempts is not None:
+            if flight.helpers and ok:
                 self.degraded.attempt("health", self._attempts.helped, decision, now)
             self.table.release_prefill(flight.slot, decision.uncached_tokens)
             if ok and flight.began is not None:
@@ -262,23 +259,16 @@ class Director(Chooser):
         began = attempt("learning", self._feedback.begin_prefill, decision, prefiller, now)
         flight.prefill_began = began
         self.table.visit(prefiller.slot, decision.weight, prefiller.uncached_tokens)
-        self._begin_helper(decision, prefiller.slot, now, trial=prefiller.trial)
+        begin = self._attempts.begin_helper
+        attempt("health", begin, decision, prefiller.slot, now, trial=prefiller.trial)
 
     def _begin_encoding(self, decision: Decision, now: float) -> None:
         """Count the prompt's images, sound and videos at their encoders."""
         for encoder in decision.encoders:
             self.table.visit(encoder.slot, 0.0, 0.0)
         for slot, trial in {(encoder.slot, encoder.trial) for encoder in decision.encoders}:
-            self._begin_helper(decision, slot, now, trial=trial)
-
-    def _begin_helper(self, decision: Decision, slot: int, now: float, *, trial: bool) -> None:
-        if self._attempts is not None:
             begin = self._attempts.begin_helper
             self.degraded.attempt("health", begin, decision, slot, now, trial=trial)
-
-    def _begin_attempt(self, decision: Decision, served_at: float) -> None:
-        if self._attempts is not None:
-            self.degraded.attempt("health", self._attempts.begin, decision, served_at)
 
     def _end_prefill(self, decision: Decision, now: float | None) -> None:
         """Remove the prompt from its prefiller's and encoders' counts: they are done with it.

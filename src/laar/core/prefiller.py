@@ -26,14 +26,14 @@ _EVEN = 1.25
 loads (Mirrokni, Thorup and Zadimoghaddam 2016)."""
 
 
-def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> Prefiller | None:
+def choose_prefiller(view: View, at: int, health: Health, now: float) -> Prefiller | None:
     """Return the endpoint that prefills for the candidate at `at`; None if it does so itself."""
     apart, table = view.apart, view.table
     if apart is None or apart.chosen is None:
         return None  # no prefillers, or the policy computes no costs
     place, columns = int(apart.chosen[at]), (apart.tokens, apart.seconds_per_token, apart.base_s)
     slot, own, kv_group, trials = None, view.slots[at], table.kv_group, apart.of.trials
-    if health is not None and trials.trials and apart.of.kv_group_of[at] >= 0:
+    if trials.trials and apart.of.kv_group_of[at] >= 0:
         due = health.due(trials, now)
         slot = None if due is None or due == own or kv_group[due] != kv_group[own] else due
     trial = slot is not None
@@ -66,7 +66,7 @@ def choose_encoders(
     trials: Standing,
     request: Request,
     own: int,
-    health: Health | None,
+    health: Health,
     now: float,
 ) -> tuple[Encoder, ...]:
     """Return the encoder of each image, sound or video; empty if endpoint `own` encodes them.
@@ -78,7 +78,7 @@ def choose_encoders(
     if not table.fetches[own] or table.encodes[own] or request.api is not Api.CHAT:
         return ()
     items = [span for span in request.spans if span.startswith(DIGEST)][:_MAX_ENCODED]
-    due = health.due(trials, now) if health is not None and items else None
+    due = health.due(trials, now) if items else None
     of = {
         slot: table.spec(slot)
         for slot in [*slots.tolist(), *([] if due is None else [due])]

@@ -230,8 +230,7 @@ class Sharing:
             case Moved(key, changes) if same_key and self.orders is not None:
                 self.orders.put(key, changes, now)
             case Heard(address, word) if is_fresh and (slot := slot_of(address)) >= 0:
-                if director.health is not None:
-                    director.health.heard(slot, director.table.spec(slot).models[0], word, now)
+                director.health.heard(slot, director.table.spec(slot).models[0], word, now)
             case Learned(address, sample) if (slot := slot_of(address)) >= 0:
                 director.engines.heard(slot, sample)
             case Reported(outcome) if self.online is not None:
@@ -264,8 +263,7 @@ class Sharing:
         add = self.outbox.add
         director.stored.on_note = lambda *noted: add(StoredAt(*noted))
         director.engines.on_sample = self._sampled
-        if director.health is not None:
-            director.health.records.on_word = self._said
+        director.health.records.on_word = self._said
         if self.online is not None:
             self.online.on_taken = lambda outcome: add(Reported(outcome))
         if self._reports is not None:

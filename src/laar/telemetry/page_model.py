@@ -131,7 +131,7 @@ class PageModel:
                     "model": spec.models[0],
                     "region": spec.region,
                     "health": health[slot],
-                    "fault": "" if learned is None else learned.fault(slot),
+                    "fault": learned.fault(slot),
                     "has_metrics": spec.metrics_url != "",
                     "rtt_s": float(table.rtt_s[slot]),
                     "in_flight": int(table.in_flight[slot]),
@@ -141,7 +141,7 @@ class PageModel:
                     "kv_usage": float(table.kv_usage[slot]),
                     "hit_rate": self._hits.get(spec.key, _UNREAD)[2],
                     "probability": float(probability[slot]),
-                    "answers": 1.0 if learned is None else learned.answers(slot, now),
+                    "answers": learned.answers(slot, now),
                     "read_age_s": now - float(table.read_at[slot]),
                     "rtt_age_s": now - float(table.rtt_at[slot]),
                 }
@@ -164,8 +164,7 @@ class PageModel:
             return "unreachable"
         if table.asleep[slot]:
             return "asleep"
-        learned = self._director.health
-        if learned is not None and (said := learned.state(slot, now)):
+        if said := self._director.health.state(slot, now):
             return said
         if math.isnan(table.read_at[slot]):
             # Without a metrics page, only probes show whether the endpoint is up.

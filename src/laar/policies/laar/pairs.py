@@ -41,9 +41,7 @@ def read_elsewhere(
         apart.chosen = np.full(len(view.slots), -1)
         return alone, np.zeros(len(view.slots))
     there = _at_prefillers(apart, view, engines, inputs)
-    cost = there.total_s
-    if helpers.answers is not None:
-        cost = cost / np.maximum(helpers.answers, MIN_PROBABILITY)
+    cost = there.total_s / np.maximum(helpers.answers, MIN_PROBABILITY)
     chosen = cheapest(cost, helpers, view.slots)
     taken = can = chosen >= 0
     at = np.where(can, chosen, 0)
