@@ -15,7 +15,6 @@ import random
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from laar.core.apart import Prefiller
 from laar.core.attempts import Attempts
 from laar.core.chooser import Chooser, Priority
 from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
@@ -127,10 +126,8 @@ class Director(Chooser):
         flight = decision.flight
         run_steps(self._on_placed, self.degraded, decision, now)
         self.table.reserve(decision.slot, decision.weight, decision.uncached_tokens)
-        if decision.prefiller is not None:
-            self._begin_prefill(decision, decision.prefiller, now)
-        if decision.encoders:
-            self._begin_encoding(decision, now)
+        if decision.prefiller is not None or decision.encoders:
+            self._begin_prefill(decision, now)
         if flight.adapter:
             self.adapters.sent(flight.slot, flight.adapter)
         run_steps(self._on_counted, self.degraded, decision)
@@ -250,25 +247,24 @@ class Director(Chooser):
             if held is not None and held.blocks and not decision.request.shadow:
                 flight.traced_as = held.expect(self.new_id(), flight.slot, chain, decision.tokens)
 
-    def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> None:
-        """Count the prompt at its prefiller."""
+    def _begin_prefill(self, decision: Decision, now: float) -> None:
+        """Count the prompt at its prefiller, and its images, sound and videos at their encoders."""
         view, flight, attempt = decision.view, decision.flight, self.degraded.attempt
-        if self.prefixes is not None and view is not None and view.chain is not None:
-            insert = self.prefixes.insert
-            flight.prefill_receipt = attempt("prefixes", insert, prefiller.slot, view.chain, now)
-        began = attempt("learning", self._feedback.begin_prefill, decision, prefiller, now)
-        flight.prefill_began = began
-        self.table.visit(prefiller.slot, decision.weight, prefiller.uncached_tokens)
-        begin = self._attempts.begin_helper
-        attempt("health", begin, decision, prefiller.slot, now, trial=prefiller.trial)
-
-    def _begin_encoding(self, decision: Decision, now: float) -> None:
-        """Count the prompt's images, sound and videos at their encoders."""
+        trials = {encoder.slot: encoder.trial for encoder in decision.encoders}
         for encoder in decision.encoders:
             self.table.visit(encoder.slot, 0.0, 0.0)
-        for slot, trial in {(encoder.slot, encoder.trial) for encoder in decision.encoders}:
-            begin = self._attempts.begin_helper
-            self.degraded.attempt("health", begin, decision, slot, now, trial=trial)
+        if (prefiller := decision.prefiller) is not None:
+            slot = prefiller.slot
+            trials[slot] = prefiller.trial
+            if self.prefixes is not None and view is not None and view.chain is not None:
+                insert = self.prefixes.insert
+                flight.prefill_receipt = attempt("prefixes", insert, slot, view.chain, now)
+            begin = self._feedback.begin_prefill
+            flight.prefill_began = attempt("learning", begin, decision, prefiller, now)
+            self.table.visit(slot, decision.weight, prefiller.uncached_tokens)
+        for slot, trial in trials.items():
+            helper = self._attempts.begin_helper
+            attempt("health", helper, decision, slot, now, trial=trial)
 
     def _end_prefill(self, decision: Decision, now: float | None) -> None:
         """Remove the prompt from its prefiller's and encoders' counts: they are done with it.
