@@ -22,7 +22,7 @@ from laar.core.apart import Encoder, Prefiller, may_be_apart
 from laar.core.attempts import traits
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
-from laar.core.eligible import Eligible, able_to_take, prefer
+from laar.core.eligible import Eligible, able_to_take, in_all, prefer
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
 from laar.core.exploring import EXPLORE, to_explore
@@ -226,11 +226,11 @@ class Chooser:
         group: Group,
         room: Room | None,
         degraded: str,
-    ) -> tuple[list[int], Floats, Eligible | None, str, bool]:
+    ) -> tuple[list[int], Floats, Eligible, str, bool]:
         """Filter, score and pick.
 
-        Return the positions of the candidates, the chosen one first; the scores; a mask of those
-        that may be chosen (None means all); the reason; and whether this request is a trial.
+        Return the positions of the candidates, the chosen one first; the scores; which of them may
+        be chosen; the reason; and whether this request is a trial.
         """
         kept = policy.keep(view) if policy.filters else None
         try:
@@ -242,31 +242,31 @@ class Chooser:
             failed = policy.scorers[0][0] if len(policy.scorers) == 1 else policy
             view.fault("scorer", failed, error)
             scores = 1.0 / (1.0 + view.in_flight)
-        able = able_to_take(view, room) if room is not None or self.table.windowed else None
-        eligible = able
+        eligible: Eligible = {}
+        if room is not None or self.table.windowed:
+            eligible = able_to_take(view, room)
+        on_trial = group.on_trial and all(mask[-1] for mask in eligible.values())
         if view.wake_s is not None and view.terms is None:
-            eligible = prefer(eligible, "asleep", view.wake_s == 0.0)
+            prefer(eligible, "asleep", view.wake_s == 0.0)
         if self.settings.retries == NEW_MODEL and view.request.tried:
-            times = view.times_tried
-            least = (times if eligible is None else times[eligible.may]).min()
-            eligible = prefer(eligible, "tried", times == least)
+            times, may = view.times_tried, in_all(eligible)
+            least = (times if may is None else times[may]).min()
+            prefer(eligible, "tried", times == least)
         if kept is not None:
-            eligible = prefer(eligible, "policy", kept)
-        may = None if eligible is None else eligible.may
+            prefer(eligible, "policy", kept)
+        may = in_all(eligible) if eligible else None
         if may is not None and not may[scores.argmax()]:
             view.reason = ""  # it explained an ineligible candidate
-        reason, first, last = degraded, None, len(view.slots) - 1
-        on_trial = group.on_trial and (able is None or bool(able.may[last]))
+        reason, first = degraded, None
         if on_trial:
-            first = last
+            first = len(view.slots) - 1
             reason = reason or "trial"
         elif group.standing.all_failing:
             reason = reason or "all-failing"
         if not reason and view.reported is not None:
             first = to_explore(view, may, scores)
             reason = "" if first is None else EXPLORE
-        masks = () if eligible is None else tuple(eligible.kept.values())
-        order = policy.order(scores, view, masks, first)
+        order = policy.order(scores, view, tuple(eligible.values()), first)
         for fault in view.faults:
             self.degraded.attempt("watching", self._on_fault, fault)
             reason = self.degraded.degraded(fault.part)
@@ -338,7 +338,7 @@ class Chooser:
         self,
         policy: Policy,
         view: View,
-        eligible: Eligible | None,
+        eligible: Eligible,
         group: Group,
         tried: Sequence[str],
     ) -> bool:
@@ -346,7 +346,7 @@ class Chooser:
         if not policy.knows_retries and self.settings.retries != NEW_MODEL:
             return False
         untried = group.up.difference(tried)
-        fits = None if eligible is None else eligible.kept.get("window")
+        fits = eligible.get("window")
         if untried and fits is not None and not fits.all():
             untried &= self._with_window(view, fits, group)
         return not untried

@@ -146,7 +146,7 @@ class Decision:
             if the chosen endpoint does so itself.
         view: the view that the scorers saw; None if the body is not read.
         scores: scores of the view's candidates.
-        eligible: which of them could be chosen; None means all.
+        eligible: which of them could be chosen.
         position: position of the chosen candidate in the view.
         weights_version: the tuner's window that the outcome belongs to; 0 if none.
         engine_priority: priority for an engine that accepts one; lower runs first. None keeps the
@@ -177,7 +177,7 @@ class Decision:
     encoders: tuple[Encoder, ...] = ()
     view: View | None = None
     scores: Floats | None = None
-    eligible: Eligible | None = None
+    eligible: Eligible = field(default_factory=dict)
     position: int = 0
     rank: int | None = None
     way: Way = PLAIN

@@ -7,8 +7,6 @@ filters are preferences: their masks are dropped if no candidate would remain.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -21,21 +19,9 @@ Cause = Literal["window", "room", "asleep", "tried", "policy"]
 asleep, and the policy computes no cost; the retry rule; a filter of the policy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Eligible:
-    """The candidates that remain. The others rank behind them.
-
-    Args:
-        may: mask of those that remain, at least one.
-        kept: mask of the candidates that each cause leaves, the most important cause first.
-    """
-
-    may: Mask
-    kept: Mapping[Cause, Mask]
-
-    def cause(self, at: int) -> Cause | None:
-        """Return the cause that excluded the candidate at a position; None if it remains."""
-        return next((cause for cause, mask in self.kept.items() if not mask[at]), None)
+Eligible = dict[Cause, Mask]
+"""The candidates that each cause leaves, the most important cause first; empty if all remain. At
+least one candidate is in every mask; the others rank behind those."""
 
 
 def able_to_take(view: View, room: Room | None) -> Eligible:
@@ -46,20 +32,23 @@ def able_to_take(view: View, room: Room | None) -> Eligible:
     """
     fits = _fits_window(view) if view.table.windowed else np.ones(len(view.slots), np.bool_)
     if room is None:
-        return Eligible(fits, {"window": fits})
+        return {"window": fits}
     roomy = room(view)
-    both = fits & roomy
-    if not both.any():
+    if not (fits & roomy).any():
         raise NoRoomError(view, fits)
-    return Eligible(both, {"window": fits, "room": roomy})
+    return {"window": fits, "room": roomy}
 
 
-def prefer(able: Eligible | None, cause: Cause, keep: Mask) -> Eligible | None:
-    """Restrict the candidates to those that a mask keeps; return `able` if none would be left."""
-    if able is None:
-        return None if keep.all() or not keep.any() else Eligible(keep, {cause: keep})
-    both = able.may & keep
-    return Eligible(both, {**able.kept, cause: keep}) if both.any() else able
+def in_all(eligible: Eligible) -> Mask | None:
+    """Return the candidates that every cause leaves; None means all of them."""
+    return np.logical_and.reduce([*eligible.values()]) if eligible else None
+
+
+def prefer(eligible: Eligible, cause: Cause, keep: Mask) -> None:
+    """Restrict the candidates to those that a mask keeps, unless none would be left."""
+    may = in_all(eligible)
+    if (keep if may is None else may & keep).any() and (eligible or not keep.all()):
+        eligible[cause] = keep
 
 
 def _fits_window(view: View) -> Mask:

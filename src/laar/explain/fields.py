@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from laar.core.decision import Completion, Decision
+from laar.core.eligible import in_all
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.core.membership import EndpointSpec, key_of
@@ -119,14 +120,14 @@ def columns_of(of: Decision, view: View, scores: Floats) -> dict[str, Floats]:
 
     If the policy has no cost, there are no terms, only round trips.
     """
-    may = True if of.eligible is None else of.eligible.may
+    may = in_all(of.eligible)
     columns: dict[str, Floats] = {
         "probability": view.probability,
         "evidence": view.evidence,
         "tokens": view.tokens,
         "cached_tokens": view.held_tokens,
         "queued_tokens": view.queued_tokens,
-        "score": np.where(may, scores, _TAKEN_OUT),
+        "score": scores if may is None else np.where(may, scores, _TAKEN_OUT),
     }
     if (terms := view.terms) is None:
         return columns | {"rtt_s": view.rtt_s}

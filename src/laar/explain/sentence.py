@@ -238,7 +238,7 @@ def _seconds(seconds: float) -> str:
 def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
     """Return the cause that excluded a candidate, and its text; None and "" if none did."""
     decision = record.decision
-    cause = None if decision.eligible is None else decision.eligible.cause(at)
+    cause = next((cause for cause, mask in decision.eligible.items() if not mask[at]), None)
     if cause == "window":
         assert decision.view is not None
         limit = record.specs[int(decision.view.slots[at])].max_model_len
@@ -252,6 +252,5 @@ def ranking(decision: Decision) -> list[int]:
     """Return the positions of the candidates by rank, the picked candidate first."""
     first, scores = decision.position, decision.scores
     assert scores is not None
-    masks = () if decision.eligible is None else tuple(decision.eligible.kept.values())
-    order: list[int] = by_score(scores, masks).tolist()
+    order: list[int] = by_score(scores, tuple(decision.eligible.values())).tolist()
     return [first, *(i for i in order if i != first)]
