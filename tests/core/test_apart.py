@@ -299,6 +299,7 @@ def test_the_cheapest_prefiller_is_the_best_of_all_pairs():
             kv_group=draw.integers(0, kv_groups, helpers),
             kv_group_of=draw.integers(-1, kv_groups, candidates),
             trials=Standing(),
+            answers=np.ones(helpers),
         )
         slots = np.sort(draw.permutation(12)[:candidates])
         cost = draw.permutation(helpers).astype(float)

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from laar.core.endpoints import Floats, Mask, Slots
+from laar.core.engines import Began
 from laar.core.request import Api, Request
 from laar.health import Standing
 
@@ -99,9 +100,7 @@ class Prefiller:
         address: address of that endpoint.
         key: key of that endpoint.
         uncached_tokens: prompt tokens that it probably has not cached.
-        work_s: seconds to prefill them, as c(m) estimates.
-        context_tokens: mean number of tokens that each of them attends to.
-        decoding: requests that it answers itself.
+        began: the engines' record of the prefill.
         base_s: `base_s` of its model, from the artifact.
         transfer_s: seconds that the chosen endpoint takes to fetch the KV.
         trial: the endpoint is excluded, and this request tests whether it has recovered.
@@ -111,9 +110,7 @@ class Prefiller:
     address: str
     key: str
     uncached_tokens: float
-    work_s: float
-    context_tokens: float
-    decoding: float
+    began: Began
     base_s: float
     transfer_s: float
     trial: bool = False

@@ -65,7 +65,7 @@ class Director(Chooser):
             health=health,
             on_fault=on_fault,
         )
-        feedback = self._feedback = Feedback(self)
+        feedback = Feedback(self)
         attempts = self._attempts = Attempts(table, self.health)
         self.use_tuner(tuner)
         ids = random.Random(rng.getrandbits(40))
@@ -253,14 +253,15 @@ class Director(Chooser):
         trials = {encoder.slot: encoder.trial for encoder in decision.encoders}
         for encoder in decision.encoders:
             self.table.visit(encoder.slot, 0.0, 0.0)
-        if (prefiller := decision.prefiller) is not None:
+        if (prefiller := decision.prefiller) is not None and view is not None:
             slot = prefiller.slot
             trials[slot] = prefiller.trial
-            if self.prefixes is not None and view is not None and view.chain is not None:
+            if self.prefixes is not None and view.chain is not None:
                 insert = self.prefixes.insert
                 flight.prefill_receipt = attempt("prefixes", insert, slot, view.chain, now)
-            begin = self._feedback.begin_prefill
-            flight.prefill_began = attempt("learning", begin, decision, prefiller, now)
+            begin, own, base_s = self.engines.began, prefiller.began, prefiller.base_s
+            timed = view.timed_answers
+            flight.prefill_began = attempt("learning", begin, own, now, base_s, timed=timed)
             self.table.visit(slot, decision.weight, prefiller.uncached_tokens)
         for slot, trial in trials.items():
             helper = self._attempts.begin_helper

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from laar.core.apart import Prefiller
 from laar.core.chooser import Chooser
 from laar.core.decision import Completion, Decision
 from laar.core.engines import Began
@@ -55,20 +54,6 @@ class Feedback:
         flight.began = self._engines.began(
             began, now, view.base_s.item(at), timed=view.timed_answers
         )
-
-    def begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> Began:
-        """Begin the record of a prefill at another endpoint."""
-        began = Began(
-            slot=prefiller.slot,
-            plain_s=prefiller.work_s,
-            context_tokens=prefiller.context_tokens,
-            others=prefiller.decoding,
-            rtt_s=0.0,
-            shown=decision.request.first_token_seen,
-            visits=True,
-        )
-        timed = decision.view is not None and decision.view.timed_answers
-        return self._engines.began(began, now, prefiller.base_s, timed=timed)
 
     def _prefill_ended(self, decision: Decision, end: Completion, now: float) -> None:
         began, prefiller, view = decision.flight.prefill_began, decision.prefiller, decision.view

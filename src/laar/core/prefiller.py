@@ -13,6 +13,7 @@ import xxhash
 
 from laar.core.apart import Encoder, Prefiller
 from laar.core.endpoints import EndpointTable, Slots
+from laar.core.engines import Began
 from laar.core.interfaces import View
 from laar.core.request import Api, Request
 from laar.health import Health, Standing
@@ -51,9 +52,15 @@ def choose_prefiller(view: View, at: int, health: Health, now: float) -> Prefill
         address=table.spec(slot).address,
         key=table.spec(slot).key,
         uncached_tokens=uncached,
-        work_s=uncached * seconds_per_token,
-        context_tokens=tokens - 0.5 * uncached,
-        decoding=0.0 if trial else float(apart.decoding[place]),
+        began=Began(
+            slot=slot,
+            plain_s=uncached * seconds_per_token,
+            context_tokens=tokens - 0.5 * uncached,
+            others=0.0 if trial else float(apart.decoding[place]),
+            rtt_s=0.0,
+            shown=view.request.first_token_seen,
+            visits=True,
+        ),
         base_s=base_s,
         transfer_s=fetched * apart.transfer_s_per_token,
         trial=trial,
