@@ -276,7 +276,8 @@ def test_a_fleet_without_roles_decides_as_before():
         found = []
         for n in range(60):
             decision = ask(d, f"{draw.randrange(9)} {LONG[: draw.randrange(9, 30_000)]}", 0.1 * n)
-            found.append((decision.address, decision.cost_s, decision.view.apart))
+            costs = decision.view.terms.cost_s.tolist()
+            found.append((decision.address, costs, decision.view.apart))
             if n % 3:
                 finish(d, decision)
         return found

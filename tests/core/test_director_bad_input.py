@@ -55,7 +55,7 @@ def test_false_cache_reports_change_beliefs_only_within_the_prompt(cached, promp
     d = director()
     for _ in range(20):
         decision = d.decide(request("word " * 800), 0.0)
-        assert np.isfinite(decision.cost_s)
+        assert np.isfinite(decision.view.terms.cost_s[decision.position])
         view = decision.view
         assert (view.cached_tokens >= 0).all()
         assert (view.cached_tokens <= view.tokens).all()
@@ -78,7 +78,7 @@ def test_clocks_that_jump_leave_decisions_finite_and_counters_empty():
     d = director(tuner=tuner)
     for now in (5.0, 1e12, 0.0, -1e12, 3.0):
         decision = d.decide(request("hello " * 100), now)
-        assert np.isfinite(decision.cost_s)
+        assert np.isfinite(decision.view.terms.cost_s[decision.position])
         finish(d, decision)
     for column in (d.table.queued_tokens, d.table.prefill_tokens, d.table.in_flight):
         assert not column.any()

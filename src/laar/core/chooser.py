@@ -71,6 +71,7 @@ class Chooser:
         health: Health | None = None,
         on_fault: Callable[[Fault], None] = lambda _fault: None,
     ) -> None:
+        self.ignored_tried = 0
         self.table = table
         self.rng = rng
         self.assessor = assessor or PlainAssessor()
@@ -210,7 +211,8 @@ class Chooser:
             )
         earlier: Sequence[str] = ()
         if request.tried:
-            earlier, _ = parse_tried(request.tried, self.table.models)
+            earlier, ignored = parse_tried(request.tried, self.table.models)
+            self.ignored_tried += ignored
         if group.standing.trials and not request.shadow:
             group = self.candidates.with_trial(group, earlier, now)
         if (group.prefillers or group.encoders) and (

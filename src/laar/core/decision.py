@@ -188,13 +188,6 @@ class Decision:
     left_out: Mapping[int, str] | None = None
     flight: InFlight
 
-    @property
-    def cost_s(self) -> float | None:
-        """Cost of the chosen candidate; None for a policy that computes no costs."""
-        if self.view is None or self.view.terms is None:
-            return None
-        return float(self.view.terms.cost_s[self.position])
-
 
 @dataclass(slots=True, kw_only=True)
 class Completion:
