@@ -7,7 +7,7 @@ endpoints or their health change, or a second has passed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,8 +59,8 @@ class Group:
     at: float
     until: float
     readings: int
-    health: int = 0
-    standing: Standing = field(default_factory=Standing)
+    health: int
+    standing: Standing
     prefillers: Prefillers | None = None
     encoders: tuple[Slots, Standing] | None = None
     weights: str = ""
@@ -140,6 +140,13 @@ class Candidates:
         # If an engine could not be woken, a request sent to it may wait forever.
         reached = unless_none(reached, table.wake_s[reached] <= WAKE_TIMEOUT_S)
         slots = unless_none(reached, unsaturated(table, reached, self._max_waiting, now))
+        names = [table.models[i] for i in table.model_id[slots].tolist()]
+        records, rtt_s = self._health.records, _round_trips(table, slots, now)
+        standing = standing_of(records, slots.tolist(), names, now)
+        if standing.kept is not None:
+            slots, rtt_s = slots[standing.kept], rtt_s[standing.kept]
+        if standing.down:
+            reached = reached[~np.isin(reached, list(standing.down))]
         models = self._models(able)
         group = Group(
             able=able,
@@ -148,16 +155,14 @@ class Candidates:
             up=models if len(reached) == len(able) else self._models(reached),
             slots=slots,
             model_id=table.model_id[slots],
-            rtt_s=_round_trips(table, slots, now),
+            rtt_s=rtt_s,
             at=now,
-            until=now + MAX_AGE_S,
+            until=min(now + MAX_AGE_S, standing.until),
             readings=table.readings,
+            health=records.version,
+            standing=standing,
             weights=table.weights(model),
         )
-        self._ask(group, now)
-        if group.standing.down:
-            group.alive = reached[~np.isin(reached, list(group.standing.down))]
-            group.up = self._models(group.alive)
         if len(prefillers):
             group.prefillers = self._prefillers(group, prefillers, now)
         if len(encoders):
@@ -194,18 +199,6 @@ class Candidates:
             answers=np.array([self._health.answers(slot, now) for slot in slots.tolist()]),
             trials=trials,
         )
-
-    def _ask(self, group: Group, now: float) -> None:
-        """Drop the endpoints that health excludes; record the health of the others."""
-        models = [self._table.models[i] for i in group.model_id.tolist()]
-        records, slots = self._health.records, group.slots.tolist()
-        standing = group.standing = standing_of(records, slots, models, now)
-        group.health = records.version
-        group.until = min(group.until, standing.until)
-        kept = standing.kept
-        if kept is not None:
-            group.slots, group.model_id = group.slots[kept], group.model_id[kept]
-            group.rtt_s = group.rtt_s[kept]
 
     def with_trial(self, group: Group, tried: Sequence[str], now: float) -> Group:
         """Append an excluded endpoint that is due for a trial to the candidates, if there is one.
