@@ -139,10 +139,10 @@ class Chooser:
         exhausted = self._exhausted(policy, view, eligible, group, tried)
         prefiller = None
         if view.apart is not None:
-            prefiller = choose_prefiller(view, at, health, now)
+            prefiller = choose_prefiller(view, at, health)
         encoders = tuple[Encoder, ...]()
         if group.encoders is not None:
-            encoders = choose_encoders(self.table, *group.encoders, request, slot, health, now)
+            encoders = choose_encoders(view, *group.encoders, slot, health)
         once = False
         # If all endpoints are failing, no request is blamed: one of them may have recovered.
         if health.culprits and not group.standing.all_failing:

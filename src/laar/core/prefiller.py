@@ -12,10 +12,10 @@ import math
 import xxhash
 
 from laar.core.apart import Encoder, Prefiller
-from laar.core.endpoints import EndpointTable, Slots
+from laar.core.endpoints import Slots
 from laar.core.engines import Began
 from laar.core.interfaces import View
-from laar.core.request import Api, Request
+from laar.core.request import Api
 from laar.health import Health, Standing
 from laar.prefix.lengths import DIGEST
 
@@ -27,7 +27,7 @@ _EVEN = 1.25
 loads (Mirrokni, Thorup and Zadimoghaddam 2016)."""
 
 
-def choose_prefiller(view: View, at: int, health: Health, now: float) -> Prefiller | None:
+def choose_prefiller(view: View, at: int, health: Health) -> Prefiller | None:
     """Return the endpoint that prefills for the candidate at `at`; None if it does so itself."""
     apart, table = view.apart, view.table
     if apart is None or apart.chosen is None:
@@ -35,7 +35,7 @@ def choose_prefiller(view: View, at: int, health: Health, now: float) -> Prefill
     place, columns = int(apart.chosen[at]), (apart.tokens, apart.seconds_per_token, apart.base_s)
     slot, own, kv_group, trials = None, view.slots[at], table.kv_group, apart.of.trials
     if trials.trials and apart.of.kv_group_of[at] >= 0:
-        due = health.due(trials, now)
+        due = health.due(trials, view.now)
         slot = None if due is None or due == own or kv_group[due] != kv_group[own] else due
     trial = slot is not None
     if slot is not None:  # an excluded endpoint: nothing is known about its cache or load
@@ -68,13 +68,7 @@ def choose_prefiller(view: View, at: int, health: Health, now: float) -> Prefill
 
 
 def choose_encoders(
-    table: EndpointTable,
-    slots: Slots,
-    trials: Standing,
-    request: Request,
-    own: int,
-    health: Health,
-    now: float,
+    view: View, slots: Slots, trials: Standing, own: int, health: Health
 ) -> tuple[Encoder, ...]:
     """Return the encoder of each image, sound or video; empty if endpoint `own` encodes them.
 
@@ -82,10 +76,11 @@ def choose_encoders(
     same encoder, which caches embeddings, unless it has many more items in flight than the others.
     Hashing each item with each encoder needs no memory, and all pickers agree on the order.
     """
+    table, request = view.table, view.request
     if not table.fetches[own] or table.encodes[own] or request.api is not Api.CHAT:
         return ()
     items = [span for span in request.spans if span.startswith(DIGEST)][:_MAX_ENCODED]
-    due = health.due(trials, now) if items else None
+    due = health.due(trials, view.now) if items else None
     of = {
         slot: table.spec(slot)
         for slot in [*slots.tolist(), *([] if due is None else [due])]

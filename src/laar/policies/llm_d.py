@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from laar.core.endpoints import EndpointTable, Floats, Mask
+from laar.core.endpoints import Floats, Mask
 from laar.core.interfaces import View
 from laar.core.policy import Policy
 from laar.policies.pickers import ShuffledMaxScore, least, ranks
@@ -196,16 +196,9 @@ class Label:
 
     def __init__(self, *, label: str, value: str = "") -> None:
         self._label, self._value = label, value
-        self._has: Mask = np.zeros(0, np.bool_)
-        self._known: tuple[EndpointTable, int] | None = None
 
     def keep(self, view: View) -> Mask:
-        """Return the candidates with the label; recomputed only when the membership changes."""
-        table = view.table
-        if self._known != (table, table.version):
-            self._has = np.zeros(table.capacity, np.bool_)
-            for slot in table.active.tolist():
-                found = table.spec(slot).labels.get(self._label)
-                self._has[slot] = found is not None and self._value in ("", found)
-            self._known = (table, table.version)
-        return self._has[view.slots]
+        """Return the candidates with the label."""
+        specs = [view.table.spec(slot) for slot in view.slots.tolist()]
+        found = [spec.labels.get(self._label) for spec in specs]
+        return np.array([own is not None and self._value in ("", own) for own in found])
