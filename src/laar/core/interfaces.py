@@ -170,11 +170,9 @@ class Assessor(Protocol):
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
         """Estimate each model's accuracy and speed on this request, given that `tried` failed."""
-        ...
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
         """Learn the length of a prompt from the engine's own count."""
-        ...
 
 
 Room = Callable[[View], Mask]
@@ -194,11 +192,9 @@ class WeightSource(Protocol):
 
     def weights(self, now: float) -> Weights:
         """Return the weights for a decision; called once for each."""
-        ...
 
     def observe(self, sample: Observed, now: float) -> None:
         """Record the outcome of a decision."""
-        ...
 
 
 class Filter(Protocol):
@@ -206,7 +202,6 @@ class Filter(Protocol):
 
     def keep(self, view: View) -> Mask:
         """Return a mask of the `view.slots` to keep; it is ignored if none would be left."""
-        ...
 
 
 class Scorer(Protocol):
@@ -214,7 +209,6 @@ class Scorer(Protocol):
 
     def score(self, view: View) -> Floats:
         """Return one score for each of `view.slots`."""
-        ...
 
 
 class Picker(Protocol):
@@ -222,4 +216,3 @@ class Picker(Protocol):
 
     def order(self, scores: Floats, view: View) -> Sequence[int]:
         """Return each position of `view.slots` once: the one that serves, then the fallbacks."""
-        ...
