@@ -131,6 +131,7 @@ def scorers(name: str, /, **parameters: Any) -> dict[str, Any]:
         (scorers("even", x=1), "unknown parameter `x`; known: value, name, top, on"),
         (scorers("even", value="a"), "`value` is 'a'; give a finite number"),
         (scorers("even", top=1.5), "`top` is 1.5; give a whole number"),
+        (scorers("token-load", threshold_tokens=-1), "`threshold_tokens` is -1; give 0 to 1e9"),
         (scorers("even", name=1), "`name` is 1; give a string"),
         (scorers("even", on=1), "`on` is 1; give true or false"),
         (scorers("broken"), "its parameter `how` is missing"),
