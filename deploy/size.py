@@ -15,11 +15,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 50_261,
-    "statements": 30_687,
+    "lines": 48_731,
+    "statements": 29_726,
     "lines of data": 684,
-    "modules": 222,
-    "lines loaded": 33_455,
+    "modules": 218,
+    "lines loaded": 32_344,
     "settings": 143,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
