@@ -493,8 +493,8 @@ def test_endpoints_that_come_and_go_leave_nothing_behind():
         for name in range(20):
             director.table.replace("t", [EndpointSpec(address=str(name), models=("m",))])
             for number in range(16):
-                context = tuple(hash((name, number, depth)) for depth in range(16))
-                end(gate, director, gate.ask(request(number, context=context), float(name)))
+                prompt = request(number, spans=(f"{name} {number}",))
+                end(gate, director, gate.ask(prompt, float(name)))
             taken.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
