@@ -84,7 +84,8 @@ def test_a_failing_endpoint_gets_no_requests_under_any_policy(policy):
 def test_an_endpoint_that_is_ten_times_slower_hardly_matters(since, seed, sound):
     seen = VirtualFleet(behave={0: slow(10.0, since)}, seed=seed, probes=True).run(REQUESTS)
     assert not seen.failed
-    assert seen.p95() <= 1.2 * sound(seed).p95()
+    # Four endpoints do the work of five.
+    assert seen.p95() <= 1.25 * sound(seed).p95()
 
 
 def test_no_endpoint_is_excluded_if_all_are_slow():
