@@ -15,8 +15,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 48_731,
-    "statements": 29_726,
+    "lines": 48_737,
+    "statements": 29_732,
     "lines of data": 684,
     "modules": 218,
     "lines loaded": 32_344,

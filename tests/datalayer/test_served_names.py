@@ -84,13 +84,16 @@ async def test_a_route_is_looked_for_where_it_may_be(
     writes, hears, unclear = [
         await serve(engine(routes)) for routes in ({chat}, {speech}, set[str]())
     ]
-    specs = [EndpointSpec(address=at, models=("m",)) for at in (writes, hears, unclear)]
+    models = {writes: ("m",), hears: ("whisper",), unclear: ("m",)}
+    specs = [EndpointSpec(address=at, models=named) for at, named in models.items()]
     listed = ServedNames(lambda: specs, recorder, clock=time.monotonic, rng=random.Random(1))
     assert listed.having(chat) is None  # nothing is known yet
     start(listed.run())
     await until(lambda: len({address for address, _ in recorder.names}) == 3)
     assert listed.having(chat) == {writes, unclear}
     assert listed.having(speech) == {hears, unclear}
+    assert listed.having(chat, ["m", "n"]) is None  # all endpoints of an alias's models may
+    assert listed.having(speech, ["m"]) == {unclear}, "others do not serve the alias's models"
     del specs[2]
     assert listed.having("/classify") is None  # no engine has it: let one say so
 

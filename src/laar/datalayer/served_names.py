@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Collection
 from typing import Any, ClassVar, NamedTuple
 
 import aiohttp
@@ -68,9 +69,10 @@ class ServedNames(Visits):
             for spec in self.targets():
                 self.soon(spec.address, DOUBT_ALL_S)
 
-    def having(self, route: str) -> frozenset[str] | None:
-        """Return the endpoints that may have a route; None if all of them may, or none."""
-        every = frozenset(spec.address for spec in self.targets())
+    def having(self, route: str, models: Collection[str] = ()) -> frozenset[str] | None:
+        """Return the endpoints of some models that may have a route; None if all may, or none."""
+        wanted = frozenset(models)
+        every = {s.address for s in self.targets() if not wanted or not wanted.isdisjoint(s.models)}
         able = {at for at in every if route in self.kept.get(at, (None, _ROUTES))[1]}
         return frozenset(able) if 0 < len(able) < len(every) else None
 

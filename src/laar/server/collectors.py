@@ -133,9 +133,13 @@ class Collectors:
         common: dict[str, Any] = {"clock": self._clock, "rng": picker.rng}
         names = ServedNames(lambda: [*self._targets(), *fleet.nameless()], fleet, **common)
         picker.doubt_names = names.doubt
-        picker.having = lambda route, name: (
-            None if name and name not in picker.director.settings.aliases else names.having(route)
-        )
+
+        def having(route: str, name: str) -> frozenset[str] | None:
+            aliases = picker.director.settings.aliases
+            is_virtual = not name or name in aliases
+            return names.having(route, aliases.get(name, ())) if is_virtual else None
+
+        picker.having = having
         scrape_s = partial(self.interval_s, readings.scrape_interval_s, STALE_S)
         probe_s = partial(self.interval_s, readings.probe_interval_s, STALE_AFTER_S)
         for visits in (
