@@ -307,6 +307,10 @@ def test_health_that_is_off_excludes_nothing():
     assert {decision.address for decision in decisions} == {A, B}
     assert {decision.reason for decision in decisions} == {"laar"}
     assert d.health.questions.due(now + 5.0, 16) == []
+    late = d.table.slot(B)
+    d.health.records.drop(late)
+    d.health.records.know(late, "m", now + 100.0)  # it joins late, which is a slow start
+    assert d.health.answers(late, now + 100.0) == 1.0
 
 
 def doubted(*addresses, kind=503, **reply):

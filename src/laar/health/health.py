@@ -319,6 +319,6 @@ class Health:
         return known.fault if known is not None and known.breaker.is_out else ""
 
     def answers(self, slot: int, now: float) -> float:
-        """Return P(answers) of a slot; 1 if nothing is known about it."""
-        known = self._endpoints.get(slot)
+        """Return P(answers) of a slot; 1 if nothing is known about it, or if health is disabled."""
+        known = self._endpoints.get(slot) if self.settings.enabled else None
         return 1.0 if known is None else known.breaker.answers(now)
