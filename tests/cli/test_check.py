@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
@@ -246,6 +247,34 @@ def test_a_directory_that_this_user_may_not_write_to_is_an_error(
     monkeypatch.setattr(os, "access", lambda path, *_: path != tmp_path)  # root could write there
     (snapshot,) = faults(loaded, ports=False)
     assert f"share.snapshot_file: {tmp_path}/s can't be written" in snapshot
+
+
+@pytest.mark.parametrize("setting", ["decisions.log", "share.snapshot_file", "envoy.eds_file"])
+def test_a_directory_that_this_user_may_not_enter_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    closed, (section, key) = tmp_path / "closed", setting.split(".")
+    closed.mkdir()
+    made = {
+        section: {key: "closed/file"},
+        "endpoints": [{"address": "127.0.0.1:8000", "model": "m"}],
+    }
+    (tmp_path / "laar.yaml").write_text(yaml.safe_dump(made) + _listen(free_ports(3)))
+    loaded = load(tmp_path / "laar.yaml")
+    access, stat = os.access, Path.stat
+
+    def may_access(path: Path, mode: int) -> bool:  # root could enter it
+        return closed not in (path, path.parent) and access(path, mode)
+
+    def found(path: Path, **options: bool) -> os.stat_result:
+        if path.parent == closed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "access", may_access)
+    monkeypatch.setattr(Path, "stat", found)
+    (fault,) = faults(loaded, ports=False)
+    assert f"{setting}: {closed}/file can't be written" in fault
 
 
 def test_all_errors_are_printed_together(tmp_path: Path) -> None:

@@ -83,11 +83,11 @@ def _unwritable(settings: Settings) -> Iterator[SettingError]:
         if name == "envoy.eds_file":  # whose directory laar creates
             above = next(parent for parent in path.parents if parent.exists())
         appends = name == "decisions.log" and os.access(path, os.W_OK)  # others are replaced whole
-        if path.is_dir():
-            yield SettingError(f"{path} is a directory; name a file in it", setting=name)
-        elif not appends and not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
+        if not appends and not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
             yield SettingError(
                 f"{path} can't be written: {above} is not a directory that this user can write to; "
                 f"mkdir -p {path.parent}, and make this user its owner",
                 setting=name,
             )
+        elif path.is_dir():  # can't be told in a directory that this user may not enter
+            yield SettingError(f"{path} is a directory; name a file in it", setting=name)
