@@ -536,6 +536,12 @@ def test_explain_mentions_places_only_if_a_session_has_or_needs_one(tmp_path):
     assert "room for its context costs others 0.5 s" in printed(shown)
 
 
+def test_explain_takes_an_endpoint_from_the_settings_if_the_file_lists_it_too(tmp_path):
+    (tmp_path / "fleet.yaml").write_text("endpoints: [{address: '10.0.0.1:1', model: other}]\n")
+    given = settings(tmp_path, ("10.0.0.1:1", "small", {}), endpoints_file="fleet.yaml")
+    assert explain_offline(given, CHAT.encode(), {})["model"] == "small"
+
+
 def test_piped_output_of_explain_has_every_column_in_full(tmp_path):
     model = "granite-3.1-8b-instruct"
     shown = explain_offline(

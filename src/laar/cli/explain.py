@@ -65,8 +65,7 @@ def explain(
         str | None, typer.Option(help="Path of the request. Default: inferred from the body.")
     ] = None,
     pool: Annotated[
-        str | None,
-        typer.Option(help="Pool to which the gateway sends the request."),
+        str | None, typer.Option(help="Pool to which the gateway sends the request.")
     ] = None,
     token_file: TokenFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
@@ -119,7 +118,8 @@ def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str])
     from laar.server.picker import Picker
 
     picker = Picker(settings)
-    picker.table.replace("settings", settings.declared())
+    picker.table.replace("settings", settings.listed())  # these win over the endpoints file's
+    picker.table.replace("endpoints file", settings.declared())
     if not len(picker.table):
         raise SettingError(
             "these settings list no endpoints outside a cluster; ask the running picker: laar "
