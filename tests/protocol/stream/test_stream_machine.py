@@ -326,6 +326,20 @@ def test_fast_and_new_uploads_are_not_evicted():
     assert fresh.stream.request_phase is steady.stream.request_phase is RequestPhase.BODY
 
 
+def test_a_body_whose_first_chunk_is_empty_leaves_nothing_to_evict():
+    """Its bytes were never counted, so evicting it again and again would make no room."""
+    held = HeldBytes(100)
+    first, second = (Driver(held=held) for _ in range(2))
+    for driver in (first, second):
+        driver.feed(headers(Shape.GATEWAY))
+    first.feed(RequestBody(b"", False))
+    first.feed(RequestBody(BODY, True))
+    first.feed(Closed())
+    second.now += 60.0
+    (refused,) = second.feed(RequestBody(b" " * 101, False))
+    assert (refused.status, dict(refused.headers)["x-laar-reason"]) == (503, "bodies-full")
+
+
 def test_complete_bodies_that_wait_to_be_read_share_the_same_limit():
     body = BODY[:-1] + b" " * ASIDE_BYTES + b"}"
     held = HeldBytes(2 * len(body))

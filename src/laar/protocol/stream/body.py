@@ -48,7 +48,7 @@ class HeldBytes:
             max(slow, key=lambda upload: upload.held_bytes).give_way()
         self.now_bytes += count
         body.held_bytes += count
-        if not (body.is_complete or body.stays):
+        if body.held_bytes and not (body.is_complete or body.stays):
             self._growing[body] = None
         return True
 
