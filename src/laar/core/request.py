@@ -1,7 +1,7 @@
 """A client's request as plain values, without any bytes of the wire format.
 
 Most values created for every request, here and elsewhere, are not frozen dataclasses: freezing
-triples the cost of creating one. Still, only three places change a request:
+triples the cost of creating one. Still, only three places change a complete request:
 `laar.core.stored` sets the session of a stored answer, the stream drops parts of the prompt that
 are no longer needed, and the record of the decision drops the rest.
 """

@@ -74,7 +74,7 @@ class AnswerHalf(StreamState):
             self.dialect.answer_headers([], event.forged, out, read=False)
             return self._complete(now) if event.end else ResponsePhase.ANSWER
         if event.served and (self.shadow or event.attempts > 1 or event.served != decision.address):
-            self.env.recorder.served(decision, event.served, now)  # its headers name the endpoint
+            self.env.recorder.served(decision, event.served, now)  # first: our headers name it
         return self._pass_headers(decision, event, now, out)
 
     def _pass_headers(

@@ -139,7 +139,7 @@ class ExternalProcessor(Recorder):
     # -- for streams: what happens to a decided request ----------------------------------------
 
     def attempted(self, decision: Decision, failed: tuple[str, ...], now: float) -> None:
-        """Count the attempts."""
+        """Count failed attempts, and tell the director."""
         self.metrics.failed_attempts += len(failed)
         self.director.attempted(decision, failed, now)
 
