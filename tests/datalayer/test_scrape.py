@@ -21,6 +21,7 @@ from laar.datalayer.discovery import look_at
 from laar.datalayer.endpoints_file import Endpoint
 from laar.datalayer.scrape import Scraper
 from laar.datalayer.visits import Visits
+from laar.telemetry.problems import Problems
 
 QUIET = SimpleNamespace(problem=lambda *_: None)
 PAGE = b"vllm:num_requests_waiting 2.0\nvllm:prompt_tokens_total 9\n"
@@ -185,6 +186,21 @@ async def test_an_endpoint_without_a_page_is_skipped(
     start(scraper(recorder, specs).run())
     await until(lambda: len(recorder.readings) > 3)
     assert recorder.past_problems == []
+
+
+async def test_a_page_that_the_settings_take_away_is_not_said_to_work_again(
+    recorder: Any, start: Any, until: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="laar")
+    problems = Problems()
+    recorder.problem = problems.report
+    specs = [spec("127.0.0.1:1")]
+    start(scraper(recorder, specs).run())
+    await until(lambda: problems)
+    specs[:] = [spec("127.0.0.1:1", metrics_url="")]
+    await until(lambda: not problems)
+    assert "scrape 127.0.0.1:1: no longer watched" in caplog.text
+    assert "works again" not in caplog.text
 
 
 class Busy:

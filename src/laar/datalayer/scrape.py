@@ -22,6 +22,7 @@ import orjson
 
 from laar.core.membership import EndpointSpec, key_of
 from laar.datalayer.fetching import failed_rtt_s, fault_of, get, read_capped
+from laar.datalayer.interface import GONE
 from laar.datalayer.metrics_page import ENGINES, Counters, page_url, pages_by_rank, read_page
 from laar.datalayer.visits import Visits
 
@@ -51,7 +52,7 @@ class Scraper(Visits):
         """Read one page, if the endpoint has one."""
         url, source = page_url(spec), f"scrape {spec.address}"
         if not url:
-            self._sink.problem(source, None)  # it may have had one before
+            self._sink.problem(source, GONE)  # it may have had one before
             return
         try:
             visited = get(self.session, url, spec)

@@ -132,8 +132,7 @@ class ExternalProcessor(Recorder):
 
     def answered(self, answer: Immediate) -> None:
         """Count an answer made by laar, unless it is a list of models."""
-        reason = dict(answer.headers).get(names.REASON)
-        if reason is not None:
+        if (reason := dict(answer.headers).get(names.REASON)) is not None:
             self.metrics.refused(answer.status, reason)
 
     # -- for streams: what happens to a decided request ----------------------------------------
