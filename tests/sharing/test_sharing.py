@@ -438,7 +438,8 @@ def test_invalid_loads_are_skipped_individually(bad, full):
         {"loads": None},
         {"loads": 7},
         {"records": None},
-        {"records": [["?"]] * 20_001},
+        {"records": [["?"]] * 513},
+        {"records": [0, *[["?"]] * 513]},
         {"seq": -1},
         {"seq": 1 << 53},
         {"origin": None},
@@ -463,6 +464,13 @@ def test_a_malformed_load_is_skipped(address, load):
     p.take(batch(loads={A: [1.0] * 9, address: load}), 1.0)
     assert p.refused["record"] == 1
     assert counted(p)["in_flight"] == 1
+
+
+def test_a_batch_of_mostly_invalid_loads_does_not_hold_up_requests():
+    p, _, _ = pair()
+    p.take(batch(loads=dict.fromkeys(range(2000), 0) | {A: [1.0] * 9}), 1.0)
+    assert p.refused["record"] == 2001
+    assert counted(p)["in_flight"] == 0
 
 
 def test_invalid_records_are_skipped_individually():
@@ -729,6 +737,17 @@ def test_a_damaged_snapshot_is_rejected(damage):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("invalid", [False, True])
+def test_a_long_list_in_a_snapshot_does_not_hold_up_the_start(invalid):
+    p, _, _ = pair()
+    stored = [[f"resp_{n}", A, ""] for n in range(9000)]
+    restore(p, {"stored": [0] * 2000 + stored if invalid else stored}, 1.0)
+    assert len(p.director.stored.latest(9000)) == (0 if invalid else 8192)
+    tokens = TokenEstimator()
+    assert tokens.restore([0] * 5000 + [["m", "en", 3.0, 100.0]]) == 0
+    assert tokens.restore([["m", "en", 3.0, 100.0]]) == 1
+
+
 def test_each_endpoint_is_owned_by_one_picker():
     addresses = [f"10.0.0.{n}:80" for n in range(1, 401)]
     pickers = [sharing_picker(f"p/{n}", addresses) for n in range(4)]

@@ -282,7 +282,7 @@ class OnlineOutcomes:
         same_prior = state.get("prior_id") == self.capability.digest
         found: dict[tuple[str, Features], Cell] = {}
         saved_at_s = now - max(away_s, 0.0)
-        for entry in cells if isinstance(cells, list) else ():
+        for entry in cells[: MAX_CELLS + MAX_SHARES] if isinstance(cells, list) else ():
             read = read_saved(entry)
             if read is not None:
                 self.cells.pop((read.model, read.features), None)

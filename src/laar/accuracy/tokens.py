@@ -104,7 +104,7 @@ class TokenEstimator:
         The state may come from a file that anyone can edit, so invalid parts are skipped.
         """
         kept = 0
-        for entry in state if isinstance(state, list) else ():
+        for entry in state[:MAX_TOKEN_CELLS] if isinstance(state, list) else ():
             try:
                 model, language, ratio, reports = msgspec.convert(entry, _Cell)
             except (msgspec.ValidationError, RecursionError):

@@ -20,7 +20,8 @@ SCHEMA = 3
 MAX_BATCH_BYTES = 4 << 20
 """Maximum size of a batch. All loads of 10,000 endpoints take 1 MB, the longest chain 50 kB."""
 
-_FEW = Meta(max_length=20_000)
+MAX_RECORDS = 512
+"""Maximum number of records in a batch. Pickers send 128, which take 3 ms to apply."""
 
 
 class Unreadable(LaarError):  # noqa: N818 - names the condition
@@ -51,8 +52,8 @@ class Batch(Struct, frozen=True):
     sent_at_s: float
     oldest_open: Count
     full: bool
-    loads: Annotated[dict[Text, Load], _FEW]
-    records: Annotated[list[Record], _FEW]
+    loads: Annotated[dict[Text, Load], Meta(max_length=20_000)]
+    records: Annotated[list[Record], Meta(max_length=MAX_RECORDS)]
 
 
 write_batch = msgspec.json.Encoder().encode
@@ -84,6 +85,8 @@ def _valid_part(namespace: str, data: bytes) -> tuple[Batch, int]:
         document = msgspec.json.decode(data, type=dict[str, Any])
         _check(namespace, document.get("schema"), document.get("namespace"))
         loads, records = [*document["loads"].items()], [*document["records"]]
+        if len(records) > MAX_RECORDS:
+            raise ValueError
         document["loads"] = dict(valid(loads, tuple[Text, Load]))
         document["records"] = list(valid(records, Record))
         batch = msgspec.convert(document, Batch)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
+from itertools import islice
 from math import isfinite
 from typing import Annotated, Any, NamedTuple
 
@@ -28,7 +29,8 @@ MAX_BLOCKS = 1 << 20
 about 100 busy endpoints' caches. Collecting them blocks the event loop for about 10 ms."""
 
 MAX_STORED = 8192
-"""Maximum number of stored responses in a snapshot; the latest are kept."""
+"""Maximum number of stored responses in a snapshot, and of document orders that are restored from
+one; the latest responses are kept."""
 
 MAX_SNAPSHOT_BYTES = 64 << 20
 
@@ -149,7 +151,7 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
     kept = 0
     same_key = document.get("key_id") == sharing.key_id
     if same_key and sharing.orders is not None:
-        for turn in valid(document.get("orders"), Moved):
+        for turn in islice(valid(document.get("orders"), Moved), MAX_STORED):
             sharing.orders.put(turn.key, turn.changes, now)
     if sharing.prefixes is not None and same_key:
         beliefs = sharing.prefixes.beliefs
@@ -161,7 +163,8 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
                 if (slot := director.table.slot(address)) >= 0:
                     beliefs.index.set_capacity(slot, room_bytes)
         kept = beliefs.index.restore(_uses(sharing, document.get("uses")))
-    for object_id, address, session in valid(document.get("stored"), tuple[Text, Text, Text]):
+    stored = valid(document.get("stored"), tuple[Text, Text, Text])
+    for object_id, address, session in islice(stored, MAX_STORED):
         director.stored.heard(object_id, address, session)
     director.engines.restore(document.get("engines"))
     if sharing.tokens is not None:
@@ -190,7 +193,7 @@ def _age_s(document: dict[str, Any], now_s: float) -> float:
 def _uses(sharing: Sharing, entries: object) -> Iterator[Kept]:
     table = sharing.director.table
     assert sharing.prefixes is not None
-    for use in valid(entries, _Use):
+    for use in islice(valid(entries, _Use), MAX_BLOCKS):
         slot = table.slot(use.address)
         if slot >= 0 and len(use.hashes) % 8 == 0:
             hashes = from_bytes(use.hashes)
