@@ -154,6 +154,16 @@ def test_each_rank_has_its_own_queue_and_the_values_common_to_all() -> None:
         assert [one.restarted for one in found] == [restarted] * 2
 
 
+def test_lines_without_a_rank_do_not_multiply_a_page() -> None:
+    queues = "".join(f'vllm:num_requests_running{{engine="{rank}"}} 1\n' for rank in range(64))
+    common = "vllm:prompt_tokens_total 5\n"
+    page = (queues + common + "vllm:lora_requests_info 0\n# text\n" * 5_000).encode()
+    parts = pages_by_rank(page, "vllm")
+    assert len(parts) == 64
+    assert all(common.encode() in part for part in parts)
+    assert sum(map(len, parts)) < 5 << 20
+
+
 def test_a_page_with_many_ranks_takes_no_longer_than_one_with_few() -> None:
     def seconds(ranks: int) -> float:
         """Return the seconds that splitting takes, for a page of 16,000 samples."""

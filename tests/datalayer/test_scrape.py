@@ -6,6 +6,7 @@ import itertools
 import math
 import operator
 import random
+import threading
 import time
 from collections import Counter, defaultdict
 from statistics import mean
@@ -140,6 +141,25 @@ async def test_a_huge_page_is_truncated_and_reported_but_its_beginning_is_used(
     assert recorder.readings[0][1].waiting == 2.0
     assert "longer than 100000 bytes: cut off" in recorder.problems[f"scrape {address}"]
     assert sent < 800 * 65536
+
+
+async def test_requests_are_served_while_a_long_page_is_read(
+    recorder: Any, start: Any, until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answers(_: web.Request) -> web.Response:
+        return web.Response(body=PAGE + b"# text\n" * 100_000)
+
+    def read_page(*page: Any) -> Any:
+        loop.call_soon_threadsafe(served.set)
+        assert served.wait(5.0), "the event loop is blocked"
+        return read(*page)
+
+    address, served, read = await serve(answers), threading.Event(), scrape.read_page
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(scrape, "read_page", read_page)
+    start(scraper(recorder, [spec(address)], interval_s=60).run())
+    await until(lambda: recorder.readings or recorder.problems)
+    assert recorder.readings[0][1].waiting == 2.0
 
 
 async def test_a_problem_ends_with_a_good_page_or_with_the_endpoint(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from laar.core.endpoints import OFFLOADED, Reading
@@ -69,6 +69,13 @@ class EngineNames:
     ranks_path: str = ""
     path: str = "/metrics"
     aliases: tuple[str, ...] = ()
+
+    @property
+    def series(self) -> set[bytes]:
+        """The names of all metrics that are read."""
+        values = (it if isinstance(it, tuple) else (it,) for it in astuple(self))
+        names = (it for value in values for it in value if isinstance(it, bytes))
+        return {name for name in names if name.startswith(self.prefix)} - {self.prefix}
 
 
 ENGINES: Mapping[str, EngineNames] = {
@@ -160,6 +167,8 @@ _MAX_SAMPLES = 1024
 """Maximum number of series read per name: a page has one for each data-parallel rank."""
 MAX_RANKS = 64
 """Maximum number of data-parallel ranks per address. Generous: a node has eight GPUs."""
+_MAX_SHARED_BYTES = 64 << 10
+"""Maximum size of the lines without a rank, which are read once for each rank."""
 _MAX_CAPACITY_TOKENS = 1e12
 """Maximum plausible cache size; the product of two numbers from a page can be infinite."""
 _MAX_ADAPTERS = 256
@@ -215,12 +224,14 @@ def pages_by_rank(page: bytes, engine: str) -> list[bytes]:
     parts: dict[bytes, list[bytes]] = {b"%d" % rank: [] for rank in range(count)}
     if not names.rank or len(parts) < 2 or found != parts.keys():
         return [page]
-    for line in page.splitlines(keepends=True):
-        if line.startswith(names.prefix):  # not a comment, and read by laar
-            _, label, rest = line.partition(names.rank + b'="')
-            for rank in [rest.partition(b'"')[0]] if label else parts:  # no label: for all ranks
-                if rank in parts:
-                    parts[rank].append(line)
+    shared_bytes = 0
+    for line in re.findall(rb"(?m)^(?:%b).*\n" % b"|".join(names.series), page):
+        _, label, rest = line.partition(names.rank + b'="')
+        shared_bytes += 0 if label else len(line)
+        every = parts if shared_bytes <= _MAX_SHARED_BYTES else ()
+        for rank in [rest.partition(b'"')[0]] if label else every:  # no label: for all ranks
+            if rank in parts:
+                parts[rank].append(line)
     return list(map(b"".join, parts.values()))
 
 

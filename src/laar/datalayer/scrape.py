@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import aiohttp
 import orjson
 
+from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec, key_of
 from laar.datalayer.fetching import failed_rtt_s, fault_of, get, read_capped
 from laar.datalayer.interface import GONE
@@ -31,6 +33,7 @@ TIMEOUT_S = 2.0
 """Timeout of a scrape: enough for another continent, short enough to notice a hanging engine."""
 MAX_PAGE_BYTES = 4 << 20
 """Maximum size of a page: 64 data-parallel ranks need about 3 MB. More is cut off, and reported."""
+_LONG_BYTES = 256 << 10
 
 
 @dataclass(slots=True)
@@ -67,14 +70,14 @@ class Scraper(Visits):
                 self._sink.round_trip(spec.address, rtt_s, self._clock())
             return
         kept: _Kept = self.kept.setdefault(spec.address, _Kept())
-        pages = pages_by_rank(page, spec.engine)
+        pages = await _aside(page, pages_by_rank, page, spec.engine)
         if not await self._has_all(spec, kept, len(pages)):
             pages = [page]
         if len(pages) != len(kept.counters):
             kept.counters = [None] * len(pages)
             self._sink.ranked(spec.address, len(pages))
-        for rank, part in enumerate(pages):
-            reading, kept.counters[rank] = read_page(part, spec.engine, kept.counters[rank])
+        readings = await _aside(page, _read, pages, spec.engine, kept.counters)
+        for rank, (reading, kept.counters[rank]) in enumerate(readings):
             key = key_of(spec.address, rank if len(pages) > 1 else None)
             self._sink.reading(key, reading, self._clock())
         problem = None
@@ -102,3 +105,16 @@ class Scraper(Visits):
                     said = orjson.loads(await read_capped(answer.content, MAX_PAGE_BYTES))
                 kept.ranks = said.get("dp_size")
         return kept.ranks == ranks
+
+
+def _read(
+    pages: Sequence[bytes], engine: str, before: Sequence[Counters | None]
+) -> list[tuple[Reading, Counters]]:
+    return [read_page(page, engine, known) for page, known in zip(pages, before, strict=True)]
+
+
+async def _aside(page: bytes, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function; use a thread for a long page, which takes tens of milliseconds."""
+    if len(page) > _LONG_BYTES:
+        return await asyncio.to_thread(function, *arguments)
+    return function(*arguments)
