@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -228,6 +229,14 @@ def test_copies_in_the_hosts_memory_are_marked() -> None:
 def test_an_invalid_batch_is_a_value_error(payload: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whatever the text
         decoded(payload)
+
+
+@pytest.mark.parametrize("kind", ["BlockStored", "BlockRemoved"])
+def test_an_event_of_too_many_blocks_is_an_error(kind: str) -> None:
+    hashes = list(range(131_072))
+    assert len(decoded(batch([kind, hashes]))) == 1
+    with pytest.raises(ValueError, match="more than 131072 blocks"):
+        decoded(batch([kind, [*hashes, 7]]))
 
 
 @settings(max_examples=examples(200))
@@ -579,6 +588,29 @@ async def test_other_tasks_run_while_waiting_batches_are_processed(
         at.append(len(recorder.kv_events))
         await asyncio.sleep(0)
     assert max(after - before for before, after in itertools.pairwise(at)) < 20
+
+
+async def test_requests_are_served_while_a_long_batch_is_decoded_and_applied(
+    engine: Engine, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, served = asyncio.get_running_loop(), threading.Event()
+
+    def slowly(payload: bytes, groups: Groups) -> list[Event]:
+        loop.call_soon_threadsafe(served.set)
+        assert served.wait(5.0), "the event loop is blocked"
+        return decode_batch(payload, groups)
+
+    monkeypatch.setattr(kv_events, "decode_batch", slowly)
+    monkeypatch.setattr(kv_events, "_SLICE_S", 0.0)
+    start(KvEvents(lambda: [spec(engine)], recorder).run())
+    await until(engine.subscribed)
+    engine.publish(*[REMOVED] * 5000)
+    at: set[int] = set()
+    async with asyncio.timeout(20.0):
+        while len(recorder.kv_events) < 5002:
+            at.add(len(recorder.kv_events))
+            await asyncio.sleep(0)
+    assert len(at) > 100
 
 
 async def test_an_engine_is_heard_again_after_its_connection_died(

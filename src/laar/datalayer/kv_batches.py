@@ -31,6 +31,9 @@ _TIERS = {
 """Tiers by medium, as vLLM and SGLang name them."""
 
 
+MAX_BLOCKS = 131_072
+"""Maximum number of blocks in an event, which is applied without interruption: 100,000 tokens in
+pages of one token."""
 MAX_HASH_BYTES = 64
 """Maximum length of a block's hash, since hashes are kept; vLLM's SHA-256 has 32 bytes."""
 
@@ -95,7 +98,8 @@ def decode_batch(payload: bytes, groups: Groups) -> list[Event]:
 def time_of(payload: bytes) -> float:
     """Return a message's time in seconds, by the engine's clock; NaN if it has none."""
     try:
-        return _time(msgspec.msgpack.decode(payload)[0])
+        parts = msgspec.msgpack.decode(payload, type=list[msgspec.Raw])
+        return _time(msgspec.msgpack.decode(parts[0]))
     except _FAULTS:
         return math.nan
 
@@ -137,6 +141,8 @@ def _event(raw: Any, groups: Groups) -> Event | None:
         for it in hashes
     ):
         raise ValueError(f"{kind} without block hashes")
+    if len(hashes) > MAX_BLOCKS:
+        raise ValueError(f"{kind} of more than {MAX_BLOCKS} blocks")
     if kind == "BlockRemoved":
         return Removed(hashes, tier)
     if tier or not hashes:

@@ -16,6 +16,7 @@ Requires the pyzmq package.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 
@@ -25,7 +26,7 @@ import zmq.asyncio
 from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL
 from laar.datalayer.endpoints_file import split_address
 from laar.datalayer.interface import GONE, EngineSink, Targets
-from laar.datalayer.kv_batches import Event, Groups, Removed, decode_batch, time_of
+from laar.datalayer.kv_batches import Groups, Removed, decode_batch, time_of
 from laar.datalayer.visits import cancel, until_look_s
 from laar.prefix.tokens import Stored
 
@@ -42,10 +43,13 @@ MAX_ENDPOINTS = 1000
 """Maximum number of endpoints tracked, each with up to four sockets."""
 MAX_BATCH_BYTES = 4 << 20
 """Maximum size of a batch: the blocks of 800,000 tokens in one step, or of 100,000 in pages of one
-token. Decoding blocks the event loop for up to two seconds. A larger batch ends the connection."""
+token. A larger batch ends the connection."""
+_LONG_BYTES = 64 << 10
+"""Size from which a batch is decoded in a thread, since 4 MB take seconds."""
 MAX_BATCHES_WAITING = 1000
 """Maximum number of batches queued per endpoint. More are dropped, which is seen as a gap."""
 
+_SLICE_S = 0.004  # time spent on a batch before yielding to requests
 _NUMBER_BYTES = 8
 _END = b"\xff" * _NUMBER_BYTES
 
@@ -156,7 +160,7 @@ class KvEvents:
                     start = None if begins else expected
                     await self._catch_up(key, replay, start, number, groups)
                 expected = number + 1
-                self._pass_on(key, decode_batch(payload, groups))
+                await self._pass_on(key, payload, groups)
             except ValueError as error:  # a batch without a number leaves a gap before the next
                 problem = f"a batch of events can't be read: {error}"
                 self._sink.lost(key)
@@ -186,8 +190,7 @@ class KvEvents:
                         self._sink.lost(key)
                     following = number + 1
                     try:
-                        batch = decode_batch(payload, groups)
-                        self._pass_on(key, batch, history=history)
+                        await self._pass_on(key, payload, groups, history=history)
                     except ValueError as error:
                         fault = error
                         self._sink.lost(key)
@@ -202,8 +205,18 @@ class KvEvents:
         if following not in (None, until):
             self._sink.lost(key)
 
-    def _pass_on(self, key: str, events: Sequence[Event], *, history: bool = False) -> None:
+    async def _pass_on(
+        self, key: str, payload: bytes, groups: Groups, *, history: bool = False
+    ) -> None:
+        if len(payload) > _LONG_BYTES:
+            events = await asyncio.to_thread(decode_batch, payload, groups)
+        else:
+            events = decode_batch(payload, groups)
+        until_s = time.monotonic() + _SLICE_S
         for event in events:
+            if time.monotonic() > until_s:
+                await asyncio.sleep(0)
+                until_s = time.monotonic() + _SLICE_S
             if isinstance(event, Stored):
                 self._sink.stored(key, event)
             elif isinstance(event, Removed):
