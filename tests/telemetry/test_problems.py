@@ -13,6 +13,15 @@ def logged(caplog):
     return lambda: [record.getMessage() for record in caplog.records]
 
 
+def test_the_text_of_another_program_cannot_control_a_terminal_or_fill_the_page(logged):
+    problems = Problems()
+    problems.report("share", "the store says \x1b]0;title\x07 \x9b31m \r\b, the fix:\n  a line")
+    assert problems["share"] == "the store says  ]0;title   31m   , the fix:\n  a line"
+    assert logged() == [f"share: {problems['share']}"]
+    problems.report("share", "x" * 1_000_000)
+    assert len(problems["share"]) < 10_000
+
+
 def test_a_problem_and_its_end_are_logged_once_each(logged):
     problems = Problems()
     for message in ("full", "full", "gone", None, None):

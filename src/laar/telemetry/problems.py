@@ -19,6 +19,8 @@ MAX_PROBLEMS = 1000
 """Maximum number of problems remembered, one per source; further ones probably share a cause."""
 
 _EVENTS = 40
+_MAX_CHARS = 4000  # an API server's message may have any length
+_CONTROL = re.compile(r"[\0-\t\v-\x1f\x7f-\x9f]")  # a terminal that shows the log obeys them
 PASSWORD = re.compile(r"(?<=://)[^/\s]+@")  # credentials in a metrics_url, which may contain an @
 
 
@@ -61,7 +63,7 @@ class Problems(dict[str, str]):
                     "%s: %s", source, "works again" if message is None else "no longer watched"
                 )
             return
-        message = PASSWORD.sub("", message)
+        message = _CONTROL.sub(" ", PASSWORD.sub("", message))[:_MAX_CHARS]
         self.counts[source.partition(" ")[0]] += 1
         if known is None and len(self) >= MAX_PROBLEMS:
             return
