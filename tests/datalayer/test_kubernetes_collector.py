@@ -397,6 +397,21 @@ async def test_objectives_and_rewrites_of_this_pool_are_reported(
     assert sink.problems == {}
 
 
+async def test_many_objectives_that_change_together_are_reported_together(
+    cluster: Any, sink: Any, until: Any
+) -> None:
+    reports: list[int] = []
+    sink.objectives = lambda _, __, priorities: reports.append(len(priorities))
+    await cluster.put("inferencepools", pool())
+    cluster.follow(KubernetesSource(pool="fleet"))
+    await until(lambda: reports)
+    for number in range(300):
+        spec = {"poolRef": {"name": "fleet"}, "priority": number}
+        await cluster.put("inferenceobjectives", {"metadata": {"name": f"{number}"}, "spec": spec})
+    await until(lambda: reports[-1] == 300)
+    assert len(reports) < 150
+
+
 async def test_llm_ds_object_kinds_are_watched_with_the_old_ones(
     cluster: Any, sink: Any, until: Any
 ) -> None:
