@@ -224,6 +224,19 @@ def test_a_restored_index_believes_and_evicts_the_same(
     assert restored.size_bytes == 0
 
 
+def test_a_restored_prompt_that_branches_off_can_be_used_again_and_forgotten() -> None:
+    index, restored = PrefixIndex(1), PrefixIndex(1)
+    first, second = blocks_of(["a", "b", "c"]), blocks_of(["a", "b", "d"])
+    for chain in (first, second):
+        index.settle(index.insert(0, chain))
+    restored.restore(index.dump(1 << 20))
+    restored.settle(restored.insert(0, first))
+    assert held(restored, second) == [len(second)]
+    restored.clear(0)
+    assert held(restored, first) == held(restored, second) == [0]
+    assert restored.size_bytes == 0
+
+
 def text(seed: int, size: int) -> str:
     return random.Random(seed).randbytes(size // 2 + 1).hex()[:size]
 

@@ -271,7 +271,7 @@ class PrefixIndex:
         """
         if self._segments.by_first:
             return 0
-        # A segment ends where a use branches off: known once the slot's use before it is entered.
+        # By depth: a use is entered after the use of its slot that it branches off from.
         kept = [
             (at, use)
             for at, use in sorted(enumerate(uses), key=lambda entry: entry[1].start)
@@ -351,7 +351,8 @@ class PrefixIndex:
                 use.start = held
                 cache.by_head[use.hashes[0]] = use
             else:
-                edge = held  # a use ends where a segment ends
+                if edge == held - shared:  # no use branched off, which may need a split
+                    edge = held  # a use ends where a segment ends
                 del cache.by_age[use.stamp]
                 self.uses -= 1
         evidence = (end, self._stamp) if settled else (proven, witness)
