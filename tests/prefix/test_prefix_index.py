@@ -237,6 +237,18 @@ def test_a_restored_prompt_that_branches_off_can_be_used_again_and_forgotten() -
     assert restored.size_bytes == 0
 
 
+def test_a_failure_after_a_restart_keeps_the_prompt_of_a_request_that_was_open() -> None:
+    index, restored = PrefixIndex(1), PrefixIndex(1)
+    open_, other = blocks_of(["a", "b", "c"]), blocks_of(["a", "b", "d"])
+    index.insert(0, open_)
+    restored.restore(index.dump(1 << 20))
+    restored.retract(restored.insert(0, other))
+    assert held(restored, open_) == [len(open_)]
+    restored.settle(restored.insert(0, other))
+    restored.clear(0)
+    assert restored.size_bytes == 0
+
+
 def text(seed: int, size: int) -> str:
     return random.Random(seed).randbytes(size // 2 + 1).hex()[:size]
 

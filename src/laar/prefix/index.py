@@ -109,14 +109,10 @@ class Receipt:
 
 
 class Kept(NamedTuple):
-    """A use as returned by `PrefixIndex.dump`: its slot, depth in the prompt, and blocks.
-
-    `proven` counts from the prompt's start.
-    """
+    """A use as returned by `PrefixIndex.dump`: its slot, depth in the prompt, and blocks."""
 
     slot: int
     start: int
-    proven: int
     hashes: array[int]
 
 
@@ -249,7 +245,8 @@ class PrefixIndex:
     def dump(self, max_blocks: int) -> list[Kept]:
         """Return the latest uses over all slots, the oldest first, up to `max_blocks` in total.
 
-        Claims are included as unproven uses. The arrays are the index's own: do not modify them.
+        Claims are included, as most requests succeed. The arrays are the index's own: do not modify
+        them.
         """
         uses = sorted(
             ((use, cache) for cache in self._caches for use in cache.by_age.values()),
@@ -260,7 +257,7 @@ class PrefixIndex:
             max_blocks -= len(use.hashes)
             if max_blocks < 0:
                 break
-            kept.append(Kept(cache.slot, use.start, use.proven, use.hashes))
+            kept.append(Kept(cache.slot, use.start, use.hashes))
         kept.reverse()
         return kept
 
@@ -298,9 +295,8 @@ class PrefixIndex:
     def _take_up(self, kept: Kept) -> None:
         self._stamp += 1
         end, cache = len(kept.hashes), self._caches[kept.slot]
-        proven = min(kept.proven, kept.start + end)
         stamp, start = self._stamp, kept.start
-        use = _Use(kept.hashes, stamp, stamp, self._now, proven, stamp, start)
+        use = _Use(kept.hashes, stamp, stamp, self._now, start + end, stamp, start)
         cache.by_head[kept.hashes[0]] = cache.by_age[use.stamp] = use
         self.uses += 1
         self._use_blocks += end

@@ -36,11 +36,14 @@ MAX_SNAPSHOT_BYTES = 64 << 20
 
 
 class _Use(NamedTuple):
-    """A prompt at an endpoint, as in `laar.prefix.index.Kept`."""
+    """A prompt at an endpoint, as in `laar.prefix.index.Kept`, and its end.
+
+    Earlier versions saved the proven part instead of the end.
+    """
 
     address: Text
     start: int
-    proven: Count
+    end: int
     hashes: Hashes
 
 
@@ -103,9 +106,9 @@ def snapshot(
         if sharing.tokens is not None:
             document["tokens"] = sharing.tokens.state()
         document["uses"] = [
-            _Use(addresses[use.slot], use.start, use.proven, to_bytes(use.hashes))
-            for use in uses
-            if use.slot in addresses
+            _Use(addresses[at], start, start + len(hashes), to_bytes(hashes))
+            for at, start, hashes in uses
+            if at in addresses
         ]
         document["orders"] = [Moved(key, changes) for key, changes in orders]
         data = msgspec.json.encode(document)
@@ -199,7 +202,7 @@ def _uses(sharing: Sharing, entries: object) -> Iterator[Kept]:
             hashes = from_bytes(use.hashes)
             if not use.start and not sharing.outbox.closed:
                 sharing.prefixes.chains.note(hashes)  # later prompts may continue these
-            yield Kept(slot, use.start, use.proven, hashes)
+            yield Kept(slot, use.start, hashes)
 
 
 def _digest(body: bytes) -> bytes:
