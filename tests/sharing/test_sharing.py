@@ -582,6 +582,18 @@ def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
     assert fresh.prefixes.beliefs.index._segments.blocks == 0
 
 
+def test_prompts_in_a_snapshot_of_an_earlier_version_are_restored():
+    p, _, _ = pair(A)
+    text = "shared words " * 60
+    p.director.settle(p.director.decide(request(text), 1.0), OK)
+    told = read_snapshot(snapshot(p, 2.0, with_key=True)(), "laar")
+    for use in told["uses"]:
+        use.append([use[2]])  # the lengths of its segments
+    fresh = sharing_picker("fresh/1", (B, A))
+    assert restore(fresh, told, 1.0) == 1
+    assert held(fresh, text) == held(p, text) > 0.0
+
+
 def with_orders(picker):
     """Let a picker keep the orders of conversations, as with the context hook."""
     picker.orders = Memo(lambda: picker.key, lambda *told: picker.outbox.add(Moved(*told)))

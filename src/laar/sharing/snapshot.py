@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from laar.prefix.density import Density
 from laar.prefix.index import Kept
@@ -35,10 +35,10 @@ one; the latest responses are kept."""
 MAX_SNAPSHOT_BYTES = 64 << 20
 
 
-class _Use(NamedTuple):
+class _Use(Struct, array_like=True):
     """A prompt at an endpoint, as in `laar.prefix.index.Kept`, and its end.
 
-    Earlier versions saved the proven part instead of the end.
+    Earlier versions saved the proven part instead of the end, and a fifth field.
     """
 
     address: Text
