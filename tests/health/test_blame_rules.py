@@ -332,6 +332,22 @@ def test_stalled_streams_exclude_an_endpoint_although_others_begin_there():
     assert halted_at(known()) is not None
 
 
+def test_an_answer_that_pauses_does_not_exclude_an_endpoint_that_answers_others():
+    health, now = known(), 1.0
+    paused = sent_stream(health, now, 0)
+    health.answering(paused, now)
+    while now < 60.0:
+        now += 0.25
+        for slot in (0, 1):
+            other = sent_stream(health, now, slot)
+            health.answering(other, now + 0.01)
+            health.ended(other, 200, "complete", now + 0.05)
+        health.look(now + 0.1)
+        assert not health.records.endpoints[0].breaker.is_out
+    health.ended(paused, 200, "complete", now)
+    assert health.answers(0, now) > 0.9
+
+
 def test_a_large_fleet_that_is_silent_as_a_whole_is_checked_quickly():
     def seconds(slots):
         """Return the seconds that a check takes with eight silent requests at each endpoint."""

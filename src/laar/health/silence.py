@@ -35,20 +35,19 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
             return  # the later attempts are more recent
         if attempt.overdue or attempt.judged or (has_ended and not attempt.is_followed):
             continue
-        silent_s = silence_s(attempt, now, _DOUBTED_S)
-        if not silent_s:
+        if not (silent_s := silence_s(attempt, now, _DOUBTED_S)):
             continue
-        if silent_s > OVERDUE_S:
-            attempt.overdue = True
-            if breaker.is_open and attempt is not breaker.trial:
-                continue
         records.mark(endpoint)
         if silent_s <= OVERDUE_S:
             questions.suspect(endpoint, Kind.HANG, now)
             continue
+        attempt.overdue = True
+        if breaker.is_open and attempt is not breaker.trial:
+            continue
         endpoint.failures[Kind.HANG] += 1
         breaker.record_failure(attempt, Kind.HANG, 1.0, now)
-        if not breaker.is_out:
+        # An engine that answers later requests has not hung: this answer pauses for a tool call.
+        if not (breaker.is_out or endpoint.overtook(now - silent_s, Stage.OVER, silent_s)):
             breaker.open(Kind.HANG, now)
 
 
