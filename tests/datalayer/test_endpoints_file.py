@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,25 @@ async def test_an_authority_that_is_written_after_the_list_that_names_it_is_used
     await until(lambda: recorder.problems)
     ca.write_text("a certificate")
     await until(lambda: recorder.addresses == ["10.0.0.8:8000"])
+    assert not recorder.problems
+
+
+async def test_a_file_that_could_not_be_read_is_read_again_although_unchanged(
+    tmp_path: Path, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_path: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("laar.datalayer.endpoints_file.AGAIN_S", 0.01)
+    path = write(tmp_path / "e.yaml", ONE)
+    file = EndpointsFile(path, recorder)
+    file.load()
+    start(file.run())
+    with monkeypatch.context() as without_descriptors:
+        without_descriptors.setattr("laar.datalayer.document.read_file", fail)
+        path.write_text(TWO)
+        await until(lambda: recorder.problems)
+    await until(lambda: len(recorder.addresses) == 2)
     assert not recorder.problems
 
 

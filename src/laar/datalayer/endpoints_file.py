@@ -31,6 +31,9 @@ MAX_MODEL_NAME_CHARS = 256
 MAX_KEY_BYTES = 4096
 POLL_S = 0.5
 """Seconds between polls. A change takes effect within two polls, which is soon enough."""
+AGAIN_S = 15.0
+"""Seconds until unusable files are reread even if unchanged: the process may have lacked file
+descriptors, or the error may be in a file whose name is unknown until the others can be read."""
 
 _PORTS = {"http": ":80", "https": ":443"}
 _BASE = re.compile(r"/[\w.~%:@!$&'()*+,;=/-]*", re.ASCII)
@@ -295,7 +298,7 @@ class EndpointsFile:
         self._path = path
         self._sink = sink
         self._files: Sequence[Path] = ()  # the files that it names
-        self._loaded: Sequence[Stamp] | None = None  # None: not loaded yet
+        self._loaded: Sequence[Stamp] | None = None  # None: to be loaded
 
     def load(self) -> None:
         """Read the file now, so that startup fails immediately if it is invalid.
@@ -331,6 +334,7 @@ class EndpointsFile:
             specs = await asyncio.to_thread(self._read)
         except SettingError as error:
             self._sink.problem(self.source, f"the endpoints stay as they were: {error}")
+            asyncio.get_running_loop().call_later(AGAIN_S, setattr, self, "_loaded", None)
             return
         self._sink.replace(self.source, specs)
         self._sink.problem(self.source, None)

@@ -21,6 +21,7 @@ from typing import Any
 
 from laar.accuracy.capability import CapabilityModel
 from laar.core.policy import Policy
+from laar.datalayer.endpoints_file import AGAIN_S
 from laar.datalayer.files import Stamp, stamp_of
 from laar.datalayer.visits import occurs, until_look_s
 from laar.errors import SettingError
@@ -34,10 +35,6 @@ _LOG = logging.getLogger(__name__)
 
 POLL_S = 0.5
 """Seconds between polls; as with the endpoints file, a change takes effect within two polls."""
-
-AGAIN_S = 15.0
-"""Seconds until unusable files are reread even if unchanged: the error may be in a file whose name
-is unknown until the settings can be read."""
 
 _SOURCE = "settings"
 RESTART = "settings restart"
