@@ -14,6 +14,7 @@ from laar.errors import RequestError
 from laar.health import Health, HealthSettings, Standing
 from laar.health.kinds import Reply
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.prefix.lengths import DIGEST
 from support.directors import director_of
 
 P, Q, D, E = "10.0.0.1:80", "10.0.0.2:80", "10.0.1.1:80", "10.0.1.2:80"
@@ -340,3 +341,12 @@ def test_the_cheapest_pair_or_single_endpoint_is_chosen(rule):
             if helper >= 0 or rule == "by-cost":
                 everywhere.append(view.terms.cost_s)
         assert found == pytest.approx(np.min(everywhere, axis=0), rel=1e-9)
+
+
+def test_an_endpoint_that_encodes_and_prefills_was_idle_before_its_first_request():
+    d = fleet((P, "encode-prefill"), (D, "decode"), apart="always")
+    slot = d.table.slot(P)
+    decision = ask(d, now=60.0, spans=(LONG, f"{DIGEST}an image"))
+    assert read_by(decision) == P == decision.encoders[0].address
+    assert d.engines.traffic.mean[slot] == 0.0
+    assert d.table.visiting[slot] == 2.0

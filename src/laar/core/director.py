@@ -251,8 +251,6 @@ class Director(Chooser):
         """Count the prompt at its prefiller, and its images, sound and videos at their encoders."""
         view, flight, attempt = decision.view, decision.flight, self.degraded.attempt
         trials = {encoder.slot: encoder.trial for encoder in decision.encoders}
-        for encoder in decision.encoders:
-            self.table.visit(encoder.slot, 0.0, 0.0)
         if (prefiller := decision.prefiller) is not None and view is not None:
             slot = prefiller.slot
             trials[slot] = prefiller.trial
@@ -263,6 +261,8 @@ class Director(Chooser):
             timed = view.timed_answers
             flight.prefill_began = attempt("learning", begin, own, now, base_s, timed=timed)
             self.table.visit(slot, decision.weight, prefiller.uncached_tokens)
+        for encoder in decision.encoders:
+            self.table.visit(encoder.slot, 0.0, 0.0)
         for slot, trial in trials.items():
             helper = self._attempts.begin_helper
             attempt("health", helper, decision, slot, now, trial=trial)
