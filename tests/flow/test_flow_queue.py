@@ -297,6 +297,23 @@ def test_a_tenant_whose_bodies_fill_the_memory_yields_instead_of_others():
     assert queue.held_bytes <= 1_000_000
 
 
+def test_a_refusal_does_not_depend_on_each_waiting_request():
+    reads: list[str] = []
+
+    class Watched(Item):
+        def __getattribute__(self, name: str) -> object:
+            reads.append(name)
+            return super().__getattribute__(name)
+
+    queue: Queue[str] = Queue(FlowSettings(max_held_bytes=100_000))
+    for i in range(100):
+        fields = {name: getattr(item(str(i), tenant=str(i % 9)), name) for name in Item.__slots__}
+        assert queue.enqueue(Watched(**fields), 0.0) is None
+    reads.clear()
+    assert isinstance(queue.enqueue(item("more", tenant="0"), 0.0), RequestError)
+    assert not reads
+
+
 def test_no_request_is_dropped_for_a_body_that_would_not_fit_anyway():
     queue: Queue[str] = Queue(FlowSettings(max_held_bytes=3000))
     queue.enqueue(item("a"), 0.0)

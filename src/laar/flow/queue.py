@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -111,10 +111,12 @@ class Item:
 
 @dataclass(slots=True, eq=False)
 class _Band:
-    """One priority: its lanes, and each tenant's waiting requests, in order of arrival."""
+    """One priority: its lanes; each tenant's requests in order of arrival, and their sums."""
 
     lanes: dict[str, Lane] = field(default_factory=dict)
     tenants: dict[str, dict[Hashable, Item]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    held_bytes: Counter[str] = field(default_factory=Counter)
 
 
 class Queue(Generic[T]):
@@ -293,6 +295,8 @@ class Queue(Generic[T]):
             )
         lane.add(item.id, item.tenant, line, is_long=item.is_long)
         band.tenants.setdefault(item.tenant, {})[item.id] = item
+        band.counts[item.tenant] += 1
+        band.held_bytes[item.tenant] += item.body_bytes
         self._waiting[item.id] = item
         self._shorts += not item.is_long
         self.contexts += item.for_context
@@ -311,15 +315,14 @@ class Queue(Generic[T]):
             return True
         if not self._bands or (lowest := min(self._bands)) > item.band:
             return False
-        tenants = self._bands[lowest].tenants
+        band = self._bands[lowest]
         missing = self.held_bytes + item.body_bytes - self.settings.max_held_bytes
-        size, own = (_bytes_of, item.body_bytes) if missing > 0 else (len, 1)
-        sizes = {tenant: size(items.values()) for tenant, items in tenants.items()}
+        sizes, own = (band.held_bytes, item.body_bytes) if missing > 0 else (band.counts, 1)
         tenant = max(sizes, key=sizes.__getitem__)
-        if lowest == item.band and sizes[tenant] <= sizes.get(item.tenant, 0) + own:
+        if lowest == item.band and sizes[tenant] <= sizes[item.tenant] + own:
             return False
         victims = []
-        for victim in islice(reversed(tenants[tenant].values()), MAX_VERDICTS):
+        for victim in islice(reversed(band.tenants[tenant].values()), MAX_VERDICTS):
             victims.append(victim)
             missing -= victim.body_bytes
             if missing <= 0:
@@ -357,10 +360,11 @@ class Queue(Generic[T]):
         self.contexts -= item.for_context
         self.held_bytes -= item.body_bytes
         band = self._bands[item.band]
-        items = band.tenants[item.tenant]
-        del items[item.id]
-        if not items:
-            del band.tenants[item.tenant]
+        band.counts[item.tenant] -= 1
+        band.held_bytes[item.tenant] -= item.body_bytes
+        del band.tenants[item.tenant][item.id]
+        if not band.tenants[item.tenant]:
+            del band.tenants[item.tenant], band.counts[item.tenant], band.held_bytes[item.tenant]
         lane = band.lanes[item.lane]
         served = max(1, item.tokens) if charge else 0
         lane.remove(
@@ -390,7 +394,3 @@ class Queue(Generic[T]):
 
 def _expired(item: Item) -> str:
     return EXPIRED if item.is_ready else NO_ENDPOINT
-
-
-def _bytes_of(items: Collection[Item]) -> int:
-    return sum(item.body_bytes for item in items)

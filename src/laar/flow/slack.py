@@ -90,11 +90,9 @@ class BatchCost(Protocol):
 
     def seconds_with(self, chunk_tokens: int, context_tokens: int) -> float:
         """Return the batch's time with this chunk added; must not decrease as the chunk grows."""
-        ...
 
     def add(self, chunk_tokens: int, context_tokens: int) -> None:
         """Add a chunk to the batch."""
-        ...
 
 
 class Prefill(NamedTuple):
