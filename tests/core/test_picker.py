@@ -1,6 +1,7 @@
 """The max-score picker: near-ties, load, random choice, and the order of fallbacks."""
 
 import random
+import time
 from collections import Counter
 
 import numpy as np
@@ -8,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laar.core.picker import NEAR_TIE, pick
+from laar.core.policy import Policy
+from laar.policies.pickers import MaxScore
+from laar.testing import make_view
 
 SCORES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 
@@ -64,3 +68,18 @@ def test_masks_take_precedence_over_scores_in_order_of_importance(candidates, se
 def test_a_forced_first_candidate_is_first_whatever_its_score():
     scores = np.array([0.2, 1.0, 0.5])
     assert pick(scores, np.zeros(3), random.Random(0), first=0) == [0, 1, 2]
+
+
+def test_the_time_to_order_masked_candidates_grows_with_their_number():
+    policy = Policy(name="p", scorers=[], picker=MaxScore())
+
+    def took_s(count: int) -> float:
+        view, scores, mask = make_view(count), np.linspace(0, 1, count), np.arange(count) % 2 == 0
+        times_s = []
+        for _ in range(9):
+            start_s = time.perf_counter()
+            policy.order(scores, view, [mask])
+            times_s.append(time.perf_counter() - start_s)
+        return min(times_s)
+
+    assert took_s(3000) < 30.0 * took_s(300)

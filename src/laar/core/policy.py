@@ -92,4 +92,4 @@ class Policy:
             return list(picker.order(scores, view))
         able = np.flatnonzero(np.logical_and.reduce(masks))
         best = able[np.asarray(picker.order(scores[able], view.at(able)), np.intp)].tolist()
-        return [*best, *(i for i in ranking(scores, masks).tolist() if i not in best)]
+        return list(dict.fromkeys([*best, *ranking(scores, masks).tolist()]))
