@@ -199,6 +199,6 @@ class Label:
 
     def keep(self, view: View) -> Mask:
         """Return the candidates with the label."""
-        specs = [view.table.spec(slot) for slot in view.slots.tolist()]
-        found = [spec.labels.get(self._label) for spec in specs]
+        by_slot, label = view.table.by_slot, self._label
+        found = [by_slot[slot].labels.get(label) for slot in view.slots.tolist()]
         return np.array([own is not None and self._value in ("", own) for own in found])
