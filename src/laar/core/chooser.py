@@ -256,7 +256,7 @@ class Chooser:
             prefer(eligible, "tried", times == least)
         if kept is not None:
             prefer(eligible, "policy", kept)
-        may = in_all(eligible) if eligible else None
+        may = in_all(eligible)
         if may is not None and not may[scores.argmax()]:
             view.reason = ""  # it explained an ineligible candidate
         reason, first = degraded, None

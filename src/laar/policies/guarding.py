@@ -83,10 +83,7 @@ class Guarded:
 
 
 def guarded(extension: Any, name: str) -> Any:
-    """Return an extension with a guard, a policy with guards around all its parts.
-
-    Messages use `name`.
-    """
+    """Return an extension with a guard around each of its parts; messages use `name`."""
     if not isinstance(extension, Policy):
         return Guarded(extension, name)
     return replace(

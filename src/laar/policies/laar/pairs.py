@@ -26,7 +26,6 @@ def read_elsewhere(
     """Return the prices: the pair's where `apart.rule` prefers it to the candidate alone.
 
     Also return the time that each candidate takes to fetch the KV; 0 where it prefills itself.
-
     Store in `apart` the prefiller that each price assumes and what it saves.
 
     Args:
