@@ -83,7 +83,7 @@ class Director(Chooser):
             ("learning", self.adapters.drop),
             ("health", self.health.drop),
         ]
-        if health is not None:  # otherwise nothing is excluded, so no attempts are recorded
+        if health is not None:  # otherwise nothing is excluded: do not record every attempt
             self._on_counted.append(("health", attempts.begin))
             self._on_released.insert(0, ("health", attempts.ended))
         if prefixes is not None:

@@ -26,8 +26,8 @@ import zmq.asyncio
 from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL
 from laar.datalayer.endpoints_file import split_address
 from laar.datalayer.interface import GONE, EngineSink, Targets
-from laar.datalayer.kv_batches import Groups, Removed, decode_batch, time_of
-from laar.datalayer.visits import cancel, until_look_s
+from laar.datalayer.kv_batches import Event, Groups, Removed, decode_batch, time_of
+from laar.datalayer.visits import aside, cancel, until_look_s
 from laar.prefix.tokens import Stored
 
 LOOK_S = 1.0
@@ -208,10 +208,7 @@ class KvEvents:
     async def _pass_on(
         self, key: str, payload: bytes, groups: Groups, *, history: bool = False
     ) -> None:
-        if len(payload) > _LONG_BYTES:
-            events = await asyncio.to_thread(decode_batch, payload, groups)
-        else:
-            events = decode_batch(payload, groups)
+        events: list[Event] = await aside(len(payload) > _LONG_BYTES, decode_batch, payload, groups)
         until_s = time.monotonic() + _SLICE_S
         for event in events:
             if time.monotonic() > until_s:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import aiohttp
 import orjson
@@ -26,14 +26,14 @@ from laar.core.membership import EndpointSpec, key_of
 from laar.datalayer.fetching import failed_rtt_s, fault_of, get, read_capped
 from laar.datalayer.interface import GONE
 from laar.datalayer.metrics_page import ENGINES, Counters, page_url, pages_by_rank, read_page
-from laar.datalayer.visits import Visits
+from laar.datalayer.visits import Visits, aside
 
 INTERVAL_S = 1.0
 TIMEOUT_S = 2.0
 """Timeout of a scrape: enough for another continent, short enough to notice a hanging engine."""
 MAX_PAGE_BYTES = 4 << 20
 """Maximum size of a page: 64 data-parallel ranks need about 3 MB. More is cut off, and reported."""
-_LONG_BYTES = 256 << 10
+_LONG_BYTES = 256 << 10  # takes tens of milliseconds
 
 
 @dataclass(slots=True)
@@ -70,13 +70,14 @@ class Scraper(Visits):
                 self._sink.round_trip(spec.address, rtt_s, self._clock())
             return
         kept: _Kept = self.kept.setdefault(spec.address, _Kept())
-        pages = await _aside(page, pages_by_rank, page, spec.engine)
+        is_long = len(page) > _LONG_BYTES
+        pages = await aside(is_long, pages_by_rank, page, spec.engine)
         if not await self._has_all(spec, kept, len(pages)):
             pages = [page]
         if len(pages) != len(kept.counters):
             kept.counters = [None] * len(pages)
             self._sink.ranked(spec.address, len(pages))
-        readings = await _aside(page, _read, pages, spec.engine, kept.counters)
+        readings = await aside(is_long, _read, pages, spec.engine, kept.counters)
         for rank, (reading, kept.counters[rank]) in enumerate(readings):
             key = key_of(spec.address, rank if len(pages) > 1 else None)
             self._sink.reading(key, reading, self._clock())
@@ -111,10 +112,3 @@ def _read(
     pages: Sequence[bytes], engine: str, before: Sequence[Counters | None]
 ) -> list[tuple[Reading, Counters]]:
     return [read_page(page, engine, known) for page, known in zip(pages, before, strict=True)]
-
-
-async def _aside(page: bytes, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function; use a thread for a long page, which takes tens of milliseconds."""
-    if len(page) > _LONG_BYTES:
-        return await asyncio.to_thread(function, *arguments)
-    return function(*arguments)

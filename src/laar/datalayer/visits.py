@@ -209,3 +209,8 @@ class Visits:
         self._sink.problem(
             f"{self.kind} {address}", f"failed with {type(error).__name__}; see the log"
         )
+
+
+async def aside(is_long: bool, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function; use a thread if what it reads is long, since requests would wait."""
+    return await asyncio.to_thread(function, *arguments) if is_long else function(*arguments)

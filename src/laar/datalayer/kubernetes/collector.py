@@ -81,7 +81,8 @@ class KubernetesEndpoints:
         self._pods = self._pods_task = self._following = None
         self._changed.clear()
         async with Api(self._access) as api, asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._report(), name=f"{self.source} report")
+            report = _gather(self._changed, self._report, self._settle_s)
+            tasks.create_task(report, name=f"{self.source} report")
             if self._rules.pool:
                 self._follow_pool(self._rules.pool, api, tasks)
             else:
@@ -195,17 +196,13 @@ class KubernetesEndpoints:
             self._problem(PODS.plural)(None)
         self._pods = self._pods_task = self._following = None
 
-    async def _report(self) -> None:
-        while True:
-            await self._changed.wait()
-            if self._is_at_zero and self._pods and self._pods.objects:
-                await asyncio.sleep(SETTLE_S)
-            self._changed.clear()
-            if self._pods is None or self._pods.synced:
-                self._report_pods(self._pods.objects if self._pods else {})
-            await asyncio.sleep(REPORT_EVERY_S)
+    def _settle_s(self) -> float:
+        return SETTLE_S if self._is_at_zero and self._pods and self._pods.objects else 0.0
 
-    def _report_pods(self, pods: Mapping[str, PodEndpoints]) -> None:
+    def _report(self) -> None:
+        if self._pods is not None and not self._pods.synced:
+            return
+        pods = self._pods.objects if self._pods else {}
         faults = [pod.fault for pod in pods.values() if pod.fault]
         if len(pods) >= MAX_OBJECTS:
             faults.append(f"only the first {MAX_OBJECTS} pods are used; narrow the selector")
@@ -234,10 +231,13 @@ class KubernetesEndpoints:
         return lambda message: self._sink.problem(source, message)
 
 
-async def _gather(changed: asyncio.Event, report: Callable[[], None]) -> None:
+async def _gather(
+    changed: asyncio.Event, report: Callable[[], None], wait_s: Callable[[], float] = lambda: 0.0
+) -> None:
     """Report all changes of `REPORT_EVERY_S` at once: each report takes the time of all objects."""
     while True:
         await changed.wait()
+        await asyncio.sleep(wait_s())
         changed.clear()
         report()
         await asyncio.sleep(REPORT_EVERY_S)
