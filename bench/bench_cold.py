@@ -61,7 +61,7 @@ PARTS: Mapping[str, Callable[[], Any]] = {
     ),
     "hashes and caches, with the length": lambda: patch.object(PrefixBeliefs, "look_up", _unknown),
     "the cost": lambda: patch.object(Outlook, "score", lambda _self, view: view.tokens),
-    "recording the request": lambda: patch.object(director, "take", lambda *_args: None),
+    "recording the request": lambda: patch.object(director, "run_steps", lambda *_args: None),
     "the message for Envoy": lambda: patch.dict(ANSWERS, {AnswerBody: lambda _action: b""}),
 }
 """Patches that each leave out one part, by the name of the part."""
