@@ -150,7 +150,7 @@ class ModelCapability(_Part):
 
 
 class RetryTerms(_Part):
-    """How the log odds change when other models have failed on the same request.
+    """What a model's failure shows about the other models on the same request.
 
     Args:
         difficulty: spread, in log odds, of a question's difficulty, which all models share

@@ -1,9 +1,9 @@
 """Q(m, x): the success probability of each model on a request, from a fitted artifact.
 
-On the request path this is a table look-up: the log odds of a cell are summed once and the whole
-row of models is cached. Retries shift that row by the artifact's retry terms, because failures are
-not independent: a query that one model has failed is harder than its features suggest (the paper
-assumes independence, LAAR section 5.1).
+On the request path this is a table look-up: the log odds of a cell are summed once and the row of
+all models is cached. On retries the row is conditioned on the failures, which are not independent:
+a query that one model has failed is harder than its features suggest (the paper assumes
+independence, LAAR section 5.1).
 
 Unmeasured classes have fixed substitutes: a length bucket uses the next longer measured bucket, or
 else the longest; an unmeasured language or task uses the mean over the measured ones, weighted by

@@ -77,7 +77,7 @@ class ModelOutcomes(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """An outcome that `OnlineOutcomes.observe` accepted, with bounds for those of other pickers."""
+    """An outcome that a picker accepted; the others check the bounds of the fields."""
 
     model: Name
     features: Features

@@ -241,7 +241,7 @@ another, in standard deviations between tasks. Decision 11 gives the cost of oth
 
 MOST_LOSS = 0.003
 """Estimated loss on tasks left out of the fit, as a share of the answers, above which `_SURER`
-applies: on fleets other than the nine models, a predicted loss mostly comes true."""
+applies: on random subsets of decision 11's nine models, the estimate mostly proved right."""
 
 
 def task_table(

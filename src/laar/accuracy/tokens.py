@@ -5,8 +5,8 @@ starts from the capability artifact, or from a rough figure for the language, an
 `usage.prompt_tokens` as reported in sampled answers. The length of a Python string costs nothing,
 so the estimate takes the same time for any prompt.
 
-Usage is not trusted: a report outside the range of tokenizers is clipped, one report moves a warm
-cell only by a small step, and the number of cells is limited. Language and model do not determine
+Usage is not trusted: a report outside the range of tokenizers is clipped, one report moves a cell
+with many reports only slightly, and the number of cells is limited. Language and model do not fix
 the ratio (Japanese prose and a Japanese question over English data differ by a factor of four), so
 mixed traffic gets a mixed ratio; length buckets double, which absorbs most of the error.
 """
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 MAX_TOKEN_CELLS = 4096
 """Maximum number of cells (a few hundred KB): 200 models in 20 languages."""
 
-_FLEET = ""  # for the cell of a language over all models; no model has an empty name
+_FLEET = ""  # in place of the model, for all models together; no model has an empty name
 
 # Rough figures for today's tokenizers on prose.
 _CHARS_PER_TOKEN = {"en": 4.0, "ja": 1.5, "zh": 1.5, "ko": 1.6, "ru": 3.0, "ar": 2.6}

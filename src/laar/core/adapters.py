@@ -62,7 +62,7 @@ class Adapters:
         return name if name in spec.adapters else ""
 
     def price(self, slots: Slots, name: str, answer_s: float) -> Floats | None:
-        """Return how many seconds each endpoint takes to load an adapter; None if all have it.
+        """Return the seconds that each endpoint takes to load an adapter; None if none has to.
 
         Args:
             slots: slots of the endpoints.

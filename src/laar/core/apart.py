@@ -64,7 +64,7 @@ class Apart:
         rule: when a prompt is prefilled elsewhere.
         least_tokens: fewest uncached tokens for the rule `threshold`.
         transfer_s_per_token: seconds to fetch the KV of one token.
-        of: the endpoints.
+        of: the prefillers.
         tokens: prompt tokens.
         cached_tokens: how many of them the endpoint probably has cached.
         seconds_per_token: seconds of prefill for one token.

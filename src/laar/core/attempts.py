@@ -33,8 +33,8 @@ class Attempts:
     def begin(self, decision: Decision, served_at: float | None = None) -> None:
         """Begin the attempt at the chosen endpoint.
 
-        `served_at` is when Envoy reported that the endpoint serves the request, if it did; only
-        then an attempt begins in shadow mode.
+        `served_at` is when Envoy reported that the endpoint serves the request, if it did; in
+        shadow mode an attempt begins only then.
         """
         flight, view, health = decision.flight, decision.view, self._health
         timed = served_at is None
@@ -53,7 +53,7 @@ class Attempts:
             rtt_s=float(view.rtt_s[decision.position]),
             trial=decision.trial and timed,
             timed=timed and not wakes,  # waking up is not slowness
-            name="" if name in decision.settings.aliases else name,  # alias: main model
+            name="" if name in decision.settings.aliases else name,  # alias: the main model
         )
         flight.read = health.wants_read(attempt, now)
 

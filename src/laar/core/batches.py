@@ -14,18 +14,18 @@ from laar.core.endpoints import EndpointTable, Floats, Slots
 _FULL_SEEN = 3  # such readings before an engine's batch is considered full
 _FULL_FOR_S = 60.0  # how long it is considered full after the last of them
 _LEAST_SLOTS = 4.0
-_TELLING = 0.05  # minimum share of the cache: fewer tokens say nothing about shared text
+_TELLING = 0.05  # minimum share of the cache: fewer tokens do not show how much is shared
 _LEARNED = 0.05  # weight of a new reading in `cache_tokens_per_token`
 _MAX_PER_TOKEN = 1.5  # cap on `cache_tokens_per_token`; above 1 because answers take space too
 
 
 class Batches:
-    """The batch size of each engine, by slot: `most_at_once`, infinite if not full lately.
+    """The batch size of each engine, `most_at_once` by slot; infinite if it was not full recently.
 
-    An engine is full when requests wait while it runs as many as it ever did, in three readings
-    that each find more prompts prefilled: each request that ended made room for another. If they
-    waited behind a long prompt, none would be prefilled and fewer would run, which starts the count
-    anew. A size that is too small corrects itself: it is dropped once traffic falls.
+    An engine is full after three readings in which requests wait although it runs as many as it
+    ever did, and more prompts have been prefilled each time: a request starts only when another
+    ends. Behind a long prompt, none would be prefilled and fewer would run, which restarts the
+    count. A size that is too small corrects itself: it is dropped once traffic falls.
 
     `cache_tokens_per_token` is the number of cache tokens that one prompt token in flight takes:
     less than one if prompts share prefixes.

@@ -279,7 +279,7 @@ class Chooser:
     ) -> Decision:
         """Choose the least loaded of some random endpoints, as there is no prompt to price.
 
-        All kinds of requests are counted as load, since engines compute embeddings between tokens.
+        Requests of all kinds count as load, since they share the engine.
         A tenant's files and batches go to the same endpoint, by rendezvous hashing, so that a later
         request finds all of them there, even through a picker that has forgotten the ids.
         """

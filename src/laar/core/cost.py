@@ -63,7 +63,7 @@ class Terms:
     the time to fetch KV from the prefiller (`laar.core.apart`). `cost_s` is a sum of seconds times
     `penalty / (answers * probability)`, where `answers` is P(it answers). The default policy's sum
     weights these and adds `others_s`, the seconds that other requests lose, less those they save
-    (`laar.policies.laar.outlook`). None means 0, for `answers` 1, for `ttft_s` not computed.
+    (`laar.policies.laar.outlook`). None means 0; for `answers`, 1; for `ttft_s`, not computed.
     """
 
     rtt_s: Floats

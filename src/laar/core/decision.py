@@ -79,7 +79,7 @@ class InFlight:
         exhausted: `tried` lists every model that could serve the request.
         adapter: the adapter that the request uses at its endpoint; empty if none.
         receipt: the prompt's entry in the prefix index.
-        traced_as: its session in the engine's KV events, hidden from clients; empty if none.
+        traced_as: its id in the engine's KV events, which clients do not see; empty if none.
         began: the engines' record of the request.
         attempt: health's record of the attempt at the serving endpoint.
         read: health needs the answer to be read.

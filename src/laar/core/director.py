@@ -6,7 +6,7 @@ reservation exactly once, however the request ended, and passes the completion t
 
 An error in an estimator, a learner or an observer never fails a request. Each call is guarded
 (`laar.core.guards`); a decision made without a part says so in its reason (`degraded-*`). Learners
-and observers are called from four ordered lists of steps.
+and observers are called from ordered lists of steps.
 """
 
 from __future__ import annotations

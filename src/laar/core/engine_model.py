@@ -130,7 +130,7 @@ class EngineModel:
             prior=(1.0, _LEAST_SLOWED), doubt=(0.5, 0.05), low=(0.02, 0.0), high=(20.0, 5.0)
         )  # d0, d1, in units of a mean answer
         self.unit_s, self._answers, self._tokens = _ANSWER_S, 1.0, 0.0
-        self._guess_s, self._guess_share = _ANSWER_S, 1.0  # the unit's prior, its share in the unit
+        self._guess_s, self._guess_share = _ANSWER_S, 1.0  # prior of `unit_s`, its share in it
         self.base: tuple[float, bool] | None = None
         """The arguments of the last call of `rebase`."""
 
@@ -168,7 +168,7 @@ class EngineModel:
             self.first.restate((1.0, *[factor] * (len(self.first.now) - 1)))
 
     def _expect_answers(self, answer_s: float, weight: float) -> None:
-        """Replace the unit's prior with one that has the weight of `weight` answers."""
+        """Replace the prior of `unit_s` with one that weighs as much as `weight` answers."""
         if answer_s != self._guess_s:
             learned_s = self._answers * (self.unit_s - self._guess_share * self._guess_s)
             self._answers = max(0.0, self._answers * (1.0 - self._guess_share)) + weight

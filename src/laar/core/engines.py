@@ -21,9 +21,9 @@ that runs all prefills concurrently has the reverse. `n` and `W` are counted in 
 With few samples the priors apply: c(m) and the base of the artifact, prefill as in vLLM, attention
 that adds twice c(m) at 65,536 tokens of context, and answers that take twice as long next to a
 hundred others. Among candidates that were never measured, the model whose answers were fastest is
-the prior for the others, so each is tried. If first tokens are not seen (their bodies are not
-read), the first line is not learned; the prompts ahead are then estimated from elapsed time, and
-whole answers still teach the second line and the paces. Errors are relative to the prediction, for
+the prior for the others, so each is tried. If first tokens are not seen (answers are not read),
+the first line is not learned; the prompts ahead are then estimated from elapsed time, and complete
+answers still teach the second line and the paces. Errors are relative to the prediction, for
 first tokens to the mean of prediction and measurement. Outliers count linearly, old samples fade,
 and no answer can push a constant beyond its bounds.
 """
@@ -59,7 +59,8 @@ class Began:
         rtt_s: round trip.
         shown: whether the first byte of its answer will be seen.
         context_tokens: mean number of tokens that each token of its prompt attends to.
-        teaches: whether its end yields a sample; false if it was at another endpoint before.
+        teaches: whether its end yields a sample; false if its time includes another endpoint's, a
+            fetch from slower memory, an adapter's load, a wake-up, or an unseen prefill elsewhere.
         reads: whether its prompt is prefilled there.
         visits: only its prompt is prefilled there; another endpoint answers.
 

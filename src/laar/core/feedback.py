@@ -9,7 +9,7 @@ from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning.windows import Observed
 
 _FOUND = 0.9
-"""Share of the tokens believed cached that the engine must confirm for a fetch to be a sample."""
+"""Share of the tokens believed cached that must be found for the fetch time to be learned."""
 
 
 class Feedback:

@@ -74,7 +74,7 @@ class Line:
         return (self.seen <= _EAGER or len(self._pending) >= _TOGETHER) and self.work_out()
 
     def work_out(self) -> bool:
-        """Work out the coefficients from the prior and all samples; return whether it succeeded."""
+        """Fit the coefficients to the prior and all samples; return whether that succeeded."""
         rows = np.array(self._pending).reshape(-1, len(self.now) + 1)
         self._pending.clear()
         fade = FORGET ** len(rows)
@@ -101,16 +101,16 @@ class Line:
         self._expected = [sure * factor for sure, factor in zip(self._prior, prior, strict=True)]
 
     def rescale(self, factor: float) -> None:
-        """Rescale what was worked out to a unit larger by `factor`; `work_out` updates `now`."""
+        """Convert processed samples to a unit larger by `factor`; `work_out` updates `now`."""
         self._products = [product / factor for product in self._products]
 
     def fade(self, share: float) -> None:
-        """Multiply the weights of all samples that were worked out so far by `share`."""
+        """Multiply the weights of all samples processed so far by `share`."""
         self._squares = self._squares * share
         self._products = [product * share for product in self._products]
 
     def restate(self, factors: Sequence[float]) -> None:
-        """Rescale what was learned: from now on, features are larger by these factors."""
+        """Convert all samples: from now on, features are larger by these factors."""
         scale = np.array(factors)
         self._squares = self._squares * np.outer(scale, scale)
         self._products = (np.array(self._products) * scale).tolist()

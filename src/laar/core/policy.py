@@ -63,7 +63,7 @@ class Policy:
                 view.fault("scorer", scorer, error)
                 continue
             weights += weight
-        view.terms, view.reason = None, ""  # as one scorer's, they do not explain the mean
+        view.terms, view.reason = None, ""  # one scorer's do not explain the mean
         return total / weights if weights else total
 
     def order(

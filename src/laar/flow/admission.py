@@ -335,8 +335,8 @@ class Admission:
     ) -> Item:
         """Describe a request by the candidate with the least prefill work for it, if any is known.
 
-        Requests that may go to the same endpoints share a lane, whichever model name they use:
-        `fits` marks the candidates of a request that has to wait; None if it does not wait.
+        Requests that may go to the same endpoints share a lane, whichever model name they use. If
+        the request has to wait, `fits` marks its candidates.
         """
         tokens = uncached = request.chars / PlainAssessor.CHARS_PER_TOKEN
         work_s, reach = tokens * PlainAssessor.SECONDS_PER_TOKEN, 0

@@ -19,7 +19,7 @@ client can claim more urgency than zero slack: an objective shorter than the wor
 to it.
 
 Order and bands are exact at every call; `is_long` and the tokens are the caller's estimates, and
-`retry_after_s` is based on recent speed. Equal heights have no particular order.
+`retry_after_s` is based on recent speed. Equally urgent requests have no particular order.
 """
 
 from __future__ import annotations

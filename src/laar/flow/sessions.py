@@ -6,13 +6,13 @@ turn evicts one that will soon be needed again, and all of them are prefilled ov
 then better to hold back turns whose contexts have no place, that is, are not in any cache.
 
 Room has a price. Keeping an idle session's place pays off if the session returns soon enough, but
-others wait for the room meanwhile. So each return to a kept place costs some seconds of room,
-estimated from how long such sessions have paused before. Per second that it is kept, a place saves
-the total cost of prefilling the context again, divided by these seconds; more if earlier returns
-show that the session is sure to come back. A turn is held while any place that would be evicted for
-it saves more, weighted by the share to be evicted, than a second of waiting costs. If few sessions
-return, no place is worth keeping and no turn waits. Before anything is learned, the prior keeps a
-place for about as long as prefilling it again takes: the rent-or-buy rule.
+others wait for the room meanwhile. For how many seconds a place has to be kept per return is
+estimated from how long such sessions have paused before. In each of these seconds, the place saves
+an equal part of the total cost of prefilling the context again; more if earlier returns show that
+the session is sure to come back. A turn is held while any place that would be evicted for it saves
+more, weighted by the share to be evicted, than a second of waiting costs. If few sessions return,
+no place is worth keeping and no turn waits. Before anything is learned, the prior keeps a place
+for about as long as prefilling it again takes: the rent-or-buy rule.
 
 A session is identified by its name, or else by its prompt, which starts with the previous turn's.
 """
@@ -354,7 +354,7 @@ class Sessions:
         return price
 
     def _keeping(self, now: float) -> list[float]:
-        """Return the seconds of room that one return costs, by the class of the pause so far."""
+        """Return the seconds to keep a place per return, by the class of the pause so far."""
         if now < self._learned_at + _LEARNED_FOR_S:
             return self._keeping_s
         idle = [place for place in self._places.values() if place.is_session and not place.busy]

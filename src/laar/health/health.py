@@ -4,10 +4,10 @@ There is one object per fleet. Records are kept by endpoint slot and model name;
 argument. While nothing is wrong, it costs one record per request and nothing per decision: only
 endpoints that stand out are examined (`Records.outliers`).
 
-An endpoint is excluded while its breaker is open. Three bounds limit the damage of a mistake: of
-the candidates that sometimes answer, at most `MAX_OUT_SHARE` are excluded, and the best stay at a
-higher price; if all would be excluded, none are, so that clients see the engines' own errors; and
-excluded endpoints are tried again, one request at a time.
+An endpoint is excluded while its breaker is open. Three bounds limit the damage of a mistake: at
+most `MAX_OUT_SHARE` of the candidates are excluded, and the others stay, at a higher price; if all
+would be excluded, none are, so that clients see the engines' own errors; and excluded endpoints
+are tried again, one request at a time.
 
 That share does not apply to endpoints that have only failed. Whatever their price, they would have
 no requests in flight, so they would win as the healthy endpoints fill up: with four out of five

@@ -19,8 +19,8 @@ _SPREAD_LEAST = 0.3  # minimum: real times are never steadier
 _SPREAD_AT_FIRST = 1.0
 _DEVIATIONS = 3.0
 _SIZES = 64
-_QUICK = 0.1  # share of the typical duration; so is the next
-_BRIEF = 0.5
+_QUICK = 0.1  # share of the typical duration below which one unread answer is suspect
+_BRIEF = 0.5  # the same for two in a row
 
 _SLOT_MOST = 24.0  # answers that an endpoint's mean covers
 _SLOT_HALF_LIFE_S = 30.0
@@ -61,10 +61,7 @@ class _Usual:
 
 
 class GroupTimes:
-    """The typical times of one model's endpoints, for streams or for unstreamed answers.
-
-    The stages are: accepted, answering, over.
-    """
+    """The times in which a model's answers, streamed or not, are accepted, begin and end."""
 
     def __init__(self) -> None:
         self.ratios = _Usual()

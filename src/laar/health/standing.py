@@ -24,10 +24,10 @@ _LOOK_S = 1.0
 _FULL_LOOK_S = 0.25
 
 MAX_OUT_SHARE = 0.7
-"""Maximum share of a request's candidates that may be excluded at a time although they sometimes
-answer; the best of them stay, at a higher price. A fleet that seems to lose more than two thirds is
-more likely overloaded or misjudged than broken. Endpoints that have only failed are excluded beyond
-this share. If all are excluded, all are tried."""
+"""Maximum share of a request's candidates that may be excluded at a time; the best of the others
+stay, at a higher price. A fleet that seems to lose more than two thirds is more likely overloaded
+or misjudged than broken. Endpoints that have only failed are excluded beyond this share. If all
+would be excluded, all are tried."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Policies by name: laar's own, policies of papers and other pickers, and plug-ins."""
+"""Policies by name: laar's own, those composed in the settings, and plug-ins."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The demand for each prefix, which determines the value of another copy of it.
 
 A prefix that many requests share, such as a long system prompt, is prefilled once at each endpoint
-that serves some of the requests. The first one there pays for all that follow, so the value of a
-copy depends on their number. The estimate is the number of recent requests (Lindy's law: a prefix
-that was requested often keeps being requested).
+that serves some of the requests. The first request there pays for all later ones, so the value of
+a copy depends on their number, which is estimated by the number of recent requests (Lindy's law: a
+prefix that was requested often keeps being requested).
 
 Requests are counted only at a few depths of the prompt, ever further apart, so that each takes at
 most 24 look-ups, whatever its length. Counts fade with the time constant `HORIZON_S`.

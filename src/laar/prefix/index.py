@@ -281,7 +281,7 @@ class PrefixIndex:
         return len(kept)
 
     def _enter(self, use: Kept) -> bool:
-        """Enter the segments of a use; return False if it is not sound, or the slot has a part."""
+        """Enter a use's segments; return False if it is invalid or the slot holds part of it."""
         end = len(use.hashes)
         if not (0 <= use.slot < len(self._caches) and end > 0 and use.start >= 0):
             return False

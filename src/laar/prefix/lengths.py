@@ -115,7 +115,7 @@ def _counts(text: bytes, *, begins: bool) -> Floats:
 
     Args:
         text: the end of a prompt, or all of it.
-        begins: whether it is all of it.
+        begins: whether `text` is the complete prompt.
     """
     size = len(text)
     sample = text

@@ -86,7 +86,7 @@ _USUAL = Template()
 
 
 def template_for(name: str, models: Sequence[str], known: Mapping[str, Template]) -> Template:
-    """Return a model's known template, or what `models` share, weights aside; else the usual."""
+    """Return a model's template, or what the templates of `models` share; the usual if unknown."""
     named = (name,) if name in known or name in models else models
     shared = {template and template[:-1] for template in map(known.get, named)}
     return (known.get(named[0]) if len(shared) == 1 else None) or _USUAL

@@ -146,7 +146,7 @@ class _Held:
 
 @dataclass(slots=True)
 class _Expected:
-    """A request whose blocks, and then its answer's, will come in the endpoint's events."""
+    """A request whose blocks will come in the endpoint's events, followed by its answer's."""
 
     slot: int
     chain: Chain

@@ -58,7 +58,7 @@ MAX_TASK_CHARS = 128
 _MAX_LANGUAGE_CHARS = 64
 """Short, so that a term of an artifact (256 characters) can contain a task and a language."""
 _MANY_QUESTIONS = 30
-"""Minimum number of questions with several answers to hold out questions, not single answers."""
+"""With this many questions answered several times, questions rather than answers are held out."""
 
 _GRADES = ("correct", "score", "grade")
 _LISTS = ("decisions", "records", "outcomes")  # keys of an object that only holds a list of entries
