@@ -156,7 +156,7 @@ def test_false_usage_cannot_move_a_ratio_out_of_tokenizers_range(
     assert 1000 / 20.001 <= tokens.estimate(1000, "en", "a") <= 1000 / 0.1999
 
 
-def test_one_false_report_hardly_moves_a_warm_cell() -> None:
+def test_one_false_report_hardly_moves_a_cell_with_many_reports() -> None:
     tokens = TokenEstimator()
     for _ in range(100):
         tokens.observe(4000, "en", "a", 1000)

@@ -343,7 +343,7 @@ def test_the_cheapest_pair_or_single_endpoint_is_chosen(rule):
         assert found == pytest.approx(np.min(everywhere, axis=0), rel=1e-9)
 
 
-def test_an_endpoint_that_encodes_and_prefills_was_idle_before_its_first_request():
+def test_an_endpoint_with_two_roles_has_no_load_before_its_first_request():
     d = fleet((P, "encode-prefill"), (D, "decode"), apart="always")
     slot = d.table.slot(P)
     decision = ask(d, now=60.0, spans=(LONG, f"{DIGEST}an image"))

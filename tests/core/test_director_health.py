@@ -567,7 +567,7 @@ def learned_from(kind=None, status=200):
 
 
 @pytest.mark.parametrize("kind", sorted(USELESS))
-def test_a_useless_answer_teaches_what_a_refusal_teaches(kind):
+def test_a_useless_answer_teaches_no_more_than_a_refusal(kind):
     refused = learned_from(status=503)
     assert learned_from(kind) == refused
     good = learned_from()

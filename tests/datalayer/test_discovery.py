@@ -97,7 +97,7 @@ async def test_an_engine_that_serves_only_its_own_name_gets_the_flag_as_a_remark
     assert remark.endswith("--served-model-name m auto")
 
 
-async def test_an_engine_that_is_down_has_a_single_remark() -> None:
+async def test_an_engine_that_is_down_gets_a_single_remark() -> None:
     [found] = await look_at([Endpoint(address=f"127.0.0.1:{free_port()}", model="m")])
     [remark] = found.remarks
     assert remark.startswith("no answer at /v1/models")

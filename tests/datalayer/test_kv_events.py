@@ -355,7 +355,7 @@ async def test_an_unreadable_batch_is_reported_and_the_next_one_is_used(
 
 
 @pytest.mark.parametrize("number", [b"", b"\0", b"\x01" * 9, b"\x02" * 20])
-async def test_a_batch_number_of_the_wrong_length_is_reported_and_ends_nothing(
+async def test_a_batch_number_of_the_wrong_length_is_reported_and_listening_continues(
     engine: Engine, recorder: Any, start: Any, until: Any, number: bytes
 ) -> None:
     start(KvEvents(lambda: [spec(engine)], recorder).run())

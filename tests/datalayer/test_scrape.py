@@ -208,7 +208,7 @@ async def test_an_endpoint_without_a_page_is_skipped(
     assert recorder.past_problems == []
 
 
-async def test_a_page_that_the_settings_take_away_is_not_said_to_work_again(
+async def test_a_page_removed_from_the_settings_is_not_reported_as_recovered(
     recorder: Any, start: Any, until: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="laar")

@@ -32,7 +32,7 @@ async def chunks(*texts: str, then: asyncio.Event | None = None) -> AsyncIterato
         await then.wait()
 
 
-async def test_only_a_whole_stream_or_an_honest_refusal_is_an_answer(
+async def test_only_a_complete_stream_or_an_honest_refusal_is_an_answer(
     start_upstream: Callable[[], Awaitable[RecordingUpstream]],
 ) -> None:
     upstream = await start_upstream()

@@ -473,7 +473,7 @@ def test_each_excluded_candidate_names_the_cause(kept, tried, room, picked, reas
         ("last", (0.5, 0.2), "mb at b:80 was drawn by the picker of p, with a score of 0.2 agai"),
     ],
 )
-def test_a_draw_is_not_reported_as_a_win(picker, scores, words):
+def test_a_tie_or_a_random_pick_is_not_reported_as_a_win(picker, scores, words):
     class Fixed:
         def score(self, view):
             return np.array(scores)

@@ -501,7 +501,7 @@ def test_endpoints_that_come_and_go_leave_nothing_behind():
     assert taken[-1] - taken[9] < 10 * 5000
 
 
-def test_a_prefill_without_a_seen_first_token_ends_after_its_estimate():
+def test_a_prefill_whose_first_token_is_not_seen_ends_after_its_estimate():
     director = fleet(("a",))
     gate = admission(director, max_requests=9, max_prefill_s=1.0)
     for number in (1, 2):

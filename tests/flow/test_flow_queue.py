@@ -297,7 +297,7 @@ def test_a_tenant_whose_bodies_fill_the_memory_yields_instead_of_others():
     assert queue.held_bytes <= 1_000_000
 
 
-def test_a_refusal_does_not_depend_on_each_waiting_request():
+def test_a_refusal_takes_no_longer_with_more_waiting_requests():
     reads: list[str] = []
 
     class Watched(Item):

@@ -347,7 +347,7 @@ def test_a_session_that_stops_returning_delays_others_for_at_most_a_minute():
     assert isinstance(picker.ask(ended_at + 66.0, session="three"), Decision)
 
 
-def test_returns_are_remembered_until_as_many_others_returned_as_are_kept(monkeypatch):
+def test_a_return_is_remembered_until_too_many_others_have_returned(monkeypatch):
     monkeypatch.setattr("laar.flow.sessions._MAX_GONE", 1_000)
     picker = Picker(by_load=False)
 
@@ -426,7 +426,7 @@ def test_after_a_refusal_new_turns_wait_until_one_ends_at_the_engine():
     assert third.request.session == "three"
 
 
-def test_an_engine_that_is_idle_after_a_refusal_holds_nobody():
+def test_no_turn_waits_for_an_engine_that_is_idle_after_a_refusal():
     picker = Picker("a", "b", by_load=False, cache_tokens=20_000)
     for name in "ab":  # one session at each endpoint
         picker.end(picker.ask(0.0, session=name, subset=frozenset({name})), 0.5)

@@ -70,7 +70,7 @@ def test_a_few_prompts_are_weak_evidence_and_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize("now", [float("nan"), float("inf"), -float("inf"), -1e300, 1e300])
-def test_the_result_is_a_share_for_any_clock(now: float) -> None:
+def test_the_share_stays_within_bounds_whatever_the_clock(now: float) -> None:
     evictions = Evictions()
     for moment in (1000.0, now, 999.0, now, 2000.0):
         evictions.note(chain_of(1), moment)

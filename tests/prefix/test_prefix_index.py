@@ -204,7 +204,7 @@ def test_the_index_agrees_with_a_brute_force_cache_of_each_endpoint(
 
 @settings(max_examples=examples(250))
 @given(st.lists(st.tuples(st.integers(0, SLOTS - 1), PROMPTS, st.booleans()), max_size=20))
-def test_a_restored_index_believes_and_evicts_the_same(
+def test_a_restored_index_has_the_same_content_and_evictions(
     entered: list[tuple[int, list[str], bool]],
 ) -> None:
     index, restored = PrefixIndex(SLOTS), PrefixIndex(SLOTS)

@@ -87,7 +87,7 @@ async def test_a_decision_for_a_client_that_has_just_disconnected_is_released():
     assert door.left() == (0, 0, 0, 0)
 
 
-async def test_a_client_that_disconnects_while_another_is_admitted_costs_no_answer():
+async def test_no_answer_is_lost_if_a_client_disconnects_while_another_is_admitted():
     door = Door(max_waiting=3, min_hold_s=100.0, max_hold_s=100.0)
     first, _ = await door.ask(0)
     stays, dropped, leaves = (door.ask(number, "loud") for number in (1, 2, 3))

@@ -86,7 +86,7 @@ def test_the_library_gets_all_frames_except_goaway_for_any_split(sent, cuts):
     assert guard.leaving is any(one[3] == GOAWAY for one in sent)
 
 
-def test_each_change_of_settings_may_be_a_turn_of_its_own():
+def test_changes_of_settings_in_one_read_are_passed_on_one_by_one():
     """A change of the window applies to every stream, so a read with many may take seconds."""
     guard = Guard(0.0, lambda *_frame: False)
     list(guard.feed(PREFACE, 0.0))

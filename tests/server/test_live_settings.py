@@ -291,7 +291,7 @@ async def test_sighup_finds_a_file_that_was_missing(gateway):
     assert runner.reloader.settings.accuracy.capability == later
 
 
-async def test_sighup_rereads_the_files_and_ends_nothing(tmp_path, http):
+async def test_sighup_rereads_the_files_and_stops_nothing(tmp_path, http):
     listen = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
     settings = {**document(()), "listen": listen, "shutdown": {"drain_s": 0, "grace_s": 0}}
     path = tmp_path / "laar.yaml"

@@ -346,7 +346,7 @@ async def test_the_parent_waits_as_long_as_changed_settings_let_workers_drain(tm
     assert (tmp_path / "finished").exists()
 
 
-async def test_a_reload_reaches_running_workers_and_ends_no_starting_one(tmp_path):
+async def test_a_reload_reaches_running_workers_and_stops_no_starting_one(tmp_path):
     (tmp_path / "laar.yaml").write_text("endpoints: [{address: '127.0.0.1:1', models: [m]}]")
     (tmp_path / "worker.py").write_text(_STARTING_WORKER)
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", _PARENT, str(tmp_path))
@@ -407,7 +407,7 @@ async def test_a_worker_is_restarted_even_if_temporary_files_were_deleted(tmp_pa
         await parent.wait()
 
 
-async def test_a_machine_that_cannot_start_a_process_ends_no_other_worker(tmp_path, monkeypatch):
+async def test_a_failure_to_start_a_process_stops_no_other_worker(tmp_path, monkeypatch):
     made, start = [], asyncio.create_subprocess_exec
 
     async def crowded(*command, **options):

@@ -42,7 +42,7 @@ def held(picker, text):
     return float(prefixes.match(prefixes.chain(request(text)), capacity)[0].max())
 
 
-def test_a_decision_and_its_end_count_at_the_other_picker():
+def test_a_decision_and_its_end_are_counted_by_the_other_picker():
     p, q, net = pair()
     decision = p.director.decide(request(), 1.0)
     net.exchange(1.01)

@@ -158,7 +158,7 @@ async def test_a_responses_stream_ends_with_the_complete_answer(sim: Running) ->
     assert deltas.startswith(whole.output_text)
 
 
-async def test_messages_are_answered_whole_and_streamed(sim: Running) -> None:
+async def test_messages_are_answered_complete_or_streamed(sim: Running) -> None:
     body = {
         "model": "sim",
         "max_tokens": 6,
@@ -360,7 +360,7 @@ async def test_health_ping_version_and_event_sources_are_served(sim: Running) ->
     assert (await sim.http.get("/kv_event_sources")).json() == []
 
 
-async def test_load_counts_on_arrival_and_the_page_after_an_iteration() -> None:
+async def test_load_counts_a_request_on_arrival_and_metrics_after_an_iteration() -> None:
     async with running(time_scale=1.0) as sim:
         body = {"prompt": "a", "max_tokens": 2000, "stream": True}
         async with sim.http.stream("POST", "/v1/completions", json=body):

@@ -143,7 +143,7 @@ def test_an_answer_is_complete_if_the_client_closes_after_its_last_event(
     assert (end.cause, end.prompt_tokens) == (cause, tokens)
 
 
-def test_an_upload_that_is_not_read_shows_no_answer_either():
+def test_the_answer_to_an_upload_that_is_not_read_is_not_read_either():
     driver = Driver(opaque_paths=("/files",))
     head = {":path": "/files", ":method": "POST"}
     (sent,) = driver.feed(RequestHeaders(head, False, Shape.STREAMED))
