@@ -11,8 +11,8 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats, Slots
 
-_FULL_SEEN = 3  # such readings before an engine's batch is considered full
-_FULL_FOR_S = 60.0  # how long it is considered full after the last of them
+_FULL_SEEN = 3  # readings as described in `Batches` before a batch is considered full
+_FULL_FOR_S = 60.0  # how long it is considered full after the last such reading
 _LEAST_SLOTS = 4.0
 _TELLING = 0.05  # minimum share of the cache: fewer tokens do not show how much is shared
 _LEARNED = 0.05  # weight of a new reading in `cache_tokens_per_token`

@@ -20,8 +20,8 @@ asleep, and the policy computes no cost; the retry rule; a filter of the policy.
 
 
 Eligible = dict[Cause, Mask]
-"""The candidates that each cause leaves, the most important cause first; empty if all remain. At
-least one candidate is in every mask; the others rank behind those."""
+"""By cause, the candidates not excluded for it, the most important cause first; empty if all
+remain. At least one candidate is in every mask; the others rank behind those."""
 
 
 def able_to_take(view: View, room: Room | None) -> Eligible:
@@ -40,7 +40,7 @@ def able_to_take(view: View, room: Room | None) -> Eligible:
 
 
 def in_all(eligible: Eligible) -> Mask | None:
-    """Return the candidates that every cause leaves; None means all of them."""
+    """Return the candidates that no cause excludes; None means all of them."""
     return np.logical_and.reduce([*eligible.values()]) if eligible else None
 
 

@@ -23,7 +23,7 @@ ERROR = 0.3
 
 _ANSWER_S = 2.0  # seconds per answer until one has been seen: 200 tokens at 10 ms
 _LEAST_ANSWER_S = 1e-3
-_LEAST_SHARE = 0.1  # a prior with a smaller share in the mean answer is kept
+_LEAST_SHARE = 0.1  # a prior with less weight in the mean answer is not replaced
 _MOST_TOKENS = 100_000  # per answer; larger reports are not plausible
 _REPACED = 2.0  # samples lose 18 % of their weight if their paces change by 10 %
 _LEAST_SLOWED = 0.01  # minimum prior of the slowdown by each other answer, as in vLLM

@@ -323,7 +323,7 @@ class Engines:
         features, weight = sample.features, sample.weight
         if sample.first:
             guess = max(0.0, model.first.guess(features))
-            # Relative to the guess alone, samples of a far too high guess would hardly count.
+            # Half relative to the sample: if the guess is far too high, samples must still count.
             error_s = weight + ERROR * 0.5 * (guess + max(sample.even_s, 0.0))
             changed = model.first.learn(features, sample.even_s, error_s)
             ratio = (sample.took_s + weight) / (guess + weight)

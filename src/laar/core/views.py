@@ -37,7 +37,7 @@ def view_of(
     weights: Mapping[str, float] | None,
     now: float,
 ) -> tuple[View, str]:
-    """Return the view for the scorers, and a reason code, which is empty unless it is degraded."""
+    """Return the view for the scorers, and a reason code, which is empty unless a part failed."""
     table, settings, prefixes, reason = chooser.table, chooser.settings, chooser.prefixes, ""
     slots, model_id, standing = group.slots, group.model_id, group.standing
     models: Sequence[str] = table.models

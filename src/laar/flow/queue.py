@@ -380,7 +380,7 @@ class Queue(Generic[T]):
                 del self._bands[item.band]
 
     def _refused(self, item: Item, status: int, reason: str) -> RequestError:
-        """Return the answer to a refused request, and count it unless it will be let in."""
+        """Return the answer to a refused request; count it unless the request is sent anyway."""
         if not item.for_context:
             self.sheds[reason] += 1
         wait_s = math.ceil(len(self._waiting) * self._gap_s)

@@ -54,7 +54,7 @@ def has_room(
     )
     requests = table.running[slots] + table.waiting[slots]
     reported = np.fmax(requests / settings.max_requests, table.kv_usage[slots] / MAX_KV_USAGE)
-    # NaN compares false, and fmax ignores it: an unknown reading closes nothing.
+    # NaN compares false, and fmax ignores it: an unknown reading fills no endpoint.
     fresh = now - table.read_at[slots] <= STALE_AFTER_S
     room: Mask = np.fmax(own, np.where(fresh, reported, 0.0)) < 1.0
     return room & ~(is_long & shorts_wait & (prefills.longs[slots] >= 1.0))

@@ -135,7 +135,7 @@ class Sessions:
         self._keeping_s: list[float] = []
         self._learned_at = -math.inf
         self._gone: tuple[Latest[Hashable, Place], ...] = Latest(_MAX_GONE), Latest(_MAX_GONE)
-        """Named sessions that have no place: those that never returned to one, and the others."""
+        """Named sessions without a place: those that never returned to theirs, then the others."""
 
     def __len__(self) -> int:
         return len(self._places)

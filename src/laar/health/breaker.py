@@ -264,7 +264,7 @@ class Breaker:
         recent = self.recent
         self._streak = 0.0
         if self.state is State.CLOSED and recent.bad == 0.0:
-            # Nearly always true. `fade` then runs at the first failure, so that it weighs more.
+            # The usual case. `fade` runs only at the first failure, which thus weighs more.
             recent.good = min(recent.good + 1.0, WINDOW)
             return False
         recent.add(now, good=1.0)

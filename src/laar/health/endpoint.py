@@ -150,7 +150,7 @@ class Endpoint:
         self.named: str | None = None
         """Model name in its answers; empty if it is the requested name, None while unknown."""
         self.to_read = _FIRST_READS
-        """Number of the endpoint's next answers to read."""
+        """How many of the endpoint's next answers to read."""
         self.doubted = False
         """Unread answers do not count as good until some have been read and found good."""
         self.briefs = 0

@@ -46,7 +46,7 @@ class Kind(StrEnum):
     FULL = "full"
     """429, or a full queue: never opens the breaker."""
     REQUEST = "request"
-    """Any of the above if the request or its adapter is at fault, since others are answered."""
+    """Any of the above for which the request or its adapter is at fault, as others are answered."""
 
 
 GOOD = "good"

@@ -17,7 +17,7 @@ from laar.health.records import Records
 RETRIED = 0.5
 """Weight of a failure known only because Envoy retried elsewhere: it may have been a 429."""
 _DENIED_ROW = 2
-_REJECTED_ROW = 4  # the probe alone decides: clients cause these streaks too
+_REJECTED_ROW = 4  # client errors before a probe decides, since clients may be at fault
 _COMPARED = USELESS | {Kind.DENIED, Kind.REJECTED}
 """Kinds that count as failures only once a sibling has done better with the same probe."""
 _NO_ANSWER = frozenset((Kind.STATUS, Kind.RETRIED))
@@ -80,7 +80,7 @@ class Questions:
         if name == endpoint.model or not self._may_ask:
             return False
         if row >= _REJECTED_ROW and row.bit_count() == 1:
-            self.doubts.add((endpoint.slot, name))  # less and less often: clients cause streaks
+            self.doubts.add((endpoint.slot, name))  # at 4, 8, 16 ...: clients cause streaks too
         return row > 1
 
     def drop(self, slot: int) -> None:

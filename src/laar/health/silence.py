@@ -100,5 +100,5 @@ def compare(records: Records, family: Family, now: float) -> None:
 
 def _median_but(means: Sequence[float], place: int) -> float:
     """Return the median of sorted means, excluding the mean at `place`."""
-    low, high = len(means) // 2 - 1, (len(means) - 1) // 2  # of the others
+    low, high = len(means) // 2 - 1, (len(means) - 1) // 2  # middle of the remaining means
     return 0.5 * (means[low + (low >= place)] + means[high + (high >= place)])

@@ -38,7 +38,7 @@ _MAX_LEFT_OUT = 200_000  # questions times tasks in a fit that leaves out tasks,
 _PRIOR_OUTCOMES = 10.0  # weight of the mean in a task's share of correct answers
 _FOLDS = 5  # one fold is left out with each group
 _MIXED = 0.8  # mixed texts per question
-_TRUST_STRENGTH = 1.0  # C of a column's trust
+_TRUST_STRENGTH = 1.0  # C of the regressions in `_trust`
 _TRUST_WEIGHT = 100.0  # total weight of a task's questions, and of all unseen questions
 
 _Floats = NDArray[np.float64]
