@@ -56,7 +56,7 @@ def counted(online: OnlineOutcomes) -> dict[str, tuple[int, int]]:
     ),
     turns=st.randoms(use_true_random=False),
 )
-def test_exactly_the_attempts_of_a_reported_chain_count_once_each(chains, turns) -> None:  # type: ignore[no-untyped-def]
+def test_each_attempt_of_a_reported_chain_counts_once_and_no_other_counts(chains, turns) -> None:  # type: ignore[no-untyped-def]
     told, online = reports()
     expected: dict[str, list[int]] = {}
     steps = []

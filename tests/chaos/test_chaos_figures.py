@@ -59,7 +59,7 @@ LOST = ended(End.ENGINE)
         ("picker SIGSTOP", run_of(ended(took_s=2.0)), run_of(ended(took_s=2.3))),
     ],
 )
-def test_a_target_is_met_or_missed(name, met, missed):
+def test_each_target_has_a_run_that_meets_it_and_one_that_misses_it(name, met, missed):
     assert holds(name, met)
     assert not holds(name, missed)
 

@@ -169,7 +169,7 @@ def asked(seed, harm):
     return hook.guard.off
 
 
-def test_contexts_of_different_difficulty_are_not_taken_for_harm():
+def test_differences_in_difficulty_are_not_taken_for_harm():
     assert sum(asked(seed, 0.0) for seed in range(8)) == 0
     assert all(asked(seed, 0.3) for seed in range(2))
 

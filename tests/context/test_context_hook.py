@@ -142,7 +142,7 @@ class TestPromptsThatShareNothing:
         bodies = [agent(f"What is {n}?", rng.sample(range(12), 5)) for n in range(count)]
         return [(body, send(h, body)) for body in bodies]
 
-    def test_most_documents_after_new_questions_are_not_searched_for(self):
+    def test_most_requests_are_not_searched_for_documents_if_questions_are_new(self):
         results = self.asked(hook())[400:]
         left = [(b, r) for b, r in results if r.reason is Reason.NOTHING_SHARED]
         assert len(left) > 0.75 * len(results)

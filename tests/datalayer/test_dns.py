@@ -80,7 +80,7 @@ async def test_ip_literals_pass_immediately_and_names_follow(
     assert by_address["10.9.9.9:1"].host == ""
 
 
-async def test_endpoints_follow_changed_dns_records_only(
+async def test_endpoints_are_replaced_only_when_dns_records_change(
     recorder: Any, start: Any, until: Any
 ) -> None:
     names = Names(gpu=["10.0.0.1"])

@@ -379,7 +379,7 @@ async def test_an_engine_may_restart_with_different_layers(
     await until(lambda: kinds(recorder) == ["lost", *["cleared", "stored"] * 2])
 
 
-async def test_too_many_endpoints_are_reported_while_there_are(
+async def test_too_many_endpoints_are_a_problem_until_enough_are_removed(
     engine: Engine, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kv_events, "MAX_ENDPOINTS", 1)
@@ -391,7 +391,9 @@ async def test_too_many_endpoints_are_reported_while_there_are(
     await until(lambda: recorder.problems == {})
 
 
-async def test_endpoints_come_and_go(engine: Engine, recorder: Any, start: Any, until: Any) -> None:
+async def test_a_removed_endpoint_is_unsubscribed_and_subscribed_when_it_returns(
+    engine: Engine, recorder: Any, start: Any, until: Any
+) -> None:
     specs = [spec(engine)]
     start(KvEvents(lambda: specs, recorder).run())
     await until(engine.subscribed)

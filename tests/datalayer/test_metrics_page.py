@@ -188,7 +188,7 @@ def test_slower_memory_behind_a_cache_is_detected(engine: str, series: str) -> N
     assert not page(f"{series} 0\n", engine).has_tiers
 
 
-def test_sglang_capacity_from_its_cache_config() -> None:
+def test_sglangs_capacity_is_computed_from_its_cache_config() -> None:
     text = 'sglang:cache_config_info{page_size="16",num_pages="1000"} 1.0\n'
     assert page(text, "sglang").capacity_tokens == 16000
 
@@ -225,9 +225,7 @@ def test_a_counter_that_decreased_shows_a_restart(engine: str, series: str) -> N
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("text", ["", "\n", "<html>not a page</html>", "\x00\xff" * 50])
-def test_a_page_without_the_names_is_treated_as_unknown_instead_of_idle(
-    engine: str, text: str
-) -> None:
+def test_values_missing_from_a_page_are_unknown_instead_of_zero(engine: str, text: str) -> None:
     reading = page(text, engine)
     for name in ("waiting", "running", "kv_usage", "capacity_tokens", "prefix_hits_tokens"):
         assert math.isnan(getattr(reading, name)), name
@@ -393,7 +391,7 @@ llamacpp:requests_deferred 46
     assert math.isnan(reading.kv_usage)
 
 
-def test_only_names_of_an_engine_begin_with_its_prefix() -> None:
+def test_all_metric_names_of_an_engine_begin_with_its_own_prefix() -> None:
     for kind, names in ENGINES.items():
         for field in dataclasses.astuple(names):
             for name in field if isinstance(field, tuple) else (field,):

@@ -69,7 +69,7 @@ async def test_routes_show_whether_an_engine_generates_text(
     assert recorder.names[0][1].generates is generates
 
 
-async def test_a_route_is_looked_for_where_it_may_be(
+async def test_engines_that_may_have_a_route_are_found(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
     def engine(routes: set[str]) -> Any:

@@ -38,7 +38,7 @@ def test_a_consistent_difference_is_reported_with_its_interval(factor, said):
     assert "95 % interval" in text
 
 
-def test_noise_is_a_tie_in_nearly_every_draw():
+def test_equal_policies_are_nearly_always_reported_as_a_tie():
     """A negative control: equal policies differ in about one draw in twenty."""
     rng = np.random.default_rng(3)
     ties = 0
@@ -79,7 +79,7 @@ def test_fewer_early_answers_are_reported_together_with_the_time_gained():
     assert "By PAR-2" not in soon(contestant("laar", early(0.2, late_s=50.0)), [theirs])
 
 
-def test_the_early_share_of_equal_policies_differs_in_few_draws():
+def test_the_early_share_of_equal_policies_is_rarely_reported_as_different():
     """A negative control that compares with the best of four others each time."""
     rng = np.random.default_rng(5)
     differ = 0

@@ -91,7 +91,7 @@ async def test_held_out_questions_are_replayed_through_envoy(tmp_path: Path) -> 
     assert drawing.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_like_the_labs_rarely_disagrees() -> None:
+def test_a_run_drawn_like_those_of_the_lab_rarely_disagrees() -> None:
     rng = random.Random(5)
 
     def draw() -> float:
@@ -129,7 +129,7 @@ def test_a_run_with_different_engine_settings_disagrees() -> None:
     assert {one.figure: one.agrees for one in found}["ttca_s"] is False
 
 
-def test_chance_changes_the_order_only_within_a_cell() -> None:
+def test_questions_are_shuffled_only_within_a_cell() -> None:
     asked = queries(languages=["en", "ja"], lengths_tokens=[4096], per_cell=20)
     orders = [in_order(asked, seed) for seed in ("1", "1", "2")]
     assert orders[0] == orders[1] != orders[2]

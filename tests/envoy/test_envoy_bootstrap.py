@@ -57,7 +57,7 @@ def test_the_checked_in_bootstraps_match_the_rendered_ones(shape):
     assert run("envoy", "--shape", shape).text == path.read_text()
 
 
-def test_only_the_shapes_are_checked_in():
+def test_there_is_one_checked_in_bootstrap_for_each_shape():
     assert {path.name for path in CHECKED_IN.iterdir()} == {f"{shape}.yaml" for shape in SHAPES}
 
 

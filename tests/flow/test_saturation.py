@@ -47,7 +47,7 @@ class Fleet:
 CAPS = FlowSettings(max_prefill_s=2.0, max_requests=10)
 
 
-def test_each_cap_alone_closes_an_endpoint():
+def test_each_cap_alone_can_make_an_endpoint_full():
     some = Fleet(
         prefill_s=[0.0, 2.0, 1.9, 0.0, 0.0, 0.0],
         requests=[0.0, 0.0, 9.0, 10.0, 0.0, 0.0],
@@ -58,7 +58,7 @@ def test_each_cap_alone_closes_an_endpoint():
 
 
 @pytest.mark.parametrize("age_s", [3.1, 1e9, float("inf"), NAN])
-def test_a_stale_reading_closes_nothing_but_the_pickers_counters_do(age_s):
+def test_stale_readings_fill_no_endpoint_but_the_pickers_counters_do(age_s):
     some = Fleet(
         kv_usage=[1.0, 1.0],
         reported_requests=[500.0, 500.0],
@@ -75,7 +75,7 @@ def test_a_full_fleet_without_new_readings_reopens_as_its_requests_end():
     assert all(drained.has_room())
 
 
-def test_a_missing_reading_closes_nothing():
+def test_an_endpoint_without_readings_is_not_full():
     some = Fleet(kv_usage=[NAN, NAN], reported_requests=[NAN, 10.0])
     assert some.has_room() == [True, False]
 

@@ -156,7 +156,7 @@ Promises.TestCase.settings = budget(
 TestPromises = Promises.TestCase
 
 
-def test_an_endpoint_that_fails_one_in_ten_is_only_priced():
+def test_an_endpoint_that_fails_one_request_in_ten_is_not_excluded():
     rng = random.Random(1)
     breaker, now = Breaker(Rules(SETTINGS, random.Random(1))), 0.0
     opened = sent = 0

@@ -190,7 +190,7 @@ def test_the_limit_is_respected_and_a_seed_determines_the_run(agents: Path, tmp_
     assert written[0] == written[1]
 
 
-def test_a_trace_without_sessions_is_sent_at_its_times(tmp_path: Path) -> None:
+def test_a_trace_without_sessions_is_sent_at_its_recorded_times(tmp_path: Path) -> None:
     lines = [line("", timestamp=100 * i) for i in range(20)]
     for each in lines:
         del each["session"]

@@ -102,7 +102,7 @@ def test_the_summary_lists_gains_and_losses() -> None:
     assert "TTFT" not in rest.replace("TTFT p95", "")
 
 
-def test_one_repetition_shows_nothing(tmp_path: Path) -> None:
+def test_no_difference_is_claimed_after_one_repetition(tmp_path: Path) -> None:
     seen = turns([(0.5, 1.2)], [(1.0, 1.0)])
     assert "better in nothing; worse in nothing" in sentence(seen, "laar", "smg")
     assert "One repetition has no intervals, so nothing is shown." in report(seen, "t", []).remarks

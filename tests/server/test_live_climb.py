@@ -124,7 +124,7 @@ async def laar_tune(gateway, *options):
     return await asyncio.to_thread(CliRunner().invoke, app, arguments)
 
 
-async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp_path, monkeypatch):
+async def test_a_live_climb_ends_with_frozen_weights(gateway, tmp_path, monkeypatch):
     # Failures due to a busy machine must not exclude an endpoint.
     monkeypatch.setattr("laar.core.filters.MAX_FAILURES", 1000)
     windows = tmp_path / "windows.json"

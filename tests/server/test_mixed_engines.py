@@ -96,7 +96,9 @@ async def engines(gateway):
 
 
 @pytest.mark.parametrize("model", ["auto", ""])
-async def test_a_virtual_name_means_an_engine_that_has_the_path(gateway, http, engines, model):
+async def test_requests_without_a_concrete_model_reach_an_engine_with_the_path(
+    gateway, http, engines, model
+):
     envoy = await gateway.envoy()
     for path in sorted({*EVERYWHERE, *(path for routes in ROUTES.values() for path in routes)}):
         for _ in range(4):
@@ -106,7 +108,9 @@ async def test_a_virtual_name_means_an_engine_that_has_the_path(gateway, http, e
     assert set(engines["whisper"].asked) == ROUTES["whisper"]
 
 
-async def test_a_name_of_a_model_is_kept_even_if_its_engine_lacks_the_path(gateway, http, engines):
+async def test_a_request_goes_to_its_model_even_if_its_engine_lacks_the_path(
+    gateway, http, engines
+):
     envoy = await gateway.envoy()
     for path in ("/v1/audio/transcriptions", "/v1/embeddings", "/v1/rerank"):
         async with http.post(envoy.url() + path, **body_of(path, "chat")) as answer:

@@ -44,7 +44,7 @@ async def serving(snapshot, kept_by):
 
 
 @pytest.mark.parametrize("kept_by", ["settings", "parent"])
-async def test_a_source_that_is_known_slightly_later_starts_warm_as_well(tmp_path, kept_by):
+async def test_a_snapshot_also_applies_to_endpoints_found_slightly_later(tmp_path, kept_by):
     async with serving(tmp_path / "snapshot", kept_by) as runner:
         for source, found in SOURCES.items():
             runner.fleet.replace(source, found)

@@ -108,7 +108,7 @@ def test_every_version_of_the_configuration_is_read_the_same(tmp_path, version):
     assert converted(tmp_path, text).output == converted(tmp_path, WHOLE).output
 
 
-def test_the_default_configuration_needs_no_more_than_the_pool(tmp_path):
+def test_the_default_configuration_yields_only_the_pool(tmp_path):
     got = converted(tmp_path, HEAD)
     assert yaml.safe_load(got.output) == {"kubernetes": [{"pool": "p"}]}
     assert "each pod is asked for /v1/models" in got.output
@@ -186,7 +186,7 @@ schedulingProfiles:
     assert ("takes one label with one value" in got.output) == (label is None)
 
 
-def test_a_selector_of_roles_is_built_into_laar(tmp_path):
+def test_a_selector_of_roles_needs_no_setting(tmp_path):
     expression = "{key: llm-d.ai/role, operator: In, values: [decode, both]}"
     text = f"""plugins:
   - type: label-selector-filter

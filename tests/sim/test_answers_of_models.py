@@ -67,7 +67,7 @@ def test_answers_are_correct_exactly_if_the_accuracy_surface_says_so(model: str)
     assert verdicts == {True, False}
 
 
-def test_a_wrong_answer_to_data_with_one_pair_is_not_its_value() -> None:
+def test_a_wrong_answer_is_the_key_if_there_is_no_other_value() -> None:
     (query,) = queries(languages=["en"], lengths_tokens=[4096], per_cell=1)
     prompt = query.prompt
     head, tail = prompt.index("{") + 1, prompt.rindex("}")
@@ -91,7 +91,7 @@ def test_other_prompts_get_a_short_fixed_answer() -> None:
     assert answers == {NO_QUESTION}
 
 
-def test_the_numbers_come_from_the_file() -> None:
+def test_speeds_and_answer_lengths_come_from_the_file() -> None:
     answerer = Answerer(SURFACE, "granite-3.1-8b")
     assert answerer.seconds_per_token == 1.30e-4
     assert answerer.decode_s_per_token == 0.019

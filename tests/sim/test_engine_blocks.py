@@ -108,7 +108,7 @@ def test_a_block_computed_twice_is_kept_once() -> None:
     assert pool.match([1, 2], 2) == (2, 0)
 
 
-def test_events_name_the_parent_and_restart_clears() -> None:
+def test_events_name_the_parent_block_and_that_the_cache_was_cleared() -> None:
     pool = BlockPool(3, record=True)
     pool.take(2)
     pool.publish([7, 8], 6)

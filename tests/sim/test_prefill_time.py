@@ -70,7 +70,7 @@ def test_a_million_tokens_take_one_simulation_instead_of_a_thousand():
     assert table.total_s(1_000_000) > 100 * table.total_s(8192)
 
 
-def test_a_target_that_nothing_fits_still_prices_the_whole_prompt():
+def test_a_prompt_is_priced_even_if_no_chunk_meets_the_target():
     table = PrefillTable.build(lambda c, k: 1.0, target_s=0.02, max_tokens=4096)
     assert table.total_s(4096) == pytest.approx(4096 / 32)
 
@@ -94,7 +94,7 @@ def test_more_tokens_never_cost_less(a, b):
     cap=st.integers(0, 5000),
     step=st.integers(1, 64),
 )
-def test_the_largest_chunk_equals_an_exhaustive_search(slope, limit_s, cap, step):
+def test_the_largest_chunk_is_the_one_that_an_exhaustive_search_finds(slope, limit_s, cap, step):
     sizes = {cap, *range(0, cap, step)}
     expected = max((s for s in sizes if s == 0 or slope * s <= limit_s), default=0)
     assert largest_chunk(lambda tokens: slope * tokens, limit_s, cap, step) == expected

@@ -333,7 +333,7 @@ def test_the_published_objective_can_be_gamed_and_the_default_cannot() -> None:
     assert ends["ttft-and-e2e-p95"] > 0.5
 
 
-def test_weights_stay_within_bounds_and_leave_a_corner() -> None:
+def test_weights_stay_within_bounds_and_do_not_remain_in_a_corner() -> None:
     corner = {"rtt": 10.0, "queue": 10.0}
     tuning = tuner(start={"rtt": 1e9, "queue": 10.0})
     assert best(tuning) == corner
