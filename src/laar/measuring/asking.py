@@ -1,4 +1,4 @@
-"""Options for asking models; a separate module, because commands import it eagerly."""
+"""Options for asking models; a separate module, as the commands' definitions need only this."""
 
 from __future__ import annotations
 
