@@ -170,7 +170,7 @@ def test_a_speed_with_an_error_above_one_half_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(("fixed_s", "timed"), [((0.0, 0.01), True), ((0.0, 0.0), False)])
-def test_answers_are_timed_if_any_model_has_measured_ones(
+def test_answer_times_count_as_measured_if_any_model_has_one(
     fixed_s: tuple[float, float], timed: bool
 ) -> None:
     models = {}

@@ -112,7 +112,7 @@ def test_an_hour_of_bad_signs_moves_a_model_by_at_most_their_cap():
 
 @pytest.mark.parametrize("number", range(7))
 @pytest.mark.parametrize("expected", [0.001, 0.3, 0.999])
-def test_every_weak_outcome_is_accepted_by_the_counts(number, expected):
+def test_online_learning_accepts_every_weak_outcome(number, expected):
     online, signs = OnlineOutcomes(), Signs()
     for seen_in, most in ((FORM, BROKEN_CALL), (SURE, BROKEN_CALL + LEVELS)):
         if number <= most:
