@@ -11,7 +11,6 @@ The text is not validated. For text that is not JSON the result is meaningless, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -63,13 +62,9 @@ def member_spans(text: bytes) -> dict[str, Span] | None:
     return found
 
 
-def deeper_than(text: bytes, levels: int) -> bool:
-    """Return whether objects and lists are nested more than `levels` deep."""
-    return any(depths.max(initial=0) > levels for *_, depths in _walk(text))
-
-
-def _walk(text: bytes) -> Iterator[tuple[int, NDArray[np.uint8], _Mask, NDArray[np.int32]]]:
-    """Yield for each piece: offset, bytes, mask of bytes in strings, and depth after each byte."""
+def _marks(text: bytes) -> list[int] | None:
+    """Return the offsets of the outermost object's braces and of its members' commas and colons."""
+    found: list[int] = []
     depth, quoted, escaped = 0, False, False
     for at in range(0, len(text), PIECE_BYTES):
         piece = np.frombuffer(text, np.uint8, min(PIECE_BYTES, len(text) - at), at)
@@ -80,18 +75,8 @@ def _walk(text: bytes) -> Iterator[tuple[int, NDArray[np.uint8], _Mask, NDArray[
         quoted = bool(inside[-1])
         step = _STEP[piece]
         step[inside] = 0
-        depths = np.cumsum(step, dtype=np.int32) + depth
+        depths = np.cumsum(step, dtype=np.int32) + depth  # after each byte
         depth = int(depths[-1])
-        yield at, piece, inside, depths
-
-
-def _marks(text: bytes) -> list[int] | None:
-    """Return the offsets of the outermost object's braces and of its members' commas and colons."""
-    found: list[int] = []
-    depth = 0
-    for at, piece, inside, depths in _walk(text):
-        before, depth = depth, int(depths[-1])
-        step = np.diff(depths, prepend=before)
         wanted = _SEPARATES[piece] & (depths == 1) & ~inside
         wanted |= (depths == 1) & (step == 1)
         wanted |= (depths == 0) & (step == -1)

@@ -30,7 +30,7 @@ import orjson
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.protocol.forms import field_span
-from laar.protocol.jsonscan import MAX_MEMBERS, Span, deeper_than, member_spans
+from laar.protocol.jsonscan import MAX_MEMBERS, Span, member_spans
 from laar.protocol.prompt import READERS, Spans, UnknownPromptError
 from laar.protocol.sessions import SESSION_MEMBERS, conversation_of, session_of_body
 from laar.protocol.splice import model_span, utf8_of
@@ -57,9 +57,6 @@ _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 _COUNTED_BYTES = 1 << 20
 _FEW_PARTS_BYTES = 512 << 10
 """Bodies up to this size never take longer to parse than `MAX_PARTS` values."""
-_MAX_DEPTH = 500
-"""Maximum depth at which a body that `orjson` rejects is parsed by Python's parser, whose limit
-depends on the version: near 1,000 in 3.11. `orjson` reads 1,024 levels."""
 
 _MAX_SCALAR_BYTES = 4096
 _LIMITS_IN_ORDER = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -102,25 +99,24 @@ def read_body(api: Api, body: bytes) -> Body:
             return Body(api=api, model=name.decode(errors="ignore"), model_span=span)
         return Body(api=api, model=_peek(body), stored_ids=_files(body))
     document = None
-    is_complete = is_plain = True
+    is_plain = True
     if len(body) <= _FEW_PARTS_BYTES:
         with suppress(orjson.JSONDecodeError):
             document = orjson.loads(body)
     if not isinstance(document, dict):
-        document, is_complete, is_plain = _document(body)
+        document, is_plain = _document(body)
     model = document.get("model")
     if model is None:
         model = ""
     if not isinstance(model, str):
         raise _bad("`model` must be a string")
     spans, chars = _UNREAD, len(body)
-    if is_complete:
-        try:
-            found = Spans(body)
-            READERS[api](document, found)
-            spans, chars = found, sum(map(len, found.texts))
-        except UnknownPromptError:
-            pass
+    try:
+        found = Spans(body)
+        READERS[api](document, found)
+        spans, chars = found, sum(map(len, found.texts))
+    except UnknownPromptError:  # also if the prompt has too many parts to be read
+        pass
     salt = document.get("cache_salt")
     previous = document.get("previous_response_id")
     stored_ids = _files(body) if b'file_id"' in body else ()
@@ -206,8 +202,8 @@ def _peek(body: bytes) -> str:
     return _text(model) if isinstance(model, str) else ""
 
 
-def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
-    """Return the body as an object, whether it is complete, and whether `orjson` accepts it.
+def _document(body: bytes) -> tuple[dict[str, Any], bool]:
+    """Return the body as an object, and whether `orjson` accepts it.
 
     Raises:
         RequestError: the body is not a JSON object.
@@ -215,17 +211,17 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
     if body.startswith(_COMPRESSED):
         raise RequestError(415, "compressed-body", "the body is compressed; send it as plain JSON")
     if len(body) > _FEW_PARTS_BYTES and _has_many_parts(body):
-        return _scalars(body), False, False
+        return _scalars(body), False
     text = utf8_of(body)
     is_plain = len(text) == len(body)
     try:
         document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         is_plain = False
-        if deeper_than(text, _MAX_DEPTH):
-            return _scalars(body), False, False
         try:
             document = json.loads(body)
+        except RecursionError:
+            return _scalars(body), False
         except UnicodeDecodeError:
             raise RequestError(415, "not-utf-8", "the body is compressed or not UTF-8") from None
         except ValueError:
@@ -233,7 +229,7 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
             raise _bad(f"the body is not valid JSON: {what} (character {error.pos})") from None
     if not isinstance(document, dict):
         raise _bad("the body must be a JSON object")
-    return document, True, is_plain
+    return document, is_plain
 
 
 def _has_many_parts(body: bytes) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 
-import numpy as np
 import orjson
 
 from laar.errors import RequestError
@@ -24,7 +23,6 @@ _MODEL_FIRST = re.compile(rb'\s*\{\s*"model"\s*:\s*' + _STRING)
 _MODEL_LATER = re.compile(rb'"model"\s*:\s*' + _STRING)
 _MODEL_NO_STRING = re.compile(rb'"model"\s*:\s*[^"\s]')
 _TAIL_BYTES = 4096
-_LONG_BYTES = 64 << 10
 _KEY = b'"model"'
 _BACKSLASH = ord("\\")
 _SPELT_OUT = b"\\u006"
@@ -72,7 +70,8 @@ def model_span(body: bytes) -> Span | None:
     if span is not None:
         return span
     first = _MODEL_FIRST.match(body)
-    if first and not _contains(_KEY, body, first.end()) and not _contains(_SPELT_OUT, body):
+    # In long bodies `rfind` takes half of the time of `find`.
+    if first and body.rfind(_KEY, first.end()) < 0 and body.rfind(_SPELT_OUT) < 0:
         return first.span(1)
     text = utf8_of(body)
     spans = member_spans(text)
@@ -81,19 +80,6 @@ def model_span(body: bytes) -> Span | None:
     mark = len(body) - len(text)
     span = spans.get("model")
     return None if span is None else (span[0] + mark, span[1] + mark)
-
-
-def _contains(text: bytes, body: bytes, start: int = 0) -> bool:
-    """Return whether the body contains a text at an offset or after it.
-
-    Long bodies are first searched for the text's last four bytes, which is twice as fast as `find`.
-    """
-    if len(body) - start > _LONG_BYTES:
-        last = np.frombuffer(text[-4:], np.uint32)
-        counts = [(at, (len(body) - at) // 4) for at in range(start, start + 4)]
-        if not any((np.frombuffer(body, np.uint32, n, at) == last).any() for at, n in counts):
-            return False
-    return body.find(text, start) >= 0
 
 
 def _span_in_tail(body: bytes) -> Span | None:
