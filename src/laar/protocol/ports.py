@@ -78,10 +78,6 @@ class Rework(Protocol):
         """
         ...
 
-    def asked(self, now: float) -> None:
-        """Record the request, before its decision; `accepted` or `refused` follows."""
-        ...
-
     def refused(self) -> None:
         """Record that no endpoint accepted the request."""
         ...
@@ -108,7 +104,7 @@ class BodyHook(Protocol):
     are hashed over the bytes that the endpoint will see. It never refuses a body.
     """
 
-    def reads_answer(self, head: Head, now: float) -> bool:
+    def reads_answer(self, head: Head) -> bool:
         """Return whether to read the answer for measurements, given a suitable body."""
         ...
 
@@ -124,7 +120,9 @@ class BodyHook(Protocol):
         now: float,
         document: dict[str, Any] | None = None,
     ) -> Rework | None:
-        """Process a body that was read without error; return None if there is nothing to do.
+        """Process and record a body that was read without error.
+
+        `accepted` or `refused` of the result follows; it is None if there is nothing to do.
 
         Args:
             body: the whole body, as received.

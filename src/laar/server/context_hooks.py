@@ -119,10 +119,6 @@ class _Reworked:
 
         return Citations(self._plan.numbers, events=events)
 
-    def asked(self, now: float) -> None:
-        """Remember the order, so that a burst of requests shares it."""
-        self._hooks.after(partial(self._ordering.hook.note, self._plan, now))
-
     def refused(self) -> None:
         self._hooks.after(partial(self._ordering.hook.retract, self._plan))
 
@@ -213,7 +209,7 @@ class ContextHooks:
 
     # -- a request -----------------------------------------------------------------------------
 
-    def reads_answer(self, head: Head, now: float) -> bool:
+    def reads_answer(self, head: Head) -> bool:
         """Return whether to read the response: a random share, as set by the path's routes."""
         shares = [
             ordering.rule.sample_answers
@@ -261,6 +257,8 @@ class ContextHooks:
         teaches = plan.orders or plan.memos or plan.seen
         if not teaches and plan.body is body and (restores or not self.may_restore):
             return None  # otherwise its response may show that responses pass through here
+        # Remember the order already now, so that a burst of requests shares it.
+        self.after(partial(ordering.hook.note, plan, now))
         return _Reworked(self, ordering, plan, observes=mode == "observe")
 
     def after(self, call: Callable[[], None]) -> None:
