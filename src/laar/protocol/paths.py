@@ -8,7 +8,7 @@ expose them to anyone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
@@ -202,27 +202,28 @@ class PathFacts(NamedTuple):
     stored_ids: tuple[str, ...] = ()
 
 
-_denied = lru_cache(8)(DeniedPaths)
-
-
-@lru_cache(256)  # clients send a handful, all short
-def facts_of(path: str, denied: tuple[str, ...], opaque: tuple[str, ...]) -> PathFacts:
-    """Return the properties of a path without its query.
+def facts_reader(denied: Iterable[str], opaque: tuple[str, ...]) -> Callable[[str], PathFacts]:
+    """Return a function that returns the properties of a path without its query.
 
     `denied` lists paths reserved for operators, `opaque` prefixes of paths whose bodies are never
     read.
     """
-    plain = _plain(path)
-    stored = _OBJECTS.search(plain)
-    route = next((route for route, ends in ROUTES.items() if plain.endswith(ends)), "")
-    return PathFacts(
-        api_of(path),
-        path.startswith(opaque),
-        path in _denied(denied),
-        route,
-        stored[1] if stored else "",
-        (stored[2],) if stored and stored[2] else (),
-    )
+    denied_paths = DeniedPaths(denied)
+
+    @lru_cache(256)  # clients send a handful, all short
+    def facts_of(path: str) -> PathFacts:
+        plain = _plain(path)
+        stored = _OBJECTS.search(plain)
+        return PathFacts(
+            api_of(path),
+            path.startswith(opaque),
+            path in denied_paths,
+            next((route for route, ends in ROUTES.items() if plain.endswith(ends)), ""),
+            stored[1] if stored else "",
+            (stored[2],) if stored and stored[2] else (),
+        )
+
+    return facts_of
 
 
 def api_of(path: str) -> Api:

@@ -159,8 +159,7 @@ class RequestHalf(StreamState):
         self._subset, self._pool, self._attempts = event.subset, event.pool, event.attempts
         head = self._head = names.read_head(event.headers, env.settings.tenant_header)
         self._id = head.id or env.new_id()
-        limits, path = env.settings, head.path.partition("?")[0]
-        facts = self._facts = paths.facts_of(path, limits.denied_paths, limits.opaque_paths)
+        facts = self._facts = env.facts_of(head.path.partition("?")[0])
         self.api = facts.api
         if facts.api is _OPAQUE:
             for name in names.ORIGINAL_PATHS:  # the gateway may have rewritten the path

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from laar.core.decision import Decision
 from laar.core.request import Api, Trace
+from laar.protocol.paths import PathFacts, facts_reader
 from laar.protocol.ports import BodyHook, Recorder, Rework
 from laar.protocol.rules import GatewayRules
 from laar.protocol.settings import StreamSettings
@@ -52,6 +53,12 @@ class Environment:
     catalog: Callable[[str, str], bytes | None] = lambda _pool, _name: None
     having: Callable[[str, str], frozenset[str] | None] = lambda _route, _name: None
     recorder: Recorder = _NO_RECORDER
+    facts_of: Callable[[str], PathFacts] = field(init=False)
+    """Returns the properties of a path, by the settings."""
+
+    def __post_init__(self) -> None:
+        read = facts_reader(self.settings.denied_paths, self.settings.opaque_paths)
+        object.__setattr__(self, "facts_of", read)
 
 
 Join = Callable[[str, str], Trace | None]
