@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from laar.core.request import Api
 from laar.errors import RequestError
-from laar.protocol import jsonscan, openai, prompt
+from laar.protocol import jsonscan, openai, prompt, splice
 from laar.protocol.jsonscan import member_spans
 from laar.protocol.openai import read_body
 from laar.protocol.splice import splice_model
@@ -64,6 +64,31 @@ def test_a_model_in_the_middle_of_a_long_body_is_found(key, shift):
     assert splice_model(body, "served") == body.replace(b'"auto"', b'"served"')
     once = b'{"model":"auto",%b}' % long
     assert splice_model(once, "served") == once.replace(b'"auto"', b'"served"')
+
+
+TOOLS = b'"tools":[{"name":"%b","schema":{"model":{"type":"string"}}}]' % (b"t" * 9000)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"auto",%b,%b}' % (MESSAGES, TOOLS),
+        b'{%b,"model":"auto",%b}' % (MESSAGES, TOOLS.replace(b"model", b"mode")),
+        b'{%b,"model":"auto"}' % TOOLS,
+    ],
+)
+def test_the_bodies_of_agents_with_tools_are_not_scanned(monkeypatch, body):
+    """A scan blocks other requests for 8 ms per megabyte."""
+    monkeypatch.setattr(splice, "member_spans", lambda _: pytest.fail("scanned"))
+    assert splice_model(body, "served") == body.replace(b'"auto"', b'"served"')
+
+
+@pytest.mark.parametrize("value", [b'"auto"', b'"other"', b"null"])
+@pytest.mark.parametrize("key", [b'"model"', b'"\\u006dodel"'])
+def test_a_model_repeated_after_the_first_member_is_the_one_replaced(key, value):
+    body = b'{"model":"auto",%b,%b:%b,%b}'
+    spliced = splice_model(body % (MESSAGES, key, value, TOOLS), "served")
+    assert spliced == body % (MESSAGES, key, b'"served"', TOOLS)
 
 
 def test_the_last_of_repeated_model_members_counts_even_if_it_is_null():

@@ -17,7 +17,7 @@ import orjson
 from laar.core.request import Api
 from laar.errors import RequestError
 from laar.health import GOOD, Kind, Reply
-from laar.protocol.jsonscan import member_spans
+from laar.protocol.splice import model_span
 from laar.protocol.usefulness import Usefulness
 
 if TYPE_CHECKING:
@@ -354,7 +354,10 @@ class NameRestorer:
         return b"".join(parts)
 
     def _of_object(self, data: bytes) -> bytes:
-        start, end = (member_spans(data) or {}).get("model", (0, 0))
+        try:
+            start, end = model_span(data) or (0, 0)
+        except (ValueError, RequestError):
+            return data
         return data[:start] + self._asked + data[end:] if data[start:end] == self._name else data
 
     @staticmethod

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
+from typing import Any
 
 import orjson
 
@@ -18,12 +20,12 @@ from laar.protocol.jsonscan import Span, member_spans
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """UTF-8's byte order mark: some editors put it at the start of a file, and engines skip it."""
 
-_STRING = rb'("[^"\\]*(?:\\.[^"\\]*)*")'
-_MODEL_FIRST = re.compile(rb'\s*\{\s*"model"\s*:\s*' + _STRING)
-_MODEL_LATER = re.compile(rb'"model"\s*:\s*' + _STRING)
-_MODEL_NO_STRING = re.compile(rb'"model"\s*:\s*[^"\s]')
-_TAIL_BYTES = 4096
 _KEY = b'"model"'
+_MODEL = re.compile(rb'"model"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")')
+_MODEL_FIRST = re.compile(rb"\s*\{\s*" + _MODEL.pattern)
+_PARSED_BYTES = 512 << 10
+"""Maximum size of a part that is parsed to locate the model, in a tenth of the time of a scan. To
+parse more may block other requests."""
 _BACKSLASH = ord("\\")
 _SPELT_OUT = b"\\u006"
 """Start of the escape of any letter in `model`; clients don't escape these letters."""
@@ -57,8 +59,8 @@ def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
 def model_span(body: bytes) -> Span | None:
     """Return the span of the top-level `model`'s value, quotes included; the last if repeated.
 
-    The bodies of nearly all clients need no scan: `model` is found in their tail, or at the start
-    if it is not repeated later.
+    The bodies of nearly all clients need no scan: `model` is the first member, or only members of
+    the outermost object follow it. Tools may have a property of that name.
 
     Returns:
         None if the body has no `model`.
@@ -66,12 +68,14 @@ def model_span(body: bytes) -> Span | None:
     Raises:
         ValueError, RequestError: the body is not an object, or not UTF-8.
     """
-    span = _span_in_tail(body)
-    if span is not None:
-        return span
-    first = _MODEL_FIRST.match(body)
-    # In long bodies `rfind` takes half of the time of `find`.
-    if first and body.rfind(_KEY, first.end()) < 0 and body.rfind(_SPELT_OUT) < 0:
+    first, at = _MODEL_FIRST.match(body), body.rfind(_KEY)  # twice as fast as `find`
+    last = _MODEL.match(body, at) if at > 0 and body[at - 1] != _BACKSLASH else None
+    if last and body.rfind(_SPELT_OUT, last.end()) < 0:
+        is_first = first is not None and first.end() == last.end()
+        if is_first or _members(b"{" + body[at:]):  # if nested, the brackets do not balance
+            return last.span(1)
+    others = _members(b'{"":0' + body[first.end() :]) if first else None
+    if first and others and "model" not in others:
         return first.span(1)
     text = utf8_of(body)
     spans = member_spans(text)
@@ -82,21 +86,12 @@ def model_span(body: bytes) -> Span | None:
     return None if span is None else (span[0] + mark, span[1] + mark)
 
 
-def _span_in_tail(body: bytes) -> Span | None:
-    """Return the span of a top-level `model` value in the body's tail, if no other can follow."""
-    tail_from = max(1, len(body) - _TAIL_BYTES)
-    at = len(body)
-    while (at := body.rfind(_KEY, tail_from, at)) >= 0:
-        match = _MODEL_LATER.match(body, at) if body[at - 1] != _BACKSLASH else None
-        if match is None:
-            continue
-        try:
-            orjson.loads(b"{" + body[at:])
-        except orjson.JSONDecodeError:  # nested: the closing brackets do not balance
-            continue
-        end = match.end()
-        follows = _MODEL_NO_STRING.search(body, end) or body.find(_SPELT_OUT, end) >= 0
-        return None if follows else match.span(1)
+def _members(text: bytes) -> dict[str, Any] | None:
+    """Return the members of an object; None if it is long or no valid JSON."""
+    with suppress(orjson.JSONDecodeError):
+        if len(text) <= _PARSED_BYTES:
+            members: dict[str, Any] = orjson.loads(text)
+            return members
     return None
 
 
