@@ -66,9 +66,9 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def dns_name(address: str) -> str:
-    """Return the DNS name in an address; empty for an IP address."""
-    host, _ = split_address(address)
-    return "" if ":" in host or host.replace(".", "").isdigit() else host
+    """Return the DNS name in a valid address; empty for an IP address."""
+    host = address.rpartition(":")[0]
+    return "" if host.startswith("[") or host.replace(".", "").isdigit() else host
 
 
 def join_address(host: str, port: int | str) -> str:
