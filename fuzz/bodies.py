@@ -44,13 +44,13 @@ def bodies(data: bytes) -> None:
     name = _NAMES[choices.number(len(_NAMES))]
     small = choices.number(4) == 3
     body = _body(choices)
-    was = openai.ASIDE_BYTES, openai.MAX_PARTS, prompt.MAX_SPANS
+    was = openai.ASIDE_BYTES, jsonscan.MAX_PARTS, prompt.MAX_SPANS
     if small:  # as if the body were too large to be built
-        openai.ASIDE_BYTES, openai.MAX_PARTS, prompt.MAX_SPANS = 0, _FEW_PARTS, _FEW_SPANS
+        openai.ASIDE_BYTES, jsonscan.MAX_PARTS, prompt.MAX_SPANS = 0, _FEW_PARTS, _FEW_SPANS
     try:
         _check(api, body, name)
     finally:
-        openai.ASIDE_BYTES, openai.MAX_PARTS, prompt.MAX_SPANS = was
+        openai.ASIDE_BYTES, jsonscan.MAX_PARTS, prompt.MAX_SPANS = was
 
 
 def _check(api: Api, body: bytes, name: str) -> None:

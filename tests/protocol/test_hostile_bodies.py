@@ -98,7 +98,7 @@ def test_the_last_of_repeated_model_members_counts_even_if_it_is_null():
 
 
 def test_a_body_with_very_many_messages_is_not_parsed_completely(monkeypatch):
-    monkeypatch.setattr(openai, "MAX_PARTS", 2_000)
+    monkeypatch.setattr(jsonscan, "MAX_PARTS", 2_000)
     built = []
     monkeypatch.setattr(orjson, "loads", lambda text: built.append(len(text)))
     message = b'{"role":"user","content":"x"}'

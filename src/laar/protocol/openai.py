@@ -24,13 +24,18 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import orjson
 
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.protocol.forms import field_span
-from laar.protocol.jsonscan import MAX_MEMBERS, Span, member_spans
+from laar.protocol.jsonscan import (
+    FEW_PARTS_BYTES,
+    MAX_MEMBERS,
+    Span,
+    has_many_parts,
+    member_spans,
+)
 from laar.protocol.prompt import READERS, Spans, UnknownPromptError
 from laar.protocol.sessions import SESSION_MEMBERS, conversation_of, session_of_body
 from laar.protocol.splice import model_span, utf8_of
@@ -38,11 +43,6 @@ from laar.protocol.splice import model_span, utf8_of
 ASIDE_BYTES = 1 << 20
 """Maximum size of a body that is read on the event loop; reading takes a millisecond or two. Longer
 bodies are read in a thread; for shorter ones, that would cost more than it saves other streams."""
-
-MAX_PARTS = 200_000
-"""Maximum number of JSON values in a body to be parsed, as `_has_many_parts` estimates it. Parsing
-that many takes 30 ms, during which no other request is served, even if a thread parses. Ten million
-characters of prose contain fewer."""
 
 MAX_LIMIT_TOKENS = 1 << 31
 
@@ -53,10 +53,6 @@ _FILE = re.compile(rb'"(?:input_)?file_id"\s*:\s*"([!#-\[\]-~]{1,256})"')
 
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 """First bytes of gzip and zstd; JSON can't begin with them."""
-
-_COUNTED_BYTES = 1 << 20
-_FEW_PARTS_BYTES = 512 << 10
-"""Bodies up to this size never take longer to parse than `MAX_PARTS` values."""
 
 _MAX_SCALAR_BYTES = 4096
 _LIMITS_IN_ORDER = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -100,7 +96,7 @@ def read_body(api: Api, body: bytes) -> Body:
         return Body(api=api, model=_peek(body), stored_ids=_files(body))
     document = None
     is_plain = True
-    if len(body) <= _FEW_PARTS_BYTES:
+    if len(body) <= FEW_PARTS_BYTES:
         with suppress(orjson.JSONDecodeError):
             document = orjson.loads(body)
     if not isinstance(document, dict):
@@ -211,7 +207,7 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool]:
     """
     if body.startswith(_COMPRESSED):
         raise RequestError(415, "compressed-body", "the body is compressed; send it as plain JSON")
-    if len(body) > _FEW_PARTS_BYTES and _has_many_parts(body):
+    if has_many_parts(body):
         return _scalars(body), False
     text = utf8_of(body)
     is_plain = len(text) == len(body)
@@ -231,21 +227,6 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool]:
     if not isinstance(document, dict):
         raise _bad("the body must be a JSON object")
     return document, is_plain
-
-
-def _has_many_parts(body: bytes) -> bool:
-    """Return whether parsing the body would block other requests for too long.
-
-    Punctuation in texts is counted too, at its usual share in prose.
-    """
-    parts = 0
-    for at in range(0, len(body), _COUNTED_BYTES):  # other threads may run in between
-        piece = np.frombuffer(body, np.uint8, min(_COUNTED_BYTES, len(body) - at), at)
-        brace, bracket, quote, comma = (int(np.count_nonzero(piece == mark)) for mark in b'{[",')
-        parts += brace + 2 * bracket + (quote + comma) // 4
-        if parts > MAX_PARTS:
-            return True
-    return False
 
 
 def _scalars(body: bytes) -> dict[str, Any]:

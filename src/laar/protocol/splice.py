@@ -15,7 +15,7 @@ import orjson
 
 from laar.errors import RequestError
 from laar.protocol.forms import field_span
-from laar.protocol.jsonscan import Span, member_spans
+from laar.protocol.jsonscan import Span, has_many_parts, member_spans
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """UTF-8's byte order mark: some editors put it at the start of a file, and engines skip it."""
@@ -23,9 +23,9 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _KEY = b'"model"'
 _MODEL = re.compile(rb'"model"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")')
 _MODEL_FIRST = re.compile(rb"\s*\{\s*" + _MODEL.pattern)
-_PARSED_BYTES = 512 << 10
-"""Maximum size of a part that is parsed to locate the model, in a tenth of the time of a scan. To
-parse more may block other requests."""
+_PARSED_BYTES = 1 << 20
+"""Maximum size of a part that is parsed to locate the model, in a tenth of the time of a scan. The
+model of a longer body is located in a thread, where a scan blocks no other request."""
 _BACKSLASH = ord("\\")
 _SPELT_OUT = b"\\u006"
 """Start of the escape of any letter in `model`; clients don't escape these letters."""
@@ -87,9 +87,9 @@ def model_span(body: bytes) -> Span | None:
 
 
 def _members(text: bytes) -> dict[str, Any] | None:
-    """Return the members of an object; None if it is long or no valid JSON."""
+    """Return the members of an object; None if it is no valid JSON, or is not to be parsed."""
     with suppress(orjson.JSONDecodeError):
-        if len(text) <= _PARSED_BYTES:
+        if len(text) <= _PARSED_BYTES and not has_many_parts(text):
             members: dict[str, Any] = orjson.loads(text)
             return members
     return None
