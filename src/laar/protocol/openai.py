@@ -88,12 +88,14 @@ def read_body(api: Api, body: bytes) -> Body:
         RequestError: 400 or 415; its message contains nothing from the prompt. An opaque body is
             refused only if it is compressed, UTF-16 JSON, or a form that can't be read.
     """
+    # In long bodies `rfind` takes a third of the time of `in`, and a tenth of the pattern's.
+    stored_ids = _files(body) if body.rfind(b'file_id"') >= 0 else ()
     if api is _OPAQUE:
         span = field_span(body, "model")
         if span is not None:
             name = body[span[0] : min(span[1], span[0] + _MAX_SCALAR_BYTES)]
             return Body(api=api, model=name.decode(errors="ignore"), model_span=span)
-        return Body(api=api, model=_peek(body), stored_ids=_files(body))
+        return Body(api=api, model=_peek(body), stored_ids=stored_ids)
     document = None
     is_plain = True
     if len(body) <= FEW_PARTS_BYTES:
@@ -115,8 +117,6 @@ def read_body(api: Api, body: bytes) -> Body:
         pass
     salt = document.get("cache_salt")
     previous = document.get("previous_response_id")
-    # In long bodies `rfind` takes a third of the time of `in`.
-    stored_ids = _files(body) if body.rfind(b'file_id"') >= 0 else ()
     conversation = conversation_of(document) if "conversation" in document else ""
     if conversation:
         stored_ids = (conversation, *stored_ids)
