@@ -487,27 +487,23 @@ class TestCommit:
         h = hook()
         first = apply(h, chat(user([2, 1, 4])))
         h.commit(first, 0.0, endpoint="a")
-        h.index.forget("b")
+        h.forget("b")
         assert send(h, chat(user([4, 1, 2]))).reason is Reason.REORDERED
         h.commit(first, 0.0, endpoint="a")
-        h.index.forget("a")
+        h.forget("a")
         body = chat(user([1, 4, 2]))
         same(send(h, body), body, Reason.UNCHANGED)
         assert h.stats()["index_evicted_told"] == 1
 
-    def test_the_capacity_of_the_index_is_limited_by_caches_and_setting(self):
-        h = hook(capacity_docs=100)
-        size = apply(h, chat(user(range(5)))).document_bytes / 5
-        h.set_capacity(40 * size)
-        # Until a document has been seen, only the setting applies.
-        assert h.stats()["index_capacity"] == 100
-        for i in range(60):
-            send(h, chat(user(range(i, i + 5))))
-        assert h.stats()["index_capacity"] == pytest.approx(40, abs=2)
-        assert h.stats()["index_documents"] <= 42
-        for known, capacity in ((1000 * size, 100), (0.0, 1), (None, 100)):
-            h.set_capacity(known)
-            assert h.stats()["index_capacity"] == capacity
+    def test_the_received_order_is_also_forgotten_with_a_cache(self):
+        h = hook()
+        first = apply(h, chat(user([2, 1, 4])))
+        h.commit(first, 0.0, endpoint="a")
+        again = apply(h, chat(user([2, 1, 4], "And?")))
+        assert again.baseline_bytes == again.predicted_bytes > 0
+        h.forget("a")
+        again = apply(h, chat(user([2, 1, 4], "And?")))
+        assert again.baseline_bytes == again.predicted_bytes == 0
 
     def test_long_lists_take_the_room_of_several_messages(self, monkeypatch):
         monkeypatch.setattr("laar.context.memo.MAX_MOVED", 200)

@@ -130,22 +130,6 @@ async def test_the_orders_of_an_endpoint_are_forgotten_when_it_is_removed(fleet,
     assert metric(gateway.runner, 'laar_context_evicted_total{cause="told",route="rag"}') == 1
 
 
-async def test_the_index_is_no_larger_than_the_engines_caches(fleet, engine):
-    """The cache has 128 blocks of 16 tokens: 8 KB of prompts, or 20 documents of 0.4 KB."""
-    address = engine.address
-    there = await fleet({"address": address, "model": "m"})
-
-    async def known():
-        await there.ask([1, 2, 3, 4])
-        return (await there.memory())["index_capacity"] < 1000
-
-    await eventually(known, what="the size of the engine's cache")
-    assert 10 < (await there.memory())["index_capacity"] < 30
-    for i in range(10, 30):
-        await there.ask([i, i + 100, i + 200, i + 300])
-    assert (await there.memory())["index_documents"] < 30
-
-
 class SmallRanks(RankedEngine):
     """Two ranks, each with a cache of 128 blocks of 16 tokens."""
 

@@ -25,7 +25,6 @@ import xxhash
 
 from laar.context.aligner import OrderIndex
 from laar.context.blocks import Refused
-from laar.context.cache import DocCache
 from laar.context.citations import can_restore
 from laar.context.formats.jsonspans import splice
 from laar.context.guard import GainGuard
@@ -35,9 +34,6 @@ from laar.context.sequences import Openings, Sequences
 from laar.context.settings import ContextSettings, Reason
 from laar.context.steady import steadied, with_last
 from laar.context.turn import Turn, TurnPlan
-
-_SIZE_GAIN = 0.01
-"""Weight of a request in the moving average of document sizes."""
 
 MAX_ADDED_MS = 4.0
 """Milliseconds after which the body is forwarded unchanged; checked between steps. 95 documents of
@@ -66,16 +62,13 @@ class ContextHook:
         self.settings = s = settings or ContextSettings()
         self.clock = clock or float  # always 0.0 without a clock
         self.index = OrderIndex(capacity_docs=s.capacity_docs)
-        self.received = DocCache(s.capacity_docs)
-        """A simulated cache that receives all documents in their received order."""
+        self.received = OrderIndex(capacity_docs=s.capacity_docs)
+        """The orders as received, to estimate what would be cached without the hook."""
         self.memo = Memo() if memo is None else memo
         self.recurrences = Recurrences()
         self.sequences = Sequences()
         self.openings = Openings()
         self.guard = GainGuard(share=s.holdout_share)
-        self._cache_bytes: float | None = None
-        self._documents = 0.0
-        self._document_bytes = 0.0
 
     def apply(
         self,
@@ -147,16 +140,18 @@ class ContextHook:
 
         `commit` must follow, or `retract` if no endpoint accepts it.
         """
-        for seed, docs in plan.orders:
-            self.index.insert(plan.scope, seed, docs, now)
+        for order in plan.orders:
+            self.index.insert(plan.scope, order.seed, order.docs, now)
+            self.received.place(order.seed, order.received, now, endpoint="")
         for docs in plan.received:
             self.sequences.observe(plan.scope, docs)
         plan.noted = True
 
     def retract(self, plan: TurnPlan) -> None:
         """Forget the order of a request that no endpoint accepted."""
-        for seed, docs in plan.orders if plan.noted else ():
-            self.index.retract(seed, docs)
+        for order in plan.orders if plan.noted else ():
+            self.index.retract(order.seed, order.docs)
+            self.received.retract(order.seed, order.received)
 
     def commit(self, plan: TurnPlan, now: float, *, endpoint: str = "") -> None:
         """Remember a request that its endpoint has accepted (2xx response headers).
@@ -164,40 +159,24 @@ class ContextHook:
         Args:
             plan: the result of `apply`.
             now: seconds, monotonic.
-            endpoint: name of the endpoint that accepted it, for `index.forget`.
+            endpoint: name of the endpoint that accepted it, for `forget`.
         """
         if not plan.noted:
             self.note(plan, now)
-        for seed, docs in plan.orders:
-            self.index.place(seed, docs, now, endpoint=endpoint)
+        for order in plan.orders:
+            self.index.place(order.seed, order.docs, now, endpoint=endpoint)
+            self.received.place(order.seed, order.received, now, endpoint=endpoint)
         for key, what in plan.memos:
             self.memo.put(key, what, now)
             if what.changes and self.memo.tell is not None:
                 self.memo.tell(key, saved(what))
         while plan.seen:  # the plan lives until the request ends
             self.recurrences.learn(plan.seen.pop())
-        if plan.orders:
-            count = sum(len(docs) for _, docs in plan.orders)
-            self._documents += (count - self._documents) * _SIZE_GAIN
-            self._document_bytes += (plan.document_bytes - self._document_bytes) * _SIZE_GAIN
-            self._resize()
 
-    def set_capacity(self, cache_bytes: float | None) -> None:
-        """Set the total size of all engines' caches, in bytes of prompt; None if unknown.
-
-        The index then holds as many documents of mean size as fit into the caches, and at most
-        `capacity_docs`.
-        """
-        self._cache_bytes = cache_bytes
-        self._resize()
-
-    def _resize(self) -> None:
-        capacity = self.settings.capacity_docs
-        if self._cache_bytes is not None and self._document_bytes > 0:
-            fit = self._cache_bytes * self._documents / self._document_bytes
-            capacity = min(capacity, int(fit))
-        self.index.capacity_docs = max(1, capacity)
-        self.received.capacity_docs = capacity
+    def forget(self, endpoint: str, *, before: float | None = None) -> None:
+        """Forget the orders that an endpoint has evicted, as in `OrderIndex.forget`."""
+        self.index.forget(endpoint, before=before)
+        self.received.forget(endpoint, before=before)
 
     def record_usage(self, plan: TurnPlan, *, prompt_tokens: int, cached_tokens: int) -> None:
         """Record the cached tokens that an engine reports for a prompt with orders, for the guard.
@@ -220,7 +199,6 @@ class ContextHook:
         return {
             "index_documents": len(self.index),
             "index_orders": len(self.index.orders),
-            "index_capacity": self.index.capacity_docs,
             "index_scopes": len(self.index.affinities),
             "index_evicted_capacity": self.index.evicted_capacity,
             "index_evicted_ttl": self.index.evicted_ttl,

@@ -119,8 +119,7 @@ class ContextSettings:
     """Longest body examined; 2 MiB is about 500,000 tokens."""
     capacity_docs: Annotated[int, Ge(1), Le(10_000_000)] = 30_000
     """Maximum number of documents whose order is remembered: 0.1 KB each, up to 0.9 KB if many
-    orders differ only in their last document. If engines report KV cache sizes, the limit is at
-    most their total capacity."""
+    orders differ only in their last document."""
     holdout_share: Annotated[float, Ge(0), Lt(1)] = 0.05
     """Share of conversations left unchanged for comparison, in windows. 0 also switches the guard
     off."""

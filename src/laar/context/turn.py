@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import xxhash
@@ -41,6 +41,14 @@ if TYPE_CHECKING:
     from laar.context.hook import ContextHook
 
 
+class SentOrder(NamedTuple):
+    """The documents of a block, as sent and as received, after a prompt with the hash `seed`."""
+
+    seed: int
+    docs: tuple[int, ...]
+    received: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class TurnPlan:
     """The changes to a body, the changed body, and what to learn from it. For `scope` see `Turn`.
@@ -51,8 +59,8 @@ class TurnPlan:
         held_out: the documents stay as received, for comparison or because the guard requires that.
         deduplicated: whether notes replace repeated documents; None if none are repeated.
         edits: new texts by path.
-        orders: the documents of each block as sent, with the seed that they follow.
-        received: the same in the order received.
+        orders: the documents of each block that were aligned or could have been.
+        received: the documents of each block that is new, in the order received.
         seen: texts to learn documents from.
         memos: what to remember about each text in the conversation.
         noted: whether the hook has noted the orders.
@@ -76,7 +84,7 @@ class TurnPlan:
     deduplicated: bool | None = None
     body_bytes: int = 0
     edits: dict[Path, str] = field(default_factory=dict)
-    orders: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    orders: list[SentOrder] = field(default_factory=list)
     received: list[tuple[int, ...]] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     memos: list[tuple[int, Remembered]] = field(default_factory=list)
@@ -383,10 +391,10 @@ class Turn:
         sent = [i for i in change.order if i not in change.repeated]
         order, received = (tuple([keys[i] for i in places]) for places in (sent, sorted(sent)))
         matched = self.hook.index.match(seed, order)
-        baseline = max(0, self.hook.received.put((seed, *received)) - 1)
+        baseline = self.hook.received.match(seed, received)
         if not plan.orders:
             plan.permutation = change.order
-        plan.orders.append((seed, order))
+        plan.orders.append(SentOrder(seed, order, received))
         plan.predicted_bytes += sum([sizes[i] for i in sent[:matched]])
         plan.baseline_bytes += sum([sizes[i] for i in sorted(sent)[:baseline]])
         plan.document_bytes += sum(sizes)

@@ -304,12 +304,7 @@ class ContextHooks:
         """Forget an endpoint's orders: all, or only those not sent since `before` (seconds)."""
         self._catch_up()
         for ordering in self.orderings:
-            ordering.hook.index.forget(endpoint, before=before)
-
-    def set_capacity(self, cache_bytes: float | None) -> None:
-        """Set the total size of the endpoints' caches; None if unknown."""
-        for ordering in self.orderings:
-            ordering.hook.set_capacity(cache_bytes)
+            ordering.hook.forget(endpoint, before=before)
 
     # -- the guard -----------------------------------------------------------------------------
 

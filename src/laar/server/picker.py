@@ -27,7 +27,7 @@ from laar.flow.admission import Admission, Outcome
 from laar.health import Health
 from laar.policies import build_policies
 from laar.policies.guarding import BrokenPromiseError
-from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.protocol.rules import GatewayRules
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import HeldBytes
@@ -171,15 +171,11 @@ class Picker:
         if reading.refused:
             self.health.refused(slot, reading.refused, self.clock())
         self.director.adapters.read(slot, reading.adapters, reading.max_adapters)
-        if self.context.in_use is not None:  # the sums over all endpoints are costly
-            tokens = self.table.cache_tokens()
-            beliefs = self.prefixes
-            density = beliefs.density.mean if beliefs else BYTES_PER_TOKEN
-            self.context.set_capacity(None if math.isnan(tokens) else tokens * density)
-            # Without a capacity, the cached content is a guess. Orders are kept by address.
-            if beliefs is not None and not math.isnan(reading.capacity_tokens):
-                address = self.table.spec(slot).address
-                self.context.forget(address, min(map(beliefs.oldest_at, self.table.named(address))))
+        beliefs = self.prefixes
+        # Without a capacity, the cached content is a guess. Orders are kept by address.
+        if self.context.in_use is not None and beliefs and not math.isnan(reading.capacity_tokens):
+            address = self.table.spec(slot).address
+            self.context.forget(address, min(map(beliefs.oldest_at, self.table.named(address))))
 
     def emptied(self, address: str) -> None:
         """Forget the cached content of an endpoint that was removed or whose cache was emptied."""

@@ -23,12 +23,12 @@ import xxhash
 
 from laar.context.blocks import Block, Refused
 from laar.context.bodies import Text, api_of, prompt_texts, said_before
-from laar.context.cache import DocCache
 from laar.context.formats import fixed, scan
 from laar.context.formats.jsonspans import splice
 from laar.context.recurrence import Recurrences
 from laar.context.rewrite import Change, as_received, is_too_small, rewrite
 from laar.context.settings import ContextSettings, Reason
+from laar_lab.offline.cache import DocCache
 from laar_lab.offline.cluster import MAX_CONTEXTS, build
 from laar_lab.offline.schedule import schedule
 

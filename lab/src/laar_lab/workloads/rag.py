@@ -21,7 +21,7 @@ import numpy.typing as npt
 import xxhash
 
 from laar.context.aligner import OrderIndex
-from laar.context.cache import DocCache
+from laar_lab.offline.cache import DocCache
 
 Load = list[list[int]]
 """Document ids of each request, best first."""
