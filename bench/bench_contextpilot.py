@@ -102,8 +102,8 @@ def speed() -> None:
     ours = [timed(built.tree.order, docs)[0] for docs in queries]
     index = OrderIndex()
     for i, docs in enumerate(rag.hashed(docs) for docs in batch):
-        found = index.align(0, 0, docs, i * 0.05)
-        index.insert(0, 0, [docs[at] for at in found.permutation], i * 0.05)
+        order = index.align(0, 0, docs, i * 0.05)
+        index.insert(0, 0, [docs[at] for at in order], i * 0.05)
     now = REQUESTS * 0.05
     aligned = [timed(index.align, 0, 0, rag.hashed(docs), now)[0] for docs in queries]
     report("search and ordering, contextpilot", theirs)

@@ -127,11 +127,11 @@ def test_a_plan_is_read_from_a_file_and_written_to_a_file(tmp_path):
     assert target.read_bytes().splitlines() == plan_lines(lines, settings=SMALL)[0]
 
 
-@pytest.mark.parametrize("least", [50, 100, 200])
+@pytest.mark.parametrize("least", [700, 900, 1100])
 def test_a_batch_moves_the_same_documents_as_the_hook(least):
     """Both subtract the length of the note about the order from the saving."""
     chosen = ContextSettings(min_saving_bytes=least, holdout_share=0.0)
-    body = chat((3, 1, 2, 5, 4), model="m")
+    body = chat((3, 1, 2, 5, 4), model="m").replace(b"</doc>", b" and so on" * 18 + b"</doc>")
     here = ContextHook(chosen).apply(body, api="chat", tenant="", now=0.0, mode="on")
     _, report = plan_lines([body], settings=chosen)
     assert (here.reason is Reason.TOO_SMALL) == ("too_small" in report.left)

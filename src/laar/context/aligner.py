@@ -50,21 +50,6 @@ _EXPIRE_AT_ONCE = 32  # per call, so that a burst of expiries delays no request 
 _FORGET_AT_ONCE = 256  # when an endpoint's cache is gone (2 ms); later calls drop the rest
 
 
-@dataclass(frozen=True, slots=True)
-class Alignment:
-    """The best order to send documents in.
-
-    Args:
-        permutation: received positions in sending order.
-        matched: number of leading documents, as sent, that match an earlier order.
-        baseline: the same for the received order.
-    """
-
-    permutation: tuple[int, ...]
-    matched: int
-    baseline: int
-
-
 @dataclass(slots=True, eq=False)
 class _Order:
     """An order that was sent, with the time and the endpoint of the last request that used it."""
@@ -126,8 +111,8 @@ class OrderIndex:
         """Return the number of document positions held."""
         return self._positions
 
-    def align(self, scope: int, seed: int, docs: Sequence[int], now: float) -> Alignment:
-        """Return an order for `docs` (distinct 64-bit hashes).
+    def align(self, scope: int, seed: int, docs: Sequence[int], now: float) -> tuple[int, ...]:
+        """Return the best order for `docs` (distinct 64-bit hashes), as received positions.
 
         Args:
             scope: hash of tenant, route and model.
@@ -139,15 +124,14 @@ class OrderIndex:
         affinity = self.affinities.get(scope)
         root = self._roots.get(seed)
         if affinity is None or root is None:
-            return Alignment(tuple(range(len(docs))), 0, 0)
+            return tuple(range(len(docs)))
         score, known = affinity.likely(docs, now)
         # Break ties by content, so that neither arrival order nor history decides.
         ranked = sorted(sorted(docs), key=score.__getitem__, reverse=True)
-        own = self.match(seed, docs)
         # Among equally long paths, take the one that a later request is most likely to contain
         # together with its next document. If only the order differs, take the one that begins with
         # the rarer document: branches with popular beginnings survive without this request.
-        paths = _descend(root, set(ranked), tuple(docs[:own]))
+        paths = _descend(root, set(ranked), tuple(docs[: self.match(seed, docs)]))
         path = paths[0]
         if len(paths) > 1:
             rank = {doc: i for i, doc in enumerate(ranked)}
@@ -158,7 +142,7 @@ class OrderIndex:
         if len(order) < len(docs):
             placed = set(order)
             order += [doc for doc in docs if doc not in placed]
-        return Alignment(tuple(map(at.__getitem__, order)), len(path), own)
+        return tuple(map(at.__getitem__, order))
 
     def match(self, seed: int, docs: Sequence[int]) -> int:
         """Return how many leading documents, in exactly this order, match an order sent before."""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import xxhash
 
-from laar.context.aligner import Alignment
 from laar.context.blocks import MAX_DOCS, Block, Refused
 from laar.context.bodies import Text, prompt_texts, said_before
 from laar.context.citations import ids_of, numbered
@@ -336,15 +335,15 @@ class Turn:
                 docs = keys = keys[first:stop]
                 sizes, live = sizes[first:stop], list(range(stop - first))
                 left = as_received(block)
+                may_move = not self._is_too_small(block, sum(sizes))
         start = xxhash.xxh3_64_intdigest(text[: block.items[0].start].encode())
         seed = hash((self.scope, before, start))
         change = left
         if not self._stays() and own:
             change = own
         elif not self._plan.held_out and may_move:
-            found = self.hook.index.align(self.scope, seed, docs, self.now)
-            if self._is_worth_its_note(block, found, [sizes[i] for i in live], sum(sizes)):
-                change = self._changed(block, docs, _whole(live, found, repeated), repeated) or left
+            order = self.hook.index.align(self.scope, seed, docs, self.now)
+            change = self._changed(block, docs, _whole(live, order, repeated), repeated) or left
         self._count(change, keys, sizes, seed)
         return change
 
@@ -361,7 +360,7 @@ class Turn:
 
     def _can_align(self, block: Block, docs: Sequence[int], size: int) -> bool:
         """Return whether the documents are distinct and worth ordering; note the reason."""
-        if is_too_small(block, size, self.hook.settings):
+        if self._is_too_small(block, size):
             self._note(Reason.TOO_SMALL)
             return False
         if not docs:
@@ -370,20 +369,11 @@ class Turn:
         self._note(Reason.UNCHANGED if differ else Reason.REPEATED)
         return differ
 
-    def _is_worth_its_note(
-        self, block: Block, found: Alignment, sizes: Sequence[int], size: int
-    ) -> bool:
-        """Return whether an order saves more than its note costs, or may later.
-
-        Args:
-            block: the documents.
-            found: the order.
-            sizes: bytes of the documents that are sent in full.
-            size: bytes of all documents.
-        """
-        note = note_bytes(block, self.hook.settings)
-        matched = sum([sizes[j] for j in found.permutation[: found.matched]])
-        return matched - sum(sizes[: found.baseline]) >= note or size >= _WORTH_NOTES * note
+    def _is_too_small(self, block: Block, size: int) -> bool:
+        """Return whether a block of `size` bytes is too small to save more than its note costs."""
+        settings = self.hook.settings
+        is_short = size < _WORTH_NOTES * note_bytes(block, settings)
+        return is_short or is_too_small(block, size, settings)
 
     def _count(self, change: Change, keys: Sequence[int], sizes: Sequence[int], seed: int) -> None:
         """Add a block to the plan: its order as sent and the expected hits."""
@@ -476,12 +466,14 @@ _MARKS = frozenset("\n<[{")
 """A short text without any of these contains at most one document, so it needs no scan."""
 
 _WORTH_NOTES = 8
-"""Minimum length of documents to reorder speculatively, as a multiple of their note's length: later
-requests may share an order that no request is known to share yet."""
+"""Minimum length of documents to reorder, as a multiple of their note's length: it is possible that
+no other request shares their order."""
 
 
-def _whole(live: Sequence[int], found: Alignment, repeated: frozenset[int]) -> tuple[int, ...]:
+def _whole(
+    live: Sequence[int], order: tuple[int, ...], repeated: frozenset[int]
+) -> tuple[int, ...]:
     """Return the order of all items; if anything moves, repeated items go last."""
-    if found.permutation == tuple(range(len(live))):
+    if order == tuple(range(len(live))):
         return tuple(range(len(live) + len(repeated)))
-    return (*(live[j] for j in found.permutation), *sorted(repeated))
+    return (*(live[j] for j in order), *sorted(repeated))

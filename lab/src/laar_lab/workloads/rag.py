@@ -191,8 +191,7 @@ def replay(
     for i, context in enumerate(load):
         docs: Sequence[int] = hashed(context)
         if reorder:
-            found = index.align(0, 0, docs, i * interval_s)
-            docs = [docs[at] for at in found.permutation]
+            docs = [docs[at] for at in index.align(0, 0, docs, i * interval_s)]
         elif order is not None:
             docs = order(docs)
         if routing == "prefix":
@@ -202,8 +201,7 @@ def replay(
             open_ = [i % endpoints]
         tried = [(caches[e].match(docs), -sent[e], e, docs) for e in open_]
         for _, _, e, _ in sorted(tried, reverse=True)[:own_orders]:
-            there = own[e].align(0, 0, docs, i * interval_s)
-            made = [docs[place] for place in there.permutation]
+            made = [docs[place] for place in own[e].align(0, 0, docs, i * interval_s)]
             tried.append((caches[e].match(made), -sent[e], e, made))
         _, _, at, docs = max(tried, key=lambda each: each[:2])
         hits.append(caches[at].put(docs))
