@@ -174,6 +174,11 @@ class TestResults:
     def test_elements_that_other_lists_refer_to_by_position_stay_in_place(self, value):
         assert fixed(json.dumps(value))
 
+    def test_a_note_about_json_before_other_text_follows_the_json(self):
+        listed = json.dumps({"results": [{"text": f"text {i}"} for i in "xyz"]})
+        [block] = scan(f"{listed}\n\nWhat is it?", DEFAULT)
+        assert (block.shape, block.end) == ("json", len(listed))
+
     @pytest.mark.parametrize(
         "text",
         ['{"results": [1, 2, 3]}', '{"results": "x"}', "[1,2,3]", '{"results": [{}', '{"a": 1}'],

@@ -46,7 +46,7 @@ def _found(
     if settings.delimiters:
         yield declared.scan(text, settings.delimiters)
     if "json" in families:
-        yield lists.scan(text, least) or lists.within(text, least)
+        yield lists.scan(text, least)
         yield lists.written_by_python(text, least)
     if "xml" in families:
         yield xml.scan(text, least)

@@ -23,7 +23,7 @@ from laar.context.settings import Reason
 _NAMES = ("rank", "position", "index", "id", "url", "path", "source", "title", "name")
 """Fields that identify elements, best first."""
 
-_BEGIN = re.compile(r"\n[ \t]*+(?:\{(?=\s*+\")|\[(?=\s*+[\{\"]))")
+_BEGIN = re.compile(r"\n[ \t]*+(?:\{(?=\s*+\")|\[(?=\s*+[\[{\"]))")
 
 _WRITTEN = re.compile(r"\[(?=\{?['\"])")
 
@@ -39,7 +39,7 @@ _Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | 
 
 
 def scan(text: str, least: int) -> list[Block]:
-    """Find the list in a text that is JSON.
+    """Find a list in a text that is JSON, or in whole lines of it that are.
 
     Args:
         text: the whole text.
@@ -48,19 +48,11 @@ def scan(text: str, least: int) -> list[Block]:
     Raises:
         Refused: the list is too long, or its elements can't be separated.
     """
-    return _blocks(text, least) if text.lstrip()[:1] in {"{", "["} else []
-
-
-def within(text: str, least: int) -> list[Block]:
-    """Find a list that consists of whole lines within other text.
-
-    Raises:
-        Refused: as in `scan`.
-    """
-    start = _BEGIN.search(text) if '"' in text and ("{" in text or "[" in text) else None
+    has_any = '"' in text and ("{" in text or "[" in text)
+    start = _BEGIN.search(f"\n{text}") if has_any else None
     if start is None:
         return []
-    begin = start.end() - 1
+    begin = start.end() - 2
     end = text.rfind("}" if text[begin] == "{" else "]") + 1
     if text[end : end + 1].strip():
         return []
