@@ -82,3 +82,11 @@ def test_later_turns_send_fewer_tokens_and_repeat_no_document():
     )
     assert noted["prompt_tokens"] < 0.9 * received["prompt_tokens"]
     assert noted["hit_rate"] > 0.9 * received["hit_rate"]
+
+
+def test_documents_that_may_not_move_are_part_of_the_simulated_prompt():
+    load = [[1, 2, 3, 9], [3, 1, 2, 9], [2, 3, 1, 9]]  # 9 is always last
+    site = Site(name="one", model="model", engine=load_profile("qwen2.5-7b-a100"))
+    fleet = VirtualFleet([site], FleetSettings(), seed=1)
+    arrivals = RagClient(load, hooked=True).arrivals(fleet, [0.0, 1.0, 2.0])
+    assert [arrival.prompt.prompt_tokens // DOC_TOKENS for arrival in arrivals] == [4, 4, 4]

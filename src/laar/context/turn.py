@@ -64,7 +64,6 @@ class TurnPlan:
         memos: what to remember about each text in the conversation.
         noted: whether the hook has noted the orders.
         reason: what was done, or why no document was moved.
-        permutation: received positions in sending order, for the first block of the last turn.
         document_bytes: total bytes of the last turn's documents.
         predicted_bytes: bytes of the leading documents that match an order sent before, and so may
             be cached; in the received order if the request is left unchanged.
@@ -89,7 +88,6 @@ class TurnPlan:
     memos: list[tuple[int, Remembered]] = field(default_factory=list)
     noted: bool = False
     reason: Reason = Reason.NO_DOCUMENTS
-    permutation: tuple[int, ...] = ()
     document_bytes: int = 0
     predicted_bytes: int = 0
     baseline_bytes: int = 0
@@ -382,8 +380,6 @@ class Turn:
         order, received = (tuple([keys[i] for i in places]) for places in (sent, sorted(sent)))
         matched = self.hook.index.match(seed, order)
         baseline = self.hook.received.match(seed, received)
-        if not plan.orders:
-            plan.permutation = change.order
         plan.orders.append(SentOrder(seed, order, received))
         plan.predicted_bytes += sum([sizes[i] for i in sent[:matched]])
         plan.baseline_bytes += sum([sizes[i] for i in sorted(sent)[:baseline]])

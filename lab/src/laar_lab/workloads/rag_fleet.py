@@ -2,8 +2,8 @@
 
 A prompt is a short system message, the documents, the hook's note if it moved any, and a unique
 question. Its blocks are those that an engine would hash: two prompts share the whole blocks up to
-the end of their last common document. The hook reads real bodies; only its result, a permutation,
-is applied to the simulated prompt.
+the end of their last common document. The hook reads real bodies; only the order in its
+results is applied to the simulated prompt.
 
 Documents of unequal length are not modeled, nor is the picker's latency (see `python -m bench
 context`).
@@ -11,6 +11,7 @@ context`).
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
@@ -27,6 +28,7 @@ DOC_TOKENS = 512
 _SYSTEM_TOKENS = 40  # not a multiple of a block, so sharing is rounded down
 _QUESTION_TOKENS = 48
 _BYTES_PER_TOKEN = 4
+_DOCUMENT = re.compile(rb'<document id=\\"d(\d+)')
 
 
 def prompt_of(
@@ -102,7 +104,7 @@ class RagClient:
         self._plans[number] = result
         self._hook.note(result, now)
         note_tokens = -(-(len(result.body) - len(body)) // _BYTES_PER_TOKEN)
-        ordered = [docs[place] for place in result.permutation or range(len(docs))]
+        ordered = [int(doc) for doc in _DOCUMENT.findall(result.body)]
         return prompt_of(
             ordered, number, note_tokens=note_tokens, output_tokens=self._output_tokens
         )
