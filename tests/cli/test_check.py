@@ -379,11 +379,12 @@ def test_with_envoy_its_file_and_its_endpoints_are_checked(tmp_path: Path) -> No
     (tmp_path / "envoy.yaml").write_text(done.stdout)
     status, said = check()
     assert status == 2
-    assert f"no cluster has the picker's address 127.0.0.1:{ports[0]}" in said
-    assert "or delete it to have it rendered from the settings" in said
+    assert f"'127.0.0.1', 'port_value': {ports[0]}}} (listen.ext_proc" in said
+    assert "or delete the file: laar then renders its own" in said
     (tmp_path / "envoy.yaml").unlink()
     assert check() == (0, ""), "the advice removes the fault"
-    (tmp_path / "envoy.yaml").write_text(done.stdout.replace("static_resources", "statics"))
+    fitting = done.stdout.replace("port_value: 1\n", f"port_value: {ports[0]}\n")
+    (tmp_path / "envoy.yaml").write_text(fitting.replace("static_resources", "statics"))
     status, said = check()
     assert status == 2
     assert "Envoy refuses the bootstrap" in said

@@ -68,14 +68,11 @@ async def test_two_commands_lead_from_two_engines_to_an_answer(tmp_path: Path) -
         }
         settings["shutdown"] = {"drain_s": 0.0, "grace_s": 2.0}
         (directory / "laar.yaml").write_text(yaml.safe_dump(settings))
-        bootstrap = yaml.safe_load((directory / "envoy.yaml").read_text())
-        text = (directory / "envoy.yaml").read_text()
+        text = to_yaml(dict(bootstrap_beside(load(directory / "laar.yaml"), directory / "-")))
         assert text.count("address: 0.0.0.0") == 0  # no port is open to other machines
-        for old, new in ((8080, listen), (19001, ready), (9002, picker[0])):
+        for old, new in ((8080, listen), (19001, ready), (19000, 0)):
             text = text.replace(f"port_value: {old}", f"port_value: {new}")
-        text = text.replace("port_value: 19000", "port_value: 0")
         (directory / "envoy.yaml").write_text(text)
-        assert bootstrap["node"]["id"] == "laar-sidecar"
 
         serving = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "laar.cli", "serve", "--with-envoy"),
@@ -284,8 +281,10 @@ def test_envoy_for_a_picker_with_tls_requires_a_bootstrap_file(tmp_path: Path) -
     assert "laar.yaml:3: listen.tls: " in done.output
     with pytest.raises(SettingError, match=r"remove listen.tls, or write an envoy.yaml"):
         bootstrap_beside(load(config), config)
-    (tmp_path / "envoy.yaml").write_text("admin: {address: {}}\n")
-    assert bootstrap_beside(load(config), config) == {"admin": {"address": {}}}
+    eds_path = str(tmp_path / "run" / "e.json")
+    own = render("sidecar", BootstrapOptions(eds_path=eds_path, picker_ca_path="/ca.pem"))
+    (tmp_path / "envoy.yaml").write_text(to_yaml(own))
+    assert bootstrap_beside(load(config), config) == own
 
 
 @cache
@@ -299,13 +298,13 @@ def sidecar() -> str:
         (
             "",
             {"path: ": "path: /elsewhere"},
-            r"read its endpoints from /elsewhere/.*envoy.eds_file",
+            r"run/e.json'\} \(envoy.eds_file in the settings\) is missing",
         ),
-        ("listen: {ext_proc: '0.0.0.0:9102'}\n", {}, r"0.0.0.0:9102 \(listen.ext_proc\)"),
-        ("listen: {ext_proc: '[::1]:9002'}\n", {}, r"\[::1\]:9002 \(listen.ext_proc\)"),
-        ("listen: {ext_proc: '10.1.2.3:9002'}\n", {}, r"10.1.2.3:9002 \(listen.ext_proc\)"),
-        ("listen: {ext_proc: '[::]:9002'}\n", {}, None),
-        ("listen: {ext_proc: 'localhost:9002'}\n", {}, None),
+        ("listen: {ext_proc: '0.0.0.0:9102'}\n", {}, r"'port_value': 9102\} \(listen.ext_proc"),
+        ("listen: {ext_proc: '[::1]:9002'}\n", {}, r"'::1', 'port_value': 9002\} \(listen"),
+        ("listen: {ext_proc: '10.1.2.3:9002'}\n", {}, r"'10.1.2.3', 'port_value': 9002\} \(listen"),
+        ("listen: {ext_proc: '0.0.0.0:9002'}\n", {}, None),
+        ("", {"port_value: 9002": "port_value: 9002\n                protocol: TCP"}, None),
         ("", {"admin:": "x:"}, r"no `admin`"),
         ("", {}, None),
     ],
@@ -329,7 +328,7 @@ def test_an_envoy_yaml_for_different_settings_is_refused(
         return
     with pytest.raises(SettingError, match=fault) as raised:
         bootstrap_beside(load(config), config)
-    if "or delete it" in str(raised.value):  # the suggested fix works
+    if "or delete the file" in str(raised.value):  # the suggested fix works
         written.unlink()
         assert bootstrap_beside(load(config), config)
 

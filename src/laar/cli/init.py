@@ -41,21 +41,19 @@ def init(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Examine running engines and write laar.yaml, endpoints.yaml and envoy.yaml for them.
+    """Examine running engines and write laar.yaml and endpoints.yaml for them.
 
     Exits with status 1 if an engine listed no model; endpoints.yaml lists such engines as comments.
     """
     import asyncio
 
     from laar.datalayer.discovery import look_at
-    from laar.envoy.bootstrap import render, to_yaml
-    from laar.envoy.options import BootstrapOptions
     from laar.errors import SettingError
 
     headers = key_headers(key_env)
     declared = [_declared(url, key_file, ca_file) for url in endpoint]
     endpoints = list({endpoint.address: endpoint for endpoint in declared}.values())
-    names = ("laar.yaml", "endpoints.yaml", "envoy.yaml")
+    names = ("laar.yaml", "endpoints.yaml")
     present = [name for name in names if (directory / name).exists()]
     if present and not force:
         raise SettingError(
@@ -74,11 +72,6 @@ def init(
         _endpoints(engines, endpoints, has_key=bool(headers)), "utf-8"
     )
     (directory / "laar.yaml").write_text(_SETTINGS, "utf-8")
-    cas = tuple({ca: None for endpoint in endpoints if (ca := endpoint.way().ca) is not None})
-    eds_path = str((directory / "run" / "endpoints.json").absolute())
-    options = BootstrapOptions(eds_path=eds_path, listen_host="127.0.0.1", endpoint_cas=cas)
-    (directory / "run").mkdir(exist_ok=True)
-    (directory / "envoy.yaml").write_text(to_yaml(render("sidecar", options)), "utf-8")
     where = "" if directory == Path() else f"cd {quote(str(directory))} && "
     typer.echo(f"\nNext:\n  {where}laar serve --with-envoy")
     typer.echo("  curl http://127.0.0.1:8080/v1/models")
