@@ -1,6 +1,11 @@
 """The model names that the endpoints of a large fleet report at startup."""
 
-from laar.core.membership import Served
+import sys
+
+from laar.core.membership import EndpointSpec, Served
+from laar.server.fleet import FleetState
+from laar.server.picker import Picker
+from laar.settings import Settings
 from support import eventually
 
 
@@ -19,3 +24,28 @@ async def test_the_names_of_many_endpoints_cause_only_a_few_changes_of_the_fleet
         runner.fleet.served(address, lora)
     await eventually(lambda: len(table.serving("lora")) == len(addresses), what="all names")
     assert table.version - version == 2
+
+
+async def test_the_work_for_a_report_does_not_grow_with_the_number_of_pods():
+    """Thousands of pods that name no model report at startup, up to 200 a second."""
+
+    def work(count):
+        listed = [{"address": "10.9.0.1:8000", "model": "m"}]
+        fleet = FleetState(Picker(Settings.model_validate({"endpoints": listed})))
+        pods = [EndpointSpec(address=f"10.0.{n}.1:8000", models=()) for n in range(count)]
+        fleet.replace("pods", pods)
+        steps, before = 0, sys.gettrace()
+
+        def step(*_event):
+            nonlocal steps
+            steps += 1
+            return step
+
+        sys.settrace(step)
+        try:
+            fleet.served(pods[0].address, Served(weights={"m": "org/m"}))
+        finally:
+            sys.settrace(before)
+        return steps
+
+    assert work(200) == work(20)

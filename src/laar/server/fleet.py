@@ -206,7 +206,7 @@ class FleetState:
 
     def served(self, address: str, served: Served) -> None:
         """Record the model names that an endpoint lists, immediately or with the next update."""
-        if not self._table.named(address) and all(s.address != address for s in self.nameless()):
+        if not self._table.named(address) and not self._own.is_nameless(address):
             return
         if self._own.is_held(address):  # the fleet changes once all of these have reported
             self._take_names({address: served})

@@ -60,6 +60,10 @@ class OwnNames:
         """Return all endpoints whose models no source names."""
         return [spec for own in self._sources.values() for spec in own.nameless.values()]
 
+    def is_nameless(self, address: str) -> bool:
+        """Return whether a source lists an endpoint without its models."""
+        return any(address in own.nameless for own in self._sources.values())
+
     def waits(self, source: str) -> bool:
         """Return whether the first pods of a source are held back until all have answered."""
         own = self._sources[source]
