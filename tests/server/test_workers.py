@@ -244,27 +244,32 @@ def refused(settings):
     return str(error.value)
 
 
-@pytest.mark.parametrize("worker", [pytest.param(0, marks=pytest.mark.slow), 1])
-async def test_invalid_settings_end_the_parent_with_one_error(tmp_path, worker):
-    first = consecutive_ports()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", first + worker))
-        taken.listen()
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "laar.cli", "serve", "-w", "2"),
-            *("-c", str(settings_of(tmp_path, admin=first))),
-            stderr=asyncio.subprocess.PIPE,
-        )
-        _, errors = await asyncio.wait_for(process.communicate(), 90)
+async def test_invalid_settings_end_the_parent_with_one_error(tmp_path):
+    settings = settings_of(tmp_path)
+    settings.write_text(settings.read_text() + "decisions: {viewers_token_file: none}\n")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "laar.cli", "serve", "-w", "2", "-c", str(settings)),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, errors = await asyncio.wait_for(process.communicate(), 90)
     assert process.returncode != 0
     assert b"Traceback" not in errors
-    assert f"can't listen on 127.0.0.1:{first + worker};" in errors.decode()
+    assert "decisions.viewers_token_file" in errors.decode()
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_an_admin_port_that_is_taken_is_reported_before_any_worker_starts(tmp_path, worker):
+    first = consecutive_ports()
+    with socket.create_server(("127.0.0.1", first + worker)):
+        error = refused(settings_of(tmp_path, admin=first))
+    assert f"listen.admin: can't listen on 127.0.0.1:{first + worker};" in error
+    assert "2 workers use as many admin ports" in error
 
 
 def test_a_port_that_a_worker_needs_for_itself_is_reported_before_any_starts(tmp_path):
     first = consecutive_ports()
     error = refused(settings_of(tmp_path, admin=first, health=first + 1))
-    assert f"listen.health: port {first + 1} is also the admin port of worker 1" in error
+    assert f"listen.admin: can't listen on 127.0.0.1:{first + 1};" in error
     assert "would have port 65536" in refused(settings_of(tmp_path, admin=65535))
 
 

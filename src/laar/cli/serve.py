@@ -96,19 +96,13 @@ def _serve_together(
             f"{loaded.at('share.url')}--workers {count} needs it, for example `url: "
             "redis://127.0.0.1:6379/0` for a local Valkey or Redis: workers share state through it"
         )
-    _, admin = split_address(listen.admin)
-    last = admin + count - 1
+    last = split_address(listen.admin)[1] + count - 1
     if last > 65535:
         raise SettingError(f"listen.admin: worker {count - 1} would have port {last}, over 65535")
-    for name in ("ext_proc", "health"):
-        _, port = split_address(getattr(listen, name))
-        if admin <= port <= last:
-            raise SettingError(
-                f"listen.{name}: port {port} is also the admin port of worker {port - admin}: "
-                f"{count} workers use the ports {admin} to {last}, starting at listen.admin"
-            )
-    if taken := ports_in_use(listen):  # workers would share them even with another fleet's picker
-        raise taken[0]
+    # Workers would share ports even with another fleet's picker.
+    if taken := ports_in_use(listen, count):
+        many = f". {count} workers use as many admin ports, starting at listen.admin"
+        raise SettingError(f"{taken[0]}{many if count > 1 else ''}")
     bootstrap = bootstrap_beside(loaded, config) if with_envoy else None
     command = [sys.executable, "-m", "laar.cli", "serve", "--config", str(config)]
     if verbose:

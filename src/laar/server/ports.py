@@ -7,7 +7,7 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
-from laar.datalayer.endpoints_file import split_address
+from laar.datalayer.endpoints_file import join_address, split_address
 from laar.errors import SettingError
 from laar.server.extproc import SERVICE, ExternalProcessor
 from laar.server.extproc.exchange import Exchange
@@ -61,16 +61,20 @@ def cannot_listen(name: str, address: str) -> SettingError:
     )
 
 
-def ports_in_use(listen: Listen) -> list[SettingError]:
-    """Return an error for each address that can't be bound now; leave no port open."""
+def ports_in_use(listen: Listen, workers: int = 1) -> list[SettingError]:
+    """Return an error for each address that can't be bound now; leave no port open.
+
+    Every worker has an admin port: the first the one in the settings, the others those after it.
+    """
+    host, first = split_address(listen.admin)
+    addresses = [(name, *split_address(getattr(listen, name))) for name in ("ext_proc", "health")]
+    addresses += [("admin", host, first + number) for number in range(workers)]
     faults = []
     with contextlib.ExitStack() as held:  # hold all of them, to detect equal addresses
-        for name in ("ext_proc", "health", "admin"):
-            address = getattr(listen, name)
-            host, port = split_address(address)
+        for name, host, port in addresses:
             try:
                 family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
                 held.enter_context(listener(host, port, family))
             except OSError:
-                faults.append(cannot_listen(name, address))
+                faults.append(cannot_listen(name, join_address(host, port)))
     return faults
