@@ -7,8 +7,7 @@ import json
 import pytest
 
 from laar.core.membership import ROLE_LABEL, EndpointSpec
-from laar.envoy.endpoints_file import write_eds
-from laar.server.envoy_file import EnvoyFile
+from laar.envoy.endpoints_file import EnvoyFile, write_eds
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
 from laar.server.runner import Runner
@@ -175,7 +174,7 @@ async def test_the_only_decode_endpoint_serves_until_envoy_knows_its_successor(e
 
 
 async def test_removed_endpoints_leave_the_file_despite_constant_changes(eds, monkeypatch):
-    monkeypatch.setattr("laar.server.envoy_file.ENVOY_LEARNS_S", 0.0)
+    monkeypatch.setattr("laar.envoy.endpoints_file.ENVOY_LEARNS_S", 0.0)
     file = EnvoyFile(eds, Problems())
     for number in range(1, 21):
         wanted = [f"10.0.0.{number + step}:8000" for step in (0, 1)]

@@ -10,7 +10,7 @@ from aiohttp import web
 from yarl import URL
 
 from laar.core.membership import POOL_LABEL
-from laar.server import envoy_file
+from laar.envoy import endpoints_file
 from laar.server.extproc import exchange
 from support import Answer, eventually
 from support.clients import connected, post
@@ -317,7 +317,7 @@ async def test_no_request_is_misrouted_while_envoy_learns_of_a_new_endpoint(gate
 
 
 async def test_the_file_for_envoy_is_written_as_soon_as_possible(gateway, http, monkeypatch):
-    monkeypatch.setattr(envoy_file, "WRITE_AGAIN_S", 0.05)
+    monkeypatch.setattr(endpoints_file, "WRITE_AGAIN_S", 0.05)
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     gateway.eds.parent.rmdir()

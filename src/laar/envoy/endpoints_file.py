@@ -11,11 +11,13 @@ validated here. EDS does not resolve names: hosts are IP addresses.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import orjson
 import xxhash
@@ -24,9 +26,13 @@ from laar.core.membership import EndpointSpec
 from laar.datalayer.endpoints_file import is_ip, split_address
 from laar.errors import SettingError
 
+if TYPE_CHECKING:
+    from laar.telemetry.problems import Problems
+
 ENVOY_LEARNS_S = 0.5
 """Seconds after the rename until Envoy is assumed to have read the file: it takes about 10 ms, more
 on a busy machine."""
+WRITE_AGAIN_S = 1.0
 
 ENDPOINTS_CLUSTER = "laar-endpoints"
 """Name of the cluster, which must be the same in the file and in the bootstrap."""
@@ -37,10 +43,60 @@ TLS_NAMESPACE = "envoy.transport_socket_match"
 _ASSIGNMENT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 
 
-def write_eds(path: Path, specs: Sequence[EndpointSpec]) -> None:
+class EnvoyFile:
+    """Writes the endpoints file of a running picker, and tracks which endpoints Envoy knows."""
+
+    def __init__(self, path: Path, problems: Problems) -> None:
+        self._path = path
+        self._is_first = True
+        self._problems = problems
+        self._listed: Mapping[str, EndpointSpec] = {}
+        self.known: frozenset[str] = frozenset()
+        """Addresses that Envoy knows."""
+        self.again_s: float | None = None
+        """Seconds until the file must be rewritten, since endpoints were removed or writing failed
+        (full disk, directory mounted late); None if it need not be."""
+
+    async def write(self, wanted: Mapping[str, EndpointSpec]) -> bool:
+        """Write the endpoints, by address; return whether Envoy knows them.
+
+        Removed endpoints stay listed for at least `ENVOY_LEARNS_S`, since requests that were sent
+        to them may not have arrived yet.
+        """
+        known = self.known
+        listed = wanted if wanted.keys() == known else {**self._listed, **wanted}
+        self.known &= wanted.keys()  # an endpoint that is removed and returns meanwhile is new
+        fault = None
+        specs, keeps = list(listed.values()), not self._listed
+        try:  # in a thread, since thousands of endpoints take tens of milliseconds
+            await asyncio.to_thread(write_eds, self._path, specs, keeps_others=keeps)
+        except OSError as error:
+            fault = (
+                f"envoy.eds_file {self._path} cannot be written ({error.strerror}); Envoy keeps "
+                f"the endpoints it has. Run mkdir -p {self._path.parent}, and check its free space "
+                "and permissions"
+            )
+        self._problems.report("eds", fault)
+        left_s = ENVOY_LEARNS_S if len(listed) > len(wanted) else None
+        self.again_s = left_s if fault is None else WRITE_AGAIN_S
+        if fault is not None:
+            self.known = known
+            return False
+        if not self._is_first and not known.issuperset(wanted):
+            # Requests may be waiting for a new endpoint, even if the fleet was empty.
+            await asyncio.sleep(ENVOY_LEARNS_S)
+            listed = wanted  # the next write drops what was removed before this one
+        self._is_first, self._listed, self.known = False, listed, frozenset(wanted)
+        return True
+
+
+def write_eds(path: Path, specs: Sequence[EndpointSpec], *, keeps_others: bool = False) -> None:
     """Write exactly these endpoints to ``path``, unless the file has this content already.
 
-    The directory must exist. Several processes, such as workers, may write one file; the last wins.
+    Creates the directory. Several processes, such as workers, may write one file; the last wins.
+    With `keeps_others`, an empty list does not replace a file: a starting picker has no endpoints
+    until its cluster's first list or the first DNS answer, and until then Envoy uses the file of
+    the previous picker.
 
     Raises:
         SettingError: an address is a hostname, not an IP address.
@@ -48,6 +104,9 @@ def write_eds(path: Path, specs: Sequence[EndpointSpec]) -> None:
     """
     if path.is_char_device() or path.is_fifo():  # such as /dev/null
         raise OSError(errno.EINVAL, "not a regular file")
+    if keeps_others and not specs and path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
     content = _discovery_response(specs)
     with contextlib.suppress(FileNotFoundError):
         if path.read_bytes() == content:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec, Served
 from laar.datalayer.visits import occurs
-from laar.server.envoy_file import EnvoyFile
+from laar.envoy.endpoints_file import EnvoyFile
 from laar.server.own_names import WAIT_S, OwnNames
 
 if TYPE_CHECKING:
