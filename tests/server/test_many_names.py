@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 from laar.core.membership import EndpointSpec, Served
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
@@ -26,13 +28,14 @@ async def test_the_names_of_many_endpoints_cause_only_a_few_changes_of_the_fleet
     assert table.version - version == 2
 
 
-async def test_the_work_for_a_report_does_not_grow_with_the_number_of_pods():
-    """Thousands of pods that name no model report at startup, up to 200 a second."""
+@pytest.mark.parametrize("models", [(), ("m",)], ids=["names", "ranks"])
+async def test_the_work_for_a_report_does_not_grow_with_the_number_of_endpoints(models):
+    """At startup up to 200 endpoints a second report their names, and that they have one rank."""
 
     def work(count):
         listed = [{"address": "10.9.0.1:8000", "model": "m"}]
         fleet = FleetState(Picker(Settings.model_validate({"endpoints": listed})))
-        pods = [EndpointSpec(address=f"10.0.{n}.1:8000", models=()) for n in range(count)]
+        pods = [EndpointSpec(address=f"10.0.{n}.1:8000", models=models) for n in range(count)]
         fleet.replace("pods", pods)
         steps, before = 0, sys.gettrace()
 
@@ -43,7 +46,10 @@ async def test_the_work_for_a_report_does_not_grow_with_the_number_of_pods():
 
         sys.settrace(step)
         try:
-            fleet.served(pods[0].address, Served(weights={"m": "org/m"}))
+            if models:
+                fleet.ranked(pods[0].address, 1)
+            else:
+                fleet.served(pods[0].address, Served(weights={"m": "org/m"}))
         finally:
             sys.settrace(before)
         return steps
