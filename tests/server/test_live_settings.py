@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from importlib.resources import files
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from laar.core.request import Api, Request
+from laar.datalayer.files import read_file
 from laar.datalayer.visits import cancel
 from laar.declaring import Applies
 from laar.server.learning import artifact_of
@@ -469,6 +471,26 @@ async def test_an_endpoints_changed_key_file_is_read_without_a_restart(tmp_path)
         await cancel([following])
 
 
+async def test_key_files_are_never_read_on_the_event_loop(tmp_path, monkeypatch):
+    (tmp_path / "key").write_text("first")
+    endpoint = {"address": "127.0.0.1:1", "model": "m", "key_file": str(tmp_path / "key")}
+    (tmp_path / "laar.yaml").write_text(yaml.safe_dump({"endpoints": [endpoint]}))
+    runner = Runner(load(tmp_path / "laar.yaml"))
+    runner.prepare()
+    reads = []
+
+    def read(path, *limit):
+        reads.append(threading.current_thread())
+        return read_file(path, *limit)
+
+    monkeypatch.setattr("laar.datalayer.endpoints_file.read_file", read)
+    (tmp_path / "key").write_text("second")
+    await runner.reloader._reload(tmp_path / "laar.yaml", runner.apply)
+    [slot] = runner.picker.table.active
+    assert runner.picker.table.spec(slot).way.key == "second"
+    assert threading.main_thread() not in reads
+
+
 def rag(**changed):
     return {"routes": [{"name": "rag", "mode": "on", "capacity_docs": 200, **changed}]}
 
@@ -538,7 +560,7 @@ def picker(path, paths):
     made = document({"flow.enabled", "decisions.log", "otlp.traces", *paths})
     path.write_text(yaml.safe_dump(made))
     runner = Runner(load(path), seed=1)
-    runner.collectors.declare(runner.picker.settings)
+    runner.collectors.declare(runner.picker.settings.listed())
     return runner
 
 

@@ -30,7 +30,6 @@ from laar.health import GOOD, Kind
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
 from laar.server.tasks import Tasks
-from laar.settings import Settings
 
 if TYPE_CHECKING:
     from laar.datalayer.kubernetes.collector import KubernetesEndpoints
@@ -59,9 +58,9 @@ class Collectors:
         self._woken_until: dict[str, tuple[float, float]] = {}
         self.resolver = Resolver(fleet)
 
-    def declare(self, settings: Settings) -> None:
+    def declare(self, endpoints: Sequence[EndpointSpec]) -> None:
         """Use the endpoints listed in the settings."""
-        self.resolver.replace("settings", settings.listed())
+        self.resolver.replace("settings", endpoints)
 
     def prepare(self) -> None:
         """Read the endpoints file, and find the API servers of the clusters.
@@ -70,7 +69,7 @@ class Collectors:
             SettingError: the endpoints file cannot be used, or laar is not in a cluster's pod.
         """
         settings = self._picker.settings
-        self.declare(settings)
+        self.declare(settings.listed())
         if settings.endpoints_file is not None:
             must_exist(settings.endpoints_file)
             self._file = EndpointsFile(settings.endpoints_file, self.resolver)

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import getitem
 from pathlib import Path
 from typing import Any
 
 from laar.accuracy.capability import CapabilityModel
+from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
 from laar.datalayer.endpoints_file import AGAIN_S
 from laar.datalayer.files import Stamp, stamp_of
@@ -45,9 +46,11 @@ _NAMED = 10
 
 Policies = Mapping[str, Policy]
 
-Apply = Callable[[Settings, CapabilityModel | None, Policies | None], None]
-"""Apply settings, and a new artifact and new policies if given. Synchronous: no request sees a
-partial change."""
+Parts = tuple[Sequence[EndpointSpec], CapabilityModel | None, Policies | None]
+"""The endpoints in new settings, and a new artifact and new policies, or None if unchanged."""
+
+Apply = Callable[[Settings, Parts], None]
+"""Apply settings and parts. Synchronous: no request sees a partial change."""
 
 
 class SettingsReloader:
@@ -105,20 +108,21 @@ class SettingsReloader:
     async def _reload(self, path: Path, apply: Apply) -> None:
         self._unread = True  # so that the files are also retried after an internal error
         try:
-            loaded, found, capability, policies = await asyncio.to_thread(self._read, path)
+            loaded, found, parts = await asyncio.to_thread(self._read, path)
         except (SettingError, OSError) as error:  # such as a directory that can't be entered
             self.is_refused = True
             self._problems.report(_SOURCE, f"all settings stay as they were: {error}")
             return
         self.is_refused = False
         self._problems.report(_SOURCE, None)
+        _, capability, _ = parts
         applied = list(found.applied)
         if capability is not None and "accuracy.capability" not in applied:
             applied.append("accuracy.capability")  # only its content has changed
         if _keys(loaded) != _keys(self._wanted) and "endpoints" not in (*applied, *found.pending):
             applied.append("endpoints")
         if applied:
-            apply(found.settings, capability, policies)
+            apply(found.settings, parts)
             self.applied += 1
             _LOG.info("now in effect: %s", ", ".join(applied))
         if capability is not None:
@@ -130,8 +134,8 @@ class SettingsReloader:
         self._problems.report(RESTART, self._remedy(found) if found.pending else None)
         self._unread = False
 
-    def _read(self, path: Path) -> tuple[Loaded, Change, CapabilityModel | None, Policies | None]:
-        """Reread all files; run in a thread. The artifact and the policies are None if unchanged.
+    def _read(self, path: Path) -> tuple[Loaded, Change, Parts]:
+        """Reread all files; run in a thread.
 
         Raises:
             SettingError: a file can't be used.
@@ -142,7 +146,7 @@ class SettingsReloader:
         loaded = load(path)
         found = change(self.settings, loaded.settings)
         with loaded.located():
-            found.settings.listed()  # check the files that endpoints name
+            endpoints = found.settings.listed()
         routing, policies = found.settings.routing, None
         if routing != self.settings.routing:  # in the thread, since a plug-in may fail or be slow
             with loaded.located():
@@ -151,7 +155,7 @@ class SettingsReloader:
         if not found.obstacle and _artifact(loaded) != self._artifact:
             with loaded.located():
                 capability = artifact_of(loaded.settings.accuracy)
-        return loaded, found, capability, policies
+        return loaded, found, (endpoints, capability, policies)
 
     def _remedy(self, found: Change) -> str:
         origins = self._wanted.origins

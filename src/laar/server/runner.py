@@ -14,7 +14,6 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from laar.accuracy.capability import CapabilityModel
 from laar.server.admin.port import AdminPort
 from laar.server.admin.server import AdminServer
 from laar.server.collectors import Collectors
@@ -25,7 +24,7 @@ from laar.server.h2 import H2Server
 from laar.server.health_service import HealthService
 from laar.server.picker import Picker
 from laar.server.ports import bind, picking_server
-from laar.server.reload import Policies, SettingsReloader
+from laar.server.reload import Parts, SettingsReloader
 from laar.server.tasks import Tasks
 from laar.settings import Loaded, Settings
 from laar.settings.ignored import remarks
@@ -211,16 +210,12 @@ class Runner:
 
     # -- while it runs -------------------------------------------------------------------------
 
-    def apply(
-        self,
-        settings: Settings,
-        capability: CapabilityModel | None,
-        policies: Policies | None,
-    ) -> None:
+    def apply(self, settings: Settings, parts: Parts) -> None:
         """Apply new settings. Synchronous: no request sees a partial change."""
+        endpoints, capability, policies = parts
         self.picker.apply(settings, capability, policies)
         self.processor.apply_settings()
-        self.collectors.declare(settings)  # their keys may have changed, too
+        self.collectors.declare(endpoints)  # their keys may have changed, too
 
     def _endpoints_changed(self) -> None:
         table = self.picker.table
