@@ -160,4 +160,20 @@ def test_an_engines_cache_is_forgotten_when_it_falls_asleep():
     beliefs.settle(beliefs.insert(0, chain, 0.0), None)  # cached after the engine woke up
     assert share_after(Reading(asleep=1.0)) > 0.9
     assert share_after(Reading()) > 0.9
-    assert emptied == [ADDRESS]
+    assert emptied == [picker.table.slot(ADDRESS)]
+
+
+def test_the_restart_of_a_rank_leaves_the_sessions_of_others():
+    picker = Picker(SETTINGS)
+    fleet, sessions = FleetState(picker), picker.admission.sessions
+    fleet.replace("test", SETTINGS.listed())
+    fleet.ranked(ADDRESS, 3)
+    keys = [f"{ADDRESS}#{rank}" for rank in range(3)]
+    for key in keys:
+        fleet.reading(key, Reading(capacity_tokens=10_000.0), 0.0)
+        slot = picker.table.slot(key)
+        sessions.end(sessions.begin(f"session of {key}", None, slot, 6_000.0, 0.0, 1.0, 0.0), 1.0)
+    fleet.reading(keys[1], Reading(capacity_tokens=10_000.0, restarted=True), 2.0)
+    assert [each["endpoint"] for each in sessions.shown(2.0, 9)] == [keys[0], keys[2]]
+    fleet.ranked(ADDRESS, 2)
+    assert [each["endpoint"] for each in sessions.shown(2.0, 9)] == [keys[0]]

@@ -123,7 +123,7 @@ class FleetState:
         for spec in before:
             if spec.key not in stayed:
                 self._reports.pop(spec.address, None)
-                self._picker.emptied(spec.address)
+                self._picker.context.forget(spec.address)
                 self._lose(self._table.slot_counted(spec.key))
 
     def ranked(self, address: str, ranks: int) -> None:
@@ -157,7 +157,7 @@ class FleetState:
                 model = self._table.spec(slot).models[0]
                 self._beliefs.emptied(slot, model, past=past, at_s=at_s)
             if not past:
-                self._picker.emptied(self._table.spec(slot).address)
+                self._picker.emptied(slot)
 
     def lost(self, key: str) -> None:
         """Forget the blocks known from the endpoint's events because some events were lost.
@@ -203,7 +203,7 @@ class FleetState:
                 # The host's memory also keeps what the cache evicts; its size may be NaN.
                 self._beliefs.set_capacity(slot, max(reading.capacity_tokens, reading.host_tokens))
             if is_empty:
-                self._picker.emptied(self._table.spec(slot).address)
+                self._picker.emptied(slot)
             self._picker.reading(key, reading)
 
     def served(self, address: str, served: Served) -> None:

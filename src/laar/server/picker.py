@@ -177,12 +177,11 @@ class Picker:
             address = self.table.spec(slot).address
             self.context.forget(address, min(map(beliefs.oldest_at, self.table.named(address))))
 
-    def emptied(self, address: str) -> None:
-        """Forget the cached content of an endpoint that was removed or whose cache was emptied."""
-        self.context.forget(address)
+    def emptied(self, slot: int) -> None:
+        """Forget the cached content of an endpoint whose cache was emptied."""
+        self.context.forget(self.table.spec(slot).address)
         if self.admission is not None:
-            for slot in self.table.named(address):
-                self.admission.sessions.drop(slot)
+            self.admission.sessions.drop(slot)
 
     # -- parts ---------------------------------------------------------------------------------
 
