@@ -10,6 +10,7 @@ from watching import PROMPT, ask, read, settle, watched_picker
 from laar.cli.explain import explain_live
 from laar.core.membership import POOL_LABEL, EndpointSpec
 from laar.errors import LaarError, SettingError
+from laar.server.admin import explain as explaining
 from laar.server.admin.auth import Attempts
 from laar.server.token_file import viewers_token
 from laar.settings import Settings
@@ -72,6 +73,27 @@ async def test_explain_reads_the_path_from_the_body_or_the_query(tmp_path, http)
         )
         assert shown["endpoint"] == "10.9.0.2:8000"
         assert {row["why"] for row in shown["filtered"]} == {"outside the gateway's subset"}
+
+
+async def test_only_a_few_bodies_are_in_memory_at_a_time(tmp_path, http, monkeypatch):
+    given, waiting, most, go_on = explaining.body_of, set(), 0, asyncio.Event()
+
+    async def body_of(request, max_bytes):
+        nonlocal most
+        waiting.add(request)
+        most = max(most, len(waiting))
+        await go_on.wait()
+        waiting.remove(request)
+        return await given(request, max_bytes)
+
+    monkeypatch.setattr(explaining, "body_of", body_of)
+    async with watched_picker(tmp_path) as (_, url):
+        posts = [asyncio.create_task(post(http, url, CHAT)) for _ in range(12)]
+        await eventually(lambda: len(waiting) >= explaining.MAX_BODIES, what="the first bodies")
+        assert (await get(http, f"{url}/fleet"))[0] == 200  # others are served meanwhile
+        go_on.set()
+        assert {status for status, _ in await asyncio.gather(*posts)} == {200}
+        assert most == explaining.MAX_BODIES
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 import orjson
@@ -24,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from laar.core.request import Request as CoreRequest
+from laar.datalayer.visits import aside
 from laar.errors import RequestError, unknown
 from laar.explain.decision_record import DecisionRecord
 from laar.protocol import headers as names
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from laar.server.picker import Picker
 
 MAX_LIMIT = 200
+MAX_BODIES = 4
+"""Maximum number of bodies that are read at a time, since each may have `bodies.max_body_bytes`;
+further requests wait."""
 SLOW_S = 10.0
 """Seconds after which a complete response is considered slow: users give up at about that point."""
 KINDS: Mapping[str, Callable[[DecisionMemory, DecisionRecord], bool]] = {
@@ -130,19 +133,21 @@ def read_request(picker: Picker, body: bytes, headers: Mapping[str, str]) -> Cor
 def explain_routes(picker: Picker) -> list[Route]:
     """Return the routes for the admin port."""
     memory, max_bytes = picker.observability.memory, picker.settings.stream.max_body_bytes
+    reading = asyncio.Semaphore(MAX_BODIES)
 
     async def preview(request: Request) -> Response:
-        body = await body_of(request, max_bytes)
-        headers = {
-            name: names.text_of(value.encode("latin-1"))  # decoded as on the data path
-            for name, value in request.headers.items()
-            if name not in _FOR_THIS_PORT
-        }
-        for name in (":path", POOL):
-            if value := request.query_params.get(name[1:]):
-                headers[name] = value
-        read = partial(read_request, picker, body, headers)
-        asked = await asyncio.to_thread(read) if len(body) > ASIDE_BYTES else read()
+        async with reading:
+            body = await body_of(request, max_bytes)
+            headers = {
+                name: names.text_of(value.encode("latin-1"))  # decoded as on the data path
+                for name, value in request.headers.items()
+                if name not in _FOR_THIS_PORT
+            }
+            for name in (":path", POOL):
+                if value := request.query_params.get(name[1:]):
+                    headers[name] = value
+            is_long = len(body) > ASIDE_BYTES
+            asked = await aside(is_long, read_request, picker, body, headers)
         return as_json(explain(picker, asked))
 
     async def decisions(request: Request) -> Response:
