@@ -355,6 +355,39 @@ async def test_visits_start_in_small_groups_and_none_is_late(
         assert mean(moments.values()) > 3
 
 
+@pytest.mark.long
+async def test_endpoints_that_hang_do_not_delay_the_visits_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In virtual time, as above; visits to every second endpoint end after their timeout."""
+    now, real_sleep = 0.0, asyncio.sleep
+    started: defaultdict[str, list[float]] = defaultdict(list)
+
+    async def sleep(wait_s: float) -> None:
+        nonlocal now
+        await real_sleep(0)
+        await real_sleep(0)
+        now += wait_s
+        if now > 40.0:
+            raise _OverError
+
+    async def visit(one: EndpointSpec) -> None:
+        started[one.address].append(now)
+        until = now + scrape.TIMEOUT_S * (one in hanging)
+        while now < until:
+            await real_sleep(0)
+
+    specs = [spec(f"10.0.{i // 250}.{i % 250}:1") for i in range(400)]
+    hanging = specs[::2]
+    under_test = Visiting(visit, specs, interval_s=1.0, clock=lambda: now)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(_OverError):
+        await under_test.run()
+    for some, most_s in ((specs[1::2], 3.0), (hanging, 20.0)):
+        gaps = [b - a for one in some for a, b in itertools.pairwise(started[one.address])]
+        assert mean(gaps) < most_s
+
+
 async def test_engines_of_several_kinds_are_read_together(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
