@@ -212,12 +212,16 @@ async def test_endpoints_in_the_settings_can_be_added_and_removed(gateway):
     await eventually(moved, what="the new endpoints")
 
 
-async def test_the_password_of_a_metrics_page_is_not_shown(gateway, http):
+async def test_no_password_in_a_url_is_shown(gateway, http):
     page = {"address": "127.0.0.1:1", "model": "m", "metrics_url": "http://me:pass@127.0.0.1:1/m"}
     none = {"address": "127.0.0.1:2", "model": "m", "metrics_url": ""}
-    await gateway.picker(endpoints=[page, none], endpoints_file=None)
-    shown = (await config(gateway, http))["endpoints"]
-    assert [endpoint["metrics_url"] for endpoint in shown] == ["http://127.0.0.1:1/m", ""]
+    cluster = {"pool": "p", "namespace": "n", "api_server": "http://me:pass@127.0.0.1:1/k8s"}
+    await gateway.picker(endpoints=[page, none], endpoints_file=None, kubernetes=[cluster])
+    shown = await config(gateway, http)
+    assert [each["metrics_url"] for each in shown["endpoints"]] == ["http://127.0.0.1:1/m", ""]
+    assert [each["api_server"] for each in shown["kubernetes"]] == ["http://127.0.0.1:1/k8s"]
+    async with http.get(gateway.url("admin", "/fleet")) as answer:
+        assert "pass@" not in await answer.text()
 
 
 def artifact(mean):

@@ -207,8 +207,8 @@ def _at(values: Any, path: str) -> Any:
 
 
 def _public(values: dict[str, Any]) -> dict[str, Any]:
-    """Remove the passwords in the endpoints' `metrics_url`."""
-    for endpoint in values["endpoints"]:
-        if url := endpoint["metrics_url"]:
-            endpoint["metrics_url"] = PASSWORD.sub("", url)
+    """Remove the passwords in URLs."""
+    for source in (*values["endpoints"], *values["kubernetes"]):
+        for name in source.keys() & {"metrics_url", "api_server"}:
+            source[name] = source[name] and PASSWORD.sub("", source[name])
     return values
