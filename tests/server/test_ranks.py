@@ -10,6 +10,10 @@ import yaml
 from aiohttp import web
 from test_blame import GOOD, SHAPES, chat, post
 
+from laar.core.membership import EndpointSpec, Served
+from laar.server.fleet import FleetState
+from laar.server.picker import Picker
+from laar.settings import Settings
 from support import eventually
 from support.served import ServedEngine
 
@@ -136,3 +140,15 @@ async def test_an_engine_that_comes_back_without_ranks_is_one_endpoint(gateway, 
     status, _ = await post(http, envoy, chat("a prompt"))
     assert status == 200
     assert list(engine.prompts) == [None]
+
+
+async def test_names_that_an_engine_lists_survive_the_discovery_of_its_ranks():
+    """The list and the first metrics page arrive at about the same time, in any order."""
+    picker = Picker(Settings.model_validate({"endpoints": [{"address": "a:1", "model": "m"}]}))
+    fleet = FleetState(picker)
+    fleet.replace("test", [EndpointSpec(address=f"{host}:1", models=("m",)) for host in "abc"])
+    for host in "abc":
+        fleet.served(f"{host}:1", Served(weights={"m": "/m"}, adapters={"lora": "m"}))
+        fleet.ranked(f"{host}:1", 2)
+    table = picker.table
+    await eventually(lambda: len(table.serving("lora")) == 6, what="the adapter at each rank")

@@ -122,7 +122,8 @@ class FleetState:
         stayed = {spec.key for spec in self._table.specs()}
         for spec in before:
             if spec.key not in stayed:
-                self._reports.pop(spec.address, None)
+                if not self._table.named(spec.address):  # not just other ranks
+                    self._reports.pop(spec.address, None)
                 self._picker.context.forget(spec.address)
                 self._lose(self._table.slot_counted(spec.key))
 
