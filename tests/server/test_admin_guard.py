@@ -280,6 +280,20 @@ async def test_silent_connections_are_closed_and_others_are_served(served, caplo
     assert not caplog.records
 
 
+async def test_a_client_that_keeps_many_connections_busy_excludes_no_other(served, monkeypatch):
+    monkeypatch.setattr("laar.server.admin.server.MAX_OF_ADDRESS", 3)
+    busy = [await asyncio.open_connection(*served) for _ in range(5)]
+    for _, writer in busy:
+        writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    first = [await reader.readline() for reader, _ in busy[:3]]
+    assert first == [b"HTTP/1.1 200 OK\r\n"] * 3
+    reader, writer = await asyncio.open_connection(*served, local_addr=("127.0.0.2", 0))
+    writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    assert (await reader.read()).endswith(b"127.0.0.2")
+    for each in (writer, *(writer for _, writer in busy)):
+        each.close()
+
+
 async def test_a_first_request_does_not_keep_a_connection_open_forever(served):
     get, large = b"GET / HTTP/1.1\r\nhost: x\r\n", b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n"
     stalled = []

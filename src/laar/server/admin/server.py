@@ -18,6 +18,10 @@ from laar.server.h2.listening import listener
 MAX_CONNECTIONS = 256
 """Maximum number of connections; a process may open 1,024 files by default."""
 
+MAX_OF_ADDRESS = 128
+"""Maximum number of a client address's connections. It may keep them open by using them, so it must
+leave some to others, such as Prometheus."""
+
 WAIT_S = 10.0
 """Seconds between checks of a connection; a client has this long to send its first complete request
 line and headers."""
@@ -41,7 +45,10 @@ class _BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, unless there are too many."""
-        if len(self.connections) >= MAX_CONNECTIONS:
+        host, *_ = transport.get_extra_info("peername") or ("",)
+        clients = (getattr(each, "client", None) for each in self.connections)
+        own = sum(client is not None and client[0] == host for client in clients)
+        if len(self.connections) >= MAX_CONNECTIONS or own >= MAX_OF_ADDRESS:
             self.transport = transport  # `connection_lost` needs it
             transport.abort()
             return
