@@ -40,9 +40,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spread each folder over the workers, to which xdist gives consecutive parts of the list."""
-    files = {path: n for n, path in enumerate(dict.fromkeys(item.path for item in items))}
+
+    def place(item: pytest.Item) -> object:
+        # Files that attack one system stay together: each worker would start one of its own.
+        return "stand" if "stand" in getattr(item, "fixturenames", ()) else item.path
+
+    files = {path: n for n, path in enumerate(dict.fromkeys(map(place, items)))}
     # A stable sort, so files stay together.
-    items.sort(key=lambda item: files[item.path] % _WORKERS)
+    items.sort(key=lambda item: files[place(item)] % _WORKERS)
 
 
 def pytest_collection_finish() -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial, wraps
 from typing import Any
 
 import orjson
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
 
 from laar.core.membership import POOL_LABEL
+from support import eventually
 
-Judge = Callable[[str, object, bool], None]
+Test = Callable[..., Any]
+Judge = Callable[..., None]
 """Records what was expected and what was seen, and asserts that it holds."""
 
 DEADLINE_S = 900.0
@@ -34,6 +38,37 @@ METRICS = (
     b'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.1\n'
 )
 _LENGTH = re.compile(rb"(?im)^content-length: *(\d+)\r?$")
+
+
+def each_case(name: str, values: Iterable[Any]) -> Callable[[Test], Test]:
+    """Call a test with each value in turn; its failure names all values that failed.
+
+    A case takes milliseconds, less than pytest needs for one. As between tests, the engines are
+    healthy before each case, and another request must be served after it.
+    """
+
+    def decorate(test: Test) -> Test:
+        @wraps(test)
+        async def run(target: Attacked, judge: Judge, **given: Any) -> None:
+            failed = []
+            for value in values:
+                case = str(value).encode("unicode_escape").decode()[:60]
+                target.reset()
+                try:
+                    await test(target, partial(judge, case=case), **given, **{name: value})
+                    target.reset()
+                    await eventually(target.decides, what="a decision afterwards", timeout_s=20)
+                except Exception as error:  # noqa: BLE001
+                    failed.append(f"{case}: {error!r}")
+            assert not failed, "\n".join(failed)
+
+        asked = inspect.signature(test)
+        run.__signature__ = asked.replace(  # type: ignore[attr-defined]
+            parameters=[parameter for key, parameter in asked.parameters.items() if key != name]
+        )
+        return run
+
+    return decorate
 
 
 def chat(text: str = "hello", **fields: object) -> bytes:

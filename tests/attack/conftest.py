@@ -11,7 +11,7 @@ from attacked import Attacked, Judge, attacked
 
 from support import eventually
 
-_rows: list[tuple[str, str, str, str]] = []
+_rows: list[tuple[str, ...]] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,8 +37,8 @@ async def target(stand: Attacked) -> AsyncIterator[Attacked]:
 def judge(request: pytest.FixtureRequest) -> Judge:
     """Return a function that records what was expected and seen, and asserts the verdict."""
 
-    def note(expected: str, seen: object, holds: bool) -> None:
-        request.node.user_properties.append(("attack", (expected, str(seen)[:90])))
+    def note(expected: str, seen: object, holds: bool, case: str = "") -> None:
+        request.node.user_properties.append(("attack", (case, expected, str(seen)[:90], holds)))
         assert holds, f"expected {expected}; seen: {seen}"
 
     return note
@@ -52,8 +52,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         verdict = "mended"  # the case passes now, so its mark must be removed
     for name, value in report.user_properties:
         if name == "attack":
-            _, _, case = report.nodeid.partition("::")
-            _rows.append((case, *value, verdict))
+            _, _, test = report.nodeid.partition("::")
+            case, expected, seen, holds = value
+            met = "met" if holds and verdict == "MISSED" else verdict  # another case missed
+            _rows.append((f"{test} {case}".rstrip(), expected, seen, met))
 
 
 def pytest_terminal_summary(

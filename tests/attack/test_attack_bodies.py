@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from attacked import MODEL, PATH, Attacked, Judge, chat
+from attacked import MODEL, PATH, Attacked, Judge, chat, each_case
 
 pytestmark = [pytest.mark.envoy, pytest.mark.asyncio(loop_scope="session")]
 
@@ -43,7 +43,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("name", ODD)
+@each_case("name", ODD)
 async def test_unusual_bodies_are_left_to_the_engine(
     target: Attacked, judge: Judge, name: str
 ) -> None:
@@ -76,7 +76,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each_case("name", REFUSED)
 async def test_bodies_that_cannot_be_routed_are_refused_with_a_reason(
     target: Attacked, judge: Judge, name: str
 ) -> None:
@@ -96,7 +96,7 @@ SPELT = {
 }
 
 
-@pytest.mark.parametrize("name", SPELT)
+@each_case("name", SPELT)
 async def test_the_engine_reads_the_model_that_was_decided(
     target: Attacked, judge: Judge, name: str
 ) -> None:
@@ -105,7 +105,7 @@ async def test_the_engine_reads_the_model_that_was_decided(
     judge(f"200; {MODEL} at the engine", models, answer.status == 200 and models == [MODEL])
 
 
-@pytest.mark.parametrize("size", [1, 17, 92])
+@each_case("size", [1, 17, 92])
 async def test_a_body_may_be_split_anywhere_into_two_chunks(
     target: Attacked, judge: Judge, size: int
 ) -> None:

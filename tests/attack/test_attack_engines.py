@@ -8,7 +8,7 @@ import time
 
 import orjson
 import pytest
-from attacked import METRICS, Attacked, Behavior, Judge, Seen, chat, good, response
+from attacked import METRICS, Attacked, Behavior, Judge, Seen, chat, each_case, good, response
 
 from support import eventually
 
@@ -103,7 +103,7 @@ GIVES = {  # an engine's answer, and the statuses that are correct for the clien
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("name", GIVES)
+@each_case("name", GIVES)
 async def test_a_client_gets_an_engines_answer_or_a_reason(
     target: Attacked, judge: Judge, name: str, stream: bool
 ) -> None:
@@ -133,7 +133,7 @@ async def test_a_second_answer_on_a_connection_reaches_no_other_client(
 FORGED = ("exhausted", "tried-models", "cost-ms", "since", "mode", "endpoint", "decision")
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize", "/v1/rerank"])
+@each_case("path", ["/v1/chat/completions", "/tokenize", "/v1/rerank"])
 async def test_an_engine_cannot_forge_laars_headers(
     target: Attacked, judge: Judge, path: str
 ) -> None:

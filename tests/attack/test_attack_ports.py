@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from attacked import Attacked, Judge, chat
+from attacked import Attacked, Judge, chat, each_case
 
 from support import eventually
 
@@ -174,7 +174,7 @@ ADMIN = {  # requests that a page in an operator's browser, or worse, may send
 }
 
 
-@pytest.mark.parametrize("name", ADMIN)
+@each_case("name", ADMIN)
 async def test_the_admin_port_refuses_unknown_hosts(
     target: Attacked, judge: Judge, name: str
 ) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
 import pytest
-from attacked import PATH, Attacked, Judge, chat
+from attacked import PATH, Attacked, Judge, chat, each_case
 
 pytestmark = [pytest.mark.envoy, pytest.mark.asyncio(loop_scope="session")]
 
@@ -33,6 +33,9 @@ class Case:
     sent: bytes
     statuses: tuple[int, ...]
     arrives: bool = False
+
+    def __str__(self) -> str:
+        return self.name
 
     @property
     def expected(self) -> str:
@@ -124,7 +127,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@each_case("case", CASES)
 async def test_ambiguous_requests_are_read_in_only_one_way(
     target: Attacked, judge: Judge, case: Case
 ) -> None:
@@ -143,7 +146,7 @@ async def test_ambiguous_requests_are_read_in_only_one_way(
     judge(case.expected, seen, holds)
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate", "zstd", "identity", "gzip, gzip"])
+@each_case("encoding", ["gzip", "br", "deflate", "zstd", "identity", "gzip, gzip"])
 async def test_compressed_bodies_arrive_as_sent_or_are_refused(
     target: Attacked, judge: Judge, encoding: str
 ) -> None:
@@ -154,10 +157,9 @@ async def test_compressed_bodies_arrive_as_sent_or_are_refused(
     judge("200, 400 or 415; the body as sent if at all", answer, holds)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name",
     ["m\r\nx-evil: 1", "m\nx-evil: 1", "m\0", "m\x7f", "m" * 100_000, "\U0001f600" * 50, "m,x"],
-    ids=["CRLF", "LF", "NUL", "DEL", "100,000 letters", "emoji", "comma"],
 )
 async def test_a_model_name_cannot_inject_a_header(
     target: Attacked, judge: Judge, name: str
@@ -167,7 +169,7 @@ async def test_a_model_name_cannot_inject_a_header(
     judge("404 without an injected header; no engine reached", answer, holds)
 
 
-@pytest.mark.parametrize("form", ["upgrade", "h2c", "bare", "key", "with length", "chunked"])
+@each_case("form", ["upgrade", "h2c", "bare", "key", "with length", "chunked"])
 async def test_no_request_bypasses_the_picker_as_an_upgrade(
     target: Attacked, judge: Judge, form: str
 ) -> None:
@@ -231,7 +233,7 @@ OPERATORS = {path.encode() for path in DENIED if re.fullmatch(r"(/v1)?/[a-z_]+",
 
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
-@pytest.mark.parametrize("path", DENIED)
+@each_case("path", DENIED)
 async def test_no_spelling_of_an_operator_path_reaches_an_engine(
     target: Attacked, judge: Judge, path: str, method: str
 ) -> None:
@@ -263,7 +265,7 @@ CONTROL = [
 ]
 
 
-@pytest.mark.parametrize("header", CONTROL, ids=lambda header: header.partition(":")[0])
+@each_case("header", CONTROL)
 async def test_a_header_from_a_client_selects_no_endpoint(
     target: Attacked, judge: Judge, header: str
 ) -> None:
@@ -278,7 +280,7 @@ async def test_a_header_from_a_client_selects_no_endpoint(
     judge("nothing at the other pool's engine, no such address told", answer, holds)
 
 
-@pytest.mark.parametrize("header", ["x-vllm-priority: -1000", "x-data-parallel-rank: 7"])
+@each_case("header", ["x-vllm-priority: -1000", "x-data-parallel-rank: 7"])
 async def test_a_client_cannot_set_its_own_priority_at_the_engine(
     target: Attacked, judge: Judge, header: str
 ) -> None:
@@ -304,7 +306,7 @@ POOL_ESCAPES = {
 }
 
 
-@pytest.mark.parametrize("trick", POOL_ESCAPES)
+@each_case("trick", POOL_ESCAPES)
 async def test_no_request_leaves_the_pool_of_its_route(
     target: Attacked, judge: Judge, trick: str
 ) -> None:
