@@ -14,7 +14,6 @@ import pytest
 from laar.envoy.options import MESSAGE_TIMEOUT_S
 from support import Answer, eventually, port_of
 from support.clients import post
-from support.grids import crossed
 
 pytestmark = pytest.mark.envoy
 
@@ -224,30 +223,28 @@ async def test_bodyless_and_opaque_requests_reach_an_endpoint(gateway, http, sha
     assert answer.status == 200
 
 
-@pytest.mark.parametrize(
-    ("shape", "body", "status", "reason"),
-    crossed(
-        SHAPES,
-        [
-            (b"not json", 400, "bad-request"),
-            (b"\x00\xff\xfe" * 50, 415, "not-utf-8"),
-            (b'[{"role":"user","content":"x"}]', 400, "bad-request"),
-            (b'{"model":7,"messages":[{"role":"user","content":"x"}]}', 400, "bad-request"),
-            (gzip.compress(chat("m"), mtime=0), 415, "compressed-body"),
-            (chat("nobody"), 404, "unknown-model"),
-        ],
-    ),
-)
-async def test_a_bad_request_gets_a_clear_answer(gateway, http, shape, body, status, reason):
+BAD = [
+    (b"not json", 400, "bad-request"),
+    (b"\x00\xff\xfe" * 50, 415, "not-utf-8"),
+    (b'[{"role":"user","content":"x"}]', 400, "bad-request"),
+    (b'{"model":7,"messages":[{"role":"user","content":"x"}]}', 400, "bad-request"),
+    (gzip.compress(chat("m"), mtime=0), 415, "compressed-body"),
+    (chat("nobody"), 404, "unknown-model"),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_bad_request_gets_a_clear_answer(gateway, http, shape):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
     envoy = await gateway.envoy(shape)
-    answer = await post(http, envoy, body)
-    assert answer.status == status
-    error = orjson.loads(answer.body)["error"]
-    assert (error["code"], error["reason"]) == (status, reason)
-    assert upstream.asked == []
+    for body, status, reason in BAD:
+        answer = await post(http, envoy, body)
+        assert answer.status == status, body[:80]
+        error = orjson.loads(answer.body)["error"]
+        assert (error["code"], error["reason"]) == (status, reason), body[:80]
+        assert upstream.asked == [], body[:80]
 
 
 async def test_unusual_but_valid_requests_pass(gateway, http):
@@ -441,23 +438,24 @@ async def test_garbage_and_endless_metrics_pages_do_no_harm(gateway, http):
     assert (await post(http, envoy, chat("m"))).status == 200
 
 
-@pytest.mark.parametrize(
-    ("shape", "member"), crossed(SHAPES, [b"", b'"model":null,', b'"model":"",'])
-)
+@pytest.mark.parametrize("shape", SHAPES)
 async def test_a_body_without_a_model_passes_if_all_endpoints_serve_the_same_one(
-    gateway, http, shape, member
+    gateway, http, shape
 ):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m", "auto"))
     await gateway.picker()
     envoy = await gateway.envoy(shape)
-    body = b'{%b"messages":[{"role":"user","content":"x"}]}' % member
-    answer = await post(http, envoy, body)
-    assert (answer.status, answer.headers["x-laar-model"]) == (200, "m")
-    assert upstream.asked[-1].body == body
+    members = (b"", b'"model":null,', b'"model":"",')
+    bodies = [b'{%b"messages":[{"role":"user","content":"x"}]}' % member for member in members]
+    for body in bodies:
+        answer = await post(http, envoy, body)
+        assert (answer.status, answer.headers["x-laar-model"]) == (200, "m"), body
+        assert upstream.asked[-1].body == body
     other = await gateway.upstream()
     gateway.members((upstream.address, "m", "auto"), (other.address, "other"))
     await eventually(lambda: len(gateway.runner.picker.table) == 2, what="the second endpoint")
-    answer = await post(http, envoy, body)
-    assert answer.status == 400
-    assert orjson.loads(answer.body)["error"]["reason"] == "no-model"
+    for body in bodies:
+        answer = await post(http, envoy, body)
+        assert answer.status == 400, body
+        assert orjson.loads(answer.body)["error"]["reason"] == "no-model", body

@@ -255,14 +255,14 @@ async def test_forms_whose_model_cannot_be_read_reach_no_engine(gateway, http, s
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
-async def test_an_empty_body_bypasses_nothing(gateway, http, shape, path):
+async def test_an_empty_body_bypasses_nothing(gateway, http, shape):
     inside, outside = await gateway.upstream(), await gateway.upstream()
     gateway.members((inside.address, "m"), (outside.address, "other"))
     await gateway.picker()
     envoy = await gateway.envoy(shape)
-    async with http.post(envoy.url() + path, headers={"content-length": "0"}) as answer:
-        assert "x-laar-reason" in answer.headers
+    for path in ("/v1/chat/completions", "/tokenize"):
+        async with http.post(envoy.url() + path, headers={"content-length": "0"}) as answer:
+            assert "x-laar-reason" in answer.headers, path
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -353,13 +353,9 @@ async def test_clients_cannot_forge_what_a_gateway_asserts_about_them(
 
 
 @pytest.mark.parametrize(
-    ("shape", "answers", "path"),
-    crossed(
-        ["standalone", "sidecar", "gateway"],
-        list(itertools.product(["all", "none"], ["/v1/chat/completions", "/tokenize", "/version"])),
-    ),
+    ("shape", "answers"), crossed(["standalone", "sidecar", "gateway"], ["all", "none"])
 )
-async def test_an_engine_cannot_send_headers_of_the_picker(gateway, http, shape, answers, path):
+async def test_an_engine_cannot_send_headers_of_the_picker(gateway, http, shape, answers):
     own = ("decision-id", "model", "endpoint", "reason", "cost-ms", "mode", "exhausted", "any")
     names = [f"x-laar-{name}" for name in (*own, "tried-models", "since")]
     names += ["x-gateway-destination-endpoint-served", "x-conformance-test-served-endpoint"]
@@ -367,8 +363,10 @@ async def test_an_engine_cannot_send_headers_of_the_picker(gateway, http, shape,
     upstream.default_answer = Answer(headers={**dict.fromkeys(names, "forged"), "x-engine": "e"})
     gateway.members((upstream.address, "m"))
     await gateway.picker(headers={"answers": answers})
-    url = (await gateway.envoy(shape)).url() + path
-    body = None if path == "/version" else BytesIO(orjson.dumps({"model": "m", **PROMPT}))
-    async with http.request("GET" if body is None else "POST", url, data=body) as answer:
-        assert (answer.status, answer.headers["x-engine"]) == (200, "e")
-        assert "forged" not in answer.headers.values()
+    envoy = await gateway.envoy(shape)
+    for path in ("/v1/chat/completions", "/tokenize", "/version"):
+        url = envoy.url() + path
+        body = None if path == "/version" else BytesIO(orjson.dumps({"model": "m", **PROMPT}))
+        async with http.request("GET" if body is None else "POST", url, data=body) as answer:
+            assert (answer.status, answer.headers["x-engine"]) == (200, "e"), path
+            assert "forged" not in answer.headers.values(), path

@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
 
 import betterproto2
 import grpc_health.v1.health_pb2
 import pytest
-from envoy_data_plane.envoy.config.core.v3 import (
-    HeaderMap,
-    HeaderValue,
-    HeaderValueOption,
-    Metadata,
-)
-from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import ProcessingMode
-from envoy_data_plane.envoy.service.ext_proc import v3 as envoy
-from envoy_data_plane.envoy.type.v3 import HttpStatus
 
 from laar.protocol.headers import FAIRNESS, read_head
 from laar.server.extproc.messages import event_of
 from laar.wire import ext_proc_pb2 as ours
 from laar.wire import health_pb2
 
-ENVOYS: dict[str, type[betterproto2.Message]] = {
-    **{name: kind for name, kind in vars(envoy).items() if isinstance(kind, type)},
-    "HeaderMap": HeaderMap,
-    "HeaderValue": HeaderValue,
-    "HeaderValueOption": HeaderValueOption,
-    "HttpStatus": HttpStatus,
-    "Metadata": Metadata,
-    "ProcessingMode": ProcessingMode,
-}
+
+@functools.cache
+def envoys() -> dict[str, type[betterproto2.Message]]:
+    """Return Envoy's messages by name; their import takes a second, so only here."""
+    from envoy_data_plane.envoy.config.core import v3 as core
+    from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import ProcessingMode
+    from envoy_data_plane.envoy.service.ext_proc import v3 as ext_proc
+    from envoy_data_plane.envoy.type.v3 import HttpStatus
+
+    others = (core.HeaderMap, core.HeaderValue, core.HeaderValueOption, core.Metadata)
+    return {
+        **{name: kind for name, kind in vars(ext_proc).items() if isinstance(kind, type)},
+        **{kind.__name__: kind for kind in (*others, HttpStatus, ProcessingMode)},
+    }
+
+
 STRUCTS = {
     "Struct": {"fields": 1},
     "Value": {
@@ -56,7 +55,7 @@ def numbers(kind: type[betterproto2.Message]) -> dict[str, int]:
 @pytest.mark.parametrize("name", sorted(ours.DESCRIPTOR.message_types_by_name))
 def test_every_field_has_the_number_used_by_envoy(name: str) -> None:
     descriptor = ours.DESCRIPTOR.message_types_by_name[name]
-    known = STRUCTS.get(name) or numbers(ENVOYS[name])
+    known = STRUCTS.get(name) or numbers(envoys()[name])
     made = {field.name: field.number for field in descriptor.fields}
     assert made.items() <= known.items()
 
@@ -75,11 +74,11 @@ def test_health_messages_have_the_numbers_used_by_grpc(name: str) -> None:
 
 
 def test_a_message_from_envoy_is_decoded_identically() -> None:
-    theirs = envoy.ProcessingRequest(
-        request_headers=envoy.HttpHeaders(
-            headers=HeaderMap(headers=[HeaderValue(key=":path", raw_value=b"/v1/completions")])
-        ),
-        protocol_config=envoy.ProtocolConfiguration(request_body_mode=4),
+    kinds: dict[str, typing.Any] = dict(envoys())
+    header = kinds["HeaderValue"](key=":path", raw_value=b"/v1/completions")
+    theirs = kinds["ProcessingRequest"](
+        request_headers=kinds["HttpHeaders"](headers=kinds["HeaderMap"](headers=[header])),
+        protocol_config=kinds["ProtocolConfiguration"](request_body_mode=4),
     )
     read = ours.ProcessingRequest.FromString(bytes(theirs))
     assert read.request_headers.headers.headers[0].raw_value == b"/v1/completions"

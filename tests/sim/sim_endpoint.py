@@ -6,13 +6,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
-import openai
 import orjson
 
 from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
+
+if TYPE_CHECKING:
+    import openai
 
 FAST = 0.001  # a thousand times faster than the simulated engine
 
@@ -27,6 +29,8 @@ class Running:
     @cached_property
     def openai(self) -> openai.AsyncOpenAI:
         """Return OpenAI's own client; it is slow to create."""
+        import openai  # this import takes a second, so only here
+
         url = self.endpoint.url + "/v1"
         return openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=20)
 

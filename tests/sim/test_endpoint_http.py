@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import AsyncIterator
 
 import numpy as np
-import openai
 import orjson
 import pytest
 import pytest_asyncio
@@ -196,6 +195,8 @@ async def test_embeddings_are_unit_vectors_determined_by_the_text(sim: Running) 
 
 
 async def test_an_unknown_model_gets_a_404_in_the_error_format(sim: Running) -> None:
+    import openai  # this import takes a second, so only here
+
     with pytest.raises(openai.NotFoundError) as refused:
         await sim.openai.chat.completions.create(**{**CHAT, "model": "nope"})
     assert refused.value.response.json()["error"] == {
