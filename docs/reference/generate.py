@@ -9,6 +9,7 @@ import collections.abc
 import copy
 import dataclasses
 import enum
+import functools
 import inspect
 import json
 import operator
@@ -58,6 +59,7 @@ A running picker follows the file. The column *a change applies* says which sett
 """
 
 APPLIES = dict(leaves(Settings))
+_texts = functools.cache(field_texts)  # it takes milliseconds per class
 
 METRICS_HEAD = """# Metrics
 
@@ -135,7 +137,7 @@ def settings_page() -> str:
 
 def _fields(model: type[Any]) -> dict[str, FieldInfo]:
     """Return the fields of a section, or of a dataclass within a setting, with their texts."""
-    texts, found = field_texts(model), {}
+    texts, found = _texts(model), {}
     if issubclass(model, BaseModel):
         for name, info in model.model_fields.items():
             found[name] = copy.copy(info)

@@ -118,11 +118,11 @@ def test_a_body_with_very_many_messages_is_not_parsed_completely(monkeypatch):
 @pytest.mark.parametrize("key", [b"messages", b"prompt", b"x"])
 def test_no_body_takes_much_longer_than_its_length(key, part):
     """Measured in CPU seconds of the part that holds the GIL, with a margin for slow machines."""
-    count = (6 << 20) // (len(part) + 1)
+    count = (2 << 20) // (len(part) + 1)
     body = b'{"model":"m","%b":[%b]}' % (key, b",".join([part] * count))
     began = time.process_time()
     read = read_body(Api.CHAT if key == b"messages" else Api.COMPLETIONS, body)
-    assert time.process_time() - began < 2.0
+    assert time.process_time() - began < 0.7
     assert read.model == "m"
 
 
