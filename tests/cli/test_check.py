@@ -318,6 +318,20 @@ def test_an_ignored_setting_is_a_warning(tmp_path: Path, text: str, says: str) -
     assert re.search(r"laar\.yaml:\d+: ", warning)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["objectives_s: {batch: 60}", "objective_base_s: 2", "objective_factor: 6", "max_hold_s: 9"],
+)
+def test_objectives_and_holds_have_an_effect_without_flow_control(
+    tmp_path: Path, text: str
+) -> None:
+    """Metrics for autoscalers count late first tokens, and sessions wait for room in a cache."""
+    made = f"endpoints: [{{address: '127.0.0.1:8000', model: m}}]\nflow: {{{text}}}\n"
+    (tmp_path / "laar.yaml").write_text(made)
+    done = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(tmp_path / "laar.yaml")])
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
 def test_sharing_without_its_package_is_reported_as_an_error_in_that_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

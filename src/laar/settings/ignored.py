@@ -13,8 +13,11 @@ from laar.datalayer.endpoints_file import is_loopback
 from laar.errors import SettingError, unknown
 from laar.settings.settings import Loaded, Settings
 
+_QUEUE = ("long_tokens", "max_prefill_s", "max_requests", "min_hold_s", "order", "patience")
+"""Settings of `flow` for its queue; the others also serve sessions, tenants and metrics."""
+
 _WITHOUT: Mapping[str, tuple[tuple[str, ...], Callable[[Settings], bool]]] = {
-    "flow.enabled": (("flow.",), lambda s: s.flow.enabled),
+    "flow.enabled": (tuple(f"flow.{name}" for name in _QUEUE), lambda s: s.flow.enabled),
     "health.enabled": (("health.",), lambda s: s.health.breaker.enabled),
     "tuner.enabled": (("tuner.",), lambda s: s.tuner.enabled),
     "prefix.enabled": (("prefix.max_bytes",), lambda s: s.prefix.enabled),
@@ -32,9 +35,6 @@ _WITHOUT: Mapping[str, tuple[tuple[str, ...], Callable[[Settings], bool]]] = {
 }
 """What settings with the given prefixes require, with a test of the requirement."""
 
-_ALWAYS = {"flow.tenant_header", "flow.max_hold_s", "flow.max_waiting", "flow.max_held_bytes"}
-"""Settings that have an effect even without `flow.enabled`, on tenants and on held sessions."""
-
 
 def remarks(loaded: Loaded) -> Iterator[str]:
     """Yield a message for each setting that is ignored: file, line, key and fix."""
@@ -43,7 +43,7 @@ def remarks(loaded: Loaded) -> Iterator[str]:
         if origin == "default":
             continue
         for needed, (prefixes, given) in _WITHOUT.items():
-            if name.startswith(prefixes) and name not in {needed, *_ALWAYS} and not given(settings):
+            if name.startswith(prefixes) and name != needed and not given(settings):
                 yield f"{loaded.at(name)}has no effect without {needed}; set that, or remove this"
     yield from _aliases(loaded)
     if settings.decisions.viewers_token_file is None and not is_loopback(settings.listen.admin):
