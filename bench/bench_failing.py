@@ -39,6 +39,7 @@ from bench.chaos.asking import Ended, Names, Question, draw
 from bench.chaos.load import OpenLoad, percentile
 from bench.chaos.rows import GOOD, POISON, ROWS, Healing, Row, Run
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
+from bench.options import count, names_of, output_file, parser_for, positive
 from laar.envoy.options import Shape
 from laar_lab.live.processes import free_ports
 
@@ -57,17 +58,11 @@ SHAPES: tuple[Shape, ...] = ("standalone", "gateway")
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; exit with 3 if a target was missed."""
     options = _parser().parse_args(argv)
-    names = options.rows.split(",") if options.rows else [row.name for row in ROWS]
-    if unknown := set(names) - {row.name for row in ROWS}:
-        print(
-            f"no row is called {', '.join(unknown)}; there are: {', '.join(r.name for r in ROWS)}"
-        )
-        return 2
-    rows = [row for row in ROWS if row.name in names]
+    rows = [row for row in ROWS if row.name in options.rows]
     console = Console() if sys.stdout.isatty() else Console(width=180)
     results: list[dict[str, object]] = []
-    for subject in options.subjects.split(","):
-        shapes = options.shapes.split(",") if subject in LAAR_SUBJECTS else ["-"]
+    for subject in options.subjects:
+        shapes = options.shapes if subject in LAAR_SUBJECTS else ["-"]
         if subject != "laar":
             shapes = shapes[:1]  # the others behave alike in both shapes
         binary = _binary(subject, options.proxies) if subject in PROXIES else None
@@ -86,21 +81,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench failing", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--requests", type=int, default=1500, help="for each row")
-    parser.add_argument("--rate", type=float, default=30.0, help="requests a second")
+    parser = parser_for("failing", __doc__)
+    parser.add_argument("--requests", type=count, default=1500, help="for each row")
+    parser.add_argument("--rate", type=positive, default=30.0, help="requests a second")
     parser.add_argument(
         "--without-health",
         action="store_true",
         help="disable laar's health tracking; it must then miss targets",
     )
-    parser.add_argument("--rows", default="", help="comma list; all by default")
-    parser.add_argument("--shapes", default=",".join(SHAPES))
-    parser.add_argument("--subjects", default=",".join((*LAAR_SUBJECTS, *PROXIES)))
+    rows = [row.name for row in ROWS]
+    parser.add_argument("--rows", type=names_of(rows), default=",".join(rows))
+    parser.add_argument("--shapes", type=names_of(SHAPES), default=",".join(SHAPES))
+    subjects = (*LAAR_SUBJECTS, *PROXIES)
+    parser.add_argument("--subjects", type=names_of(subjects), default=",".join(subjects))
     parser.add_argument("--proxies", type=Path, help="virtual environment with smg and vllm-router")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write all figures")
+    parser.add_argument("--json", type=output_file, help="write all figures")
     return parser
 
 

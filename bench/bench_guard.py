@@ -19,6 +19,7 @@ import orjson
 
 from bench.bench_templates import BLOCKS, ENDPOINTS, SIZE, ids_of
 from bench.caches import answered, serve
+from bench.options import name_of, parser_for
 from bench.prompts import corpora
 from laar.context.hook import ContextHook
 from laar.context.settings import ContextSettings
@@ -106,11 +107,14 @@ def run(load: str, hook: ContextHook | None, seed: int = 5) -> tuple[float, int]
 
 def main(argv: Sequence[str] = ()) -> int:
     """Print the table for the loads in `argv`, or all; return 1 if a gain misses the target."""
+    parser = parser_for("guard", __doc__)
+    parser.add_argument("loads", nargs="*", metavar="LOAD", type=name_of(LOADS))
+    loads = parser.parse_args(argv).loads or LOADS
     print(
         f"  {'load':16}{'off':>7}{'on':>7}{'real':>8}{'guard':>8}{'2 errors':>10}{'off after':>11}"
     )
     worst = 0.0
-    for load in argv or LOADS:
+    for load in loads:
         before, _ = run(load, None)
         hook = ContextHook(ContextSettings())
         with patch("laar.context.guard.MIN_GAIN", -1.0):

@@ -24,6 +24,7 @@ from typing import cast
 import orjson
 
 from bench.bench_decision import Caller, processor, request_messages
+from bench.options import name_of, parser_for
 from bench.prompts import corpora
 from bench.prompts.templates import TEMPLATES
 from laar.server.extproc import ExternalProcessor
@@ -93,11 +94,14 @@ async def measured(name: str, count: int) -> tuple[int, list[tuple[float, float]
 
 def main(argv: Sequence[str] = ()) -> int:
     """Print the table; return 1 if a ratio exceeds the target."""
+    parser = parser_for("hooked", __doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", type=name_of(TEMPLATES))
+    names = parser.parse_args(argv).names or NAMES
     head = f"{'off':>8}{'on':>8}{'ratio':>8}"
     print(f"  {'us of CPU':34}{'':5}{'body to answer':>24}{'whole request':>24}")
     print(f"  {'':34}{'KB':>5}{head}{head}")
     worst = 0.0
-    for name in argv or NAMES:
+    for name in names:
         for count in SIZES:
             size, (off, on) = asyncio.run(measured(name, count))
             worst = max(worst, *(b / a for a, b in zip(off, on, strict=True)))

@@ -13,7 +13,6 @@ Exit status: 0 if every target was met, 3 if one was missed.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import signal
@@ -32,6 +31,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from bench.chaos.load import percentile
+from bench.options import count, output_file, parser_for, positive
 from laar_lab.live.processes import LaarProcess, free_ports
 
 UNDECIDED_S = 2.0
@@ -178,13 +178,12 @@ async def _back(run: Run, process: LaarProcess) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; return 3 if a target was missed."""
-    parser = argparse.ArgumentParser(prog="python -m bench kills", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--rate", type=float, default=50.0, help="requests a second")
+    parser = parser_for("kills", __doc__)
+    parser.add_argument("--kills", type=count, default=100)
+    parser.add_argument("--rate", type=positive, default=50.0, help="requests a second")
     parser.add_argument("--pause", type=float, default=3.0, help="seconds before the next kill")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write all figures")
+    parser.add_argument("--json", type=output_file, help="write all figures")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="laar-kills-") as directory:
         run = asyncio.run(

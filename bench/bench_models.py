@@ -14,7 +14,6 @@ Exit status: 0 if no request was wrong, 3 if one was.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gzip
 import json
@@ -29,6 +28,7 @@ from email.parser import BytesParser
 from email.policy import HTTP
 
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
+from bench.options import count, names_of, parser_for
 from laar_lab.live.bootstraps import AnyShape
 
 MODELS = ("alpha", "beta", "alpha-lora")
@@ -460,13 +460,12 @@ def judge(case: Case, head: bytes) -> tuple[str, str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run and print; return 3 if a request was wrong."""
-    parser = argparse.ArgumentParser(prog="python -m bench models", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--cases", type=int, default=100_000, help="total over all shapes")
-    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser = parser_for("models", __doc__)
+    parser.add_argument("--cases", type=count, default=100_000, help="total over all shapes")
+    parser.add_argument("--shapes", type=names_of(SHAPES), default=",".join(SHAPES))
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)
-    shapes, wrong = options.shapes.split(","), 0
+    shapes, wrong = options.shapes, 0
     for shape in shapes:
         found = asyncio.run(measure(shape, options.cases // len(shapes), options.seed))
         print(f"{shape}: {dict(found.ends.most_common())}, {len(found.wrong)} wrong", flush=True)

@@ -41,6 +41,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.figures import Figures
+from bench.options import count, names_of, output_file, parser_for, positive
 from bench.picking.parts import (
     SHAPES,
     Costs,
@@ -97,18 +98,17 @@ def main(argv: Sequence[str] = ()) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench picker", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--parts", default=",".join(DEADLINES_S), help="comma-separated")
-    parser.add_argument("--share", type=float, default=1.0, help="share of the requests to send")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for latency and idle")
-    parser.add_argument("--streams", type=int, default=10_000, help="concurrent streams")
+    parser = parser_for("picker", __doc__)
+    parser.add_argument("--parts", type=names_of(DEADLINES_S), default=",".join(DEADLINES_S))
+    parser.add_argument("--share", type=positive, default=1.0, help="share of the requests to send")
+    parser.add_argument("--seconds", type=positive, default=10.0, help="for latency and idle")
+    parser.add_argument("--streams", type=count, default=10_000, help="concurrent streams")
     parser.add_argument("--peer", action="append", default=[], help="NAME=COMMAND (cpu)")
     parser.add_argument("--peer-service", default="", help="gRPC service at a peer's {health_port}")
-    parser.add_argument("--shapes", default=",".join(SHAPES), help="comma-separated (cpu)")
+    parser.add_argument("--shapes", type=names_of(SHAPES), default=",".join(SHAPES), help="(cpu)")
     parser.add_argument("--before", action="append", default=[], help="NAME=SRC of laar (cpu)")
-    parser.add_argument("--json", type=Path, help="write all figures")
-    parser.add_argument("--plot", type=Path, help="draw the CPU of requests")
+    parser.add_argument("--json", type=output_file, help="write all figures")
+    parser.add_argument("--plot", type=output_file, help="draw the CPU of requests")
     return parser
 
 
@@ -130,7 +130,7 @@ def machine() -> dict[str, str]:
 async def _run(figures: Figures, costs: Costs, options: argparse.Namespace) -> None:
     share, seconds = options.share, options.seconds
     parts: dict[str, Callable[[], Awaitable[None]]] = {
-        "cpu": partial(cpu, figures, costs, _subjects(options), share, options.shapes.split(",")),
+        "cpu": partial(cpu, figures, costs, _subjects(options), share, options.shapes),
         "features": partial(features, figures, share),
         "fleets": partial(fleets, figures, share),
         "idle": partial(idle, figures, seconds),
@@ -139,9 +139,7 @@ async def _run(figures: Figures, costs: Costs, options: argparse.Namespace) -> N
         "streams": partial(streams, figures, options.streams),
         "pauses": partial(pauses, figures),
     }
-    for name in options.parts.split(","):
-        if name not in parts:
-            raise SystemExit(f"no part is called {name}; there are: {', '.join(parts)}")
+    for name in options.parts:
         await figures.run(name, DEADLINES_S[name] * max(1.0, share), parts[name])
 
 

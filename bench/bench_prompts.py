@@ -11,7 +11,6 @@ but the salt of hashes is not, so shares vary by a few hundredths between runs.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
@@ -19,6 +18,7 @@ from collections.abc import Iterator
 
 import orjson
 
+from bench.options import count, name_of, parser_for
 from bench.prompts import corpora, orders
 from bench.prompts.templates import TEMPLATES, TITLED, Body
 from laar.context.bodies import api_of
@@ -147,10 +147,10 @@ def kinds(corpus: str = "pages") -> tuple[int, int, int, list[str]]:
 
 def main(argv: list[str]) -> int:
     """Print the table for the templates in `argv`, or all; return 1 on a cut or wrong move."""
-    parser = argparse.ArgumentParser(prog="python -m bench prompts")
-    parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--chunks", type=int, default=CHUNKS, help="chunks of a corpus")
-    parser.add_argument("--learnt", type=int, default=LEARNT, help="requests before those counted")
+    parser = parser_for("prompts", __doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", type=name_of(TEMPLATES))
+    parser.add_argument("--chunks", type=count, default=CHUNKS, help="chunks of a corpus")
+    parser.add_argument("--learnt", type=count, default=LEARNT, help="requests before the counted")
     given = parser.parse_args(argv)
     wanted = given.names or list(TEMPLATES)
     print(

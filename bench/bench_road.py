@@ -11,7 +11,6 @@ several requests is used, since some also create a histogram bin or a table.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import math
 import sys
@@ -30,6 +29,7 @@ from jh2.settings import Settings as H2Settings
 
 import laar
 from bench.bench_frames import Socket
+from bench.options import parser_for
 from laar.core.decision import Decision
 from laar.core.membership import EndpointSpec
 from laar.core.request import Request
@@ -200,8 +200,7 @@ def moves(trail: Trail) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench road", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = parser_for("road", __doc__)
     parser.add_argument("--trail", action="store_true", help="print each call")
     options = parser.parse_args(argv)
     trail = asyncio.run(usual_request())

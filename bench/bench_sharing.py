@@ -28,9 +28,9 @@ import shutil
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 from bench.figures import Figures
+from bench.options import names_of, output_file, parser_for
 from bench.sharing.pure import ages, staleness
 from bench.sharing.real import cost, kill, outage, workers
 
@@ -54,15 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench sharing", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--parts", default=",".join(DEADLINES_S), help="comma-separated")
+    parser = parser_for("sharing", __doc__)
+    parser.add_argument("--parts", type=names_of(DEADLINES_S), default=",".join(DEADLINES_S))
     parser.add_argument("--seconds", type=float, default=5.0, help="for each measurement")
     parser.add_argument("--outage-s", type=float, default=30.0, help="seconds without the store")
     parser.add_argument("--rate", type=float, default=1000.0, help="decisions a second (age)")
     parser.add_argument("--requests", type=float, default=200.0, help="per second through Envoy")
     parser.add_argument("--deadline", type=float, default=1.0, help="factor for the deadlines")
-    parser.add_argument("--json", type=Path, help="write all figures")
+    parser.add_argument("--json", type=output_file, help="write all figures")
     return parser
 
 
@@ -79,9 +78,7 @@ async def _run(figures: Figures, options: argparse.Namespace) -> None:
         parts["outage"] = partial(outage, figures, seconds=options.outage_s, **load)
         parts["workers"] = partial(workers, figures, store=store, seconds=seconds)
         parts["kill"] = partial(kill, figures, seconds=seconds, **load)
-    for name in options.parts.split(","):
-        if name not in DEADLINES_S:
-            raise SystemExit(f"no part is called {name}; there are: {', '.join(DEADLINES_S)}")
+    for name in options.parts:
         if name in parts:
             await figures.run(name, DEADLINES_S[name] * options.deadline, parts[name])
         else:

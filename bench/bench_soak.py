@@ -25,7 +25,6 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import orjson
 from rich.console import Console
@@ -35,6 +34,7 @@ from bench.bench_chaos import leftovers
 from bench.chaos.asking import End, Ended, Names, Question, draw
 from bench.chaos.load import Load, percentile
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
+from bench.options import count, output_file, parser_for, positive
 from laar.envoy.options import Shape
 
 GREW = 3
@@ -159,13 +159,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench soak", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--requests", type=int, default=1_000_000)
-    parser.add_argument("--minutes", type=float, default=90.0, help="maximum duration of the run")
+    parser = parser_for("soak", __doc__)
+    parser.add_argument("--requests", type=count, default=1_000_000)
+    parser.add_argument("--minutes", type=positive, default=90.0, help="maximum duration")
     parser.add_argument("--shape", choices=("standalone", "gateway"), default="standalone")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write all figures")
+    parser.add_argument("--json", type=output_file, help="write all figures")
     return parser
 
 

@@ -33,7 +33,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import orjson
 from rich.console import Console
@@ -42,6 +41,7 @@ from rich.table import Table
 from bench.chaos.asking import End, Ended, Names, Question, ask
 from bench.chaos.load import client_session, percentile
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
+from bench.options import names_of, output_file, parser_for
 from laar_lab.live.bootstraps import AnyShape
 
 MODEL = "m"
@@ -192,13 +192,9 @@ ROWS: dict[str, Row] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; exit with 3 if a target was missed."""
     options = _parser().parse_args(argv)
-    names = options.rows.split(",") if options.rows else list(ROWS)
-    if unknown := set(names) - set(ROWS):
-        print(f"no row is called {', '.join(unknown)}; there are: {', '.join(ROWS)}")
-        return 2
     results = []
-    for shape in options.shapes.split(","):
-        for name in names:
+    for shape in options.shapes:
+        for name in options.rows:
             run = asyncio.run(_measure(shape, ROWS[name], options.seed))
             results.append(_result(shape, name, run))
             print(orjson.dumps(results[-1]).decode(), flush=True)
@@ -211,12 +207,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench stall", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--rows", default="", help="comma list; all by default")
-    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser = parser_for("stall", __doc__)
+    parser.add_argument("--rows", type=names_of(ROWS), default=",".join(ROWS), help="comma list")
+    parser.add_argument("--shapes", type=names_of(SHAPES), default=",".join(SHAPES))
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write all figures")
+    parser.add_argument("--json", type=output_file, help="write all figures")
     return parser
 
 

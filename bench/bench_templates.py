@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 
 from bench.caches import answered, serve
+from bench.options import name_of, parser_for
 from bench.prompts import corpora
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
@@ -251,7 +252,10 @@ def run(kind: str, template: str, seed: int = 3) -> tuple[float, float]:
 
 def main(argv: Sequence[str] = ()) -> int:
     """Print the table for the templates in `argv`, or all; return 1 if a cell misses the target."""
-    templates = argv or [name for name in TEMPLATES if name != "plain"]
+    parser = parser_for("templates", __doc__)
+    parser.add_argument("names", nargs="*", metavar="TEMPLATE", type=name_of(TEMPLATES))
+    given = parser.parse_args(argv).names
+    templates = given or [name for name in TEMPLATES if name != "plain"]
     print(f"  {'believed / found':28}{''.join(f'{name:>16}' for name in templates)}")
     worst = 0.0
     for kind in KINDS:

@@ -34,6 +34,7 @@ from pathlib import Path
 import orjson
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from bench.options import name_of, parser_for
 from laar_lab.live.processes import free_ports
 from laar_lab.race.figure import draw_panels
 from laar_lab.race.result import Turn
@@ -123,8 +124,8 @@ LOADS = {
 
 def main(arguments: Sequence[str]) -> int:
     """Run the named races, all by default, and return an exit status."""
-    parser = argparse.ArgumentParser(prog="python -m bench vllm")
-    parser.add_argument("names", nargs="*", default=[], metavar="NAME", help=", ".join(LOADS))
+    parser = parser_for("vllm", __doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", type=name_of(LOADS))
     parser.add_argument("--data", type=Path, required=True, help="directory with the traffic")
     parser.add_argument("--programs", type=Path, required=True, help="of smg and vllm-router")
     parser.add_argument("--vllm", type=Path, default=VLLM, help="python that has vLLM")
@@ -133,8 +134,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=75.0)
     parser.add_argument("--seed", type=int, default=2000)
     given = parser.parse_args(arguments)
-    if unknown := set(given.names) - set(LOADS):
-        parser.error(f"no race is called {', '.join(sorted(unknown))}")
     given.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="laar-vllm-") as directory:
         work = Path(directory)

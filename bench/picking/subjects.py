@@ -141,6 +141,8 @@ def laar_with(name: str, **settings: Mapping[str, object]) -> Subject:
 def other_sources(named: str) -> Subject:
     """Return laar from other sources as a subject, given as ``name=src``."""
     name, path = _named(named)
+    if not Path(path, "laar").is_dir():
+        raise SettingError(f"{path} has no directory laar: name the directory above it")
     return Subject(name=name, argv=lambda place: ["env", f"PYTHONPATH={path}", *laar_argv(place)])
 
 
