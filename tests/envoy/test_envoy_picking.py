@@ -9,6 +9,7 @@ from io import BytesIO
 from typing import Any
 
 import aiohttp
+import grpc
 import orjson
 import pytest
 from bench.noop_picker import NoopPicker, start
@@ -140,6 +141,23 @@ async def test_failing_closed_answers_503_without_a_picker(fleet, http, shape):
         assert response.headers["x-laar-reason"] == "no-picker"
         assert response.content_type == "application/json"
         assert (await response.json())["error"]["reason"] == "no-picker"
+    assert not a.requests
+
+
+@pytest.mark.parametrize("shape", ["sidecar", "gateway"])
+async def test_failing_closed_answers_503_if_the_picker_hangs(fleet, http, shape, monkeypatch):
+    async def hang(_picker, _request, context):
+        while await context.read() is not grpc.aio.EOF:
+            fleet.seen.append("a message without an answer")
+
+    monkeypatch.setattr(NoopPicker, "process", hang)
+    (a,) = await fleet.picked(1)
+    envoy = await fleet.envoy(shape, BootstrapOptions(fail_open=False))
+    async with http.post(f"{envoy.url()}/v1/completions", data=BytesIO(BODY)) as response:
+        assert response.status == 503
+        assert response.headers["x-laar-reason"] == "no-picker"
+        assert (await response.json())["error"]["code"] == 503
+    assert fleet.seen
     assert not a.requests
 
 
