@@ -147,8 +147,7 @@ def aligner_times() -> None:
         index = OrderIndex(capacity_docs=30_000)
         for i, docs in enumerate(hashed[:-800]):
             sent = [docs[at] for at in index.align(0, 0, docs, i * 0.05)]
-            names = {"endpoint": f"10.0.0.{i % 4}:8000", "request": f"request-{i:032x}"}
-            index.insert(0, 0, sent, i * 0.05, **names)
+            index.insert(0, 0, sent, i * 0.05, endpoint=f"10.0.0.{i % 4}:8000")
         used = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
         align = [timed(index.align, 0, 0, docs, 250.0) for docs in hashed[-800:]]

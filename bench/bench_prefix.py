@@ -28,6 +28,7 @@ def _chain(spans: Sequence[str]) -> Chain:
 PROMPT_BYTES = 400_000
 TURNS = 30
 SYSTEM = "s" * 1000
+CHURN = 1_000_000
 
 
 def main() -> None:
@@ -57,7 +58,7 @@ def main() -> None:
             f"memory, {name:22}  {real / held:8.1f} bytes a block   (target 100); "
             f"the index's own estimate is {claimed / real:.2f} of the real"
         )
-    _churn(1_000_000)
+    _churn(CHURN)
 
 
 def _hash_again(kind: str) -> Callable[[int], object]:

@@ -26,6 +26,7 @@ import yaml
 from bench.chaos.guard import Child, Guard
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import find_binary
+from laar.settings import Settings
 from laar_lab.live.bootstraps import AnyShape, render
 from laar_lab.live.processes import free_ports
 
@@ -153,6 +154,7 @@ class Stand:
         """Write all pickers' settings files, with changes to their sections."""
         for index in range(self.plan.pickers):
             document = self.settings(index, **changes)
+            Settings.model_validate(document)  # a running picker only logs what it refuses
             self.write(self.settings_file(index), yaml.safe_dump(document, sort_keys=False))
 
     def members(self, *, without: Sequence[int] = ()) -> str:

@@ -1,0 +1,94 @@
+"""Benchmarks that no other test runs work, in tiny sizes; their figures mean nothing here."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bench.__main__ import LONG
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
+
+SHORT_LOADS = """
+for make in (rag.topic, rag.zipf, rag.disjoint):
+    short = lambda *given, make=make, requests=50, **named: make(
+        *given, requests=min(requests, 850), **named
+    )
+    setattr(rag, make.__name__, short)
+"""
+
+RUNS = {
+    "accuracy": ("_CALLS = _PROMPTS = 40", (), "tasks found by words, p99"),
+    "context": (SHORT_LOADS, (), "contexts of 15 documents"),
+    "datalayer": ("ENDPOINTS, SECONDS = 5, 1", (), "while nothing changes"),
+    "decision": ("FLEETS, REQUESTS, COLD_EVERY_S = (5,), 20, 0.0", (), "of the cold row"),
+    "engine": ("REPLICAS = 1", (), "slack scheduler, 1,000 waiting"),
+    "flow": ("WAITING = 200", (), "pack a batch from 1,000 prefills"),
+    "frames": ("ROUNDS = CALLS = 2", (), "400 KB"),
+    "guard": ("REQUESTS = 60", ("nothing shared",), "difference at most"),
+    "hooked": ("LEARNT, SCORED, SIZES = 5, 5, (6,)", ("json tool",), "at most"),
+    "lab": ("DURATION_S = 20.0", (), "llm-d"),
+    "precise": ("REQUESTS = 50", (), "events and token ids"),
+    "prefix": ("PROMPT_BYTES, TURNS, CHURN = 4_000, 3, 3_000", (), "churn"),
+    "prompts": ("", ("langchain stuff", "--chunks", "20", "--learnt", "20"), "order matters"),
+    "sharing": ("", ("--parts", "age", "--seconds", "0.5", "--rate", "50"), "age"),
+    "stall": ("LEAD_S = 1.0", ("--rows", "pause 0.5", "--shapes", "native"), "targets missed"),
+    "templates": ("TALKS = 2", ("qwen3",), "difference at most"),
+    "trace": ("LINES = 1_000", (), "1,000 lines"),
+    "watch": ("ROUNDS, ROUND_S = 2, 0.2", (), "the feed"),
+}
+"""By benchmark: the sizes to set in its module, its arguments, and a text near its end."""
+
+
+def run(name: str, sizes: str, words: tuple[str, ...]) -> str:
+    """Run a benchmark in a process of its own, as some freeze its memory; return what it prints."""
+    given = f"{[*words]}" if name in LONG else ""
+    script = f"import bench.bench_{name} as b; exec({sizes!r}, vars(b)); b.main({given})"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_benchmark_prints_its_figures(name: str) -> None:
+    if name == "sharing" and not shutil.which("redis-server"):
+        pytest.skip("no redis-server")
+    sizes, words, text = RUNS[name]
+    assert text in run(name, sizes, words)
+
+
+def test_the_benchmark_of_difficulty_reads_graded_answers(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    records = [
+        {
+            "task": task,
+            "question": f"{task}: what is {rng.randrange(99)} and {rng.randrange(99)}?",
+            "scores": {model: rng.randrange(2) for model in ("a", "b", "c", "d")},
+        }
+        for task in ("sums",)
+        for _ in range(90)
+    ]
+    path = tmp_path / "records.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert "nearest by words" in run("difficulty", "", ("--records", str(path)))
+
+
+def test_the_figure_of_the_races_is_drawn_from_their_stored_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    from bench.bench_vllm import LOADS, draw_all, write_model
+
+    for name in LOADS:
+        shutil.copy(ROOT / "docs" / "race" / f"{name}.json", tmp_path)
+    draw_all(tmp_path)
+    assert (tmp_path / "ttft.svg").is_file()
+    write_model(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["vocab_size"] > 100
