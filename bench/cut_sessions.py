@@ -47,4 +47,6 @@ def main(source: str, out: str, seed: int = 1) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     main(sys.argv[1], sys.argv[2])
