@@ -1,6 +1,7 @@
 """The figures of the demo, and the significance of differences."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -36,6 +37,23 @@ def test_a_consistent_difference_is_reported_with_its_interval(factor, said):
     text = sentence(contestant("laar", theirs * factor), contestant("other", theirs))
     assert said in text
     assert "95 % interval" in text
+
+
+def test_more_time_is_reported_with_an_interval_of_more_time():
+    rng = np.random.default_rng(7)
+    theirs = rng.uniform(5.0, 25.0, 60)
+    text = sentence(contestant("laar", theirs * rng.uniform(1.3, 2.0, 60)), contestant("b", theirs))
+    assert "more time than" in text
+    assert "95 % interval +" in text
+    assert "-" not in text.partition("95 % interval")[2]
+
+
+@pytest.mark.parametrize("of", [1, 2, 5])
+def test_a_few_questions_show_no_difference(of):
+    ours, theirs = contestant("laar", [4.0] * of), contestant("other", [8.0] * of)
+    for text in (sentence(ours, theirs), sentence(theirs, ours), soon(ours, [theirs])):
+        assert "too few questions" in text
+        assert not re.search("interval|more time|less time", text)
 
 
 def test_equal_policies_are_nearly_always_reported_as_a_tie():

@@ -23,6 +23,9 @@ from laar_lab.statistics import CONFIDENCE, Estimate
 LIMIT_S = 60.0
 """How long a user waits, in the fleet's seconds."""
 MARKS_S = (5.0, 10.0, 30.0, 60.0)
+FEWEST = 6
+"""Fewest questions that can show a difference at 95 %, if all of them go the same way."""
+_TOO_FEW = f"too few questions for a difference; ask {FEWEST} or more"
 _RESAMPLES = 4_000
 _SEED = 1
 
@@ -126,6 +129,8 @@ def _compared(
         ]
     )
     estimate = float(statistic(pairs[:, 0], pairs[:, 1]))
+    if len(pairs) < FEWEST and estimate != 0.0:
+        return estimate, -math.inf, math.inf
     if np.ptp(pairs[:, 0] - pairs[:, 1]) == 0.0:
         return estimate, estimate, estimate
     interval = bootstrap(
@@ -145,13 +150,15 @@ def sentence(ours: Contestant, theirs: Contestant) -> str:
     """Return a sentence that gives the difference and its interval, or says that none is shown."""
     estimate, low, high = saved(ours, theirs)
     figures = f"{ours.par2_s:.1f} s against {theirs.par2_s:.1f} s a question (PAR-2)"
+    if math.isinf(low):
+        return f"{ours.name} and {theirs.name}: {figures}, {_TOO_FEW}."
     interval = f"95 % interval {low:+.0%} to {high:+.0%}"
     if low > 0:
         less = f"{ours.name} takes {estimate:.0%} less time than {theirs.name}"
         return f"{less}: {figures}, {interval}."
     if high < 0:
         more = f"{ours.name} takes {-estimate:.0%} more time than {theirs.name}"
-        return f"{more}: {figures}, {interval}."
+        return f"{more}: {figures}, 95 % interval {-high:+.0%} to {-low:+.0%}."
     text = f"{ours.name} and {theirs.name} tie on {len(ours.seconds)} questions: {figures}, "
     ahead, behind = _beyond_chance(ours, theirs)
     parts = [f"more correct answers by {', '.join(ahead)}"] if ahead else []
@@ -178,9 +185,11 @@ def soon(ours: Contestant, others: Sequence[Contestant]) -> str:
     gain, low, high = more_within(ours, best, mark, comparisons=len(others))
     text = (
         f"Within {mark:g} s {ours.name} has {ours.within(mark):.0%} correct and {best.name}, the "
-        f"best of the others, {best.within(mark):.0%}: {100 * gain:+.0f} points, 95 % interval "
-        f"{100 * low:+.0f} to {100 * high:+.0f}"
+        f"best of the others, {best.within(mark):.0%}: {100 * gain:+.0f} points, "
     )
+    if math.isinf(low):
+        return f"{text}{_TOO_FEW}."
+    text += f"95 % interval {100 * low:+.0f} to {100 * high:+.0f}"
     if low <= 0 <= high:
         return f"{text}, so no difference beyond chance."
     if gain < 0 and ours.par2_s < best.par2_s:
