@@ -26,11 +26,16 @@ async def _calls(picker: ExternalProcessor) -> int:
     return calls
 
 
+async def _fewest_calls(picker: ExternalProcessor) -> int:
+    """Return the calls of a decision without the work that is only due at times."""
+    return min([await _calls(picker) for _ in range(20)])
+
+
 @pytest.mark.parametrize("part", PARTS)
 async def test_a_decision_without_a_part_makes_fewer_calls(part: str) -> None:
     picker = processor(4)
     for _ in range(3):
         await time_answer(picker, messages(2_000, 1))
-    whole = await _calls(picker)
+    whole = await _fewest_calls(picker)
     with PARTS[part]():
-        assert await _calls(picker) < whole
+        assert await _fewest_calls(picker) < whole
