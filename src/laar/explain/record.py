@@ -1,22 +1,36 @@
-"""Render a decision's record: the terms of every candidate, and why others were excluded."""
+"""Render a decision's record: the terms of every candidate, and why others were excluded.
+
+The page, the decision log, `laar explain` and spans are all built from this rendering; spans have
+their own names for its fields (`laar.telemetry.tracing`). Units are in the names; a field without a
+unit is a count, a share in 0..1, or text.
+"""
 
 from __future__ import annotations
 
 from itertools import islice
 
+import numpy as np
+
+from laar.core.decision import Completion, Decision
+from laar.core.eligible import in_all
+from laar.core.endpoints import Floats
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE
 from laar.core.interfaces import View
+from laar.core.membership import EndpointSpec, key_of
 from laar.core.names import is_among
 from laar.explain.decision_record import DecisionRecord, Readings
-from laar.explain.fields import COMPLETION, DECISION, ENDPOINT, IF_ANY, columns_of, values_of
 from laar.explain.sentence import ranking, sentence, why_not
 
 MAX_ROWS = 32
 """Maximum number of candidates, and of filtered endpoints, in a record; the rest are dropped."""
 
+_TAKEN_OUT = -1.0
+"""Score of excluded candidates in logs and spans, which have columns of numbers but not the mask
+(`Decision.eligible`)."""
+
 
 def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, object]:
-    """Return the decision as plain JSON values: the fields that `laar.explain.fields` declares.
+    """Return the decision as plain JSON values.
 
     `picked` is a position in `candidates`, the best `MAX_ROWS` of them; cost terms are missing if
     the policy has no cost. `unlike` is present if the request is unlike anything measured, so that
@@ -30,8 +44,7 @@ def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, objec
     """
     decision = record.decision
     view = decision.view
-    fields = values_of(DECISION, record)
-    fields |= {name: value for name, value in values_of(IF_ANY, decision).items() if value}
+    fields = _decision(record)
     fields["picked"], fields["candidates"] = _rows(record, ranked=explained)
     if view is not None and view.unlike:
         fields["unlike"] = True
@@ -40,18 +53,70 @@ def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, objec
     if view is not None and record.readings is not None:
         fields["filtered"] = _filtered(record, view, record.readings)
     if record.end is not None:
-        fields["completion"] = values_of(COMPLETION, (record, record.end))
+        fields["completion"] = _completion(record, record.end)
     if explained:
         fields["sentence"] = sentence(record)
     return fields
+
+
+def _decision(record: DecisionRecord) -> dict[str, object]:
+    decision, request, view = record.decision, record.decision.request, record.decision.view
+    language, bucket_tokens, task = ("", 0, "") if view is None else view.cell
+    fields = {
+        "id": decision.id,
+        "time": record.time_s,
+        "request_id": request.id,
+        "trace_id": request.trace.trace_id if request.trace else "",
+        "mode": "shadow" if request.shadow else "enforce",
+        "policy": decision.policy,
+        "reason": decision.reason,
+        "asked_model": request.model,
+        "language": language,
+        "bucket_tokens": bucket_tokens,
+        "task": task,
+        "body_bytes": request.body_bytes,
+        "endpoint": record.specs[decision.slot].key,
+        "model": decision.model,
+        "candidates_total": 1 if view is None else len(view.slots),
+        "tried_models": decision.tried[:-1],
+        "exhausted": decision.exhausted,
+    }
+    # Other endpoints that prefill the prompt or encode images, and the LoRA adapter, whose outcomes
+    # do not count for the model; most decisions have none of these.
+    rare = {
+        "prefiller": decision.prefiller and decision.prefiller.address,
+        "encoders": [encoder.address for encoder in decision.encoders],
+        "adapter": decision.flight.adapter,
+    }
+    return fields | {name: value for name, value in rare.items() if value}
+
+
+def _completion(record: DecisionRecord, end: Completion) -> dict[str, object]:
+    """Return how the request ended; a status of 0 means that there was no answer."""
+    return {
+        "status": end.status or 0,
+        "cause": end.cause,
+        "served": record.served and key_of(record.served, record.decision.rank),
+        "model": record.answered,
+        "latency_s": end.latency_s,
+        "ttft_s": end.ttft_s,
+        "prompt_tokens": end.prompt_tokens,
+        "completion_tokens": end.completion_tokens,
+        "cached_tokens": end.cached_tokens,
+        "failed": record.decision.flight.failed,
+    }
+
+
+def _endpoint(spec: EndpointSpec) -> dict[str, object]:
+    return {"endpoint": spec.key, "model": spec.models[0], "region": spec.region}
 
 
 def _rows(record: DecisionRecord, *, ranked: bool) -> tuple[int, list[dict[str, object]]]:
     """Return the picked candidate's position in the rows, and a row for each candidate."""
     decision, view = record.decision, record.decision.view
     if view is None or decision.scores is None:
-        return 0, [values_of(ENDPOINT, record.specs[decision.slot])]
-    by_name = columns_of(decision, view, decision.scores)
+        return 0, [_endpoint(record.specs[decision.slot])]
+    by_name = _columns(decision, view, decision.scores)
     names, columns = tuple(by_name), list(by_name.values())
     slots, picked, specs = view.slots, decision.position, record.specs
     best: list[int] = []
@@ -61,7 +126,7 @@ def _rows(record: DecisionRecord, *, ranked: bool) -> tuple[int, list[dict[str, 
         columns = [column[best] for column in columns]
     values = zip(*[column.tolist() for column in columns], strict=True)
     rows = [
-        values_of(ENDPOINT, specs[slot]) | dict(zip(names, row, strict=True))
+        _endpoint(specs[slot]) | dict(zip(names, row, strict=True))
         for slot, row in zip(slots.tolist(), values, strict=True)
     ]
     if ranked:
@@ -73,13 +138,45 @@ def _rows(record: DecisionRecord, *, ranked: bool) -> tuple[int, list[dict[str, 
     return picked, rows
 
 
+def _columns(of: Decision, view: View, scores: Floats) -> dict[str, Floats]:
+    """Return the columns over a decision's candidates, by name.
+
+    If the policy has no cost, there are no terms, only round trips.
+    """
+    may = in_all(of.eligible)
+    columns: dict[str, Floats] = {
+        "probability": view.probability,
+        "evidence": view.evidence,
+        "tokens": view.tokens,
+        "cached_tokens": view.held_tokens,
+        "queued_tokens": view.queued_tokens,
+        "score": scores if may is None else np.where(may, scores, _TAKEN_OUT),
+    }
+    if (terms := view.terms) is None:
+        return columns | {"rtt_s": view.rtt_s}
+    if terms.transfer_s is not None:  # prompts may be prefilled elsewhere
+        columns["transfer_s"] = terms.transfer_s
+    return columns | {
+        "rtt_s": terms.rtt_s,
+        "base_s": terms.base_s,
+        "prefill_s": terms.prefill_s,
+        "queue_s": terms.queue_s,
+        "slow_s": terms.each(terms.slow_s),
+        "penalty": terms.penalty,
+        "latency_s": terms.latency_s,
+        "answers": terms.each(terms.answers, 1.0),
+        "cost_s": terms.cost_s,
+        "ttft_s": terms.all_ttft_s,
+        "others_s": terms.each(terms.others_s),
+    }
+
+
 def _filtered(record: DecisionRecord, view: View, readings: Readings) -> list[dict[str, object]]:
     """Return the endpoints that filters removed, each with the reason."""
     left: set[int] = set(view.slots.tolist())
     removed = islice((slot for slot in record.specs if slot not in left), MAX_ROWS)
     return [
-        values_of(ENDPOINT, record.specs[slot])
-        | {"why": _why_filtered(record, view, readings, slot)}
+        _endpoint(record.specs[slot]) | {"why": _why_filtered(record, view, readings, slot)}
         for slot in removed
     ]
 

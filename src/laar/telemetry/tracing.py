@@ -30,7 +30,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from laar.core.request import Request, Trace
 from laar.errors import RequestError, unusable_environment
 from laar.explain.decision_record import DecisionRecord
-from laar.explain.fields import COMPLETION, DECISION, IF_ANY, attributes_of
 from laar.explain.record import shown
 
 LAST_S = 1.0
@@ -42,6 +41,40 @@ _SLICE_S = 0.0005
 """Seconds that encoding threads may hold the GIL; the default of 5 ms would delay decisions."""
 
 NAME = "laar.decision"
+
+_ATTRIBUTES = {
+    "id": "laar.decision.id",
+    "request_id": "laar.request.id",
+    "mode": "laar.decision.mode",
+    "policy": "laar.decision.policy",
+    "reason": "laar.decision.reason",
+    "asked_model": "gen_ai.request.model",
+    "language": "laar.request.language",
+    "bucket_tokens": "laar.request.bucket_tokens",
+    "task": "laar.request.task",
+    "body_bytes": "http.request.body.size",
+    "endpoint": "laar.decision.endpoint",
+    "model": "laar.decision.model",
+    "candidates_total": "laar.decision.candidates",
+    "tried_models": "laar.request.tried_models",
+    "exhausted": "laar.decision.exhausted",
+    "prefiller": "laar.decision.prefiller",
+    "encoders": "laar.decision.encoders",
+    "adapter": "laar.decision.adapter",
+}
+"""Attributes of a decision, by the fields of its record."""
+_OF_END = {
+    "status": "http.response.status_code",
+    "cause": "laar.end.cause",
+    "served": "laar.end.endpoint",
+    "model": "gen_ai.response.model",
+    "latency_s": "laar.end.latency_s",
+    "ttft_s": "gen_ai.response.time_to_first_chunk",
+    "prompt_tokens": "gen_ai.usage.input_tokens",
+    "completion_tokens": "gen_ai.usage.output_tokens",
+    "cached_tokens": "gen_ai.usage.cache_read.input_tokens",
+}
+"""Attributes of a request's end, by the fields of the record's `completion`."""
 
 Metadata = Iterable[tuple[str, str]]
 
@@ -165,12 +198,12 @@ def resource() -> Resource:
 
 def attributes(of: Mapping[str, Any]) -> dict[str, object]:
     """Return a span's attributes from a record; the chosen candidate's are `laar.chosen.*`."""
-    values = attributes_of((*DECISION, *IF_ANY), of)
+    values = {said: of[name] for name, said in _ATTRIBUTES.items() if name in of}
     for name, value in of["candidates"][of["picked"]].items():
         if name not in ("endpoint", "model"):  # fields of the decision
             values[f"laar.chosen.{name}"] = value
     end = of.get("completion")
     if end is not None:
-        values |= attributes_of(COMPLETION, end)
+        values |= {said: end[name] for name, said in _OF_END.items()}
         values["http.response.status_code"] = end["status"] or None
     return values
