@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from copy import copy
-from functools import partial
-
 from jh2.connection import H2Connection
-from jh2.hyperframe.frame import HeadersFrame
 
 from laar.server.h2.connection import Connection
 from laar.server.h2.guard import Guard
@@ -18,9 +14,6 @@ def by_the_library(connection: Connection) -> None:
     """Let the library read and write all frames; call it before the first one."""
     h2 = connection.h2
     connection.guard = Guard(0.0, lambda *_frame: False)
-    h2.config = copy(h2.config)
-    h2.config.validate_inbound_headers = True
-    h2._frame_dispatch_table[HeadersFrame] = partial(H2Connection._receive_headers_frame, h2)
     h2.write_headers = lambda stream, headers, *, end=False: (  # type: ignore[method-assign]
         H2Connection.send_headers(h2, stream.stream_id, headers, end_stream=end)
     )

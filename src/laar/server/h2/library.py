@@ -18,9 +18,7 @@ from typing import Any
 
 from jh2.config import H2Configuration
 from jh2.connection import AllowedStreamIDs, ConnectionState, H2Connection, _decode_headers
-from jh2.events import TrailersReceived
 from jh2.exceptions import ProtocolError
-from jh2.hyperframe.frame import HeadersFrame
 from jh2.settings import SettingCodes, Settings
 from jh2.stream import H2Stream, StreamInputs, StreamState
 from jh2.utilities import HeaderValidationFlags, validate_headers
@@ -62,7 +60,6 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
     def __init__(self, max_streams: int) -> None:
         """Begin the server side of a connection, and announce its limits to the peer."""
         super().__init__(config=_CONFIG)
-        self._frame_dispatch_table[HeadersFrame] = self._receive_checked
         self._before_headers = _NO_TABLE  # sent only before the first headers
         self.local_settings = Settings(
             client=False,
@@ -146,12 +143,6 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         """Close a stream for a reset that `takes` accepted."""
         self.streams[stream_id].state_machine.process_input(StreamInputs.RECV_RST_STREAM)
 
-    def _receive_checked(self, frame: HeadersFrame) -> tuple[list[Any], list[Any]]:
-        """Receive a headers frame; raise ProtocolError if the headers break a rule."""
-        frames, found = super()._receive_headers_frame(frame)
-        head_of(tuple(found[0].headers), type(found[0]) is TrailersReceived)
-        return frames, found
-
     def forget(self) -> None:
         """Break reference cycles once the peer is gone."""
         self._frame_dispatch_table.clear()
@@ -194,7 +185,6 @@ class _Failed:
 _CONFIG = H2Configuration(
     client_side=False,
     header_encoding=None,
-    validate_inbound_headers=False,  # `head_of` validates them
     validate_outbound_headers=False,
     normalize_outbound_headers=False,
     normalize_inbound_headers=False,
@@ -218,20 +208,20 @@ class Head:
     content_length: int | None
 
 
-def head_of(found: tuple[tuple[Any, ...], ...], is_trailer: bool = False) -> Head:
-    """Validate headers as decoded; cache the results for short lists.
+def head_of(found: tuple[tuple[Any, ...], ...]) -> Head:
+    """Validate a request's headers as decoded; cache the results for short lists.
 
     Raises:
         ProtocolError: the headers break a rule.
     """
     read = _known if len(found) <= _KNOWN_HEADERS else _known.__wrapped__
-    return read(found, is_trailer)
+    return read(found)
 
 
 @lru_cache(_KNOWN_LISTS)
-def _known(found: tuple[tuple[Any, ...], ...], is_trailer: bool) -> Head:
+def _known(found: tuple[tuple[Any, ...], ...]) -> Head:
     headers = tuple((name, value) for name, value, *_ in found)
-    for _ in validate_headers(headers, HeaderValidationFlags(False, is_trailer, False, False)):
+    for _ in validate_headers(headers, HeaderValidationFlags(False, False, False, False)):
         pass
     stream = H2Stream(0, _CONFIG, 0, 0)
     stream._initialize_content_length(headers)
