@@ -2,6 +2,7 @@
 
 import json
 import time
+import tracemalloc
 
 import orjson
 import pytest
@@ -81,6 +82,18 @@ def test_the_bodies_of_agents_with_tools_are_not_scanned(monkeypatch, body):
     """A scan blocks other requests for 8 ms per megabyte."""
     monkeypatch.setattr(splice, "member_spans", lambda _: pytest.fail("scanned"))
     assert splice_model(body, "served") == body.replace(b'"auto"', b'"served"')
+
+
+@pytest.mark.parametrize("before", [b"", b'"x":1,'])
+def test_a_model_of_very_many_escapes_takes_little_memory(before):
+    """In a body of 32 MB it took 2 GB, and blocked other requests for seconds."""
+    body = b'{%b"model":"%b",%b}' % (before, b"\\n" * 500_000, MESSAGES)
+    tracemalloc.start()
+    spliced = splice_model(body, "served")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert spliced == b'{%b"model":"served",%b}' % (before, MESSAGES)
+    assert peak < 20 * len(body)
 
 
 @pytest.mark.parametrize("value", [b'"auto"', b'"other"', b"null"])

@@ -21,7 +21,8 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """UTF-8's byte order mark: some editors put it at the start of a file, and engines skip it."""
 
 _KEY = b'"model"'
-_MODEL = re.compile(rb'"model"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")')
+_MODEL = re.compile(rb'"model"\s*:\s*("[^"\\]*+(?:\\.[^"\\]*+){0,256}")')
+"""Matches a name with few escapes; `re` keeps 130 bytes for each until the name ends."""
 _MODEL_FIRST = re.compile(rb"\s*\{\s*" + _MODEL.pattern)
 _PARSED_BYTES = 1 << 20
 """Maximum size of a part that is parsed to locate the model, in a tenth of the time of a scan. The
