@@ -179,6 +179,15 @@ class TestResults:
         [block] = scan(f"{listed}\n\nWhat is it?", DEFAULT)
         assert (block.shape, block.end) == ("json", len(listed))
 
+    @pytest.mark.parametrize("before", ['{"task": "answer"}', '["one"]', "[[Note]] says", '{"a'])
+    def test_a_list_below_a_line_that_begins_like_json_is_found(self, before):
+        listed = json.dumps([{"title": name, "text": f"text {name}"} for name in "xyz"], indent=1)
+        assert [len(items) for items in found(f"{before}\n\n{listed}\n\nWhat is it?")] == [3]
+
+    def test_a_list_inside_json_without_documents_is_unchanged(self):
+        deep = '{"a": {"b": {"c": {"d":\n[\n"text x",\n"text y",\n"text z"]\n}}}}'
+        assert found(deep) == found(f"Given:\n{deep}\nWhat?") == []
+
     @pytest.mark.parametrize(
         "text",
         ['{"results": [1, 2, 3]}', '{"results": "x"}', "[1,2,3]", '{"results": [{}', '{"a": 1}'],

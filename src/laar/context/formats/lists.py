@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, pairwise
 from typing import TypeAlias
@@ -34,6 +35,8 @@ _DEEPEST = 3
 """Maximum nesting depth of a list in the JSON, and of the text in an element."""
 
 _MOST_LISTS = 64
+_MOST_STARTS = 2
+"""Maximum number of lines examined as the start of the JSON: something else may precede it."""
 
 _Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | None"
 
@@ -49,14 +52,13 @@ def scan(text: str, least: int) -> list[Block]:
         Refused: the list is too long, or its elements can't be separated.
     """
     has_any = '"' in text and ("{" in text or "[" in text)
-    start = _BEGIN.search(f"\n{text}") if has_any else None
-    if start is None:
-        return []
-    begin = start.end() - 2
-    end = text.rfind("}" if text[begin] == "{" else "]") + 1
-    if text[end : end + 1].strip():
-        return []
-    return [block.shifted(begin) for block in _blocks(text[begin:end], least)]
+    for start in islice(_BEGIN.finditer(f"\n{text}"), _MOST_STARTS) if has_any else ():
+        begin = start.end() - 2
+        end = text.rfind("}" if text[begin] == "{" else "]") + 1
+        if not text[end : end + 1].strip():
+            with suppress(orjson.JSONDecodeError):
+                return [block.shifted(begin) for block in _blocks(text[begin:end], least)]
+    return []
 
 
 def written_by_python(text: str, least: int) -> list[Block]:
@@ -98,10 +100,7 @@ def written_by_python(text: str, least: int) -> list[Block]:
 
 
 def _blocks(text: str, least: int) -> list[Block]:
-    try:
-        value: _Json = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return []
+    value: _Json = orjson.loads(text)
     best: tuple[int, Path, list[_Json], list[Path]] = (0, (), [], [])
     lists = list(islice(_lists(value, ()), _MOST_LISTS))
     for path, elements in lists:
