@@ -13,7 +13,7 @@ from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol import jsonscan, openai, prompt, splice
 from laar.protocol.jsonscan import member_spans
-from laar.protocol.openai import read_body
+from laar.protocol.openai import read_body, try_read
 from laar.protocol.splice import splice_model
 from support.exploring import examples
 
@@ -82,6 +82,33 @@ def test_the_bodies_of_agents_with_tools_are_not_scanned(monkeypatch, body):
     """A scan blocks other requests for 8 ms per megabyte."""
     monkeypatch.setattr(splice, "member_spans", lambda _: pytest.fail("scanned"))
     assert splice_model(body, "served") == body.replace(b'"auto"', b'"served"')
+
+
+LONG = b'"messages":[{"role":"user","content":"%b"}]' % (b"x" * openai.ASIDE_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("api", "body"),
+    [
+        (Api.CHAT, b"{%b,%b}" % (LONG, TOOLS)),
+        (Api.CHAT, b'{"model":null,%b,%b}' % (LONG, TOOLS)),
+        (Api.OPAQUE, b'{"model":"auto",%b,%b}' % (LONG, TOOLS)),
+    ],
+)
+def test_the_model_of_a_long_body_is_located_while_it_is_read(monkeypatch, api, body):
+    """A scan of 32 MB would block other requests for half a second."""
+    read = read_body(api, body)
+    monkeypatch.setattr(splice, "member_spans", lambda _: pytest.fail("scanned"))
+    spliced = splice_model(body, "served", read.model_span)
+    assert orjson.loads(spliced) == orjson.loads(body) | {"model": "served"}
+
+
+@pytest.mark.parametrize("api", [Api.CHAT, Api.OPAQUE])
+def test_a_long_body_of_very_many_members_is_refused(api):
+    members = b",".join(b'"%d":0' % i for i in range(jsonscan.MAX_MEMBERS))
+    read = try_read(api, b'{%b,"model":"auto",%b}' % (members, LONG))
+    assert isinstance(read, RequestError)
+    assert "members" in str(read)
 
 
 @pytest.mark.parametrize("before", [b"", b'"x":1,'])

@@ -15,7 +15,7 @@ import orjson
 
 from laar.errors import RequestError
 from laar.protocol.forms import field_span
-from laar.protocol.jsonscan import Span, has_many_parts, member_spans
+from laar.protocol.jsonscan import MAX_MEMBERS, Span, has_many_parts, member_spans
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """UTF-8's byte order mark: some editors put it at the start of a file, and engines skip it."""
@@ -40,20 +40,19 @@ def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
     Args:
         body: a body accepted by `read_body`: an object, or a form with that field.
         name: the new model name.
-        span: span of the value, if known.
+        span: span of the value, if known; empty if the body has no `model`.
 
     Raises:
-        ValueError: the body is neither an object nor a form with that field.
+        ValueError, RequestError: the body is neither an object nor a form with that field.
     """
     field = field_span(body, "model")
     if field is not None:
         return b"%b%b%b" % (body[: field[0]], name.encode(), body[field[1] :])
-    span = span or model_span(body)
-    if span is None:
+    start, end = span or model_span(body) or (0, 0)
+    if start == end:
         end = body.rindex(b"}")
         comma = b"" if body[:end].rstrip().endswith(b"{") else b","
         return b'%b%b"model":%b%b' % (body[:end], comma, orjson.dumps(name), body[end:])
-    start, end = span
     return b"%b%b%b" % (body[:start], orjson.dumps(name), body[end:])
 
 
@@ -67,7 +66,7 @@ def model_span(body: bytes) -> Span | None:
         None if the body has no `model`.
 
     Raises:
-        ValueError, RequestError: the body is not an object, or not UTF-8.
+        RequestError: 400 or 415: the body is not an object of few members, or not UTF-8.
     """
     first, at = _MODEL_FIRST.match(body), body.rfind(_KEY)  # twice as fast as `find`
     last = _MODEL.match(body, at) if at > 0 and body[at - 1] != _BACKSLASH else None
@@ -81,7 +80,8 @@ def model_span(body: bytes) -> Span | None:
     text = utf8_of(body)
     spans = member_spans(text)
     if spans is None:
-        raise ValueError("the body is not a JSON object")
+        what = f"the body must be a JSON object with fewer than {MAX_MEMBERS:,} members"
+        raise RequestError(400, "bad-request", what)
     mark = len(body) - len(text)
     span = spans.get("model")
     return None if span is None else (span[0] + mark, span[1] + mark)
