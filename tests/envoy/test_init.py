@@ -292,6 +292,9 @@ def sidecar() -> str:
     return to_yaml(render("sidecar", BootstrapOptions(eds_path="/the/directory/run/e.json")))
 
 
+NAMED = "address: picker.example\n                port_value: 9002"
+
+
 @pytest.mark.parametrize(
     ("settings", "change", "fault"),
     [
@@ -303,7 +306,11 @@ def sidecar() -> str:
         ("listen: {ext_proc: '0.0.0.0:9102'}\n", {}, r"'port_value': 9102\} \(listen.ext_proc"),
         ("listen: {ext_proc: '[::1]:9002'}\n", {}, r"'::1', 'port_value': 9002\} \(listen"),
         ("listen: {ext_proc: '10.1.2.3:9002'}\n", {}, r"'10.1.2.3', 'port_value': 9002\} \(listen"),
+        ("", {"address: 127.0.0.1\n                port_value: 9002": NAMED}, None),
+        ("", {"address: 127.0.0.1\n                port_value: 9002": NAMED + "1"}, r"ext_proc"),
+        ("listen: {ext_proc: 'localhost:9002'}\n", {}, None),
         ("listen: {ext_proc: '0.0.0.0:9002'}\n", {}, None),
+        ("listen: {ext_proc: '[::]:9002'}\n", {}, None),
         ("", {"port_value: 9002": "port_value: 9002\n                protocol: TCP"}, None),
         ("", {"admin:": "x:"}, r"no `admin`"),
         ("", {}, None),

@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import RootModel
 
 from laar.datalayer.document import read_document
+from laar.datalayer.endpoints_file import is_ip
 from laar.envoy.bootstrap import render
 from laar.envoy.options import envoy_options
 from laar.envoy.process import find_binary, validate
@@ -70,14 +71,16 @@ def _must_fit(bootstrap: Mapping[str, object], settings: Settings, path: Path) -
             f"{path}: no `admin`: laar needs this port to check that Envoy is ready, and to drain "
             f"it; add it on loopback"
         )
-    options = envoy_options(settings)
+    options, found = envoy_options(settings), list(_mappings(bootstrap))
     host, port = options.picker_address
+    # Any name, which TLS may need, may lead to the picker, and any address to a wildcard.
+    is_any = options.picker != settings.listen.ext_proc or not is_ip(host)
+    found += [{**m, "address": host} for m in found if is_any or not is_ip(str(m.get("address")))]
     needed: list[tuple[str, Mapping[str, object], str]] = [
         ("envoy.eds_file", {"path": options.eds_path}, "read its endpoints elsewhere"),
         ("listen.ext_proc", {"address": host, "port_value": port}, "bypass this picker"),
         *(("ca_file", {"ca": ca}, "not reach https endpoints") for ca in options.endpoint_cas),
     ]
-    found = list(_mappings(bootstrap))
     for setting, value, effect in needed:
         if not any(value.items() <= mapping.items() for mapping in found):
             raise SettingError(
