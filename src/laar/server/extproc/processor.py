@@ -6,10 +6,10 @@ import asyncio
 import logging
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -34,8 +34,8 @@ _LOG_FAULTS_EVERY_S = 10.0
 """Minimum seconds between logged faults, which could fill the disk; all of them are counted."""
 
 _MAX_LISTS = 16
-"""Maximum number of lists of models kept. Making one for 1,000 endpoints with 33 names each takes
-11 ms, and any client may ask."""
+"""Maximum number of pools whose lists of models are kept until the fleet changes. Making one for
+1,000 endpoints with 33 names each takes 11 ms, and any client may ask."""
 
 
 class ExternalProcessor(Recorder):
@@ -65,6 +65,7 @@ class ExternalProcessor(Recorder):
         self.ask = self.ask_turn if flow is None or flow.by_load else director.decide
         """Like `ask_turn`, for a request without a session."""
         self._lists = lru_cache(_MAX_LISTS)(self._list)
+        self._lists_of: object = None
         self.exchanges: set[Exchange] = set()
         self.begun = 0
         """Number of streams that have begun."""
@@ -108,18 +109,22 @@ class ExternalProcessor(Recorder):
         Raises:
             RequestError: there is no model of that name.
         """
-        version, aliases = self.director.table.version, tuple(self.director.settings.aliases)
-        known = self._lists(version, aliases, pool)
-        if known and name not in known:
+        made_of = self.director.table.version, tuple(self.director.settings.aliases)
+        if made_of != self._lists_of:
+            self._lists_of = made_of
+            self._lists.cache_clear()
+        body, known = self._lists(pool)
+        if not name or not known:
+            return body if known else None
+        if name not in known:
             self._picker.doubt_names("")
             raise no_such_model(name)
-        return known.get(name)
+        return orjson.dumps(known[name])  # kept, the bytes of each name would take 4 KB
 
-    def _list(self, _version: int, aliases: Sequence[str], pool: str) -> dict[str, bytes]:
-        """Return the models of a pool by name, and all of them under an empty name."""
-        listed = catalog(self.director.table, aliases, pool)
-        known = {entry["id"]: orjson.dumps(entry) for entry in listed["data"]}
-        return known | {"": orjson.dumps(listed)} if known else known
+    def _list(self, pool: str) -> tuple[bytes, dict[str, Any]]:
+        """Return the body that lists the models of a pool, and each model by its name."""
+        listed = catalog(self.director.table, self.director.settings.aliases, pool)
+        return orjson.dumps(listed), {entry["id"]: entry for entry in listed["data"]}
 
     # -- for exchanges -------------------------------------------------------------------------
 
