@@ -7,7 +7,7 @@ evicted from the CPU caches and costs twice as much.
 Two caps keep a large fleet cheap: visits in flight, and visits started per second. Above the second
 cap all intervals stretch: with 5,000 endpoints, readings get older, as their timestamps show, but
 decisions keep the CPU time that they need. If a visit is still in flight when the next one is due,
-the next is skipped. So are visits to slow endpoints that would delay the visits to others.
+the next is skipped. Visits to slow endpoints wait if they would delay the visits to others.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import heapq
 import logging
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -33,8 +34,8 @@ _LOG = logging.getLogger(__name__)
 MAX_UNDER_WAY = 64
 """Maximum number of visits in flight: enough for the rate below if each takes 300 ms."""
 MAX_SLOW = 32
-"""Maximum number of them to endpoints whose last visit took over `_SLOW_S`. While half of 1,000
-endpoints hang, the readings of the others would become stale."""
+"""Maximum number of them to endpoints whose last visit took over `_SLOW_S`, unless others leave
+more. While half of 1,000 endpoints hang, the readings of the others would become stale."""
 MAX_STARTS_PER_S = 200.0
 """Maximum rate: twice what 100 endpoints need, 7 % of a core (``python -m bench datalayer``)."""
 LOOK_S = 0.25
@@ -129,6 +130,7 @@ class Visits:
         self._begun_at: dict[str, float] = {}
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._slow: set[str] = set()
+        self._late: deque[str] = deque()  # slow endpoints whose visits are due
         self._logged: set[type[BaseException]] = set()
         self.kept: dict[str, Any] = {}
         """What a subclass keeps by address; dropped once a target is gone."""
@@ -188,19 +190,28 @@ class Visits:
 
     def _start(self, now: float) -> None:
         least_s = len(self._known) / self.most_per_s
+        others = len(self._known) - len(self._slow)  # need at most a place each
+        free = max(MAX_SLOW, MAX_UNDER_WAY - others) - len(self._slow & self._under_way.keys())
         for _ in range(min(_TOGETHER, MAX_UNDER_WAY - len(self._under_way))):
-            if not self._due or self._due[0][0] > now:
+            if self._late and free > 0:
+                address = self._late.popleft()
+            elif self._due and self._due[0][0] <= now:
+                at, address = heapq.heappop(self._due)
+                if self._due_at.get(address) != at:
+                    continue
+                if address in self._slow and free <= 0:
+                    self._late.append(address)
+                    continue
+            else:
                 break
-            at, address = heapq.heappop(self._due)
-            if self._due_at.get(address) != at:
+            if (spec := self._known.get(address)) is None:
                 continue
-            spec = self._known[address]
             interval_s = max(self.interval_s(spec), least_s)
             grid_s = _TOGETHER_SHARE * interval_s
             step = (now + interval_s * self._rng.uniform(0.9, 1.1)) / grid_s - self.phase
             self._plan(address, (round(step) + self.phase) * grid_s)
-            slow = self._slow & self._under_way.keys() if address in self._slow else ()
-            if address not in self._under_way and len(slow) < MAX_SLOW:
+            if address not in self._under_way:
+                free -= address in self._slow
                 self._begun_at[address] = now
                 task = asyncio.create_task(self.visit(spec), name=f"visit {address}")
                 self._under_way[address] = task
