@@ -393,7 +393,7 @@ def test_with_envoy_its_file_and_its_endpoints_are_checked(tmp_path: Path) -> No
     (tmp_path / "envoy.yaml").write_text(done.stdout)
     status, said = check()
     assert status == 2
-    assert f"'127.0.0.1', 'port_value': {ports[0]}}} (listen.ext_proc" in said
+    assert f"`address: 127.0.0.1, port_value: {ports[0]}` (listen.ext_proc" in said
     assert "or delete the file: laar then renders its own" in said
     (tmp_path / "envoy.yaml").unlink()
     assert check() == (0, ""), "the advice removes the fault"

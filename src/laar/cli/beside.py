@@ -83,9 +83,10 @@ def _must_fit(bootstrap: Mapping[str, object], settings: Settings, path: Path) -
     ]
     for setting, value, effect in needed:
         if not any(value.items() <= mapping.items() for mapping in found):
+            missing = ", ".join(f"{name}: {text}" for name, text in value.items())
             raise SettingError(
-                f"{path}: {value} ({setting} in the settings) is missing, so Envoy may {effect}; "
-                "write it as `laar envoy` does, or delete the file: laar then renders its own"
+                f"{path}: `{missing}` ({setting} in the settings) is missing, so Envoy may {effect}"
+                "; write it as `laar envoy` does, or delete the file: laar then renders its own"
             )
 
 
