@@ -264,6 +264,10 @@ def test_an_admin_port_that_is_taken_is_reported_before_any_worker_starts(tmp_pa
         error = refused(settings_of(tmp_path, admin=first))
     assert f"listen.admin: can't listen on 127.0.0.1:{first + worker};" in error
     assert "2 workers use as many admin ports" in error
+    with socket.create_server(("127.0.0.1", first)):
+        error = refused(settings_of(tmp_path, health=first))
+    assert f"listen.health: can't listen on 127.0.0.1:{first};" in error
+    assert "admin" not in error
 
 
 def test_a_port_that_a_worker_needs_for_itself_is_reported_before_any_starts(tmp_path):

@@ -102,7 +102,8 @@ def _serve_together(
     # Workers would share ports even with another fleet's picker.
     if taken := ports_in_use(listen, count):
         many = f". {count} workers use as many admin ports, starting at listen.admin"
-        raise SettingError(f"{taken[0]}{many if count > 1 else ''}")
+        has_many = count > 1 and taken[0].setting == "listen.admin"
+        raise SettingError(f"{taken[0]}{many if has_many else ''}")
     bootstrap = bootstrap_beside(loaded, config) if with_envoy else None
     command = [sys.executable, "-m", "laar.cli", "serve", "--config", str(config)]
     if verbose:
