@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
@@ -496,6 +497,19 @@ def test_sessions_share_text_again_after_their_engine_was_emptied():
         picker.end(picker.ask(float(now), session=name, text=system + story(name)), now + 0.1)
     inside = picker.flow.shown(6.0)["inside"]
     assert {each["session"] for each in inside} == {"one", "two", "three"}
+
+
+def test_removing_endpoints_takes_less_time_than_the_turns_of_remembered_sessions():
+    names = [f"10.0.{n // 250}.{n % 250}:1" for n in range(300)]
+    picker = Picker(*names, by_load=False)
+    sessions, table = picker.flow.sessions, picker.director.table
+    began = time.process_time()
+    for n in range(4_000):  # each displaces another
+        sessions.end(sessions.begin(f"s{n}", None, n % 300, 6_000.0, 0.0, 1.2, 0.0), 0.0)
+    filled = time.process_time()
+    table.replace("t", [])
+    assert len(sessions) == len(table) == 0
+    assert time.process_time() - filled < filled - began
 
 
 @pytest.mark.parametrize("status", [400, 404, 422])

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -79,7 +79,8 @@ class Place:
         tokens: its length without `shared`.
         reread_s: cost of prefilling it again, in seconds.
         shared: tokens already cached there for others, such as a common system prompt.
-        visited: `shared` at its first visit, by endpoint; later visits also find its own text.
+        visited: `shared` at its first visit, by endpoint, and how often the endpoint's places had
+            been dropped before; later visits also find its own text.
         busy: turns in flight.
         idle_at: when the last turn ended.
         middle: the number of blocks up to the middle of its own text, and the hash of the last one;
@@ -95,7 +96,7 @@ class Place:
     tokens: float
     reread_s: float
     shared: float = 0.0
-    visited: dict[int, float] = field(default_factory=dict)
+    visited: dict[int, tuple[float, int]] = field(default_factory=dict)
     busy: int = 0
     idle_at: float = 0.0
     middle: tuple[int, int] = (0, 0)
@@ -130,6 +131,7 @@ class Sessions:
         self._table = table
         self._places: dict[Hashable, Place] = {}
         self._caches: dict[int, _Cache] = {}
+        self._drops: Counter[int] = Counter()
         self._returned = np.full(len(_AGES_S), _PRIOR)
         self._stayed = np.full(len(_AGES_S), _PRIOR)
         self._keeping_s: list[float] = []
@@ -214,7 +216,10 @@ class Sessions:
                 own.has_returned = True
             own.is_session = bool(session) or (not own.busy and (own.is_session or own.key != key))
         if not stays:
-            own.shared = min(found, own.visited.setdefault(slot, found))
+            drops = self._drops[slot]
+            if own.visited.get(slot, (found, -1))[1] != drops:
+                own.visited[slot] = found, drops
+            own.shared = min(found, own.visited[slot][0])
         own.key, own.slot, own.reread_s = key, slot, reread_s
         own.tokens = tokens = max(_LEAST_TOKENS, tokens - own.shared)
         own.busy += 1
@@ -275,13 +280,14 @@ class Sessions:
         ][:most]
 
     def drop(self, slot: int) -> None:
-        """Forget an endpoint's places: it was removed, or its cache was emptied."""
+        """Forget an endpoint's places: it was removed, or its cache was emptied.
+
+        Visits there are outdated, too. Removing them would take 2 ms for each endpoint.
+        """
+        self._drops[slot] += 1
         for place in self._caches.pop(slot, _Cache()).places.values():
             del self._places[place.key]
             self._remember(place)
-        for known in (self._places, *self._gone):
-            for place in known.values():
-                place.visited.pop(slot, None)
 
     def _room(self, slot: int) -> float:
         """Return an endpoint's cache size in tokens; NaN if unknown or backed by a slower tier."""
