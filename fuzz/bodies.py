@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import ExitStack, nullcontext
+from unittest.mock import patch
 
 from fuzz.choices import Choices, json_text
 from laar.context.hook import ContextHook
@@ -42,15 +44,19 @@ def bodies(data: bytes) -> None:
     choices = Choices(data)
     api = _APIS[choices.number(len(_APIS))]
     name = _NAMES[choices.number(len(_NAMES))]
-    small = choices.number(4) == 3
+    limits = _small_limits if choices.number(4) == 3 else nullcontext
     body = _body(choices)
-    was = openai.ASIDE_BYTES, jsonscan.MAX_PARTS, prompt.MAX_SPANS
-    if small:  # as if the body were too large to be built
-        openai.ASIDE_BYTES, jsonscan.MAX_PARTS, prompt.MAX_SPANS = 0, _FEW_PARTS, _FEW_SPANS
-    try:
+    with limits():
         _check(api, body, name)
-    finally:
-        openai.ASIDE_BYTES, jsonscan.MAX_PARTS, prompt.MAX_SPANS = was
+
+
+def _small_limits() -> ExitStack:
+    """Treat bodies as if they were too large to be built, until the result is closed."""
+    stack = ExitStack()
+    stack.enter_context(patch.multiple(openai, ASIDE_BYTES=0, FEW_PARTS_BYTES=0))
+    stack.enter_context(patch.multiple(jsonscan, FEW_PARTS_BYTES=0, MAX_PARTS=_FEW_PARTS))
+    stack.enter_context(patch.object(prompt, "MAX_SPANS", _FEW_SPANS))
+    return stack
 
 
 def _check(api: Api, body: bytes, name: str) -> None:

@@ -314,6 +314,7 @@ def test_moved_documents_are_found_again_in_their_new_positions(shape, texts, da
         "['" + "[{'" * 3000,
         "['a b', f'{1} 2', 'c d']",
         "['a b', 'c d', 'e f'",
+        '{"a": {"b": {"c": {"d": ["a b", "c d", "e f"]}}}}',  # a note would break the JSON
     ],
 )
 def test_texts_unlike_pythons_repr_are_not_lists(text):

@@ -72,7 +72,10 @@ def written_by_python(text: str, least: int) -> list[Block]:
         return []
     line_end = text.find("\n", start.end())
     line = text[start.start() : line_end if line_end >= 0 else len(text)]
-    source = line[: line.rfind("]") + 1].encode()
+    end = line.rfind("]") + 1
+    if line[end:].lstrip().startswith("}"):  # in an object, which must stay JSON
+        return []
+    source = line[:end].encode()
     if len(source) > MAX_WRITTEN:
         raise Refused(Reason.TOO_COMPLEX)
     try:
