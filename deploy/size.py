@@ -15,11 +15,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 48_657,
+    "lines": 48_655,
     "statements": 29_699,
     "lines of data": 684,
     "modules": 216,
-    "lines loaded": 32_311,
+    "lines loaded": 32_309,
     "settings": 143,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

@@ -298,7 +298,7 @@ class EndpointsFile:
         self._path = path
         self._sink = sink
         self._files: Sequence[Path] = ()  # the files that it names
-        self._loaded: Sequence[Stamp] | None = None  # None: to be loaded
+        self._loaded: Sequence[Stamp] | None = None  # None: not loaded yet
 
     def load(self) -> None:
         """Read the file now, so that startup fails immediately if it is invalid.
@@ -311,12 +311,14 @@ class EndpointsFile:
 
     async def run(self) -> None:
         """Watch the file until cancelled."""
-        seen = self._loaded
+        loop = asyncio.get_running_loop()
+        seen, tried_at, is_read = self._loaded, loop.time(), True
         while True:
             stamp = await asyncio.to_thread(self._stamps)
-            if stamp == seen and stamp != self._loaded:
-                self._loaded = stamp
-                await self._reload()
+            again = not is_read and loop.time() - tried_at >= AGAIN_S
+            if stamp == seen and (stamp != self._loaded or again):
+                self._loaded, tried_at = stamp, loop.time()
+                is_read = await self._reload()
             seen = stamp
             await asyncio.sleep(until_look_s(POLL_S))
 
@@ -329,12 +331,13 @@ class EndpointsFile:
         self._files = sorted(file for file in files if file is not None)
         return _specs(self._path, document)
 
-    async def _reload(self) -> None:
+    async def _reload(self) -> bool:
+        """Reread the file; return whether it can be used."""
         try:
             specs = await asyncio.to_thread(self._read)
         except SettingError as error:
             self._sink.problem(self.source, f"the endpoints stay as they were: {error}")
-            asyncio.get_running_loop().call_later(AGAIN_S, setattr, self, "_loaded", None)
-            return
+            return False
         self._sink.replace(self.source, specs)
         self._sink.problem(self.source, None)
+        return True

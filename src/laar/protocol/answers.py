@@ -355,7 +355,7 @@ class NameRestorer:
 
     def _of_object(self, data: bytes) -> bytes:
         try:
-            start, end = model_span(data) or (0, 0)
+            start, end = model_span(data)
         except RequestError:
             return data
         return data[:start] + self._asked + data[end:] if data[start:end] == self._name else data

@@ -98,7 +98,7 @@ def read_body(api: Api, body: bytes) -> Body:
             name = body[span[0] : min(span[1], span[0] + _MAX_SCALAR_BYTES)]
             return Body(api=api, model=name.decode(errors="ignore"), model_span=span)
         peeked = _peek(body)
-        span = _span(body) if peeked and len(body) > ASIDE_BYTES else None
+        span = model_span(body) if peeked and len(body) > ASIDE_BYTES else None
         return Body(api=api, model=peeked, model_span=span, stored_ids=stored_ids)
     document = None
     is_plain = True
@@ -136,7 +136,7 @@ def read_body(api: Api, body: bytes) -> Body:
         stream=document.get("stream") in _TRUE,
         max_tokens=None if _LIMITS.isdisjoint(document) else _limit(document),
         salt=salt if isinstance(salt, str) else "",
-        model_span=_span(body) if len(body) > ASIDE_BYTES else None,  # else the loop can locate it
+        model_span=model_span(body) if len(body) > ASIDE_BYTES else None,  # else when needed
         session=conversation
         or ("" if SESSION_MEMBERS.isdisjoint(document) else session_of_body(document)),
         response_id=previous if isinstance(previous, str) else "",
@@ -148,11 +148,6 @@ def read_body(api: Api, body: bytes) -> Body:
         read.salt, read.response_id = _text(read.salt), _text(read.response_id)
         read.spans = tuple(map(_text, read.spans))
     return read
-
-
-def _span(body: bytes) -> Span:
-    """Return the span of the model's name; empty if there is none."""
-    return model_span(body) or (0, 0)
 
 
 def _files(body: bytes) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
     field = field_span(body, "model")
     if field is not None:
         return b"%b%b%b" % (body[: field[0]], name.encode(), body[field[1] :])
-    start, end = span or model_span(body) or (0, 0)
+    start, end = span or model_span(body)
     if start == end:
         end = body.rindex(b"}")
         comma = b"" if body[:end].rstrip().endswith(b"{") else b","
@@ -56,14 +56,14 @@ def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
     return b"%b%b%b" % (body[:start], orjson.dumps(name), body[end:])
 
 
-def model_span(body: bytes) -> Span | None:
+def model_span(body: bytes) -> Span:
     """Return the span of the top-level `model`'s value, quotes included; the last if repeated.
 
     The bodies of nearly all clients need no scan: `model` is the first member, or only members of
     the outermost object follow it. Tools may have a property of that name.
 
     Returns:
-        None if the body has no `model`.
+        An empty span if the body has no `model`.
 
     Raises:
         RequestError: 400 or 415: the body is not an object of few members, or not UTF-8.
@@ -83,8 +83,8 @@ def model_span(body: bytes) -> Span | None:
         what = f"the body must be a JSON object with fewer than {MAX_MEMBERS:,} members"
         raise RequestError(400, "bad-request", what)
     mark = len(body) - len(text)
-    span = spans.get("model")
-    return None if span is None else (span[0] + mark, span[1] + mark)
+    start, end = spans.get("model", (0, 0))
+    return start + mark, end + mark
 
 
 def _members(text: bytes) -> dict[str, Any] | None:
