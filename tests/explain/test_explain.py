@@ -109,7 +109,7 @@ def test_the_sentence_explains_why_a_faster_and_equally_accurate_rival_lost():
     director = fleet(Known(granite=(0.9, 2e-5, 5.5), phi=(0.9, 2e-5, 0.3)), *TWO)
     slot = director.table.slot("10.0.0.8:80")
     for _ in range(8):
-        sent = Began(slot=slot, plain_s=0.53, others=0.0, rtt_s=0.0, shown=True)
+        sent = Began(slot=slot, plain_s=0.53, prompt_s=0.53, others=0.0, rtt_s=0.0, shown=True)
         director.engines.began(sent, 0.0, 0.3, timed=True)
         director.table.reserve(slot, 1000, 1000)
     sentence = told(director)["sentence"]
@@ -150,7 +150,8 @@ def test_the_sentence_names_the_largest_difference(phi, queued, words):
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=phi), *TWO)
     slot = director.table.slot("10.0.0.8:80")
     if queued:
-        sent = Began(slot=slot, plain_s=queued * phi[1], others=0.0, rtt_s=0.0, shown=True)
+        work_s = queued * phi[1]
+        sent = Began(slot=slot, plain_s=work_s, prompt_s=work_s, others=0.0, rtt_s=0.0, shown=True)
         director.engines.began(sent, 0.0, phi[2], timed=True)
         director.table.reserve(slot, queued, queued)
     sentence = told(director)["sentence"]

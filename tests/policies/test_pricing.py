@@ -20,8 +20,9 @@ def each(value):
 ENGINE = EndpointConstants(
     of=np.arange(2),
     models=("m",),
-    base_s=each(0.1),
+    base_s=each(0.08),
     read=each(2.0),
+    tokenized=each(0.02),
     slowed=each(0.5),
     waits=each(1.0),
     turns=each(0.25),
@@ -48,7 +49,7 @@ INPUTS = PricingInputs(
     mean_work_s=0.0,
 )
 BY_HAND = {
-    "base_s": 0.1 + 3.0,
+    "base_s": 0.08 + 0.02 + 3.0,  # a thousand tokens are tokenized in 0.02 s
     "read_s": 1.2,
     "ahead_s": 0.7,
     "queue_s": 1.2 + 0.7 + 0.2,  # two others slow the prefill, one is ahead, both slow the answer

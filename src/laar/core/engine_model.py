@@ -40,6 +40,7 @@ class EndpointConstants:
         models: the table's models when they were worked out.
         base_s: seconds that do not grow with the prompt.
         read: c, actual prefill time / c(m)'s estimate.
+        tokenized: e, actual tokenization time / c(m)'s estimate of the prompt's prefill, uncached.
         slowed: s, relative slowdown by each other request there.
         waits: c * w, actual wait for the prompts ahead / c(m)'s estimate of their prefill.
         turns: w, the share of the prompts ahead that a prompt waits for.
@@ -53,6 +54,7 @@ class EndpointConstants:
     models: Sequence[str]
     base_s: Floats
     read: Floats
+    tokenized: Floats
     slowed: Floats
     waits: Floats
     turns: Floats
@@ -65,21 +67,6 @@ class EndpointConstants:
     def ever_full(self) -> bool:
         """Whether any of the engines is full or was lately (`laar.core.batches`)."""
         return bool(np.count_nonzero(np.isfinite(self.slots)))
-
-    @cached_property
-    def fixed_s(self) -> Floats:
-        """The part of a lone request's time that does not grow with its prompt, in seconds."""
-        return self.base_s + self.answer_s
-
-    @cached_property
-    def half_beside_s(self) -> Floats:
-        """Half of `beside_s`: on average, an answer in flight is half done."""
-        return 0.5 * self.beside_s
-
-    @cached_property
-    def half_bend(self) -> Floats:
-        """Half of `bend`: on average, a token attends to half of the uncached prompt."""
-        return 0.5 * self.bend
 
 
 class Sample(NamedTuple):
@@ -123,8 +110,8 @@ class EngineModel:
         self.first = Line(
             prior=_first_prior(0.0, False, speed),
             doubt=_first_doubt(speed),
-            low=(0.0, 0.05, 0.0, 0.0, 0.0),
-            high=(60.0, 20.0, 10.0, 20.0, MAX_BEND),
+            low=(0.0, 0.005, 0.0, 0.0, 0.0, 0.0),
+            high=(60.0, 20.0, 10.0, 20.0, MAX_BEND, 0.5),
         )
         self.rest = Line(
             prior=(1.0, _LEAST_SLOWED), doubt=(0.5, 0.05), low=(0.02, 0.0), high=(20.0, 5.0)
@@ -187,10 +174,10 @@ class EngineModel:
         )
 
     def constants(self) -> tuple[float, ...]:
-        """Return b, c, s, w * c, d0, d1 and q."""
-        b, c, cs, wc, cq = self.first.now
+        """Return b, c, s, w * c, d0, d1, q and e."""
+        b, c, cs, wc, cq, e = self.first.now
         d0, d1 = self.rest.now
-        return b, c, cs / c, wc, d0 * self.unit_s, d1 * self.unit_s, cq / (c * CONTEXT_TOKENS)
+        return b, c, cs / c, wc, d0 * self.unit_s, d1 * self.unit_s, cq / (c * CONTEXT_TOKENS), e
 
     def seen(self) -> Seen:
         """Return c(m) as learned from first tokens. Thread-safe."""
@@ -271,9 +258,9 @@ class EngineModel:
 
 
 def _first_prior(base_s: float, timed: bool, speed: SpeedPrior) -> tuple[float, ...]:
-    """Return b, c, c * s, w * c and c * q of a first token."""
-    return speed.start_s if timed else base_s, 1.0, 0.0, 1.0, speed.bend
+    """Return b, c, c * s, w * c, c * q and e of a first token."""
+    return speed.start_s if timed else base_s, 1.0, 0.0, 1.0, speed.bend, 0.0
 
 
 def _first_doubt(speed: SpeedPrior) -> tuple[float, ...]:
-    return 0.05, speed.error, 0.1, 0.5, 1.0
+    return 0.05, speed.error, 0.1, 0.5, 1.0, 0.05

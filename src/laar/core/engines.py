@@ -3,29 +3,31 @@
 All engines share one closed-form model. A request with `x` seconds of prompt to prefill, `n` other
 requests at its endpoint, and `W` seconds of prompts ahead takes, in addition to the round trip,
 
-    to the first token   f_p * (b + c * (x * (1 + s * n) + w * W))
+    to the first token   f_p * (b + e * X + c * (x * (1 + s * n) + w * W))
     from there on        f_d * (d0 + d1 * n)
 
-    x = c(m) * uncached * (1 + q * context)
+    X = c(m) * prompt,  x = c(m) * uncached * (1 + q * context)
 
-`b` does not grow with the prompt; `x` and `W` are c(m)'s estimates, `c` is the actual time over the
-estimate. `context` is the mean number of tokens that each uncached token attends to: the cached
-ones and half of the rest. `q` makes long prompts take more than proportional time, as attention
-does. `w` is the share of the prompts ahead that a request waits for: 1 if they are prefilled one
-after another, 0 if concurrently. `s` is how much each other request slows its prefill; `d0` is the
-time of a lone answer, and `d1` what each other request adds (`n` then being their mean). These
-belong to a model and are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace
-relative to the others of its model (`laar.core.paces`). vLLM has `w` = 1 and `s` = 0; an engine
-that runs all prefills concurrently has the reverse. `n` and `W` are counted in `laar.core.traffic`.
+`b` does not grow with the prompt. `e` is the share of `X`, c(m)'s estimate for the whole prompt,
+that is spent on it even if it is cached, mostly on tokenization. `x` and `W` are c(m)'s estimates,
+`c` is the actual time over the estimate. `context` is the mean number of tokens that each uncached
+token attends to: the cached ones and half of the rest. `q` makes long prompts take more than
+proportional time, as attention does. `w` is the share of the prompts ahead that a request waits
+for: 1 if they are prefilled one after another, 0 if concurrently. `s` is how much each other
+request slows its prefill; `d0` is the time of a lone answer, and `d1` what each other request adds
+(`n` then being their mean). These belong to a model and are shared by its endpoints; `f_p` and
+`f_d` are each endpoint's own pace relative to the others of its model (`laar.core.paces`). vLLM has
+`w` = 1 and `s` = 0; an engine that runs all prefills concurrently has the reverse. `n` and `W` are
+counted in `laar.core.traffic`.
 
-With few samples the priors apply: c(m) and the base of the artifact, prefill as in vLLM, attention
-that adds twice c(m) at 65,536 tokens of context, and answers that take twice as long next to a
-hundred others. Among candidates that were never measured, the model whose answers were fastest is
-the prior for the others, so each is tried. If first tokens are not seen (answers are not read),
+With few samples the priors apply: c(m) and the base of the artifact, `e` = 0, prefill as in vLLM,
+attention that adds twice c(m) at 65,536 tokens of context, and answers that take twice as long next
+to a hundred others. Among candidates that were never measured, the model whose answers were fastest
+is the prior for the others, so each is tried. If first tokens are not seen (answers are not read),
 the first line is not learned; the prompts ahead are then estimated from elapsed time, and complete
-answers still teach the second line and the paces. Errors are relative to the prediction, for
-first tokens to the mean of prediction and measurement. Outliers count linearly, old samples fade,
-and no answer can push a constant beyond its bounds.
+answers still teach the second line and the paces. Errors are relative to the prediction, for first
+tokens to the mean of prediction and measurement. Outliers count linearly, old samples fade, and no
+answer can push a constant beyond its bounds.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ class Began:
 
     Args:
         slot: the endpoint.
-        plain_s: c(m)'s estimate for its prompt, in seconds.
+        plain_s: c(m)'s estimate for the uncached part of its prompt, in seconds.
+        prompt_s: the same for the whole prompt.
         others: other requests in flight there.
         rtt_s: round trip.
         shown: whether the first byte of its answer will be seen.
@@ -69,6 +72,7 @@ class Began:
 
     slot: int
     plain_s: float
+    prompt_s: float
     others: float
     rtt_s: float
     shown: bool
@@ -125,14 +129,15 @@ class Engines:
         answered.sort(key=lambda model: model.mean_s)
         for model in of.values() if answered and len(of) > 1 else ():
             model.imitate(answered[0])
-        rows = [of[name].constants() if name in of else (math.nan,) * 7 for name in models]
-        b, c, s, wc, d0, d1, bend = np.array(rows).T[:, model_id]
+        rows = [of[name].constants() if name in of else (math.nan,) * 8 for name in models]
+        b, c, s, wc, d0, d1, bend, e = np.array(rows).T[:, model_id]
         first, rest = self._paces.first[slots], self._paces.rest[slots]
         self.kept = EndpointConstants(
             of=slots,
             models=models,
             base_s=first * b,
             read=first * c,
+            tokenized=first * e,
             slowed=s,
             waits=first * wc,
             turns=wc / c,
@@ -378,4 +383,4 @@ def _features(model: EngineModel, plain_s: float, began: Began) -> tuple[float, 
     """Return the features of the line that predicts the time to the first token."""
     slowed_s = model.work_s(plain_s, began.context_tokens) * began.others
     bent_s = plain_s * began.context_tokens / CONTEXT_TOKENS
-    return 1.0, plain_s, slowed_s, began.ahead_s, bent_s
+    return 1.0, plain_s, slowed_s, began.ahead_s, bent_s, began.prompt_s

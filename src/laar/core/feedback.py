@@ -40,6 +40,7 @@ class Feedback:
         began = Began(
             slot=flight.slot,
             plain_s=decision.uncached_tokens * view.seconds_per_token.item(at),
+            prompt_s=decision.tokens * view.seconds_per_token.item(at),
             context_tokens=decision.tokens - 0.5 * decision.uncached_tokens,
             others=self._table.in_flight.item(flight.slot),
             rtt_s=view.rtt_s.item(at),

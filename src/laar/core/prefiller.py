@@ -55,6 +55,7 @@ def choose_prefiller(view: View, at: int, health: Health) -> Prefiller | None:
         began=Began(
             slot=slot,
             plain_s=uncached * seconds_per_token,
+            prompt_s=tokens * seconds_per_token,
             context_tokens=tokens - 0.5 * uncached,
             others=0.0 if trial else float(apart.decoding[place]),
             rtt_s=0.0,

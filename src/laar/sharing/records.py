@@ -181,7 +181,7 @@ class Learned(_Record, tag="e"):
         """Return whether the sample is plausible."""
         first, features, *positive = self.sample
         return (
-            len(features) == (5 if first else 1)
+            len(features) == (6 if first else 1)
             and all(abs(feature) < _LARGEST for feature in features)
             and all(0.0 < number < _LARGEST for number in positive)
             and (first or self.sample.weight <= 1.0)

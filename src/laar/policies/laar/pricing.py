@@ -108,7 +108,7 @@ class Price(NamedTuple):
     """The price of a request at each candidate, in seconds.
 
     Args:
-        base_s: seconds that do not grow with the prompt, to the end of the answer.
+        base_s: seconds that depend neither on the cache nor on others, to the end of the answer.
         read_s: seconds of prefill of the uncached tokens.
         ahead_s: the part of `queue_s` for the prompts ahead.
         queue_s: seconds of delay from other requests there, before the first token and after.
@@ -197,10 +197,12 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
 def price(of: PricingInputs) -> Price:
     """Return the price of the request at each candidate."""
     weights, engine, asked, rtt = of.weights, of.engine, of.asked, of.rtt_s
-    base, s, w, b = engine.base_s, engine.slowed, engine.turns, engine.half_beside_s
+    s, w, b = engine.slowed, engine.turns, _HALF * engine.beside_s
+    base = engine.base_s + engine.tokenized * of.seconds_per_token * of.tokens
     n = of.in_flight
     read = engine.read * of.seconds_per_token * (of.tokens - of.cached_tokens)
-    read = read * (_ONE + engine.half_bend * (of.tokens + of.cached_tokens))
+    context = _HALF * (of.tokens + of.cached_tokens)  # mean, of the uncached tokens
+    read = read * (_ONE + engine.bend * context)
     wait = ahead = engine.waits * asked.seconds_ahead(of.now, engine.read)
     full = None
     if of.crowded is not None or engine.ever_full:
@@ -238,7 +240,7 @@ def price(of: PricingInputs) -> Price:
         late = np.minimum(np.maximum(rtt + first - of.objective_s, 0.0), rtt + wait)
         way = PATIENT * (way - late) + URGENT * late
     own = _FIRST * (alone + way) + answer
-    fixed = engine.fixed_s
+    fixed = base + engine.answer_s
     ttft = rtt + first
     return Price(
         base_s=fixed,

@@ -89,6 +89,7 @@ class VirtualFleet:
         )
         self._jitter = generator(seed, "jitter")
         self._sites = {site.name: site for site in sites}
+        self._tokenized_at = dict.fromkeys(self._sites, 0.0)
         self._links = {
             name: Link(site.link, generator(seed, f"link {name}"))
             for name, site in self._sites.items()
@@ -254,7 +255,12 @@ class VirtualFleet:
         self._touched(exchange.picker)
         draw = self._jitter.gauss(0.0, 1.0) if normal is None else normal
         half = 0.5 * self._links[exchange.address].rtt_s(now, draw)
-        self.clock.at(now + half, self._arrive, exchange, half, on_end)
+        at_s, site = now + half, self._sites[exchange.address]
+        if site.tokenize_s_per_token:
+            at_s = max(at_s, self._tokenized_at[site.name])
+            at_s += site.tokenize_s_per_token * exchange.prompt.prompt_tokens
+            self._tokenized_at[site.name] = at_s
+        self.clock.at(at_s, self._arrive, exchange, half, on_end)
 
     def _arrive(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
         """Handle a request's arrival at its endpoint; a prefiller, if chosen, prefills first.

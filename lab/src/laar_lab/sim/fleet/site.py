@@ -28,6 +28,8 @@ class Site:
         role: value of the label `llm-d.ai/role`; empty for none.
         transfer_tokens_per_s: tokens of KV that it fetches per second from an endpoint that has
             prefilled them, regardless of concurrent fetches.
+        tokenize_s_per_token: seconds per prompt token, cached or not, before the engine schedules
+            the request.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Site:
     link: LinkProfile = field(default_factory=LinkProfile)
     role: str = ""
     transfer_tokens_per_s: float = 100_000.0
+    tokenize_s_per_token: float = 0.0
 
 
 _LOST = RequestError(503, "connection_lost", "no process answers, or it ended meanwhile")
