@@ -262,16 +262,31 @@ def returning(picker, name, now):
     return now - 0.1
 
 
-def test_a_session_that_has_returned_twice_keeps_its_place_for_longer():
+def busy():
+    """Return a picker whose endpoint answers four prompts without a session."""
     picker = Picker(by_load=False)
+    for _ in range(4):
+        picker.ask(0.0, tokens=1)
+    return picker
+
+
+def test_a_session_that_has_returned_twice_keeps_its_place_for_longer():
+    picker = busy()
     ended_at = returning(picker, "agent", 0.0)
     picker.ask(ended_at, session="two")
     assert picker.dispatch(ended_at + 8.0) == []  # for a new session the wait would end after 5 s
     assert isinstance(picker.ask(ended_at + 8.0, session="agent", text=story("agent")), Decision)
 
 
-def test_a_sure_return_is_worth_less_where_prefills_run_in_parallel():
+def test_a_place_is_kept_for_a_shorter_time_if_few_turns_would_wait_for_the_prefill():
     picker = Picker(by_load=False)
+    ended_at = returning(picker, "agent", 0.0)
+    picker.ask(ended_at, session="two")
+    assert len(picker.dispatch(ended_at + 8.0)) == 1
+
+
+def test_a_sure_return_is_worth_less_where_prefills_run_in_parallel():
+    picker = busy()
     ended_at = returning(picker, "agent", 0.0)
     in_turn, in_parallel = (price_of_the_place_of_another(picker, w, ended_at) for w in (1.0, 0.0))
     assert in_turn > 4.0 * in_parallel > 0.0

@@ -291,7 +291,43 @@ def run_parallel(scope: Scope) -> Report:
     return Report(tables=[table], evidence=evidence)
 
 
+def run_at_fast(data: Path, half: int, load: float, rule: str, seed: int) -> dict[str, float]:
+    """Run a rule on four H100s that tokenize as vLLM does."""
+    sites = fleets.tokenizing(fleets.of_one("llama-3-8b-h100", 4, kv_tokens=KV_TOKENS))
+    return _run(data, half, sites, load, rule, seed)
+
+
+def run_fast(scope: Scope) -> Report:
+    """Compare the gate with rules without a gate, on engines with time to prefill all again."""
+    assert scope.data is not None
+    half = int(scope.seeds[0] >= JUDGED_FROM)
+    loads = (2.0,) if scope.quick else (1.0, 2.0, 3.0)
+    rules = ("laar", "laar, gate", "vllm-router")
+    cases = {(load, rule): (scope.data, half, load, rule) for load, rule in product(loads, rules)}
+    runs = grid(run_at_fast, cases, scope.seeds, label="agents-fast")
+    title = "concurrent sessions as multiples of what the caches hold; four H100s"
+    table = means_table(title, ("load", "rule"), runs, _SHOWN, digits=3)
+
+    def compared(metric: str, rule: str) -> dict[str, Seen]:
+        return {
+            f"at {load}": paired(runs[load, "laar, gate"], runs[load, rule], metric)
+            for load in loads
+        }
+
+    evidence = {
+        "turns": compared("turns_per_s", "laar"),
+        "turn-time": compared("turn_s", "laar"),
+        "beside-peer": compared("turn_s", "vllm-router"),
+    }
+    return Report(tables=[table], evidence=evidence)
+
+
 EXPERIMENTS = declared(
     __name__,
-    {"agents-cliff": run, "agents-pickers": run_pickers, "agents-parallel": run_parallel},
+    {
+        "agents-cliff": run,
+        "agents-pickers": run_pickers,
+        "agents-parallel": run_parallel,
+        "agents-fast": run_fast,
+    },
 )

@@ -45,11 +45,6 @@ def _of_two(first: str, firsts: int, second: str, seconds: int) -> list[Site]:
     return [*sites, *named]
 
 
-def _tokenizing(sites: list[Site]) -> list[Site]:
-    """Return the endpoints with vLLM's tokenization, as measured on an H200 (docs/race/gpu.md)."""
-    return [replace(site, tokenize_s_per_token=2.4e-6) for site in sites]
-
-
 FLEETS: Mapping[str, tuple[Callable[[], list[Site]], float, int]] = {
     "8 A100": (partial(fleets.of_one, "llama-3-8b-a100", 8), 8.0, 24),
     "8 in parallel": (partial(fleets.parallel, 8), 8.0, 24),
@@ -60,7 +55,7 @@ FLEETS: Mapping[str, tuple[Callable[[], list[Site]], float, int]] = {
     ),
     "3 H100 and 5 A100": (partial(_of_two, "llama-3-8b-h100", 3, "llama-3-8b-a100", 5), 9.0, 28),
     "8 H100, tokenizing": (
-        lambda: _tokenizing(fleets.of_one("llama-3-8b-h100", 8)),
+        lambda: fleets.tokenizing(fleets.of_one("llama-3-8b-h100", 8)),
         16.0,
         48,
     ),

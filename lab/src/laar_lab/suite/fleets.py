@@ -43,6 +43,11 @@ def of_one(
     return _sites([engine] * count)
 
 
+def tokenizing(sites: Sequence[Site]) -> list[Site]:
+    """Return the endpoints with vLLM's tokenization, as measured on an H200 (docs/race/gpu.md)."""
+    return [replace(site, tokenize_s_per_token=2.4e-6) for site in sites]
+
+
 def workers(engine: EngineProfile, count: int, name: str = "worker") -> list[Site]:
     """Return `count` endpoints of one engine, in the picker's zone."""
     link = LinkProfile(rtt_s=0.0004)
