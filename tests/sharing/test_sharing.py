@@ -537,7 +537,7 @@ def test_a_picker_cannot_extend_a_prompt_without_end():
 @np.errstate(all="ignore")  # in production, too, an overflow is not an error
 def test_no_sample_from_another_picker_breaks_the_prices(took_s, first, weight):
     p, _, _ = pair()
-    features = [1.0] * 5 if first else [1.0]
+    features = [1.0] * 6 if first else [1.0]
     for seq in range(1, 4):
         sample = [first, features, took_s if seq < 3 else 1.0, took_s, weight]
         p.take(batch(seq=seq, records=[["e", A, sample]] * 100), 1.0)

@@ -26,6 +26,7 @@ _LEAST_ANSWER_S = 1e-3
 _LEAST_SHARE = 0.1  # a prior with less weight in the mean answer is not replaced
 _MOST_TOKENS = 100_000  # per answer; larger reports are not plausible
 _REPACED = 2.0  # samples lose 18 % of their weight if their paces change by 10 %
+_TOKENIZE_S = 3e-6  # per token, standard deviation of the prior; vLLM takes 2.4e-6
 _LEAST_SLOWED = 0.01  # minimum prior of the slowdown by each other answer, as in vLLM
 
 
@@ -40,7 +41,7 @@ class EndpointConstants:
         models: the table's models when they were worked out.
         base_s: seconds that do not grow with the prompt.
         read: c, actual prefill time / c(m)'s estimate.
-        tokenized: e, actual tokenization time / c(m)'s estimate of the prompt's prefill, uncached.
+        tokenized: e, actual tokenization time / c(m)'s estimate of prefilling the whole prompt.
         slowed: s, relative slowdown by each other request there.
         waits: c * w, actual wait for the prompts ahead / c(m)'s estimate of their prefill.
         turns: w, the share of the prompts ahead that a prompt waits for.
@@ -111,7 +112,7 @@ class EngineModel:
             prior=_first_prior(0.0, False, speed),
             doubt=_first_doubt(speed),
             low=(0.0, 0.005, 0.0, 0.0, 0.0, 0.0),
-            high=(60.0, 20.0, 10.0, 20.0, MAX_BEND, 0.5),
+            high=(60.0, 20.0, 10.0, 20.0, MAX_BEND, 5.0),
         )
         self.rest = Line(
             prior=(1.0, _LEAST_SLOWED), doubt=(0.5, 0.05), low=(0.02, 0.0), high=(20.0, 5.0)
@@ -263,4 +264,4 @@ def _first_prior(base_s: float, timed: bool, speed: SpeedPrior) -> tuple[float, 
 
 
 def _first_doubt(speed: SpeedPrior) -> tuple[float, ...]:
-    return 0.05, speed.error, 0.1, 0.5, 1.0, 0.05
+    return 0.05, speed.error, 0.1, 0.5, 1.0, _TOKENIZE_S / speed.seconds_per_token

@@ -57,7 +57,7 @@ class Began:
     Args:
         slot: the endpoint.
         plain_s: c(m)'s estimate for the uncached part of its prompt, in seconds.
-        prompt_s: the same for the whole prompt.
+        prompt_s: c(m)'s estimate for the whole prompt, in seconds.
         others: other requests in flight there.
         rtt_s: round trip.
         shown: whether the first byte of its answer will be seen.
@@ -265,7 +265,8 @@ class Engines:
         """
         slot, model = began.slot, began.model
         pace = self._paces.first.item(slot)
-        took = max(took_s - model.constants()[0], 1e-4)
+        b, *_, e = model.constants()  # the other endpoint tokenizes the prompt as well
+        took = max(took_s - b - e * began.prompt_s, 1e-4)
         features = _features(model, began.plain_s, began)
         self._report(slot, model, Sample(True, features, took / pace, took, 0.02))
 

@@ -44,7 +44,7 @@ class Line:
         self._prior = [1.0 / d**2 for d in doubt]
         self.expect(prior)
         size = len(self.now)
-        # State that changes with each sample is in lists: arrays of up to five numbers are slower.
+        # State that changes with each sample is in lists: arrays of up to six numbers are slower.
         self._squares = np.zeros((size, size))
         self._products = [0.0] * size
         self._low: Floats = np.array(low)

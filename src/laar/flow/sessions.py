@@ -47,6 +47,10 @@ _ACCEPTED = 0.995
 """Factor by which each turn that ends at the endpoint reduces the weight of a refusal: about the
 last 200 matter. A full engine soon refuses again; a single refusal may have another cause."""
 
+_MOST_DELAYED = 5.0
+"""Maximum number of turns that an eviction is assumed to delay if the session is sure to come back:
+as many as run or wait at a busy engine that prefills one prompt after another."""
+
 _SURE_S = 32.0
 """Seconds for which a session that has returned twice is considered sure to come back. People pause
 for longer. The second return must have continued the prompt, since the name may belong to an
@@ -152,22 +156,20 @@ class Sessions:
         the share of the prompts ahead that a prompt waits for, by candidate (`laar.core.engines`).
         """
         leaving = zip(self._leaving_at(view), turns.tolist(), strict=True)
-        delayed = 1.0 + view.in_flight.mean().item()
-        return np.array([self._price(places, waits, delayed, now) for places, waits in leaving])
+        return np.array([self._price(places, waits, now) for places, waits in leaving])
 
     def wait_s(self, view: View, turns: Floats, now: float) -> tuple[float, float]:
         """Return how long a prompt is held if no session returns, and how much that saves."""
-        found, delayed = [(math.inf, math.inf)], 1.0 + view.in_flight.mean().item()
+        found = [(math.inf, math.inf)]
         for leaving, waits in zip(self._leaving_at(view), turns.tolist(), strict=True):
-            first = self._price(leaving, waits, delayed, now)
+            first = self._price(leaving, waits, now)
             ends_s = {
                 age_s - now + place.idle_at for place, _ in leaving or () for age_s in _AGES_S
             }
             found += [
                 (wait_s, first * wait_s)
                 for wait_s in (0.0, *ends_s)
-                if wait_s >= 0.0
-                and self._price(leaving, waits, delayed, now, wait_s + _MOMENT_S) <= 1.0
+                if wait_s >= 0.0 and self._price(leaving, waits, now, wait_s + _MOMENT_S) <= 1.0
             ]
         return min(found)
 
@@ -337,7 +339,6 @@ class Sessions:
         self,
         leaving: list[tuple[Place, float]] | None,
         waits: float,
-        delayed: float,
         now: float,
         later_s: float = 0.0,
     ) -> float:
@@ -350,10 +351,11 @@ class Sessions:
                 idle_s = then - place.idle_at
                 is_sure = place.is_sure and idle_s <= _SURE_S
                 # In a full cache, a returning context displaces another one. That delays others
-                # where prefills are sequential, and causes refusals where engines refuse. If the
-                # session is sure, it delays those in flight, and one that arrives meanwhile.
+                # where prefills are sequential, and causes refusals where engines refuse.
                 sequential = min(1.0, waits)
                 displaced = max(sequential, self._caches[place.slot].refuses)
+                # The turns in flight there, and one that arrives during the prefill.
+                delayed = min(_MOST_DELAYED, 1.0 + self._table.in_flight.item(place.slot))
                 prefills = (1.0 + displaced) * (1.0 + is_sure * sequential * delayed)
                 cost_s = share * prefills * place.reread_s
                 price = max(price, cost_s / keeping_s[bisect_left(_AGES_S, idle_s)])

@@ -42,9 +42,9 @@ base (`laar.core.adapters`). Moving a conversation to a different model adds a t
 move. If the client has an objective for the first token, waiting up to it costs next to nothing,
 and beyond it several times as much: a patient job goes where its prefix is, however far.
 
-Tried and rejected: a lower weight for the round trip, a higher one for first tokens, a charge for
-the entire prompt, cached or not, the long-run mean in addition to `n`, and the text that a prompt
-evicts in turn when it is prefilled again. Decision 0014 has the figures.
+Tried and rejected: a lower weight for the round trip, a higher one for first tokens, a charge to
+others for the entire prompt, cached or not, the long-run mean in addition to `n`, and the text that
+a prompt evicts in turn when it is prefilled again. Decision 0014 has the figures.
 """
 
 from __future__ import annotations
