@@ -43,12 +43,21 @@ MAX_REQUESTS = 1 << 20
 """Maximum number of requests in a file. Sessions may be interleaved, so the whole file is kept in
 memory, at a kilobyte or two per request."""
 
+_MOST_OUTPUT_TOKENS = 4000  # of an answer before it is divided
+
 
 @dataclass(frozen=True, slots=True)
 class _Line:
     lengths: Lengths
     after_answer_s: float
     after_request_s: float
+
+    def divided(self, prompt: int, answer: int) -> _Line:
+        """Return the request with its lengths divided."""
+        prompt_tokens = max(1, self.lengths.prompt_tokens // prompt)
+        output_tokens = max(1, min(self.lengths.output_tokens, _MOST_OUTPUT_TOKENS) // answer)
+        shorter = replace(self.lengths, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        return replace(self, lengths=shorter)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from laar_lab.sim.fleet import (
     hold_sessions,
 )
 from laar_lab.suite import fleets
-from laar_lab.suite.real import agents
+from laar_lab.suite.real import agents, short_agents
 from laar_lab.sweep import grid
 
 SESSION_TOKENS = 54_000
@@ -47,7 +47,8 @@ JUDGED_FROM = 70_000
 """From this seed on, runs use the half of the sessions reserved for the verdict."""
 
 _UNTIL_S = 480.0
-_UNCOUNTED_S = 0.2 * _UNTIL_S
+_GPU_UNTIL_S = 120.0
+_UNCOUNTED_SHARE = 0.2
 _SHARE_DELAY_S = 0.015  # as measured with a store (`python -m bench sharing`)
 _CROWD = 0.9  # share of the fleet's KV that the crude gate may fill
 _CROWD_IDLE_S = 20.0  # the best of the values tried: 1, 5, 20 and 65 s
@@ -73,7 +74,14 @@ sessions up to a fixed share of the caches; the gate for programs is ThunderAgen
 class _Run:
     """A run, and what its clients saw."""
 
-    def __init__(self, sites: Sequence[Site], rule: str, seed: int, pickers: int) -> None:
+    def __init__(
+        self,
+        sites: Sequence[Site],
+        rule: str,
+        seed: int,
+        pickers: int = 1,
+        until_s: float = _UNTIL_S,
+    ) -> None:
         policy, way = RULES[rule]
         name, values = parse_policy(policy)
         self.fleet = VirtualFleet(
@@ -89,7 +97,7 @@ class _Run:
             flow=FlowSettings() if way in {"flow", "sessions"} else None,
             by_load=way == "flow",
         )
-        self.turns = Turns(_UNTIL_S, _UNCOUNTED_S)
+        self.turns = Turns(until_s, _UNCOUNTED_SHARE * until_s)
         kv_tokens = float(len(sites) * KV_TOKENS)
         gates: dict[str, Callable[[], Send]] = {
             "gate": lambda: Gate(self.fleet, _CROWD * kv_tokens, idle_s=_CROWD_IDLE_S).send,
@@ -322,6 +330,47 @@ def run_fast(scope: Scope) -> Report:
     return Report(tables=[table], evidence=evidence)
 
 
+def run_at_gpu(data: Path, at_once: int, rule: str, seed: int) -> dict[str, float]:
+    """Run a rule on engines and sessions like those of the race in docs/race/gpu.md."""
+    sites = fleets.tokenizing(fleets.of_one("h200-quarter", 4))
+    run = _Run(sites, rule, seed, until_s=_GPU_UNTIL_S)
+    hold_sessions(
+        run.fleet,
+        short_agents(data)(generator(seed, "gpu")),
+        run.turns.ended,
+        at_once=at_once,
+        ramp_s=1.0,
+        until_s=_GPU_UNTIL_S,
+        send=run.send,
+    )
+    return run.turns.numbers()
+
+
+def run_gpu(scope: Scope) -> Report:
+    """Compare laar with vllm-router's rule as the race on a GPU did."""
+    assert scope.data is not None
+    sessions = (22,) if scope.quick else (15, 22, 45, 68)
+    rules = ("laar", "laar, gate", "vllm-router")
+    cases = {(count, rule): (scope.data, count, rule) for count, rule in product(sessions, rules)}
+    runs = grid(run_at_gpu, cases, scope.seeds, label="agents-gpu")
+    title = "concurrent sessions on four engines like those of the race on a GPU"
+    table = means_table(title, ("sessions", "rule"), runs, _SHOWN, digits=3)
+
+    def compared(metric: str, rule: str, *counts: int) -> dict[str, Seen]:
+        return {
+            f"{count} sessions": paired(runs[count, "laar, gate"], runs[count, rule], metric)
+            for count in counts
+            if count in sessions
+        }
+
+    evidence = {
+        "fit": compared("turns_per_s", "vllm-router", 15),
+        "past": compared("turns_per_s", "vllm-router", 22, 45, 68),
+        "gate": compared("turns_per_s", "laar", 15, 22, 45, 68),
+    }
+    return Report(tables=[table], evidence=evidence)
+
+
 EXPERIMENTS = declared(
     __name__,
     {
@@ -329,5 +378,6 @@ EXPERIMENTS = declared(
         "agents-pickers": run_pickers,
         "agents-parallel": run_parallel,
         "agents-fast": run_fast,
+        "agents-gpu": run_gpu,
     },
 )

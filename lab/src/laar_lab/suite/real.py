@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 
@@ -33,6 +33,8 @@ _OWN_BLOCK = 1
 
 DAY_TURNS = 25
 """Maximum number of turns of a session in a day of 25 minutes; real sessions go on for hours."""
+
+_MOST_SHORT_TOKENS = 60_000  # of a shortened prompt
 
 MAX_PAUSE_S = 60.0
 """Maximum pause in seconds; a run of a few minutes would not reach the turn after a longer one."""
@@ -115,6 +117,39 @@ def agents(data: Path, half: int | None = None) -> _Agents:
         SettingError: the file is missing.
     """
     return _Agents(_file(data, AGENTS), half)
+
+
+def short_agents(data: Path) -> Callable[[Random], Iterator[tuple[str, Iterator[Turn]]]]:
+    """Return a function that draws sessions shortened as for the race in docs/race/gpu.md.
+
+    Lengths are divided by 4, answers by 2 and pauses by 12. Each session starts at a random
+    request, at least 20 before its end.
+
+    Raises:
+        SettingError: the file is missing.
+    """
+    path = _file(data, AGENTS)
+
+    def drawn(rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
+        order = list(_shortened(path))
+        rng.shuffle(order)
+        for each in cycle(order):
+            yield each.name, each.turns(speed=12.0, max_pause_s=30.0 / 12.0)
+
+    return drawn
+
+
+@lru_cache(maxsize=1)
+def _shortened(path: Path) -> tuple[Recorded, ...]:
+    rng, shortened = Random(1), list[Recorded]()
+    for each in sorted(_sessions(path), key=lambda recorded: recorded.name):
+        lines = [line.divided(4, 2) for line in each.lines]
+        lines = [line for line in lines if line.lengths.prompt_tokens <= _MOST_SHORT_TOKENS]
+        if len(lines) >= 8:
+            start = rng.randrange(max(1, len(lines) - 20))
+            of = replace(each, block_tokens=each.block_tokens // 4, lines=tuple(lines[start:]))
+            shortened.append(of)
+    return tuple(shortened)
 
 
 def day_agents(data: Path, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
