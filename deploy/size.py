@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
     "lines": 48_655,
-    "statements": 29_699,
+    "statements": 29_697,
     "lines of data": 684,
     "modules": 216,
     "lines loaded": 32_309,
