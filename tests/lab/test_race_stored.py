@@ -126,9 +126,10 @@ def test_the_page_of_the_race_on_a_gpu_quotes_the_stored_numbers() -> None:
 def test_the_page_of_the_race_on_a_gpu_quotes_ratios_over_all_repetitions() -> None:
     shown = ("answers_per_s", "ttft_mean_s", "ttft_p50_s", "ttft_p95_s", "answer_mean_s")
     rows = table_of((ROOT / "docs/race/gpu.md").read_text("utf-8"), columns=7)
+    turns = on_gpu()
     assert {sessions for sessions, _ in rows} == {"22", "45", "68"}
     for (sessions, router), cells in rows.items():
-        of = ratios(on_gpu()[sessions], "laar", router)
+        of = ratios(turns[sessions], "laar", router)
         for cell, name in zip(cells, shown, strict=True):
             quoted = [float(number) for number in re.findall(r"[\d.]+", cell)]
             assert quoted == pytest.approx([of[name].value, of[name].low, of[name].high], abs=6e-3)

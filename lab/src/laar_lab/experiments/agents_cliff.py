@@ -10,7 +10,7 @@ Rules were chosen on one half of the sessions, by position in the file, and are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from laar_lab.sim.fleet import (
     FleetSettings,
     Send,
     Site,
+    Turn,
     VirtualFleet,
     asking_again,
     generator,
@@ -48,6 +49,7 @@ JUDGED_FROM = 70_000
 
 _UNTIL_S = 480.0
 _GPU_UNTIL_S = 120.0
+_GPU_FIT = 15  # sessions that fit in the caches
 _UNCOUNTED_SHARE = 0.2
 _SHARE_DELAY_S = 0.015  # as measured with a store (`python -m bench sharing`)
 _CROWD = 0.9  # share of the fleet's KV that the crude gate may fill
@@ -97,6 +99,7 @@ class _Run:
             flow=FlowSettings() if way in {"flow", "sessions"} else None,
             by_load=way == "flow",
         )
+        self.until_s = until_s
         self.turns = Turns(until_s, _UNCOUNTED_SHARE * until_s)
         kv_tokens = float(len(sites) * KV_TOKENS)
         gates: dict[str, Callable[[], Send]] = {
@@ -127,14 +130,22 @@ def _run(
     *,
     pickers: int = 1,
 ) -> dict[str, float]:
-    run = _Run(sites, rule, seed, pickers)
+    sessions = agents(data, half)(generator(seed, "cliff"))
+    at_once = round(load * len(sites) * KV_TOKENS / SESSION_TOKENS)
+    return _held(_Run(sites, rule, seed, pickers), sessions, at_once, ramp_s=60.0)
+
+
+def _held(
+    run: _Run, sessions: Iterable[tuple[str, Iterable[Turn]]], at_once: int, *, ramp_s: float
+) -> dict[str, float]:
+    """Run the sessions, `at_once` at a time, and return the metrics."""
     hold_sessions(
         run.fleet,
-        agents(data, half)(generator(seed, "cliff")),
+        sessions,
         run.turns.ended,
-        at_once=round(load * len(sites) * KV_TOKENS / SESSION_TOKENS),
-        ramp_s=60.0,
-        until_s=_UNTIL_S,
+        at_once=at_once,
+        ramp_s=ramp_s,
+        until_s=run.until_s,
         send=run.send,
     )
     return run.turns.numbers()
@@ -299,8 +310,18 @@ def run_parallel(scope: Scope) -> Report:
     return Report(tables=[table], evidence=evidence)
 
 
+def _beside(
+    runs: Mapping[tuple[float, str], Runs], parts: Mapping[str, float], metric: str, rule: str
+) -> dict[str, Seen]:
+    """Compare the gate with a rule, by part."""
+    return {
+        part: paired(runs[case, "laar, gate"], runs[case, rule], metric)
+        for part, case in parts.items()
+    }
+
+
 def run_at_fast(data: Path, half: int, load: float, rule: str, seed: int) -> dict[str, float]:
-    """Run a rule on four H100s that tokenize as vLLM does."""
+    """Run a rule on four engines of eight H100s each that tokenize as vLLM does."""
     sites = fleets.tokenizing(fleets.of_one("llama-3-8b-h100", 4, kv_tokens=KV_TOKENS))
     return _run(data, half, sites, load, rule, seed)
 
@@ -313,60 +334,43 @@ def run_fast(scope: Scope) -> Report:
     rules = ("laar", "laar, gate", "vllm-router")
     cases = {(load, rule): (scope.data, half, load, rule) for load, rule in product(loads, rules)}
     runs = grid(run_at_fast, cases, scope.seeds, label="agents-fast")
-    title = "concurrent sessions as multiples of what the caches hold; four H100s"
+    title = "concurrent sessions as multiples of what the caches hold; engines of eight H100s"
     table = means_table(title, ("load", "rule"), runs, _SHOWN, digits=3)
 
-    def compared(metric: str, rule: str) -> dict[str, Seen]:
-        return {
-            f"at {load}": paired(runs[load, "laar, gate"], runs[load, rule], metric)
-            for load in loads
-        }
-
+    parts = {f"at {load}": load for load in loads}
     evidence = {
-        "turns": compared("turns_per_s", "laar"),
-        "turn-time": compared("turn_s", "laar"),
-        "beside-peer": compared("turn_s", "vllm-router"),
+        "turns": _beside(runs, parts, "turns_per_s", "laar"),
+        "turn-time": _beside(runs, parts, "turn_s", "laar"),
+        "beside-peer": _beside(runs, parts, "turn_s", "vllm-router"),
     }
     return Report(tables=[table], evidence=evidence)
 
 
-def run_at_gpu(data: Path, at_once: int, rule: str, seed: int) -> dict[str, float]:
+def run_at_gpu(data: Path, at_once: float, rule: str, seed: int) -> dict[str, float]:
     """Run a rule on engines and sessions like those of the race in docs/race/gpu.md."""
     sites = fleets.tokenizing(fleets.of_one("h200-quarter", 4))
     run = _Run(sites, rule, seed, until_s=_GPU_UNTIL_S)
-    hold_sessions(
-        run.fleet,
-        short_agents(data)(generator(seed, "gpu")),
-        run.turns.ended,
-        at_once=at_once,
-        ramp_s=1.0,
-        until_s=_GPU_UNTIL_S,
-        send=run.send,
-    )
-    return run.turns.numbers()
+    sessions = short_agents(data)(generator(seed, "gpu"))
+    return _held(run, sessions, round(at_once), ramp_s=1.0)
 
 
 def run_gpu(scope: Scope) -> Report:
     """Compare laar with vllm-router's rule as the race on a GPU did."""
     assert scope.data is not None
-    sessions = (22,) if scope.quick else (15, 22, 45, 68)
+    sessions: tuple[float, ...] = (22,) if scope.quick else (15, 22, 45, 68)
     rules = ("laar", "laar, gate", "vllm-router")
     cases = {(count, rule): (scope.data, count, rule) for count, rule in product(sessions, rules)}
     runs = grid(run_at_gpu, cases, scope.seeds, label="agents-gpu")
     title = "concurrent sessions on four engines like those of the race on a GPU"
     table = means_table(title, ("sessions", "rule"), runs, _SHOWN, digits=3)
 
-    def compared(metric: str, rule: str, *counts: int) -> dict[str, Seen]:
-        return {
-            f"{count} sessions": paired(runs[count, "laar, gate"], runs[count, rule], metric)
-            for count in counts
-            if count in sessions
-        }
-
+    parts = {f"{count} sessions": count for count in sessions}
+    past = {part: count for part, count in parts.items() if count > _GPU_FIT}
+    fit = {part: count for part, count in parts.items() if count <= _GPU_FIT}
     evidence = {
-        "fit": compared("turns_per_s", "vllm-router", 15),
-        "past": compared("turns_per_s", "vllm-router", 22, 45, 68),
-        "gate": compared("turns_per_s", "laar", 15, 22, 45, 68),
+        "fit": _beside(runs, fit, "turns_per_s", "vllm-router"),
+        "past": _beside(runs, past, "turns_per_s", "vllm-router"),
+        "gate": _beside(runs, parts, "turns_per_s", "laar"),
     }
     return Report(tables=[table], evidence=evidence)
 
