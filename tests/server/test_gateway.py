@@ -85,6 +85,36 @@ async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+async def test_open_websockets_and_streams_of_a_get_are_in_flight(gateway, http, shape):
+    """Envoy may end the picker's stream early if a request has no body."""
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    await gateway.picker(bodies={"sample_answers": 0.0})
+    envoy = await gateway.envoy(shape)
+    seen_by_client = asyncio.Event()
+
+    def in_flight():
+        return int(gateway.runner.picker.table.in_flight.sum())
+
+    async def chunks():
+        yield b"data: 1\n\n"
+        await asyncio.wait_for(seen_by_client.wait(), 10)
+
+    async with http.ws_connect(f"{envoy.url()}/v1/realtime?model=m") as websocket:
+        upstream.script(Answer.sse(chunks()))
+        async with http.get(f"{envoy.url()}/v1/events") as answer:
+            await answer.content.readany()
+            for _ in range(3):  # by then Envoy has ended what it meant to end
+                await websocket.send_str("hello")
+                assert await websocket.receive_str() == "hello"
+            assert in_flight() == 2
+            seen_by_client.set()
+            await answer.read()
+        await eventually(lambda: in_flight() == 1, what="the stream's end")
+    await eventually(lambda: in_flight() == 0, what="the WebSocket's end")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 async def test_a_wrong_answer_is_retried_on_another_model_until_all_are_tried(gateway, http, shape):
     upstreams = [await gateway.upstream() for _ in range(3)]
     gateway.members(*((u.address, f"m{i}") for i, u in enumerate(upstreams)))

@@ -199,9 +199,9 @@ _WITHOUT_END = Patience()
 class AnswerHeaders(Action):
     """Answer a headers message; if `destination` is set, the answer carries the decision.
 
-    `read_answer` asks Envoy to send this request's response body; `skip_body` asks it not to send
-    the request body (native shape only). `engine_headers` also go into the metadata, for an Envoy
-    whose routes set them; they go only there if Envoy keeps the headers.
+    `read_answer` asks Envoy to send this request's response body; `skip_body` asks it to send no
+    body, and to keep the stream until the answer ends. `engine_headers` also go into the metadata,
+    for an Envoy whose routes set them; they go only there if Envoy keeps the headers.
     """
 
     direction: Direction

@@ -188,7 +188,7 @@ class HttpStatus(_message.Message):
     def __init__(self, code: _Optional[int] = ...) -> None: ...
 
 class ProcessingMode(_message.Message):
-    __slots__ = ("request_header_mode", "response_header_mode", "request_body_mode", "response_body_mode")
+    __slots__ = ("request_header_mode", "response_header_mode", "request_body_mode", "response_body_mode", "response_trailer_mode")
     class BodySendMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         NONE: _ClassVar[ProcessingMode.BodySendMode]
@@ -215,11 +215,13 @@ class ProcessingMode(_message.Message):
     RESPONSE_HEADER_MODE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_BODY_MODE_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_BODY_MODE_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_TRAILER_MODE_FIELD_NUMBER: _ClassVar[int]
     request_header_mode: ProcessingMode.HeaderSendMode
     response_header_mode: ProcessingMode.HeaderSendMode
     request_body_mode: ProcessingMode.BodySendMode
     response_body_mode: ProcessingMode.BodySendMode
-    def __init__(self, request_header_mode: _Optional[_Union[ProcessingMode.HeaderSendMode, str]] = ..., response_header_mode: _Optional[_Union[ProcessingMode.HeaderSendMode, str]] = ..., request_body_mode: _Optional[_Union[ProcessingMode.BodySendMode, str]] = ..., response_body_mode: _Optional[_Union[ProcessingMode.BodySendMode, str]] = ...) -> None: ...
+    response_trailer_mode: ProcessingMode.HeaderSendMode
+    def __init__(self, request_header_mode: _Optional[_Union[ProcessingMode.HeaderSendMode, str]] = ..., response_header_mode: _Optional[_Union[ProcessingMode.HeaderSendMode, str]] = ..., request_body_mode: _Optional[_Union[ProcessingMode.BodySendMode, str]] = ..., response_body_mode: _Optional[_Union[ProcessingMode.BodySendMode, str]] = ..., response_trailer_mode: _Optional[_Union[ProcessingMode.HeaderSendMode, str]] = ...) -> None: ...
 
 class ProtocolConfiguration(_message.Message):
     __slots__ = ("request_body_mode", "response_body_mode")

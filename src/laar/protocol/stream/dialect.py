@@ -50,7 +50,7 @@ class Dialect:
     def send(self, decided: AnswerHeaders, body: Collected, out: list[Action]) -> None:
         """Send the request; `decided` carries the decision, as the reply to headers or body."""
         if body.data is None and not self.keeps_headers:
-            decided.skip_body = not body.is_complete
+            decided.skip_body = not (body.is_complete and self.shows_answers)
             out.append(decided)
             return
         data = bytes(body.data) if body.data is not None and body.changed else None

@@ -36,6 +36,10 @@ _TYPES = {name.encode(): name for name in ("application/json", "text/event-strea
 """Media types of nearly all responses."""
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _STREAMED = pb.ProcessingMode.STREAMED
+# Without trailers to wait for, Envoy from 1.37 ends the stream at the response headers of a request
+# without a body, although the answer, or the WebSocket, goes on.
+_SKIP_BODY = pb.ProcessingMode(response_trailer_mode="SEND")
+_READ_ANSWER = pb.ProcessingMode(request_body_mode="BUFFERED", response_body_mode="STREAMED")
 _HEAD_BYTES, _CHUNK_BYTES = 6, 6 << 10
 """Size limits on messages that `chunk_of` reads; few chunks exceed them."""
 _ATTEMPTS = {str(count): count for count in range(100)}
@@ -229,11 +233,7 @@ def _headers_answer(action: AnswerHeaders) -> bytes:
     if action.destination:
         _send_to(response, target.response, action)
     if action.skip_body or action.read_answer:
-        mode = pb.ProcessingMode
-        response.mode_override.request_body_mode = mode.NONE if action.skip_body else mode.BUFFERED
-        response.mode_override.response_body_mode = (
-            mode.STREAMED if action.read_answer else mode.NONE
-        )
+        response.mode_override.CopyFrom(_SKIP_BODY if action.skip_body else _READ_ANSWER)
     return response.SerializeToString()
 
 
