@@ -4,6 +4,8 @@ The stand-in below answers as OpenAI documents its Files, Batches and Conversati
 for other objects get 404.
 """
 
+from io import BytesIO
+
 import aiohttp
 import pytest
 from aiohttp import web
@@ -25,12 +27,13 @@ class Engine(ServedEngine):
         router.add_get("/v1/models", self.models)
         router.add_get("/health", self.healthy)
         router.add_get("/metrics", self.healthy)
-        for kind in ("files", "batches", "conversations"):
+        for kind in ("files", "batches", "conversations", "uploads"):
             router.add_post(f"/v1/{kind}", getattr(self, f"new_{kind}"))
             router.add_get(f"/v1/{kind}", self.all_of)
             router.add_get(f"/v1/{kind}/{{id}}", self.one)
             router.add_get(f"/v1/{kind}/{{id}}/{{rest:.*}}", self.one)
             router.add_post(f"/v1/{kind}/{{id}}", self.one)
+        router.add_post("/v1/uploads/{id}/parts", self.one)
         router.add_post("/v1/responses", self.respond)
         router.add_post("/v1/chat/completions", self.chat)
 
@@ -55,6 +58,9 @@ class Engine(ServedEngine):
         await request.post()
         return self.add("file")
 
+    async def new_uploads(self, _request):
+        return self.add("upload")
+
     async def new_batches(self, request):
         body = await request.json()
         if body["input_file_id"] not in self.stored:
@@ -72,6 +78,7 @@ class Engine(ServedEngine):
         return self.answer({"object": "list", "data": found})
 
     async def one(self, request):
+        await request.read()
         found = self.stored.get(request.match_info["id"])
         return self.missing() if found is None else self.answer(found)
 
@@ -100,11 +107,11 @@ class Engine(ServedEngine):
         return self.answer({"object": "chat.completion", "model": "m", "choices": [choice]})
 
 
-async def engines(gateway, shape):
+async def engines(gateway, shape, **bodies):
     """Start engines behind a picker and an Envoy; return Envoy's URL."""
     started = [await gateway.enter(Engine(at)) for at in range(4)]
     gateway.members(*((engine.address, "m") for engine in started))
-    await gateway.picker()
+    await gateway.picker(bodies=bodies)
     return (await gateway.envoy(shape, trust_gateway_headers=True)).url()
 
 
@@ -170,6 +177,22 @@ async def test_files_and_batches_of_a_tenant_are_stored_at_one_engine(gateway, h
         listed = await found(http, "GET", f"{url}/v1/files", headers=of)
         assert name.encode() in listed[2]
     assert len(set(homes.values())) > 1, "tenants are spread"
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway", "full-duplex"])
+async def test_files_and_their_parts_may_be_longer_than_other_bodies(gateway, http, shape):
+    """OpenAI's Python library splits a file into parts of 64 MB, twice laar's limit."""
+    url = await engines(gateway, shape, max_body_bytes=100_000)
+    text = "x" * 300_000
+    _, home = await uploaded(http, url, text)
+    async with http.post(f"{url}/v1/uploads", json={"bytes": len(text)}) as answer:
+        assert answer.headers["x-engine"] == home
+        name = (await answer.json())["id"]
+    form = aiohttp.FormData()
+    form.add_field("data", text.encode(), filename="part")
+    for data in (form, BytesIO(text.encode())):
+        got = await found(http, "POST", f"{url}/v1/uploads/{name}/parts", data=data)
+        assert got[:2] == (200, home)
 
 
 async def test_a_restarted_picker_finds_the_files_of_a_tenant(gateway, http):

@@ -21,7 +21,7 @@ class StreamSettings:
     max_body_bytes: Annotated[int, Applies.AFTER_RESTART, Ge(1024), Le(1 << 30)] = 32 << 20
     """Maximum size of a request body; larger bodies get 413. In the native shape, Envoy's buffer
     limit does the same, so keep the two equal."""
-    opaque_paths: tuple[str, ...] = ("/v1/files",)
+    opaque_paths: tuple[str, ...] = ("/v1/files", "/v1/uploads")
     """Prefixes of paths whose bodies are never read: these requests go to the endpoint that stores
     the object, or to any. On other unknown paths (audio, images, rerank) only the model is read."""
     denied_paths: Annotated[tuple[str, ...], MaxLen(1000)] = DENIED_PATHS
