@@ -17,17 +17,18 @@ pytestmark = pytest.mark.envoy
 
 
 class Engine(ServedEngine):
-    """An engine that stores files, batches and conversations in memory."""
+    """An engine that stores files, batches and conversations in memory, or other `kinds`."""
 
-    def __init__(self, number):
+    def __init__(self, number, kinds=("files", "batches", "conversations", "uploads")):
         self.number = number
+        self.kinds = kinds
         self.stored = {}
 
     def _route(self, router):
         router.add_get("/v1/models", self.models)
         router.add_get("/health", self.healthy)
         router.add_get("/metrics", self.healthy)
-        for kind in ("files", "batches", "conversations", "uploads"):
+        for kind in self.kinds:
             router.add_post(f"/v1/{kind}", getattr(self, f"new_{kind}"))
             router.add_get(f"/v1/{kind}", self.all_of)
             router.add_get(f"/v1/{kind}/{{id}}", self.one)
@@ -148,6 +149,21 @@ async def test_conversations_go_to_the_engine_that_stores_them(gateway, http, sh
             body = {"model": "m", "input": "and then?", "conversation": conversation}
             got = await found(http, "POST", f"{url}/v1/responses", json=body)
             assert got[:2] == (200, home)
+
+
+async def test_conversations_begin_at_an_engine_that_has_them(gateway, http):
+    """Most engines, such as vLLM, have none; the request names no model."""
+    without, able = [await gateway.enter(Engine(*each)) for each in ((0, ()), (1,))]
+    gateway.members((without.address, "m"), (able.address, "m"))
+    await gateway.picker()
+    url = f"{(await gateway.envoy()).url()}/v1/conversations"
+    sent = {"json": {}, "headers": {"x-laar-policy": "round-robin"}}
+
+    async def all_begin():
+        """The picker has learned the engines' routes."""
+        return {(await found(http, "POST", url, **sent))[0] for _ in range(8)} == {200}
+
+    await eventually(all_begin, what="eight conversations that begin", timeout_s=20)
 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])

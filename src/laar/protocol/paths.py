@@ -33,6 +33,9 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     "/pooling": ("/pooling",),
     "/classify": ("/classify",),
     "/v1/audio/transcriptions": ("/transcriptions", "/translations"),
+    "/v1/audio/speech": ("/speech",),
+    "/v1/images/generations": ("/generations", "/edits", "/variations"),
+    "/v1/conversations": ("/conversations",),
     "/v1/chat/completions": ("/batch", "/chat", "/count_tokens", "/tokenize", "/detokenize"),
 }
 """Routes that not every engine has, with the ends of the paths that need an engine with it."""
