@@ -254,6 +254,19 @@ def test_in_shadow_mode_health_learns_from_the_endpoint_that_served():
     assert d.decide(request(), 1.5).address == B
 
 
+@pytest.mark.parametrize("served", [False, True])
+def test_in_shadow_mode_no_speed_is_learned_unless_envoy_reports_the_endpoint(served):
+    d = fleet(A, B)
+    for n in range(30):
+        decision = d.decide(request(shadow=True), 10.0 * n)
+        if served:
+            d.served_by(decision, decision.address, 10.0 * n)
+        latency_s = 1.0 if decision.address == A else 9.0
+        d.settle(decision, end(latency_s=latency_s))
+    paces = d.engines.state()["paces"]
+    assert bool(paces) == served
+
+
 def test_records_show_why_an_endpoint_was_excluded_and_its_cost():
     d = fleet(A, B, C)
     now = fail(d, A, 1.0)
@@ -489,6 +502,16 @@ def test_a_dated_name_or_a_path_of_the_requested_model_is_accepted():
         answer(d, A, GOOD, 1.0 + n, model="/models/M" if n % 2 else "m-2026-08-06")
         answer(d, B, GOOD, 1.0 + n)
     assert not d.health.records.endpoints[d.table.slot(A)].failures
+
+
+def test_an_answer_of_a_removed_endpoint_is_no_fault_of_laar():
+    d = fleet(A, B)
+    decision = d.decide(request(), 1.0)
+    d.table.replace("t", [spec for spec in d.table.specs() if spec.address != decision.address])
+    d.replied(decision, Reply(status=200), 1.1, read=True)
+    d.replied(decision, Reply(status=200, found=GOOD, model="/data/weights"), 1.2, read=True)
+    d.settle(decision, end())
+    assert not d.degraded
 
 
 def test_useless_answers_to_a_client_and_a_probe_exclude_the_endpoint():

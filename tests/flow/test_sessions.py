@@ -631,3 +631,46 @@ def test_a_waiting_turn_is_answered_immediately_if_all_endpoints_are_removed():
     picker.director.table.replace("t", [])
     (error,) = picker.dispatch(1.0)
     assert isinstance(error, RequestError)
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+def test_requests_that_wait_for_load_expire_although_one_arrived_as_another_ended(sessions):
+    picker = Picker(cache_tokens=10**6)
+    picker.flow.use(FlowSettings(max_hold_s=60.0, max_requests=2, min_hold_s=1.0))
+
+    def ask(number, now):
+        name = f"{number}" if sessions else ""
+        return picker.flow.ask(turn_of(name, f"{number} " * 400, tokens=100), now)
+
+    first, *_ = [ask(number, 0.0) for number in range(4)]
+    picker.end(first, 0.1)
+    for number in range(4, 8):  # there is room for one of those that wait
+        ask(number, 0.1)
+    assert picker.flow.session_counts()["waiting"] == 0  # none waits for a context
+    assert len(picker.dispatch(0.1)) == 1
+    assert {error.status for error in picker.dispatch(10.0)} == {503}
+    assert picker.flow.queue.sheds["rejected-ttl-expired"] == 5
+
+
+def test_turns_in_parallel_do_not_bypass_the_load_limits():
+    picker = Picker(cache_tokens=10**6)
+    picker.flow.use(FlowSettings(max_requests=4))
+    answers = [picker.ask(0.0, session="everybody", tokens=100) for _ in range(20)]
+    assert sum(isinstance(answer, Decision) for answer in answers) == 4
+
+
+def test_a_turn_in_parallel_does_not_wait_for_those_that_need_a_place():
+    picker = Picker()
+    picker.ask(0.0, session="one")
+    picker.ask(0.1, session="two")  # waits for a place
+    assert isinstance(picker.ask(0.2, session="one", tokens=100), Decision)
+
+
+def test_a_client_with_an_objective_does_not_overtake_those_that_have_waited_longer():
+    picker = Picker(by_load=False)
+    first = picker.ask(0.0, session="one")
+    picker.ask(0.0, session="patient")
+    picker.ask(20.0, session="hurried", ttft_objective_s=3.0)
+    picker.end(first, 20.0)
+    (next_turn,) = picker.dispatch(22.9)  # "one" may not return in time to be worth its place
+    assert next_turn.request.session == "patient"

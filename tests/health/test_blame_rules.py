@@ -270,6 +270,15 @@ def test_refusals_counted_by_a_metrics_page_are_not_failures(page_first):
     assert health.answers(0, 3.0) < 1.0  # the fourteen refusals on the page have all been counted
 
 
+def test_a_refusal_of_another_pickers_request_does_not_explain_an_old_failure():
+    health = known()
+    _, failed = sent(health, 1.0, 2)
+    health.passed_over(0, 1.1, failed)
+    sent(health, 600.0, 100)  # many more than before that failure
+    health.refused(0, 1.0, 601.0)
+    assert not full(health, 601.0)
+
+
 @pytest.mark.parametrize("retry_after_s", [1e9, -5.0, 0.0, None])
 def test_no_retry_after_excludes_an_endpoint_for_more_than_a_minute(retry_after_s):
     health = known()

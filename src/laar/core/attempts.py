@@ -80,7 +80,8 @@ class Attempts:
             if reply.event or not begun:
                 excused = self._judge(decision, reply, now) is Kind.REQUEST
         if flight.attempt is not None:
-            if reply.model and goes_by(reply.model, self._table.spec(flight.slot).models):
+            spec = self._table.by_slot.get(flight.slot)  # None if the endpoint has left
+            if reply.model and (spec is None or goes_by(reply.model, spec.models)):
                 reply.model = ""
             health.replied(flight.attempt, reply, now, read=read, excused=excused)
         # The answer does not show which helper failed; the faulty one will fail more often.

@@ -70,12 +70,12 @@ class Feedback:
 
     def engine_ended(self, decision: Decision, end: Completion) -> None:
         """Tell the engines that a request ended, before the table removes it from its counts."""
-        began, now = decision.flight.began, decision.now + end.latency_s
+        flight, now = decision.flight, decision.now + end.latency_s
         if decision.prefiller is not None:
             self._prefill_ended(decision, end, now)
-        if began is None:
+        if (began := flight.began) is None:
             return
-        if not end.ok or end.cause != "complete":
+        if not end.ok or end.cause != "complete" or (decision.request.shadow and not flight.served):
             self._engines.gone(began, now)
             return
         plain_s = None

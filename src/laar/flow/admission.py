@@ -133,26 +133,28 @@ class Admission:
             RequestError: no endpoint can serve it, or the queue refuses it.
         """
         # Opaque and shadow requests and, unless `by_load`, those without a session never wait.
+        session, queue, for_context = _session(request), self.queue, False
         passes = request.api is Api.OPAQUE or request.shadow or self.draining
-        if passes or not (self.by_load or _session(request)):
+        if passes or not (self.by_load or session):
             return self._director.decide(request, now)
         if not self.ready:
             return self._hold(self._item(request, now), now)
 
-        for_context = False
-
         def room(view: View) -> Mask:
             nonlocal for_context
-            own = self._own(request, view)
-            if own is not None:
+            own, place = self._own(request, view), self.sessions.place(session, view.chain)
+            # The load limits apply to parallel turns, since many clients may share a name.
+            is_parallel = self.by_load and place is not None and place.busy > 0
+            if own is not None and not is_parallel:
                 return own | self._places(request, view, now).any()
             item = self._item(request, now, view)
             if not item.is_long:
                 self._short_at = now
-            free, places = self._room(view, item, now), self._places(request, view, now)
-            for_context = bool(free.any()) or not places.any() or self.queue.contexts > 0
-            goes = bool((free & places).any()) and not self.queue.waiting
-            return free & goes
+            free, places = self._room(view, item, now), self._places(request, view, now, own)
+            fits, no_place = bool((free & places).any()), bool(free.any()) or not places.any()
+            for_context = (no_place and not fits) or queue.contexts > 0
+            ahead = queue.waiting if own is None else queue.waiting - queue.contexts
+            return free & (fits and not ahead)
 
         def priority(view: View) -> int:
             return _engine_priority(self._item(request, now, view))
@@ -161,9 +163,8 @@ class Admission:
             decision = self._director.decide(request, now, room, priority if self.by_load else None)
         except NoRoomError as full:
             item = self._item(request, now, full.view, full.fits)
-            if for_context:
-                waited_s = self._waited_s(request, now)
-                item = replace(item, for_context=True, earlier_s=waited_s)
+            if for_context and session:
+                item = replace(item, for_context=True, earlier_s=self._waited_s(session, now))
             return self._hold(item, now)
         except RequestError as error:
             if not self.by_load or not _waiting_can_help(error, request):
@@ -195,18 +196,12 @@ class Admission:
             outcomes.append(Outcome(ticket=item.id, verdict=verdict, waited_s=waited_s))
         return outcomes
 
-    def _waited_s(self, request: Request, now: float) -> float:
-        """Return how long a session has waited for room, over all attempts of its client.
-
-        A client's own objective bounds the wait.
-        """
-        session, longest_s = _session(request), self.queue.settings.max_hold_s
-        if not session:
-            return 0.0
+    def _waited_s(self, session: str, now: float) -> float:
+        """Return how long a session has waited for room, over all attempts of its client."""
         first, last = self._asked.get(session, (now, now))
-        self._asked[session] = first if now - last <= 2.0 * longest_s else now, now
-        own_s = longest_s if request.ttft_objective_s is None else request.ttft_objective_s
-        return max(0.0, now - self._asked[session][0], longest_s - own_s)
+        first = first if now - last <= 2.0 * self.queue.settings.max_hold_s else now
+        self._asked[session] = first, now
+        return max(0.0, now - first)
 
     def _hold(self, item: Item, now: float) -> Decision | int:
         # Count the body as received and as parsed, with up to four bytes per character.
@@ -353,6 +348,7 @@ class Admission:
             id=self._tickets,
             arrival_s=now,
             objective_s=self.queue.settings.objective_of(request, work_s),
+            longest_s=math.inf if request.ttft_objective_s is None else request.ttft_objective_s,
             work_s=work_s,
             tokens=int(tokens),
             body_bytes=request.body_bytes,

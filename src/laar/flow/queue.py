@@ -81,8 +81,9 @@ class Item:
         arrival_s: arrival time, on the same clock as `now`.
         objective_s: TTFT objective, in seconds from arrival.
         earlier_s: seconds that its session waited in earlier attempts; they reduce its slack.
-        for_context: whether it waits only for room for its context; it is let in after
-            `max_hold_s`, or if the queue would refuse it.
+        for_context: whether it waits only for room for its context; it is let in after `longest_s`
+            or `max_hold_s`, or if the queue would refuse it.
+        longest_s: the objective that its client set, in seconds; infinite if none.
         work_s: prefill seconds when run alone.
         tokens: tokens charged to its tenant.
         body_bytes: memory it takes while held.
@@ -106,6 +107,7 @@ class Item:
     reach: int = 0
     earlier_s: float = 0.0
     for_context: bool = False
+    longest_s: float = math.inf
     request: Any = None
 
 
@@ -162,7 +164,7 @@ class Queue(Generic[T]):
         objective_s = max(work_s, item.objective_s)
         hold_s = settings.max_hold_s
         if item.for_context:
-            hold_s -= item.earlier_s
+            hold_s = min(hold_s - item.earlier_s, item.longest_s)
         elif item.is_ready:
             hold_s = min(hold_s, max(settings.min_hold_s, settings.patience * objective_s))
         if hold_s <= 0:

@@ -165,8 +165,8 @@ class Endpoint:
         self.refusals = 0.0
         """Load refusals counted by its metrics page that no attempt explains yet."""
         self.refused_at = float("-inf")
-        self.retried: deque[Attempt | None] = deque(maxlen=_RETRIED)
-        """The latest attempts that Envoy retried elsewhere and that were recorded as failures."""
+        self.retried: deque[tuple[float, Attempt | None]] = deque(maxlen=_RETRIED)
+        """When the latest attempts that Envoy retried elsewhere were recorded as failures."""
         self.failures: Counter[Kind] = Counter()
         # By stage: when an attempt last reached it, and when the last few that reached it were
         # sent, and how long they took.

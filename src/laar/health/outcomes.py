@@ -25,8 +25,8 @@ _TIMES_EVERY_S = 0.01
 """Minimum seconds between timed answers of an endpoint, as timing is the main cost here."""
 _UNHEARD_S = 0.5
 _REFUSALS_S = 30.0
-"""Seconds for which a refusal seen on the metrics page is kept, to match it with the attempt that
-Envoy reports later."""
+"""Seconds between a refusal seen on the metrics page and the attempt that Envoy reports, or the
+reverse, within which the one explains the other."""
 _MOST_REFUSALS = 1000.0
 _FOR_ONE_MODEL = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.DENIED))
 _IN_BODY = USELESS | {Kind.HANG, Kind.EVENT, Kind.CUT}
@@ -193,13 +193,12 @@ class Outcomes:
                 breaker.recent.add(now, good=-1.0)
             if kind is not Kind.HANG:
                 endpoint.reached(attempt, Stage.ACCEPTED, now)
-        passed_over = kind is Kind.RETRIED
-        if passed_over:
+        if kind is Kind.RETRIED:
             latest_full = max(breaker.full_until, breaker.limited_at)
             if endpoint.refusals >= 1.0 or latest_full > now - FULL_S:
                 kind = Kind.FULL  # its metrics count a refusal, or it just reported being full
             else:
-                endpoint.retried.append(attempt)
+                endpoint.retried.append((now, attempt))
         if kind is Kind.FULL:
             self._full(endpoint, attempt, reply, now)
             return
@@ -213,7 +212,7 @@ class Outcomes:
             self._questions.suspect(endpoint, kind, now, excused=True)
             return
         if excused:
-            endpoint.disputed += RETRIED if passed_over else 1.0
+            endpoint.disputed += RETRIED if kind is Kind.RETRIED else 1.0
         if kind is Kind.DENIED and not self._denied_alone(endpoint, attempt, reply, now):
             return
         weight, row = self._weight(endpoint, attempt, kind)
@@ -303,8 +302,9 @@ class Outcomes:
             endpoint.refusals = 0.0
         endpoint.refusals = min(_MOST_REFUSALS, endpoint.refusals + count)
         endpoint.refused_at = now
-        while endpoint.retried and endpoint.refusals >= 1.0:
-            attempt = endpoint.retried.pop()
+        retried = endpoint.retried
+        while retried and retried[-1][0] > now - _REFUSALS_S and endpoint.refusals >= 1.0:
+            _, attempt = retried.pop()
             endpoint.refusals -= 1.0
             endpoint.breaker.excuse(RETRIED, now)
             if attempt is not None and attempt.ahead:
