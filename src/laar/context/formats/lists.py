@@ -83,7 +83,8 @@ def written_by_python(text: str, least: int) -> list[Block]:
         values: list[_Json] = ast.literal_eval(written)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return []
-    if not isinstance(written, ast.List) or len(values) < least:
+    # Offsets of the elements count from the line's start, and a lone \r begins a line too.
+    if not isinstance(written, ast.List) or written.end_lineno != 1 or len(values) < least:
         return []
     if len(values) > MAX_DOCS:
         raise Refused(Reason.TOO_MANY)
