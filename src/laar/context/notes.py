@@ -13,6 +13,8 @@ HEAD_CHARS = 60
 """Characters of the removed text quoted in a note: enough to distinguish documents, but fewer than
 the text has."""
 
+_INVALID = dict.fromkeys([*range(32), *map(ord, '<>`"\\')])
+
 WORTH_A_NOTE = 256
 """Minimum length of a repeated document that a note replaces; a note takes about 100 bytes."""
 
@@ -44,5 +46,4 @@ def duplicate_note(text: str) -> str:
 
 def head(text: str) -> str:
     """Return a text's beginning on one line, without characters invalid in JSON strings or tags."""
-    head = " ".join(text[: HEAD_CHARS * 2].split())[:HEAD_CHARS]
-    return "".join(sign for sign in head if sign.isprintable() and sign not in '<>`"\\').strip()
+    return " ".join(text[: HEAD_CHARS * 2].split())[:HEAD_CHARS].translate(_INVALID).strip()
