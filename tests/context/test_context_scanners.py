@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -329,6 +330,13 @@ def test_moved_documents_are_found_again_in_their_new_positions(shape, texts, da
 )
 def test_texts_unlike_pythons_repr_are_not_lists(text):
     assert found(text) == []
+
+
+def test_escapes_that_python_does_not_know_cause_no_warnings(recwarn):
+    """Python 3.12 prints these warnings, one for each escape in a body."""
+    warnings.simplefilter("always")
+    assert found(r"['a \d', 'b \w', 'c d']") == [[r"'a \d'", r"'b \w'", "'c d'"]]
+    assert not recwarn.list
 
 
 def test_changes_that_would_lose_or_repeat_text_are_refused():
