@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from base64 import b64encode
 from time import perf_counter
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.accuracy.artifact import MAX_ARTIFACT_BYTES, parse_artifact
+from laar.accuracy.artifact import MAX_ARTIFACT_BYTES, TEXT_COLUMNS, parse_artifact
 from laar.accuracy.capability import (
     MAX_CACHED_ROWS,
     MAX_PROBABILITY,
@@ -47,6 +48,14 @@ def tampered(path: str, value: object) -> bytes:
     return orjson.dumps(raw)
 
 
+ONE_TASK = {
+    "task": "qa",
+    "intercept": 0.0,
+    "scale": 0.01,
+    "weights": b64encode(bytes(TEXT_COLUMNS)).decode(),
+}
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -70,6 +79,7 @@ def tampered(path: str, value: object) -> bytes:
         ("retry/difficulty", -1.0),
         ("models", {}),
         ("models", []),
+        ("text", {"tasks": [ONE_TASK]}),  # its spread between tasks would be NaN
     ],
 )
 def test_a_tampered_artifact_is_rejected_with_the_location_of_the_error(

@@ -600,6 +600,23 @@ class TestConversation:
             before = [*out, answer]
         assert removed > 0 if dedup == "exact" else moved > 0
 
+    @pytest.mark.parametrize("sign", ["\x1b", "\0", "\x7f", "\x85", "\u2028", '"', "\\"])
+    def test_a_body_stays_json_if_a_repeated_document_begins_with(self, sign):
+        """A colored log of a build begins with an escape."""
+
+        def blocks(ids):
+            texts = [f"{sign}[31m{doc_text(i)}" for i in ids]
+            sources = [{"type": "text", "media_type": "text/plain", "data": own} for own in texts]
+            return [{"type": "document", "source": source} for source in sources]
+
+        turns = ({"role": "user", "content": blocks(ids)} for ids in ([1, 2, 3], [4, 1, 5, 6]))
+        body = chat(next(turns), {"role": "assistant", "content": "A"}, next(turns))
+        result = send(hook(dedup="exact"), body, api="messages")
+        assert result.reason is Reason.DEDUPLICATED
+        noted = messages(result.body)[2]["content"][1]["source"]["data"]
+        assert noted.startswith("(Same text as the earlier document that begins: ")
+        assert "31mDocument number 1. w919" in noted
+
     def test_an_identical_retry_is_sent_identically_with_every_document(self):
         # Case B1: if the memory were keyed by the texts sent, a retry would omit its own documents.
         h = hook(dedup="exact")

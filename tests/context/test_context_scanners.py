@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from laar.context.blocks import Refused
 from laar.context.formats import scan
 from laar.context.rewrite import Change, rewrite
-from laar.context.settings import ContextSettings, Reason
+from laar.context.settings import ContextSettings, Delimiters, Reason
 from support.exploring import examples
 
 DEFAULT = ContextSettings()
@@ -242,6 +243,15 @@ def test_many_tags_in_sentences_before_a_long_text_take_little_time():
     assert time.process_time() - began < 1.0
 
 
+@pytest.mark.parametrize("given", [{"between": "\n"}, {"item": "1{n}"}])
+def test_only_so_many_declared_delimiters_are_read(given):
+    declared = ContextSettings(delimiters=(Delimiters(**given),))
+    began = time.process_time()
+    with contextlib.suppress(Refused):
+        assert found("11\n" * 2_000_000, declared) == []
+    assert time.process_time() - began < 1.0
+
+
 def test_a_first_document_with_many_names_takes_linear_time():
     attributes = " ".join(f"a{n}=2" for n in range(200_000))
     text = f"<doc {attributes}>x</doc>" + "<doc>y</doc>" * 250
@@ -315,10 +325,18 @@ def test_moved_documents_are_found_again_in_their_new_positions(shape, texts, da
         "['a b', f'{1} 2', 'c d']",
         "['a b', 'c d', 'e f'",
         '{"a": {"b": {"c": {"d": ["a b", "c d", "e f"]}}}}',  # a note would break the JSON
+        "['a b',\r        'c d',\r                'e f']",  # of several lines
     ],
 )
 def test_texts_unlike_pythons_repr_are_not_lists(text):
     assert found(text) == []
+
+
+def test_escapes_that_python_does_not_know_cause_no_warnings(recwarn):
+    """Python 3.12 prints these warnings, one for each escape in a body."""
+    warnings.simplefilter("always")
+    assert found(r"['a \d', 'b \w', 'c d']") == [[r"'a \d'", r"'b \w'", "'c d'"]]
+    assert not recwarn.list
 
 
 def test_changes_that_would_lose_or_repeat_text_are_refused():

@@ -27,6 +27,7 @@ def spec(**fields: Any) -> CheckSpec:
         ({"number": 42, "tolerance": 0.5}, "42 or 43", False),
         ({"number": -2.5e-3}, "x=-2.5e-3!", True),
         ({"number": 0.5}, ".5", True),
+        ({"number": -7}, "x = \N{MINUS SIGN}7", True),
         ({"number": 1}, "none", False),
         ({"number": 1}, "1" * 20_000, False),
         ({"number": 1}, "1e999", False),

@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 
 import orjson
 import pytest
@@ -146,6 +147,20 @@ def test_agents_are_distinguished_and_their_number_is_bounded():
 
     assert len(advice(bodies(5))) == 5
     assert len(advice(bodies(MAX_AGENTS + 5))) <= MAX_AGENTS
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        ("\x1etools\x1f", orjson.dumps([*range(1_000_000)]).decode()),
+        ("\x1euser\x1f", "A question of some words.") * 300_000,
+    ],
+    ids=["tools", "messages"],
+)
+def test_a_long_prompt_is_sampled_in_little_time(spans):
+    began = time.process_time()
+    Advisor().look("m", "", spans, Template(), b"")
+    assert time.process_time() - began < 0.6
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ MAX_ARTIFACT_BYTES = 16 * 2**20
 """Maximum size of an artifact file. A thousand models in a hundred cells need less."""
 
 MAX_MODELS = 1000
-"""Maximum number of models in one artifact."""
+"""Maximum number of models in one artifact, and of tasks, whose fit takes minutes beyond that."""
 
 MIN_CELL_OUTCOMES = 30
 """A cell with fewer outcomes is thin, and is shrunk toward its model's mean; even with 30 outcomes,
@@ -198,7 +198,7 @@ class TextTerms(_Part):
     """
 
     text_schema: Literal[1] = 1
-    tasks: Annotated[list[TextColumn], Field(min_length=1, max_length=MAX_TEXT_TASKS)]
+    tasks: Annotated[list[TextColumn], Field(min_length=2, max_length=MAX_TEXT_TASKS)]
     gain_unseen: _Difference | None = None
     worst_unseen: _Difference | None = None
 

@@ -28,7 +28,6 @@ _EDGE = 1e-4
 
 _Floats = NDArray[np.float64]
 
-
 _at, _weights = np.polynomial.hermite_e.hermegauss(_NODES)
 nodes: tuple[_Floats, _Floats] = _at, _weights / _weights.sum()
 """Difficulties and their weights; both of shape (21,)."""

@@ -98,11 +98,9 @@ def _prompts(prompt: object) -> list[Text]:
     """Return the texts of a prompt, or of a batch of independent prompts."""
     if isinstance(prompt, str):
         return [Text(("prompt",), prompt, "user", True)]
-    if not isinstance(prompt, list):
-        return []
     return [
         Text(("prompt", i), text, "user", True)
-        for i, text in enumerate(prompt)
+        for i, text in enumerate(prompt if isinstance(prompt, list) else ())
         if isinstance(text, str)
     ]
 
@@ -184,7 +182,6 @@ def _has_documents(parts: Sequence[object], role: Role) -> bool:
 
 
 _MOST_PARTS = 1024
-
 
 _TEXTS = ("text", "input_text", "output_text")  # not a set: the value looked up may be unhashable
 _DEEPEST = 5

@@ -28,7 +28,6 @@ _LABEL = re.compile(
 NUMBER = re.compile(r"\d+")
 _RULE = "-=#*_~+|`.:<>/ \t\r"
 
-
 ParsedLine: TypeAlias = "tuple[int, int, int, int, int, bool]"
 """A parsed line: start; end of its number, label and text; hash of its identifying part; whether it
 is long. The last end is 0 for a blank line."""

@@ -13,6 +13,8 @@ HEAD_CHARS = 60
 """Characters of the removed text quoted in a note: enough to distinguish documents, but fewer than
 the text has."""
 
+_INVALID = dict.fromkeys([*range(32), *map(ord, '<>`"\\')])
+
 WORTH_A_NOTE = 256
 """Minimum length of a repeated document that a note replaces; a note takes about 100 bytes."""
 
@@ -24,10 +26,9 @@ def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:
         labels: labels of the documents as sent; if any is missing, positions from 1 are used.
         order: positions in `labels`, most relevant first.
     """
-    if any(label is None for label in labels):
+    if any(label is None for label in labels):  # unmoved documents may precede these
         names = " > ".join(str(place + 1) for place in order)
-        count = len(order)  # unmoved documents may precede these
-        return f"(The last {count} documents above, counted from 1, by relevance: {names}.)"
+        return f"(The last {len(order)} documents above, counted from 1, by relevance: {names}.)"
     names = " > ".join(f"[{labels[place]}]" for place in order)
     return f"(The documents above by relevance, most relevant first: {names}.)"
 
@@ -44,6 +45,5 @@ def duplicate_note(text: str) -> str:
 
 
 def head(text: str) -> str:
-    """Return a text's beginning on one line, without characters that end JSON strings or tags."""
-    head = " ".join(text[: HEAD_CHARS * 2].split())[:HEAD_CHARS]
-    return "".join(sign for sign in head if sign not in '<>`"\\').strip()
+    """Return a text's beginning on one line, without characters invalid in JSON strings or tags."""
+    return " ".join(text[: HEAD_CHARS * 2].split())[:HEAD_CHARS].translate(_INVALID).strip()

@@ -54,7 +54,7 @@ def decide(spec: CheckSpec, answer: str) -> bool:
 
 
 def _is_near(answer: str, number: float, tolerance: float) -> bool:
-    found = _NUMBER.findall(answer[-_NUMBER_CHARS:])
+    found = _NUMBER.findall(answer[-_NUMBER_CHARS:].replace("\N{MINUS SIGN}", "-"))
     return bool(found) and abs(float(found[-1].replace(",", "")) - number) <= tolerance
 
 

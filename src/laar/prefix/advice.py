@@ -30,7 +30,8 @@ ENOUGH = 5
 
 MAX_AGENTS = 32
 MAX_LINES = 1_000
-"""Maximum number of lines and sentences of a prompt; after that, each text is a single line."""
+"""Maximum number of lines and sentences of a prompt; after that, each text is a single line, up to
+four times as many. As many tools, or kilobytes of them, are compared regardless of their order."""
 
 MAX_HOMES, MAX_COUNTED, MAX_CACHED = 20_000, 6_000, 40_000
 """Limits on lines that identify agents, lines counted per agent, and cached prompt offsets."""
@@ -153,7 +154,7 @@ class Advisor:
             body: the body as received.
         """
         names: list[str] = []
-        lines = list(_lines(template.arranged(spans), names))
+        lines = list(islice(_lines(template.arranged(spans), names), 4 * MAX_LINES))
         if not lines:
             return
         agent = self._agent(model, names, lines)
@@ -241,7 +242,8 @@ def _lines(spans: Sequence[str], names: list[str]) -> Iterator[_Line]:
 def _unordered(text: str, names: list[str]) -> int:
     """Return a hash of tools that is independent of their order."""
     try:
-        tools = orjson.loads(text)
+        # Longer texts are cut, and so are not JSON.
+        tools = list(islice(orjson.loads(text[: MAX_LINES << 10]), MAX_LINES))
         each = frozenset(map(orjson.dumps, tools))
     except (orjson.JSONDecodeError, orjson.JSONEncodeError, TypeError):
         return hash(text)

@@ -57,7 +57,6 @@ MISS_RATIO = 0.5
 """A report below this share of the estimate is a miss. Tokens per byte differ between the parts of
 a prompt (English 4 bytes, Japanese or code under 3); a smaller gap may be due to conversion."""
 
-
 _MOST_SPARED = 8
 """Maximum number of open requests whose blocks are protected during one eviction."""
 

@@ -113,8 +113,6 @@ class Window:
 
     def add(self, sample: Observed) -> None:
         """Record an outcome of the cohort."""
-        if self.finished >= self.size:
-            return
         usable = 0.0 < sample.ttft_s < _LONGEST_S and 0.0 < sample.e2e_s < _LONGEST_S
         if sample.ok and usable:
             self._ttft_s.append(sample.ttft_s)

@@ -25,6 +25,7 @@ from laar.accuracy.fitting.outcomes import (
     features_of_outcome,
 )
 from laar.accuracy.fitting.records import parse_records
+from laar.accuracy.fitting.text import fit_text
 from laar.errors import SettingError
 
 NORMAL = NormalDist()
@@ -267,6 +268,24 @@ def test_too_many_models_are_rejected() -> None:
     outcomes = [outcome(f"q{q}", f"m{m}", True) for m in range(1001) for q in range(4)]
     with pytest.raises(SettingError, match="1001 models; an artifact holds at most 1000"):
         fit(outcomes, created="", data_sha256="")
+
+
+def test_too_many_tasks_are_rejected() -> None:
+    """A file may give each question's id as its task, and a fit of thousands would take days."""
+    outcomes = [outcome(f"q{q}", "m", q % 3 > 0, task=f"t{q}") for q in range(1001)]
+    with pytest.raises(SettingError, match="1001 tasks; an artifact holds at most 1000"):
+        fit(outcomes, created="", data_sha256="")
+
+
+@pytest.mark.long
+def test_a_file_in_which_tasks_take_turns_is_fitted() -> None:
+    outcomes = [
+        outcome(f"q{q}", "m", q % 7 > 2, task=f"t{q % 5}", text=f"word{q % 5} {q} it")
+        for q in range(100)
+    ]
+    text = fit_text(outcomes)
+    assert text is not None
+    assert len(text.tasks) == 5
 
 
 def test_too_many_languages_are_rejected() -> None:

@@ -107,9 +107,10 @@ def fit(
         for outcome in outcomes
         if outcome.correct is not None and not is_kept_back(outcome.query_id, hold_out)
     ]
-    models = len({outcome.model for outcome in judged})
-    if models > MAX_MODELS:
-        raise SettingError(f"{models} models; an artifact holds at most {MAX_MODELS}: fit fewer")
+    for what in ("model", "task"):
+        size = len({getattr(outcome, what) for outcome in judged})
+        if size > MAX_MODELS:
+            raise SettingError(f"{size} {what}s; an artifact holds at most {MAX_MODELS}: fit fewer")
     try:
         return _fit(judged, created, data_sha256, hold_out)
     except ValidationError as fault:

@@ -206,6 +206,8 @@ def _left_out(questions: _Questions, known: Sequence[str]) -> list[_LeftOut]:
     if len(known) < 3:
         groups = [[]]
     fold = np.arange(len(questions.tasks)) % _FOLDS
+    if any(len(set(fold[questions.are(task)])) < 2 for task in known):  # tasks take turns
+        fold = np.random.default_rng(0).permutation(fold)
     made = []
     for number, group in enumerate(groups):
         columns = [task for task in known if task not in group]

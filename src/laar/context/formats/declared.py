@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 
-from laar.context.blocks import MAX_DOCS, Block, Item, Refused
+from laar.context.blocks import MAX_DOCS, MAX_MARKS, Block, Item, Refused
 from laar.context.settings import Delimiters, Reason
 
 
@@ -13,7 +14,7 @@ def scan(text: str, declared: Sequence[Delimiters]) -> list[Block]:
     """Return the block of the first matching delimiters.
 
     Raises:
-        Refused: there are more than `MAX_DOCS` documents.
+        Refused: there are more than `MAX_DOCS` documents, or `MAX_MARKS` delimiters for each.
     """
     found = (_block(text, delimiters) for delimiters in declared)
     return next(([block] for block in found if block is not None), [])
@@ -27,7 +28,7 @@ def _block(text: str, given: Delimiters) -> Block | None:
     numbered = "{n}" in given.item
     literal = re.escape(given.item or given.between)
     pattern = re.compile(literal.replace(re.escape("{n}"), r"(?P<n>\d{1,6})", 1))
-    marks = list(pattern.finditer(text, start, end))
+    marks = list(islice(pattern.finditer(text, start, end), MAX_MARKS * MAX_DOCS))
     begins = [mark.end() if numbered or not given.item else mark.start() for mark in marks]
     stops = [mark.start() for mark in marks] + [end]
     if given.item:
@@ -39,7 +40,7 @@ def _block(text: str, given: Delimiters) -> Block | None:
         spans = [(a, b) for a, b in spans if a < b]
     if len(spans) < 2 or any(a >= b for a, b in spans):
         return None
-    if len(spans) > MAX_DOCS:
+    if len(spans) > MAX_DOCS or len(marks) == MAX_MARKS * MAX_DOCS:
         raise Refused(Reason.TOO_MANY)
     names = [mark["n"] for mark in marks] if numbered else [None] * len(spans)
     items = tuple(Item(a, b, a, b, name) for (a, b), name in zip(spans, names, strict=True))

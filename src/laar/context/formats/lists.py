@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, pairwise
 from typing import TypeAlias
+from warnings import catch_warnings
 
 import orjson
 
@@ -70,8 +71,7 @@ def written_by_python(text: str, least: int) -> list[Block]:
     start = _WRITTEN.search(text) if "[" in text else None
     if start is None:
         return []
-    line_end = text.find("\n", start.end())
-    line = text[start.start() : line_end if line_end >= 0 else len(text)]
+    line = text[start.start() :].partition("\n")[0]
     end = line.rfind("]") + 1
     if line[end:].lstrip().startswith("}"):  # in an object, which must stay JSON
         return []
@@ -79,11 +79,13 @@ def written_by_python(text: str, least: int) -> list[Block]:
     if len(source) > MAX_WRITTEN:
         raise Refused(Reason.TOO_COMPLEX)
     try:
-        written = ast.parse(source, mode="eval").body
+        with catch_warnings(action="ignore"):  # such as about an escape that `repr` never writes
+            written = ast.parse(source, mode="eval").body
         values: list[_Json] = ast.literal_eval(written)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return []
-    if not isinstance(written, ast.List) or len(values) < least:
+    # Offsets of the elements count from the line's start, and a lone \r begins a line too.
+    if not isinstance(written, ast.List) or written.end_lineno != 1 or len(values) < least:
         return []
     if len(values) > MAX_DOCS:
         raise Refused(Reason.TOO_MANY)
