@@ -321,8 +321,8 @@ class EndpointsFile:
             stamp = await asyncio.to_thread(self._stamps)
             again = not is_read and loop.time() - tried_at >= AGAIN_S
             if stamp == seen and (stamp != self._loaded or again):
-                self._loaded, tried_at = stamp, loop.time()
                 is_read = await self._reload()
+                self._loaded, tried_at = stamp, loop.time()
             seen = stamp
             await asyncio.sleep(until_look_s(POLL_S))
 
