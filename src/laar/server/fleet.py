@@ -173,6 +173,7 @@ class FleetState:
 
     async def run(self) -> None:
         """Publish every change until cancelled."""
+        self._changed.set()  # an error may have ended an earlier call before it was published
         while True:
             await occurs(self._changed, self._file.again_s if self._file else None)
             await self.publish()
