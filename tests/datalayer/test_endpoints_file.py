@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -217,6 +219,23 @@ async def test_a_file_that_could_not_be_read_is_read_again_although_unchanged(
         await until(lambda: recorder.problems)
     await until(lambda: len(recorder.addresses) == 2)
     assert not recorder.problems
+
+
+async def test_a_change_is_not_lost_if_applying_it_fails_at_first(
+    tmp_path: Path, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as without memory for another thread: the task is then restarted."""
+    path = write(tmp_path / "e.yaml", ONE)
+    file = EndpointsFile(path, recorder)
+    file.load()
+    with monkeypatch.context() as without_threads:
+        fault = RuntimeError("can't start new thread")
+        without_threads.setattr(file, "_read", Mock(side_effect=fault))
+        path.write_text(TWO)
+        with pytest.raises(RuntimeError):
+            await asyncio.wait_for(file.run(), 20.0)
+    start(file.run())
+    await until(lambda: len(recorder.addresses) == 2)
 
 
 async def test_a_missing_file_is_reported_and_does_not_end_the_collector(

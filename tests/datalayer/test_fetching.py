@@ -6,13 +6,15 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import aiohttp
 import pytest
 
-from laar.core.membership import EndpointSpec
+from laar.core.membership import EndpointSpec, Way
 from laar.datalayer import fetching
-from laar.datalayer.fetching import get, read_capped, visiting_session
+from laar.datalayer.fetching import get, options_for, read_capped, visiting_session
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 MAX_BYTES = 300_000
@@ -152,3 +154,14 @@ async def test_unused_connections_are_dropped(
         await until(lambda: not server.open)
         assert await fetched(it, f"http://127.0.0.1:{port}/metrics") == (200, b"ok")
     await until(lambda: not server.open)
+
+
+def test_a_new_file_in_the_working_directory_costs_no_tls_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading the system's CAs takes 20 ms, and a new context means a new connection."""
+    monkeypatch.chdir(tmp_path)
+    spec = replace(SPEC, way=Way(tls=True, name="engine.internal"))
+    before = options_for(spec)["ssl"]
+    (tmp_path / "snapshot").touch()
+    assert options_for(spec)["ssl"] is before

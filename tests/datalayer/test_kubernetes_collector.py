@@ -157,6 +157,42 @@ async def test_a_quiet_watch_cut_by_proxies_is_resumed_without_increasing_waits(
     await until(lambda: sink.addresses and not sink.problems)
 
 
+async def test_watches_that_end_at_once_are_reported_and_replaced_by_lists(
+    cluster: Any, sink: Any, until: Any
+) -> None:
+    watch = cluster.watch
+
+    async def end(_request: web.Request, _plural: str) -> web.Response:
+        return web.Response()
+
+    cluster.watch = end
+    await cluster.put("pods", pod("a"))
+    cluster.follow(VLLM)
+    await until(lambda: "ends as soon as it opens" in sink.problems.get(f"{SOURCE} pods", ""))
+    await cluster.put("pods", pod("b", "10.0.0.2"))
+    await until(lambda: len(sink.addresses) == 2)
+    reports = len(sink.past_problems)
+    await until(lambda: len(sink.past_problems) > reports + 2)
+    assert sink.problems, "is cleared each time a watch opens"
+    cluster.watch = watch
+    await until(lambda: cluster.watches)
+    await cluster.put("pods", pod("c", "10.0.0.3"))
+    await until(lambda: len(sink.addresses) == 3)
+    cluster.disconnect()
+    await until(lambda: not sink.problems)
+
+
+@pytest.mark.parametrize("as_status", [True, False])
+async def test_a_version_that_is_always_gone_is_reported(
+    cluster: Any, sink: Any, until: Any, as_status: bool
+) -> None:
+    cluster.gone_as_status, cluster.compacted = as_status, 1 << 40
+    await cluster.put("pods", pod("a"))
+    cluster.follow(VLLM)
+    await until(lambda: any("too old" in text for text in sink.past_problems))
+    assert sink.addresses == ["10.0.0.1:8000"]
+
+
 async def test_a_watch_resumes_from_the_version_in_a_bookmark(
     cluster: Any, sink: Any, until: Any
 ) -> None:

@@ -304,7 +304,7 @@ def test_targets_are_chosen_in_proportion_to_their_weights(
         ({"pool": "p", "metrics_path": "metrics"}, "is not a path like /metrics"),
         ({"pool": "ml/p"}, "'ml/p' is not a valid name"),
         ({"pool": "p", "namespace": "a,b"}, "'a,b' is not a valid name"),
-        ({"pool": "p", "api_server": "127.0.0.1:8001"}, "'127.0.0.1:8001' is not a URL"),
+        ({"pool": "p", "api_server": "127.0.0.1:8001"}, "'127.0.0.1:8001' is not an http"),
         ({"selector": {"app in (a,b)": ""}, "ports": [1]}, "is not a label"),
         ({"selector": {"app": "a,b"}, "ports": [1]}, "is not a label"),
         ({"selector": {"a": "b"}, "ports": [1, 2, 1]}, "lists a port twice"),

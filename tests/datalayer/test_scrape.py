@@ -75,6 +75,33 @@ async def test_a_restart_is_reported_once(
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("busy", [503, 0], ids=["not ready", "hangs up"])
+async def test_ranks_are_found_even_if_the_engine_cannot_name_their_number_at_first(
+    recorder: Any, start: Any, until: Any, serve: Any, busy: int
+) -> None:
+    asked = 0
+    page = "".join(
+        f'sglang:{name}{{dp_rank="{rank}",tp_rank="{rank}"}} 0.0\n'
+        for name in ("num_queue_reqs", "num_running_reqs")
+        for rank in range(2)
+    )
+
+    async def engine(request: web.Request) -> web.Response:
+        nonlocal asked
+        if request.path == "/metrics":
+            return web.Response(text=page)
+        asked += 1
+        if asked <= 2 and not busy:
+            request.transport.abort()
+        return web.json_response({"dp_size": 2}, status=busy if asked <= 2 and busy else 200)
+
+    address = await serve(engine)
+    start(scraper(recorder, [spec(address, engine="sglang")]).run())
+    await until(lambda: recorder.ranks == {address: 2})
+    await until(lambda: len(recorder.readings) > 12)
+    assert asked == 3
+
+
 async def test_bad_pages_are_problems_and_never_readings_that_look_idle(
     recorder: Any, start: Any, until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,3 +201,24 @@ async def test_an_endpoint_that_returns_before_envoy_forgets_it_is_treated_as_ne
         await eventually(lambda: set(listed(eds)) == {one, three}, what="the change in the file")
         fleet.replace("a", [spec(one), spec(two), spec(three)])
         await eventually(all_used, what="all three")
+
+
+async def test_a_change_is_not_lost_if_publishing_it_fails_at_first(eds, monkeypatch):
+    """Such as without memory for another thread: the task is then restarted."""
+
+    def fail(*_args, **_options):
+        raise RuntimeError("can't start new thread")
+
+    document = {"endpoints": [{"address": "10.0.0.9:8000", "model": "m"}]}
+    picker = Picker(Settings.model_validate({**document, "envoy": {"eds_file": str(eds)}}))
+    fleet = FleetState(picker)
+    fleet.replace("a", [spec("10.0.0.1:8000")])
+    with monkeypatch.context() as without_threads:
+        without_threads.setattr("laar.envoy.endpoints_file.write_eds", fail)
+        with pytest.raises(RuntimeError):
+            await asyncio.wait_for(fleet.run(), 20.0)
+    publishing = asyncio.create_task(fleet.run())
+    await eventually(lambda: len(picker.table) == 1, what="the endpoint")
+    assert listed(eds) == ["10.0.0.1:8000"]
+    publishing.cancel()
+    await asyncio.wait([publishing])

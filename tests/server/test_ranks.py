@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter, defaultdict
 
 import pytest
@@ -11,6 +12,7 @@ from aiohttp import web
 from test_blame import GOOD, SHAPES, chat, post
 
 from laar.core.membership import EndpointSpec, Served
+from laar.datalayer.scrape import Scraper
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
 from laar.settings import Settings
@@ -152,3 +154,28 @@ async def test_names_that_an_engine_lists_survive_the_discovery_of_its_ranks():
         fleet.ranked(f"{host}:1", 2)
     table = picker.table
     await eventually(lambda: len(table.serving("lora")) == 6, what="the adapter at each rank")
+
+
+async def test_an_endpoint_that_is_back_before_the_next_scrape_keeps_its_ranks():
+    picker = Picker(Settings.model_validate({"endpoints": [{"address": "a:1", "model": "m"}]}))
+    fleet, table = FleetState(picker), picker.table
+    async with RankedEngine() as engine:
+        spec = EndpointSpec(address=engine.address, models=("m",))
+        fleet.replace("test", [spec])
+        visits = Scraper(
+            lambda: [spec for spec in table.specs() if not spec.rank],
+            fleet,
+            clock=picker.clock,
+            rng=random.Random(1),
+            interval_s=0.02,
+        )
+        scraping = asyncio.create_task(visits.run())
+        try:
+            for _ in range(2):
+                await eventually(lambda: len(table) == 2, what="both ranks")
+                fleet.replace("test", [])  # such as a pod that is unready for a moment
+                fleet.replace("test", [spec])
+            await eventually(lambda: len(table) == 2, what="both ranks again")
+        finally:
+            scraping.cancel()
+            await asyncio.wait([scraping])

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import re
 import socket
@@ -138,6 +139,32 @@ async def test_a_renewed_certificate_is_used_and_open_streams_are_kept(gateway, 
         assert (await call.read()).WhichOneof("response")
         await call.done_writing()
     assert await is_healthy(gateway, grpc.ssl_channel_credentials(new[0].read_bytes()))
+
+
+async def test_a_renewed_certificate_is_used_even_if_that_fails_at_first(
+    gateway, tmp_path, monkeypatch
+):
+    """Such as in the second in which a flood of connections takes all file descriptors."""
+    monkeypatch.setattr("laar.server.tasks.RESTART_S", 0.1)
+    before, renewed = make_pair(tmp_path, "before"), make_pair(tmp_path, "renewed")
+    runner = await picker(gateway, **put(tmp_path, before))
+    dup, failed = socket.socket.dup, []
+
+    def fail_once(self):
+        if not failed:
+            failed.append(self)
+            raise OSError(errno.EMFILE, "too many open files")
+        return dup(self)
+
+    monkeypatch.setattr(socket.socket, "dup", fail_once)
+    put(tmp_path, renewed)
+    await eventually(lambda: bool(failed), what="the failure")
+
+    async def used():
+        return await shown(gateway) == renewed[0].read_bytes()
+
+    await eventually(used, what="the renewed certificate")
+    await eventually(lambda: "tls" not in runner.picker.problems, what="the end of the problem")
 
 
 async def test_an_expired_certificate_never_replaces_a_valid_one(gateway, tmp_path):

@@ -44,8 +44,7 @@ async def system_lookup(name: str) -> Sequence[str]:
     Raises:
         OSError: there are none.
     """
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
     v4 = {str(address[0]) for family, _, _, _, address in found if family == socket.AF_INET}
     v6 = {str(address[0]) for family, _, _, _, address in found if family == socket.AF_INET6}
     return sorted(v4 or v6)

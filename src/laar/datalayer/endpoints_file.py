@@ -115,10 +115,14 @@ def endpoint_address(address: str) -> str:
     return f"https://{found}{base}" if scheme == "https" else f"{found}{base}"
 
 
-def _metrics_url(url: str) -> str:
+def _http_url(url: str) -> str:
     if url and not re.match(r"https?://[^/\s]+", url):
-        raise ValueError(f"{url!r} is not an http or https URL; leave it empty for no page")
+        raise ValueError(f"{url!r} is not an http or https URL, such as http://127.0.0.1:8001")
     return url
+
+
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+"""An http or https URL, or an empty string."""
 
 
 def check_model_name(name: str) -> str:
@@ -164,7 +168,7 @@ class Endpoint(BaseModel):
     """Region, shown on the page and in records. KV caches are only sent within a region."""
     engine: Engine = "vllm"
     """Engine, which determines the metric names on the endpoint's page."""
-    metrics_url: Annotated[str, AfterValidator(_metrics_url)] | None = None
+    metrics_url: HttpUrl | None = None
     """URL of the metrics page. Default: the engine's own, ``/metrics`` at the address, or
     ``/prometheus/metrics`` for tensorrt-llm. Empty: no page is read."""
     labels: dict[str, str] = {}
@@ -317,8 +321,8 @@ class EndpointsFile:
             stamp = await asyncio.to_thread(self._stamps)
             again = not is_read and loop.time() - tried_at >= AGAIN_S
             if stamp == seen and (stamp != self._loaded or again):
-                self._loaded, tried_at = stamp, loop.time()
                 is_read = await self._reload()
+                self._loaded, tried_at = stamp, loop.time()
             seen = stamp
             await asyncio.sleep(until_look_s(POLL_S))
 

@@ -43,7 +43,8 @@ def options_for(spec: EndpointSpec, url: str = "", *, key: bool = True) -> dict[
         headers["authorization"] = f"Bearer {way.key}"
     if not way.tls:
         return {"headers": headers}
-    context = verified(way.ca_file, stamp_of(Path(way.ca_file)), named=bool(way.name))
+    stamp = stamp_of(Path(way.ca_file)) if way.ca_file else ()
+    context = verified(way.ca_file, stamp, named=bool(way.name))
     return {"headers": headers, "ssl": context, "server_hostname": way.name or None}
 
 

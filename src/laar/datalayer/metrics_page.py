@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from laar.core.endpoints import OFFLOADED, Reading
@@ -69,13 +70,6 @@ class EngineNames:
     ranks_path: str = ""
     path: str = "/metrics"
     aliases: tuple[str, ...] = ()
-
-    @property
-    def series(self) -> set[bytes]:
-        """The names of all metrics that are read."""
-        values = (it if isinstance(it, tuple) else (it,) for it in astuple(self))
-        names = (it for value in values for it in value if isinstance(it, bytes))
-        return {name for name in names if name.startswith(self.prefix)} - {self.prefix}
 
 
 ENGINES: Mapping[str, EngineNames] = {
@@ -225,14 +219,22 @@ def pages_by_rank(page: bytes, engine: str) -> list[bytes]:
     if not names.rank or len(parts) < 2 or found != parts.keys():
         return [page]
     shared_bytes = 0
-    for line in re.findall(rb"(?m)^(?:%b).*\n" % b"|".join(names.series), page):
+    for line in _lines_read(engine).findall(b"\n" + page):
         _, label, rest = line.partition(names.rank + b'="')
         shared_bytes += 0 if label else len(line)
         every = parts if shared_bytes <= _MAX_SHARED_BYTES else ()
         for rank in [rest.partition(b'"')[0]] if label else every:  # no label: for all ranks
             if rank in parts:
                 parts[rank].append(line)
-    return list(map(b"".join, parts.values()))
+    return [b"".join((*lines, b"\n")) for lines in parts.values()]
+
+
+@cache
+def _lines_read(engine: str) -> re.Pattern[bytes]:
+    """Return a pattern for the lines with an engine's metrics, each after the end of another."""
+    names = ENGINES[engine]
+    series = set(re.findall(names.prefix + rb"\w+", repr(names).encode()))
+    return re.compile(rb"\n(?:%b).*+(?=\n)" % b"|".join(series))  # `^` would be far slower
 
 
 def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Reading, Counters]:

@@ -41,7 +41,6 @@ class Prober(Visits):
     async def visit(self, spec: EndpointSpec) -> None:
         """Measure one round trip."""
         url = spec.url("/health")
-        source = f"probe {spec.address}"
         rtt_s: float | None = None
         problem: str | None = None
         sent_at: list[float] = []
@@ -58,4 +57,4 @@ class Prober(Visits):
             if rtt_s is None:
                 rtt_s, problem = failed_rtt_s(error), f"{url}: {fault_of(error)}"
         self._sink.round_trip(spec.address, rtt_s, self._clock())
-        self._sink.problem(source, problem)
+        self._sink.problem(f"probe {spec.address}", problem)

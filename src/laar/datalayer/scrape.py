@@ -76,7 +76,7 @@ class Scraper(Visits):
             pages = [page]
         if len(pages) != len(kept.counters):
             kept.counters = [None] * len(pages)
-            self._sink.ranked(spec.address, len(pages))
+        self._sink.ranked(spec.address, len(pages))
         readings = await aside(is_long, _read, pages, spec.engine, kept.counters)
         for rank, (reading, kept.counters[rank]) in enumerate(readings):
             key = key_of(spec.address, rank if len(pages) > 1 else None)
@@ -99,12 +99,13 @@ class Scraper(Visits):
             kept.ranks = -1  # the engine may have restarted
             return True
         if kept.ranks == -1:
-            kept.ranks = None
             with suppress(TimeoutError, aiohttp.ClientError, OSError, ValueError, AttributeError):
                 page = get(self.session, spec.url(path), spec)
                 async with asyncio.timeout(TIMEOUT_S), page as answer:
-                    said = orjson.loads(await read_capped(answer.content, MAX_PAGE_BYTES))
-                kept.ranks = said.get("dp_size")
+                    said = await read_capped(answer.content, MAX_PAGE_BYTES)
+                if answer.status < 500:  # otherwise it may be starting: ask again
+                    kept.ranks = None
+                    kept.ranks = orjson.loads(said).get("dp_size")
         return kept.ranks == ranks
 
 

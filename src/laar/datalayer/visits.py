@@ -141,8 +141,7 @@ class Visits:
 
     def interval_s(self, _spec: EndpointSpec) -> float:
         """Return the seconds until the next visit to an endpoint."""
-        given = self._interval_s
-        return given() if callable(given) else given
+        return self._interval_s() if callable(self._interval_s) else self._interval_s
 
     async def run(self) -> None:
         """Visit until cancelled; visits in flight are cancelled too."""

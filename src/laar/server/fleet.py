@@ -130,7 +130,7 @@ class FleetState:
     def ranked(self, address: str, ranks: int) -> None:
         """Set the number of data-parallel ranks at an address; each becomes an endpoint."""
         if ranks == len(self._table.named(address)):
-            return  # each first page says so, and a change of the table costs milliseconds
+            return  # each page says so, and a change of the table costs milliseconds
         before, version = self._table.specs(), self._table.version
         self._table.ranked(address, ranks)
         if self._table.version != version:
@@ -173,6 +173,7 @@ class FleetState:
 
     async def run(self) -> None:
         """Publish every change until cancelled."""
+        self._changed.set()  # an error may have ended an earlier call before it was published
         while True:
             await occurs(self._changed, self._file.again_s if self._file else None)
             await self.publish()

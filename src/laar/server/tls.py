@@ -103,8 +103,8 @@ class ServerTls:
         if found != self.shown and (
             invalid is None or _invalid(self._settings, self.shown, now) is not None
         ):
-            self.shown = found
             await use(found.context())
+            self.shown = found  # only now: after an error, it is tried again
 
 
 def check_tls(settings: Tls) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
-from math import isfinite
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -172,7 +171,9 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
     director.engines.restore(document.get("engines"))
     if sharing.tokens is not None:
         sharing.tokens.restore(document.get("tokens"))
-    away_s = _age_s(document, sharing.wall_clock())
+    made_at_s, now_s = document.get("at_s"), sharing.wall_clock()
+    # Outcomes fade even while no picker runs.
+    away_s = max(0.0, now_s - made_at_s) if isinstance(made_at_s, float) else 0.0
     # A picker that learned alone while the store was unreachable keeps what it learned; one that
     # has just started may have received a few outcomes before its own file was read.
     if (
@@ -183,14 +184,6 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
         with suppress(msgspec.ValidationError):
             sharing.counted = msgspec.convert(document.get("seen"), dict[Text, Count])
     return kept
-
-
-def _age_s(document: dict[str, Any], now_s: float) -> float:
-    """Return the age of a snapshot in seconds; outcomes fade even while no picker runs."""
-    made_at_s = document.get("at_s")
-    if not isinstance(made_at_s, float) or not isfinite(made_at_s):
-        return 0.0
-    return max(0.0, now_s - made_at_s)
 
 
 def _uses(sharing: Sharing, entries: object) -> Iterator[Kept]:

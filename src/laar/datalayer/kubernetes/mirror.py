@@ -31,6 +31,9 @@ FIRST_WAIT_S = 0.1
 LAST_WAIT_S = 30.0
 STEADY_S = 5.0
 """Minimum duration of a healthy watch; a shorter one without events counts as a failure."""
+MAX_SILENT = 3
+"""Failures in a row that are not reported if a watch ended early, or if its version was gone. After
+more, the objects are listed again each time, since a proxy may not let events pass."""
 _MALFORMED = "answered with something that is not a list or an event"
 ABSENT_WAIT_S = 60.0
 """Seconds between checks of whether an optional kind of object has been installed."""
@@ -74,6 +77,7 @@ class Mirror(Generic[Kept]):
         self._path = self.resource.path(self.api.access.namespace)
         self._version = ""  # empty: list before watching
         self._failures = self._absent = 0
+        self._is_cut = False  # watches open, but end at once
 
     async def run(self) -> None:
         """Mirror the objects until cancelled."""
@@ -83,6 +87,9 @@ class Mirror(Generic[Kept]):
                 if not self._version:
                     await self._list()
                 await self._watch()
+                if self._failures >= MAX_SILENT:
+                    self._is_cut = True
+                    raise ApiError(410, f"{self._path}: each watch ends as soon as it opens")
             except ApiError as error:
                 wait_s = self._failed(error)
             except (KeyError, TypeError, AttributeError):
@@ -114,7 +121,7 @@ class Mirror(Generic[Kept]):
                 f'{self.api.access.namespace} with the rule apiGroups: ["{self.resource.group}"], '
                 f'resources: ["{self.resource.plural}"], verbs: ["list", "watch"]'
             )
-        elif error.status != 410:
+        elif error.status != 410 or self._failures >= MAX_SILENT:
             self.problem(f"{error}; what was known before stays in use")
         return None
 
@@ -144,13 +151,14 @@ class Mirror(Generic[Kept]):
         opened_at = time.monotonic()
         try:
             async with self.api.watch(self._path, query) as events:
-                self.problem(None)
+                if not self._is_cut:
+                    self.problem(None)
                 async for event in events:
                     self._version = self._take(event)
-                    self._failures = 0
+                    self._failures, self._is_cut = 0, False
         finally:  # proxies also cut healthy watches that have nothing to send
             if time.monotonic() - opened_at > STEADY_S:
-                self._failures = 0
+                self._failures, self._is_cut = 0, False
 
     def _take(self, event: Any) -> str:
         """Apply one event; return the version to resume from."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from laar.core.membership import PLAIN, Way
-from laar.datalayer.endpoints_file import Endpoint, ModelName, dns_name, endpoint_address
+from laar.datalayer.endpoints_file import Endpoint, HttpUrl, ModelName, dns_name, endpoint_address
 from laar.datalayer.metrics_page import Engine
 from laar.declaring import describe
 
@@ -41,12 +41,6 @@ def _selector(labels: dict[str, str]) -> dict[str, str]:
         if not re.fullmatch(f"({_NAME}/)?{_LABEL}", key) or not re.fullmatch(f"({_LABEL})?", value):
             raise ValueError(f"{key[:40]!r}: {value[:40]!r} is not a label; write `label: value`")
     return labels
-
-
-def _server(url: str) -> str:
-    if url and not re.match(r"https?://[^/\s]+", url):
-        raise ValueError(f"{url[:40]!r} is not a URL; write http://127.0.0.1:8001")
-    return url
 
 
 Name = Annotated[str, AfterValidator(_name)]
@@ -85,7 +79,7 @@ class KubernetesSource(BaseModel):
     priority_field: bool = False
     """Whether laar sends the header `X-Vllm-Priority` with requests that name an objective, or with
     all requests if flow control is on. The engines must run with --scheduling-policy priority."""
-    api_server: Annotated[str, AfterValidator(_server)] = ""
+    api_server: HttpUrl = ""
     """URL of a `kubectl proxy`, such as http://127.0.0.1:8001, if laar runs outside the cluster."""
 
     @model_validator(mode="after")

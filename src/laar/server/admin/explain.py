@@ -146,8 +146,7 @@ def explain_routes(picker: Picker) -> list[Route]:
             for name in (":path", POOL):
                 if value := request.query_params.get(name[1:]):
                     headers[name] = value
-            is_long = len(body) > ASIDE_BYTES
-            asked = await aside(is_long, read_request, picker, body, headers)
+            asked = await aside(len(body) > ASIDE_BYTES, read_request, picker, body, headers)
         return as_json(explain(picker, asked))
 
     async def decisions(request: Request) -> Response:
