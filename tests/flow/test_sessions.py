@@ -431,6 +431,34 @@ def test_a_short_request_in_parallel_does_not_move_its_session():
     assert again.address == main.address
 
 
+def test_a_title_asked_for_between_turns_leaves_the_place_of_its_session():
+    picker = Picker(cache_tokens=65_000, by_load=False)
+    picker.end(picker.ask(0.0, session="one", text=story("one"), tokens=55_000), 1.0)
+    picker.end(picker.ask(1.1, session="one", tokens=200), 1.2)
+    assert not isinstance(picker.ask(1.3, session="two", tokens=60_000), Decision)
+    assert isinstance(picker.ask(1.4, session="one", text=story("one"), tokens=56_000), Decision)
+
+
+def test_a_sub_agent_with_the_name_of_its_session_has_a_place_of_its_own():
+    picker = Picker(cache_tokens=65_000, by_load=False)
+    for now in (0.0, 2.0, 4.0):
+        for text, tokens in (("main", 40_000), ("sub-agent", 20_000)):
+            more = 100 * int(now)
+            turn = picker.ask(now, session="one", text=story(text), tokens=tokens + more)
+            picker.end(turn, now + 0.5)
+    inside = picker.flow.shown(5.0)["inside"]
+    assert sorted(each["tokens"] for each in inside) == [20_400, 40_400]
+    assert not isinstance(picker.ask(5.0, session="two", tokens=15_000), Decision)
+
+
+def test_a_session_that_is_compacted_gives_up_the_rest_of_its_place():
+    picker = Picker(cache_tokens=65_000, by_load=False)
+    picker.end(picker.ask(0.0, session="one", text=story("one"), tokens=55_000), 1.0)
+    summary = story("one")[:40_000] + story("summary")
+    picker.end(picker.ask(1.1, session="one", text=summary, tokens=20_000), 1.2)
+    assert isinstance(picker.ask(1.3, session="two", tokens=40_000), Decision)
+
+
 def test_after_a_refusal_new_turns_wait_until_one_ends_at_the_engine():
     picker = Picker(by_load=False, cache_tokens=20_000)
     first = picker.ask(0.0, session="one")

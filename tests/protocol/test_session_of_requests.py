@@ -74,6 +74,57 @@ def test_a_field_of_the_body_may_name_the_session(fields, session):
     assert read_body(Api.MESSAGES, body).session == session
 
 
+CLAUDE = {"user_id": '{"device_id": "d", "account_uuid": "", "session_id": "s"}'}
+CODEX = {"session-id": "s", "x-client-request-id": "s", "x-codex-window-id": "s:0"}
+
+
+@pytest.mark.parametrize(
+    ("api", "headers", "fields", "session"),
+    [
+        # Claude Code 2.1; a sub-agent.
+        (Api.MESSAGES, {"x-claude-code-session-id": "s"}, {"metadata": CLAUDE}, "s"),
+        (
+            Api.MESSAGES,
+            {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"},
+            {"metadata": CLAUDE},
+            "s/a",
+        ),
+        # Codex 0.171; a sub-agent, with the cache key of its session.
+        (Api.RESPONSES, {**CODEX, "thread-id": "s"}, {"prompt_cache_key": "s"}, "s"),
+        (
+            Api.RESPONSES,
+            {**CODEX, "thread-id": "t", "x-codex-parent-thread-id": "s"},
+            {"prompt_cache_key": "s"},
+            "t",
+        ),
+        # OpenCode 1.18 and Kilo 7.7; a sub-agent.
+        (Api.CHAT, {"x-session-affinity": "s", "x-session-id": "s"}, {}, "s"),
+        (
+            Api.CHAT,
+            {"x-session-affinity": "t", "x-session-id": "t", "x-parent-session-id": "s"},
+            {},
+            "t",
+        ),
+        # Pi 0.74 with sendSessionAffinityHeaders.
+        (Api.CHAT, {"x-session-affinity": "s", "x-client-request-id": "s"}, {}, "s"),
+        # Kimi Code 2.1 and GitHub Copilot CLI, for sub-agents too.
+        (Api.CHAT, {"x-msh-device-id": "d"}, {"prompt_cache_key": "session_s"}, "session_s"),
+        (
+            Api.RESPONSES,
+            {"x-initiator": "agent", "x-interaction-type": "conversation-subagent"},
+            {"prompt_cache_key": "s"},
+            "s",
+        ),
+        # Qwen Code 0.24, Continue 1.5, Cline 3.0.
+        (Api.CHAT, {"user-agent": "QwenCode/0.24.4 (linux; x64)"}, {}, ""),
+    ],
+)
+def test_the_requests_of_real_agents_name_their_session(api, headers, fields, session):
+    prompt = {"input" if api is Api.RESPONSES else "messages": [{"role": "user", "content": "hi"}]}
+    body = orjson.dumps({"model": "m", "stream": True, **prompt, **fields})
+    assert (read_head(headers).session or read_body(api, body).session) == session
+
+
 @pytest.mark.parametrize(
     ("method", "path", "name"),
     [

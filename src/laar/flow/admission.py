@@ -520,7 +520,7 @@ class Admission:
         place = self.sessions.begin(session, chain, slot, decision.tokens, found, reread_s, now)
         if place is not None:
             self._turns[decision.id] = place
-            if session and self.on_turn is not None:
+            if place.key == session and self.on_turn is not None:
                 context = Context(session, decision.tokens, place.shared, place.reread_s)
                 self.on_turn(slot, decision.flight.receipt, context)
         else:

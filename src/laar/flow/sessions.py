@@ -15,6 +15,8 @@ no place is worth keeping and no turn waits. Before anything is learned, the pri
 for about as long as prefilling it again takes: the rent-or-buy rule.
 
 A session is identified by its name, or else by its prompt, which starts with the previous turn's.
+Several agents give their sub-agents, and requests for a title, the name of the session: a shorter
+prompt that begins differently is a context of its own, identified by its prompt.
 """
 
 from __future__ import annotations
@@ -62,6 +64,10 @@ _MAX_GONE = 10_000
 _LEAST_TOKENS = 16.0
 """Minimum size of a place in tokens: one block. Bounds the number of places at an endpoint."""
 
+_START_BLOCKS = 16
+"""Blocks by which two prompts begin alike, 1 KiB: shorter than most agents' system prompts, which a
+session keeps when it is compacted, and longer than a line that all prompts of an agent share."""
+
 _MOMENT_S = 1e-6
 """Seconds added to the end of a pause class to reach the next one."""
 
@@ -85,6 +91,7 @@ class Place:
         idle_at: when the last turn ended.
         middle: the number of blocks up to the middle of its own text, and the hash of the last one;
             0 blocks if unknown.
+        start: the hash of the beginning of its prompt; 0 if unknown.
         is_session: whether it has a name or continued after an answer. A prompt sent once, or by
             many clients at a time, is not a session, and never worth the room it takes.
         has_returned: whether the session ever returned to a kept place.
@@ -100,6 +107,7 @@ class Place:
     busy: int = 0
     idle_at: float = 0.0
     middle: tuple[int, int] = (0, 0)
+    start: int = 0
     is_session: bool = False
     has_returned: bool = False
     is_sure: bool = False
@@ -143,11 +151,15 @@ class Sessions:
         return len(self._places)
 
     def place(self, session: str, chain: Chain | None) -> Place | None:
-        """Return the place of a session's context; None if it has none."""
-        if session or chain is None:
-            return self._places.get(session)
+        """Return the place of a session's context; None if it has none.
+
+        A prompt that begins unlike the session's is looked up by its text first.
+        """
+        named = self._places.get(session)
+        if chain is None or (session and (named is None or _begins(named, chain))):
+            return named
         known = (self._places.get(block) for block in reversed(chain.hashes))
-        return next((place for place in known if place is not None), None)
+        return next((place for place in known if place is not None), named)
 
     def prices(self, view: View, turns: Floats, now: float) -> Floats:
         """Return by candidate how much a second of waiting saves the session that gains most.
@@ -193,6 +205,12 @@ class Sessions:
         everything.
         """
         room = self._room(slot)
+        own = self.place(session, chain)
+        is_less = own is not None and tokens + _LEAST_TOKENS < own.tokens + own.shared
+        if own is not None and own.key != session:
+            session = ""  # found by its prompt, which only shares the session's name
+        elif own is not None and is_less and not _begins(own, chain):
+            own, session = None, ""  # the first turn of such a context
         key: Hashable = session
         if not session:
             if chain is None or not chain.hashes:
@@ -200,13 +218,12 @@ class Sessions:
             key = chain.hashes[-1]
         if not tokens <= room:
             return None
-        own = self.place(session, chain)
         stays = own is not None and own.slot == slot
         if own is None:
             own = self._gone[False].pop(key, None) or self._gone[True].pop(key, None)
             own = own or Place(key, slot, tokens, reread_s, is_session=bool(session))
-        elif own.busy and tokens + _LEAST_TOKENS < own.tokens + own.shared:
-            own.busy += 1  # in parallel with another turn, such as one that asks for a title
+        elif own.busy and is_less:
+            own.busy += 1  # in parallel with another turn
             return own
         else:
             self._remove(own)
@@ -223,7 +240,7 @@ class Sessions:
         own.key, own.slot, own.reread_s = key, slot, reread_s
         own.tokens = tokens = max(_LEAST_TOKENS, tokens - own.shared)
         own.busy += 1
-        own.middle = _middle(own, chain)
+        own.middle, own.start = _middle(own, chain), _start(chain)
         cache = self._caches.setdefault(slot, _Cache())
         while cache.tokens + tokens > room:
             place = next((place for place in cache.places.values() if not place.busy), None)
@@ -395,6 +412,17 @@ def _middle(place: Place, chain: Chain | None) -> tuple[int, int]:
     shared = place.shared / (place.shared + place.tokens)
     blocks = int(len(chain) * (1.0 + shared) / 2.0)
     return (blocks, chain.hashes[blocks - 1]) if blocks else (0, 0)
+
+
+def _start(chain: Chain | None) -> int:
+    """Return the value of `Place.start` after a turn with this prompt."""
+    return chain.hashes[min(len(chain), _START_BLOCKS) - 1] if chain else 0
+
+
+def _begins(place: Place, chain: Chain | None) -> bool:
+    """Return whether a prompt begins like a place's; true if either is unknown."""
+    start = _start(chain)
+    return not start or place.start in (0, start)
 
 
 def _continues(place: Place, chain: Chain | None) -> bool:
