@@ -17,9 +17,9 @@ PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 LIMITS = {
     "lines": 48_655,
     "statements": 29_697,
-    "lines of data": 684,
-    "modules": 216,
-    "lines loaded": 32_309,
+    "lines of data": 683,
+    "modules": 215,
+    "lines loaded": 32_305,
     "settings": 143,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

@@ -10,11 +10,10 @@ from fuzz.choices import Choices, json_text
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
 from laar.core.cost import CostWeights
-from laar.core.decision import Completion, Decision, DirectorSettings
+from laar.core.decision import Completion, Decision, DirectorSettings, Enforcement
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import POOL_LABEL, EndpointSpec
-from laar.core.shadow import Enforcement
 from laar.errors import RequestError
 from laar.health import Reply
 from laar.policies import build_policies

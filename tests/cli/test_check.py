@@ -146,7 +146,6 @@ WRONG = [
     Wrong("half TLS", "listen:\n  tls: {certificate: not.pem}", "belong together", line=2),
     Wrong("EDS", "envoy:\n  eds_file: file/run/e.json", "file", "mkdir -p", line=2),
     Wrong("log", "decisions:\n  log: no/d.jsonl", "is not a directory", "mkdir -p", line=2),
-    Wrong("state", "accuracy:\n  state_file: s.json", "removed", "share.snapshot_file", line=1),
     Wrong("snapshot", "share:\n  snapshot_file: no/s", "is not a directory", "mkdir -p", line=2),
     Wrong("directory", "share:\n  snapshot_file: .", "is a directory; name a file", line=2),
     # ports

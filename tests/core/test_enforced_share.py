@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.core.shadow import Enforcement
+from laar.core.decision import Enforcement
 
 SHARES = st.floats(0.0, 1.0)
 

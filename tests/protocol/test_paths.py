@@ -3,8 +3,8 @@
 import orjson
 import pytest
 
+from laar.core.decision import Enforcement
 from laar.core.request import Api
-from laar.core.shadow import Enforcement
 from laar.protocol.events import Immediate, RequestHeaders, Shape
 from laar.protocol.paths import DENIED_PATHS, DeniedPaths, api_of
 from laar.protocol.stream import Environment, Stream, StreamSettings

@@ -454,11 +454,6 @@ async def test_learned_state_survives_a_restart(gateway, http):
     assert after.tokens > 1500
 
 
-async def test_the_file_of_an_earlier_version_is_refused_with_the_one_to_use_instead(gateway):
-    with pytest.raises(SettingError, match=r"accuracy.*state_file.*share\.snapshot_file"):
-        await picker(gateway, accuracy={"state_file": "state.json"})
-
-
 # What the picker shows about models.
 
 

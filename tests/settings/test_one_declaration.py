@@ -7,8 +7,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from laar.context.settings import ContextSettings, Delimiters
 from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings
-from laar.core.shadow import Enforcement
+from laar.core.decision import DirectorSettings, Enforcement
 from laar.declaring import hints_of
 from laar.errors import SettingError
 from laar.flow.settings import FlowSettings

@@ -31,16 +31,17 @@ SAME = Prompt(prompt_tokens=1600, output_tokens=2, blocks=spread(1, 100))
 
 
 def serve(
-    prompts: list[Prompt], flow: FlowSettings | None
+    prompts: list[Prompt], flow: FlowSettings | None, fleet: VirtualFleet | None = None
 ) -> tuple[VirtualFleet, list[Exchange], list[RequestError]]:
-    """Send all prompts together."""
-    fleet = VirtualFleet([SITE], FleetSettings(), seed=1, flow=flow)
+    """Send all prompts together; without `fleet`, to a new one."""
+    fleet = fleet or VirtualFleet([SITE], FleetSettings(), seed=1, flow=flow)
     ended: list[Exchange] = []
     refused: list[RequestError] = []
+    now = fleet.clock.now
     for number, prompt in enumerate(prompts):
         session = "same" if prompt is SAME else ""
         request = request_of(
-            number, Arrival(at_s=0.0, prompt=prompt, ttft_objective_s=1000.0, session=session)
+            number, Arrival(at_s=now, prompt=prompt, ttft_objective_s=1000.0, session=session)
         )
         fleet.enqueue(request, prompt, ended.append, refused.append)
     fleet.clock.run()
@@ -70,9 +71,11 @@ def test_requests_that_the_queue_does_not_accept_are_refused() -> None:
 
 
 def test_a_session_with_a_place_does_not_wait() -> None:
-    _, ended, _ = serve([SAME, *(other(number) for number in range(1, 5)), SAME], FlowSettings())
-    last = next(exchange for exchange in ended if exchange.request.id == "5")
-    assert last.decision.now == 0.0
+    fleet, _, _ = serve([SAME], FlowSettings())
+    returned_at = fleet.clock.now
+    _, ended, _ = serve([*(other(number) for number in range(1, 5)), SAME], None, fleet)
+    last = next(exchange for exchange in ended if exchange.request.id == "4")
+    assert last.decision.now == returned_at
     assert last.decision.uncached_tokens == pytest.approx(0.0, abs=16)
 
 

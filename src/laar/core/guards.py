@@ -21,7 +21,6 @@ Reasoned = Literal["assessor", "prefixes", PolicyPart]
 
 Part = Reasoned | Literal["health", "learning", "tuner", "watching"]
 
-
 Step = tuple[Part, Callable[..., object]]
 """A call and the part it belongs to."""
 

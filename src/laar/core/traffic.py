@@ -30,7 +30,6 @@ MAX_AHEAD_S = 600.0
 
 _MOST_FADED = 50.0  # time constants until a fading sum is rebased
 
-
 ASKED = slice(0, 5)
 """Rows needed to compute a cost. The last two, `load` and `came`, are as of `load_from`."""
 

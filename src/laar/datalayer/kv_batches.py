@@ -30,7 +30,6 @@ _TIERS = {
 }
 """Tiers by medium, as vLLM and SGLang name them."""
 
-
 MAX_BLOCKS = 131_072
 """Maximum number of blocks in an event, which is applied without interruption: 100,000 tokens in
 pages of one token."""

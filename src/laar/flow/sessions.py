@@ -421,8 +421,7 @@ def _start(chain: Chain | None) -> int:
 
 def _begins(place: Place, chain: Chain | None) -> bool:
     """Return whether a prompt begins like a place's; true if either is unknown."""
-    start = _start(chain)
-    return not start or place.start in (0, start)
+    return not place.start or _start(chain) in (0, place.start)
 
 
 def _continues(place: Place, chain: Chain | None) -> bool:

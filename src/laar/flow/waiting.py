@@ -25,7 +25,6 @@ from laar.latest import Latest
 
 K = TypeVar("K", bound=Hashable)
 
-
 MAX_IDLE_TENANTS = 1024
 """Maximum number, per lane, of idle tenants whose token debt is remembered; the oldest are dropped
 first. A debt matters only until the other tenants have been served as much."""

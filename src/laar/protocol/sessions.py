@@ -50,7 +50,6 @@ _NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 
 _SESSION_IN_USER = re.compile(r"_session_([0-9A-Za-z-]+)$")
 
-
 SESSION_MEMBERS = frozenset(("session_id", "prompt_cache_key", "metadata", "vllm_xargs"))
 """Members of a body that may name a session, besides its conversation."""
 

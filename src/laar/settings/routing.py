@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le, MaxLen
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from laar.core.cost import TUNABLE, CostWeights
-from laar.core.decision import DirectorSettings
-from laar.core.shadow import Enforcement
+from laar.core.decision import DirectorSettings, Enforcement
 from laar.declaring import Applies
 from laar.errors import SettingError, unknown
 from laar.flow.settings import FlowSettings
@@ -127,16 +126,6 @@ class Accuracy(Section):
     """File with the bearer token required to report outcomes, or with a line per reporter: name and
     token. It is a file because /config shows the settings. Without it, outcomes are accepted only
     on loopback."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_no_file(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "state_file" in given:
-            raise ValueError(
-                "state_file was removed: delete it, and give share.snapshot_file, which also keeps "
-                "reported outcomes and characters per token across a restart"
-            )
-        return given
 
 
 @declared(StreamSettings, "by_tenant")

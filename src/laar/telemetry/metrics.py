@@ -67,7 +67,6 @@ class Metrics:
         self.latency_s = Histogram(_LATENCY_BOUNDS_S)
         self.held_s = Histogram(_QUEUE_BOUNDS_S)
         self.shadow = Counter(yes=0, no=0, unknown=0)
-        self.predicted = 0
         self.predicted_ttft_s = 0.0
         self.measured_ttft_s = 0.0
         self.ttft_ratio = Histogram(_RATIOS)
@@ -114,7 +113,6 @@ class Metrics:
             return
         if end.ttft_s is not None and view.terms is not None:
             predicted_s = float(view.terms.all_ttft_s[position])
-            self.predicted += 1
             self.predicted_ttft_s += predicted_s
             self.measured_ttft_s += end.ttft_s
             self.ttft_ratio.observe(predicted_s / max(end.ttft_s, 1e-6))

@@ -6,11 +6,10 @@ import orjson
 import pytest
 
 from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings
+from laar.core.decision import DirectorSettings, Enforcement
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
-from laar.core.shadow import Enforcement
 from laar.errors import RequestError
 from laar.policies import build_policies
 from laar.protocol import events as ev

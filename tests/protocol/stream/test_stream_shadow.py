@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from laar.accuracy.assessor import PlainAssessor
 from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings
+from laar.core.decision import DirectorSettings, Enforcement
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
-from laar.core.shadow import Enforcement
 from laar.errors import RequestError
 from laar.policies import build_policies
 from laar.protocol import events as ev
