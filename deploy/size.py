@@ -15,11 +15,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 48_655,
-    "statements": 29_697,
+    "lines": 48_645,
+    "statements": 29_690,
     "lines of data": 683,
-    "modules": 215,
-    "lines loaded": 32_305,
+    "modules": 214,
+    "lines loaded": 32_295,
     "settings": 143,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
@@ -31,7 +31,7 @@ SETTINGS = PACKAGE.parents[1] / "docs" / "reference" / "settings.md"
 
 _GENERATED = {"wire"}
 _LOADED = """
-import sys, laar.cli.serve, laar.server.serving
+import sys, laar.cli.serve, laar.server.runner
 print(*(m.__file__ for n, m in sys.modules.items() if n.split(".")[0] == "laar"), sep="\\n")
 """
 

@@ -57,7 +57,7 @@ def serve(
     log_to_stderr(verbose)
     worker = None
     if worker_index >= 0:
-        import laar.server.serving  # noqa: F401 - the slowest import, before standing by
+        import laar.server.runner  # noqa: F401 - the slowest import, before standing by
         from laar.server.workers import Worker
 
         worker = Worker(index=worker_index, home=worker_home)
@@ -68,7 +68,7 @@ def serve(
         gc.enable()
         _serve_together(loaded, config, workers, with_envoy=with_envoy, verbose=verbose)
     else:
-        from laar.server.serving import serve as run
+        from laar.server.runner import serve as run
 
         run(loaded, worker=worker)
 

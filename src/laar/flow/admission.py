@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -146,7 +146,7 @@ class Admission:
             # The load limits apply to parallel turns, since many clients may share a name.
             is_parallel = self.by_load and place is not None and place.busy > 0
             if own is not None and not is_parallel:
-                return own | self._places(request, view, now).any()
+                return own | (not session or any(p <= 1.0 for p in self._prices(view, now)))
             item = self._item(request, now, view)
             if not item.is_long:
                 self._short_at = now
@@ -382,8 +382,11 @@ class Admission:
         """Return candidates in `own` or with room for the context; all if there is no session."""
         if not _session(request):
             return np.ones(len(view.slots), np.bool_)
-        free = self.sessions.prices(view, self._engines(view).turns, now) <= 1.0
+        free = np.fromiter(self._prices(view, now), np.float64, len(view.slots)) <= 1.0
         return free if own is None else free | own
+
+    def _prices(self, view: View, now: float) -> Iterator[float]:
+        return self.sessions.prices(view, self._engines(view).turns, now)
 
     def _engines(self, view: View) -> EndpointConstants:
         """Return the learned constants of the candidates' engines."""

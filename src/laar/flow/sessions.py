@@ -161,14 +161,14 @@ class Sessions:
         known = (self._places.get(block) for block in reversed(chain.hashes))
         return next((place for place in known if place is not None), named)
 
-    def prices(self, view: View, turns: Floats, now: float) -> Floats:
-        """Return by candidate how much a second of waiting saves the session that gains most.
+    def prices(self, view: View, turns: Floats, now: float) -> Iterator[float]:
+        """Yield by candidate how much a second of waiting saves the session that gains most.
 
         Above 1, the prompt should be held; infinite if turns in flight occupy the room. `turns` is
         the share of the prompts ahead that a prompt waits for, by candidate (`laar.core.engines`).
         """
-        leaving = zip(self._leaving_at(view), turns.tolist(), strict=True)
-        return np.array([self._price(places, waits, now) for places, waits in leaving])
+        for leaving, waits in zip(self._leaving_at(view), turns.tolist(), strict=True):
+            yield self._price(leaving, waits, now)
 
     def wait_s(self, view: View, turns: Floats, now: float) -> tuple[float, float]:
         """Return how long a prompt is held if no session returns, and how much that saves."""
