@@ -79,6 +79,15 @@ def test_a_session_without_a_place_waits_until_another_pauses_long_enough():
     assert second.request.session == "two"
 
 
+def test_the_time_that_a_turn_waited_is_reported():
+    picker = Picker()
+    first = picker.ask(1000.0, session="one")
+    picker.ask(1000.5, session="two")
+    picker.end(first, 1001.0)
+    (outcome,) = picker.flow.dispatch(1006.0)
+    assert outcome.waited_s == pytest.approx(5.5)
+
+
 def test_only_sessions_are_held_if_load_holds_nothing():
     picker = Picker(by_load=False)
     first = picker.ask(0.0, session="one")
@@ -254,18 +263,18 @@ def test_an_explanation_shows_how_long_a_session_would_wait(asked_at):
     assert len(picker.dispatch(asked_at + shown["wait_s"] + 0.01)) == 1
 
 
-def returning(picker, name, now):
-    """Run three short turns of a session, which thereby returns twice; return when they end."""
-    for _ in range(3):
+def returning(picker, name, now, turns=3):
+    """Run short turns of a session, which returns for each but the first; return when they end."""
+    for _ in range(turns):
         picker.end(picker.ask(now, session=name, text=story(name)), now + 0.1)
         now += 0.2
     return now - 0.1
 
 
-def busy():
-    """Return a picker whose endpoint answers four prompts without a session."""
+def busy(prompts=4):
+    """Return a picker whose endpoint answers so many prompts without a session."""
     picker = Picker(by_load=False)
-    for _ in range(4):
+    for _ in range(prompts):
         picker.ask(0.0, tokens=1)
     return picker
 
@@ -295,6 +304,24 @@ def test_a_sure_return_is_worth_less_where_prefills_run_in_parallel():
 def price_of_the_place_of_another(picker, turns, now):
     view = picker.director.preview(turn_of("two", story("two")), now).view
     return next(picker.flow.sessions.prices(view, np.array([turns]), now))
+
+
+def test_a_session_that_has_returned_once_is_not_sure_to_come_back():
+    prices = []
+    for turns in (2, 3):
+        picker = busy()
+        ended_at = returning(picker, "agent", 0.0, turns)
+        prices.append(price_of_the_place_of_another(picker, 1.0, ended_at))
+    assert prices[1] > 3.0 * prices[0] > 0.0
+
+
+def test_at_most_five_turns_are_assumed_to_be_delayed_by_a_return():
+    prices = []
+    for prompts in (1, 4, 40):
+        picker = busy(prompts)
+        ended_at = returning(picker, "agent", 0.0)
+        prices.append(price_of_the_place_of_another(picker, 1.0, ended_at))
+    assert prices[0] < prices[1] == pytest.approx(prices[2])
 
 
 def test_a_place_is_worth_half_where_prefills_run_in_parallel():
