@@ -178,7 +178,6 @@ async def test_watches_that_end_at_once_are_reported_and_replaced_by_lists(
     await until(lambda: cluster.watches)
     await cluster.put("pods", pod("c", "10.0.0.3"))
     await until(lambda: len(sink.addresses) == 3)
-    cluster.disconnect()
     await until(lambda: not sink.problems)
 
 

@@ -729,3 +729,35 @@ def test_a_client_with_an_objective_does_not_overtake_those_that_have_waited_lon
     picker.end(first, 20.0)
     (next_turn,) = picker.dispatch(22.9)  # "one" may not return in time to be worth its place
     assert next_turn.request.session == "patient"
+
+
+@pytest.mark.parametrize("tenant", ["a", "b"])
+def test_requests_that_need_no_place_do_not_wait_for_those_that_need_one(tenant):
+    picker = Picker()
+    picker.flow.use(FlowSettings(max_requests=2))
+    picker.ask(0.0, session="one", tenant="a")
+    picker.ask(0.1, session="two", tenant="a")  # waits for a place
+    first, *later = [picker.flow.ask(turn_of("", "hi", 100, tenant=tenant), 9.0) for _ in range(3)]
+    assert isinstance(first, Decision)
+    assert not any(isinstance(each, Decision) for each in later)  # the engine has enough requests
+    picker.end(first, 9.1)
+    assert len(picker.dispatch(9.1)) == 1
+
+
+def test_a_turn_in_parallel_that_waits_for_load_does_not_wait_for_a_place():
+    picker = Picker()
+    picker.flow.use(FlowSettings(max_requests=1, min_hold_s=1.0))
+    picker.ask(0.0, session="one")
+    picker.ask(0.1, session="two")  # waits for a place
+    picker.ask(0.2, session="one", tokens=100)
+    assert picker.flow.session_counts()["waiting"] == 1
+    assert {error.status for error in picker.dispatch(10.0)} == {503}
+
+
+def test_a_turn_that_cannot_be_let_in_is_counted_as_refused():
+    picker = Picker()
+    picker.flow.use(FlowSettings(max_requests=1))
+    picker.ask(0.0, session="one")
+    picker.ask(0.1, session="two")
+    assert [error.status for error in picker.dispatch(61.0)] == [429]
+    assert picker.flow.queue.sheds == {"rejected-saturated": 1}

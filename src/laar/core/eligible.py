@@ -18,7 +18,6 @@ Cause = Literal["window", "room", "asleep", "tried", "policy"]
 """Why an endpoint is excluded: the prompt is too long; flow control has no room; the engine is
 asleep, and the policy computes no cost; the retry rule; a filter of the policy."""
 
-
 Eligible = dict[Cause, Mask]
 """By cause, the candidates not excluded for it, the most important cause first; empty if all
 remain. At least one candidate is in every mask; the others rank behind those."""

@@ -151,10 +151,10 @@ class Admission:
             if not item.is_long:
                 self._short_at = now
             free, places = self._room(view, item, now), self._places(request, view, now, own)
-            fits, no_place = bool((free & places).any()), bool(free.any()) or not places.any()
-            for_context = (no_place and not fits) or queue.contexts > 0
-            ahead = queue.waiting if own is None else queue.waiting - queue.contexts
-            return free & (fits and not ahead)
+            fits, needs_place = bool((free & places).any()), bool(session) and own is None
+            no_place = queue.contexts > 0 if fits else bool(free.any()) or not places.any()
+            for_context = needs_place and no_place
+            return free & (fits and queue.waiting == (0 if needs_place else queue.contexts))
 
         def priority(view: View) -> int:
             return _engine_priority(self._item(request, now, view))
@@ -163,7 +163,7 @@ class Admission:
             decision = self._director.decide(request, now, room, priority if self.by_load else None)
         except NoRoomError as full:
             item = self._item(request, now, full.view, full.fits)
-            if for_context and session:
+            if for_context:
                 item = replace(item, for_context=True, earlier_s=self._waited_s(session, now))
             return self._hold(item, now)
         except RequestError as error:
@@ -205,8 +205,9 @@ class Admission:
 
     def _hold(self, item: Item, now: float) -> Decision | int:
         # Count the body as received and as parsed, with up to four bytes per character.
-        parsed = sum(map(sys.getsizeof, item.request.spans))
-        item = replace(item, body_bytes=item.body_bytes + parsed)
+        body_bytes = item.body_bytes + sum(map(sys.getsizeof, item.request.spans))
+        # In a lane of their own, turns that wait for a place hold up no other requests.
+        item = replace(item, body_bytes=body_bytes, lane=f"{item.lane} {item.for_context}")
         error = self.queue.enqueue(item, now)
         if error is None:
             return self._tickets  # the item's id is the latest ticket
@@ -255,6 +256,7 @@ class Admission:
         try:
             decision = self._director.decide(item.request, now, room)
         except NoRoomError:
+            self.queue.sheds[SATURATED] += 1
             raise RequestError(429, SATURATED, WORDS[SATURATED], retry_after_s=1) from None
         self._count(decision, now)
         return decision
@@ -299,12 +301,11 @@ class Admission:
         needs = own is None and _session(decision.request)
         turns = self._engines(view).turns
         wait_s, price_s = self.sessions.wait_s(view, turns, now) if needs else (0.0, 0.0)
-        longest_s = self.queue.settings.max_hold_s
         return {
             "has_place": own is not None,
             "price_s": round(price_s, 3) if math.isfinite(price_s) else None,
-            "wait_s": round(min(longest_s, wait_s), 3),
-            "longest_hold_s": longest_s,
+            "wait_s": round(min(self.queue.settings.max_hold_s, wait_s), 3),
+            "longest_hold_s": self.queue.settings.max_hold_s,
             **self.shown(now),
         }
 

@@ -4,7 +4,7 @@ The highest priority band goes first; within it, the tenant that was served the 
 among its requests the one with the lowest relative slack. A long request with slack lets shorts go
 first. Requests that compete for the same endpoints share a lane, so a full model does not block a
 free one: a refusal closes the lane for the rest of the call, or only to longs if the refused
-request is long. Lanes may share some endpoints, so they take turns, one request each. A tenant that
+request is long. Lanes may share endpoints, so they take turns, one request each. A tenant that
 waits in several of these is charged in each lane that the chosen endpoint belongs to, and a tenant
 ahead of it in one lane goes ahead of it in the others: more lanes do not mean more turns.
 
@@ -76,7 +76,7 @@ class Item:
         id: assigned by the picker, unique among waiting requests.
         tenant: the tenant charged with its tokens.
         band: strict priority, higher first; usually 0.
-        lane: name of the set of endpoints it may go to; equal sets should share a name.
+        lane: name of the set of endpoints it may go to, and of what it waits for there.
         reach: that set of endpoints, one bit each; 0 if unknown.
         arrival_s: arrival time, on the same clock as `now`.
         objective_s: TTFT objective, in seconds from arrival.

@@ -158,8 +158,7 @@ class Sessions:
         named = self._places.get(session)
         if chain is None or (session and (named is None or _begins(named, chain))):
             return named
-        known = (self._places.get(block) for block in reversed(chain.hashes))
-        return next((place for place in known if place is not None), named)
+        return next(filter(None, map(self._places.get, reversed(chain.hashes))), named)
 
     def prices(self, view: View, turns: Floats, now: float) -> Iterator[float]:
         """Yield by candidate how much a second of waiting saves the session that gains most.

@@ -156,6 +156,7 @@ class Mirror(Generic[Kept]):
                 async for event in events:
                     self._version = self._take(event)
                     self._failures, self._is_cut = 0, False
+                    self.problem(None)
         finally:  # proxies also cut healthy watches that have nothing to send
             if time.monotonic() - opened_at > STEADY_S:
                 self._failures, self._is_cut = 0, False
