@@ -19,7 +19,7 @@ LIMITS = {
     "statements": 29_690,
     "lines of data": 683,
     "modules": 214,
-    "lines loaded": 32_295,
+    "lines loaded": 32_294,
     "settings": 143,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
