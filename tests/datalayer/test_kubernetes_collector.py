@@ -252,7 +252,7 @@ async def test_endpoints_survive_an_outage_and_it_is_reported(
     cluster.down = True
     cluster.disconnect()
     await until(lambda: len(sink.past_problems) > 5)
-    assert "what was known before stays in use" in sink.problems[f"{SOURCE} pods"]
+    assert "the last list stays in use" in sink.problems[f"{SOURCE} pods"]
     assert sink.addresses == ["10.0.0.1:8000"]
     assert sink.replaced == 1
     cluster.down = False

@@ -115,7 +115,7 @@ CODEX = {"session-id": "s", "x-client-request-id": "s", "x-codex-window-id": "s:
             {"prompt_cache_key": "s"},
             "s",
         ),
-        # Qwen Code 0.24, Continue 1.5, Cline 3.0.
+        # Qwen Code 0.24; Continue 1.5 and Cline 3.0 name nothing either.
         (Api.CHAT, {"user-agent": "QwenCode/0.24.4 (linux; x64)"}, {}, ""),
     ],
 )

@@ -107,7 +107,7 @@ class Mirror(Generic[Kept]):
         if error.status == 404 and self.optional:
             self._absent += 1
             if self.objects and self._absent < ABSENT_LOOKS:
-                self.problem(f"{error}; what was known before stays in use for now")
+                self.problem(f"{error}; the last list stays in use")
             else:
                 self._replace({}, self.lost.union(self.objects))
                 self.problem(None)
@@ -122,7 +122,7 @@ class Mirror(Generic[Kept]):
                 f'resources: ["{self.resource.plural}"], verbs: ["list", "watch"]'
             )
         elif error.status != 410 or self._failures >= MAX_SILENT:
-            self.problem(f"{error}; what was known before stays in use")
+            self.problem(f"{error}; the last list stays in use")
         return None
 
     async def _list(self) -> None:
