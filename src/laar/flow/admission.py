@@ -142,10 +142,10 @@ class Admission:
 
         def room(view: View) -> Mask:
             nonlocal for_context
-            own, place = self._own(request, view), self.sessions.place(session, view.chain)
+            own = self._own(request, view)
             # The load limits apply to parallel turns, since many clients may share a name.
-            is_parallel = self.by_load and place is not None and place.busy > 0
-            if own is not None and not is_parallel:
+            place = self.sessions.place(session, view.chain) if self.by_load else None
+            if own is not None and (place is None or not place.busy):
                 return own | (not session or any(p <= 1.0 for p in self._prices(view, now)))
             item = self._item(request, now, view)
             if not item.is_long:
