@@ -24,8 +24,10 @@ class LaarError(Exception):
     """An error that the reader of the message can act on."""
 
 
-class SettingError(LaarError):
+class SettingError(LaarError, ValueError):
     """An unusable setting, file or argument; the text says where it is and what to do.
+
+    It is a ValueError too, so a pydantic validator may raise it.
 
     Args:
         text: what is wrong and what to do.

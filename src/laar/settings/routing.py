@@ -64,10 +64,7 @@ class Routing(Section):
     def _policy_is_known(cls, policy: str, info: ValidationInfo) -> str:
         composed = info.data.get("policies")
         if composed is not None and policy not in composed:
-            try:
-                check_parameters({policy: {}})
-            except SettingError as fault:
-                raise ValueError(str(fault)) from None
+            check_parameters({policy: {}})
         return policy
 
     @field_validator("baselines")
@@ -75,10 +72,7 @@ class Routing(Section):
     def _known(cls, baselines: Mapping[str, Parameters]) -> Mapping[str, Parameters]:
         if "laar" in baselines:
             raise ValueError("the weights of `laar` are settings in `routing`; set those")
-        try:
-            check_parameters(baselines)
-        except SettingError as fault:
-            raise ValueError(str(fault)) from None
+        check_parameters(baselines)
         return baselines
 
     @property
