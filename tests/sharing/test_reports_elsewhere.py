@@ -31,7 +31,7 @@ def pair():
 
 def decided(picker, number):
     name = f"{picker.tag}{number:032x}"
-    picker._reports.decided(name, "m", CELL, ())
+    picker.reports.decided(name, "m", CELL, ())
     return name
 
 
@@ -42,11 +42,11 @@ def outcomes(picker, now):
 def test_a_report_reaches_the_picker_that_decided_and_affects_all():
     p, q, net, judged = pair()
     name = decided(p, 1)
-    assert q._reports.report(name, False, 1.0) is Verdict.PASSED
+    assert q.reports.report(name, False, 1.0) is Verdict.PASSED
     net.exchange(1.01)
     net.exchange(1.02)
-    assert p._reports.outcome_of(name) is False
-    assert p._reports.verdicts[Verdict.TAKEN] == 1
+    assert p.reports.outcome_of(name) is False
+    assert p.reports.verdicts[Verdict.TAKEN] == 1
     assert judged == [(name, False)]
     assert outcomes(p, 1.1) == outcomes(q, 1.1) == {"m": 1.0}
 
@@ -56,7 +56,7 @@ def test_a_dishonest_reporter_is_outvoted_wherever_it_reports():
     for number in range(120):
         name = decided(p, number)
         reporter = ("a", "b", "c", "liar")[number % 4]
-        said = q._reports.report(name, reporter != "liar", 1.0, reporter)
+        said = q.reports.report(name, reporter != "liar", 1.0, reporter)
         assert said is Verdict.PASSED
     net.exchange(1.01)
     net.exchange(1.02)
@@ -69,14 +69,14 @@ def test_a_dishonest_reporter_is_outvoted_wherever_it_reports():
 def test_a_report_counts_once_even_if_sent_to_several_pickers():
     p, q, net, judged = pair()
     name = decided(p, 1)
-    assert p._reports.report(name, True, 1.0) is Verdict.TAKEN
+    assert p.reports.report(name, True, 1.0) is Verdict.TAKEN
     for correct in (True, False, True):
-        assert q._reports.report(name, correct, 1.0) is Verdict.PASSED
+        assert q.reports.report(name, correct, 1.0) is Verdict.PASSED
     for step in range(3):
         net.exchange(1.1 + step / 100)
     assert outcomes(p, 1.2) == outcomes(q, 1.2) == {"m": 1.0}
-    assert p._reports.verdicts[Verdict.REPEATED] == 2
-    assert p._reports.verdicts[Verdict.CONTRADICTORY] == 1
+    assert p.reports.verdicts[Verdict.REPEATED] == 2
+    assert p.reports.verdicts[Verdict.CONTRADICTORY] == 1
     assert not judged
 
 
@@ -84,18 +84,18 @@ def test_an_unknown_id_is_forwarded_to_no_picker():
     p, q, net, _ = pair()
     name = decided(p, 1)
     for unknown in ("", "x", q.tag + "0" * 32, name + "0" * 100, "ffffff" + "0" * 32):
-        assert q._reports.report(unknown, True, 1.0) is Verdict.UNKNOWN
+        assert q.reports.report(unknown, True, 1.0) is Verdict.UNKNOWN
     p.leaving()
     net.exchange(1.01)
-    assert q._reports.report(name, True, 1.02) is Verdict.UNKNOWN
+    assert q.reports.report(name, True, 1.02) is Verdict.UNKNOWN
     assert not q.outbox.waiting_bytes
 
 
 def test_a_report_on_a_forgotten_decision_is_not_forwarded():
     p, q, net, _ = pair()
-    assert q._reports.report(p.tag + "0" * 32, True, 1.0) is Verdict.PASSED
+    assert q.reports.report(p.tag + "0" * 32, True, 1.0) is Verdict.PASSED
     net.exchange(1.01)
     net.exchange(1.02)
-    assert not p._reports.verdicts
+    assert not p.reports.verdicts
     assert q.outbox.sent["judged"] == 1
     assert p.outbox.sent["judged"] == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 from laar.accuracy.online import OnlineOutcomes
@@ -50,6 +51,7 @@ HELLO_EVERY_S = 1.0
 _ID_CHARS = 64  # longest decision id
 
 
+@dataclass(eq=False, repr=False)
 class Sharing:
     """Connects a director to other pickers' directors.
 
@@ -68,35 +70,25 @@ class Sharing:
             picker passes on a report that is accepted here.
     """
 
-    def __init__(
-        self,
-        director: Director,
-        settings: SharingSettings,
-        *,
-        origin: str,
-        key: bytes,
-        wall_clock: Callable[[], float],
-        online: OnlineOutcomes | None = None,
-        tokens: TokenEstimator | None = None,
-        reports: OutcomeReports | None = None,
-        on_judged: Callable[[str, bool], None] = lambda _decision_id, _correct: None,
-    ) -> None:
-        self.settings = settings
-        self.origin = origin
-        self.tag = tag_of(origin)  # prefix that this picker's decision ids must have
-        self.director = director
-        self.wall_clock = wall_clock
-        self.online = online
-        self.tokens = tokens
-        self._reports = reports
-        self._on_judged = on_judged
+    director: Director
+    settings: SharingSettings
+    _: KW_ONLY
+    origin: str
+    key: bytes
+    wall_clock: Callable[[], float]
+    online: OnlineOutcomes | None = None
+    tokens: TokenEstimator | None = None
+    reports: OutcomeReports | None = None
+    on_judged: Callable[[str, bool], None] = lambda _decision_id, _correct: None
+
+    def __post_init__(self) -> None:
+        self.tag = tag_of(self.origin)  # prefix that this picker's decision ids must have
         self.orders: Memo | None = None  # set by the context hooks
         self.prefixes: SharedPrefixes | None = None
-        if director.prefixes is not None:
-            self.prefixes = SharedPrefixes(self, director.prefixes)
-            director.prefixes.rekey(key)
-        self.key = key
-        self.key_id = key_id(key)
+        if self.director.prefixes is not None:
+            self.prefixes = SharedPrefixes(self, self.director.prefixes)
+            self.director.prefixes.rekey(self.key)
+        self.key_id = key_id(self.key)
         causes = ("missed", "doubled", "dropped", "unknown-prefix", "lease", "interruption")
         self.lost = Counter(dict.fromkeys(causes, 0))
         """Losses: batches that never arrived (missed), or arrived twice or too late (doubled),
@@ -236,11 +228,11 @@ class Sharing:
             case Reported(outcome) if self.online is not None:
                 if peer.seq > self.counted.get(peer.origin, 0):
                     self.online.heard(outcome, now)
-            case Judged(decision_id, correct, reporter) if (reports := self._reports) is not None:
+            case Judged(decision_id, correct, reporter) if (reports := self.reports) is not None:
                 if reports.knows(decision_id) and (
                     reports.report(decision_id, correct, now, reporter) is Verdict.TAKEN
                 ):
-                    self._on_judged(decision_id, correct)
+                    self.on_judged(decision_id, correct)
             case Hello():
                 self._begin_anew()
             case Leaving():
@@ -266,8 +258,8 @@ class Sharing:
         director.health.records.on_word = self._said
         if self.online is not None:
             self.online.on_taken = lambda outcome: add(Reported(outcome))
-        if self._reports is not None:
-            self._reports.pass_on = self._pass_on
+        if self.reports is not None:
+            self.reports.pass_on = self._pass_on
 
     def _said(self, slot: int, word: Word) -> None:
         table = self.director.table
