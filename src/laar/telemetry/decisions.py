@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from itertools import islice
 
 from laar.core.decision import Completion, Decision
@@ -29,6 +29,7 @@ _BYTES_PER_CANDIDATE = 13 * 8
 _BYTES_PER_READING = 4 * 8
 
 
+@dataclass(eq=False, repr=False)
 class DecisionMemory:
     """Remembers decisions by id.
 
@@ -40,20 +41,13 @@ class DecisionMemory:
         max_decisions: maximum number of decisions remembered.
     """
 
-    def __init__(
-        self,
-        table: EndpointTable,
-        *,
-        wall_clock: Callable[[], float],
-        on_settled: Sequence[Callable[[DecisionRecord], object]] = (),
-        outcome_of: Callable[[str], bool | None] = lambda _id: None,
-        max_decisions: int = MAX_DECISIONS,
-    ) -> None:
-        self._table = table
-        self._wall_clock = wall_clock
-        self._on_settled = on_settled
-        self.outcome_of = outcome_of
-        self._max_decisions = max_decisions
+    table: EndpointTable
+    wall_clock: Callable[[], float]
+    on_settled: Sequence[Callable[[DecisionRecord], object]] = ()
+    outcome_of: Callable[[str], bool | None] = lambda _id: None
+    max_decisions: int = MAX_DECISIONS
+
+    def __post_init__(self) -> None:
         self._records: OrderedDict[str, DecisionRecord] = OrderedDict()
         self._open: dict[str, DecisionRecord] = {}  # requests in flight, remembered or not
         self.held_bytes = 0
@@ -69,16 +63,16 @@ class DecisionMemory:
         self.decided_at = decision.now
         self._records[decision.id] = self._open[decision.id] = record
         self.held_bytes += _size(record)
-        while len(self._records) > self._max_decisions or self.held_bytes > MAX_BYTES:
+        while len(self._records) > self.max_decisions or self.held_bytes > MAX_BYTES:
             _, oldest = self._records.popitem(last=False)
             self.held_bytes -= _size(oldest)
 
     def record(self, decision: Decision) -> DecisionRecord:
         """Return a decision's record without remembering it."""
-        view, table, readings = decision.view, self._table, None
+        view, table, readings = decision.view, self.table, None
         if view is not None and len(view.slots) != len(table.active):
             readings = Readings(*(getattr(table, of.name).copy() for of in fields(Readings)))
-        time_s, specs = self._wall_clock(), table.by_slot
+        time_s, specs = self.wall_clock(), table.by_slot
         return DecisionRecord(decision=decision, time_s=time_s, specs=specs, readings=readings)
 
     def settled(self, decision: Decision, end: Completion) -> None:
@@ -92,7 +86,7 @@ class DecisionMemory:
             request.spans, request.body, request.question, request.system = (), b"", "", ""
             if flight.served or not request.shadow:
                 record.served, record.answered = flight.address, flight.model
-            for observe in self._on_settled:
+            for observe in self.on_settled:
                 observe(record)
 
     def get(self, decision_id: str) -> DecisionRecord | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -37,23 +38,19 @@ _MAX_HIT_RATES = 20_000  # as many endpoints as one selector may match
 _POINTS = 80  # points in the plot of predicted against measured values
 
 
+@dataclass(eq=False, repr=False)
 class PageModel:
     """Builds frames for the page; `about` returns the values that describe the picker."""
 
-    def __init__(
-        self,
-        director: Director,
-        memory: DecisionMemory,
-        problems: Problems,
-        about: Callable[[], dict[str, object]],
-    ) -> None:
-        self._director = director
-        self._table = director.table
-        self._memory = memory
-        self._problems = problems
+    director: Director
+    memory: DecisionMemory
+    problems: Problems
+    about: Callable[[], dict[str, object]]
+
+    def __post_init__(self) -> None:
+        self._table = self.director.table
         self._hits: Latest[str, tuple[float, float, float]] = Latest(_MAX_HIT_RATES)
         """Queries and hits at the last scrape, in tokens, and the hit rate, by endpoint."""
-        self._about = about
         self.events = Events()
         self._last = (math.nan, 0)
         self.correct_s: deque[float] = deque(maxlen=_WINDOW)
@@ -61,7 +58,7 @@ class PageModel:
 
     def fleet(self, now: float) -> dict[str, object]:
         """Return the endpoints and the problems, without the decisions."""
-        return self._state(now, list(self._memory.latest(_RECENT)))
+        return self._state(now, list(self.memory.latest(_RECENT)))
 
     def read(self, key: str, reading: Reading) -> None:
         """Update the share of tokens that an engine finds in its cache; it takes two scrapes."""
@@ -78,7 +75,7 @@ class PageModel:
 
     def frame(self, now: float) -> dict[str, object]:
         """Return everything the page shows; `now` is a time of the readings' clock."""
-        memory = self._memory
+        memory = self.memory
         records = list(memory.latest(_WINDOW))
         before, total = self._last
         self._last = (now, memory.decided_total)
@@ -101,16 +98,16 @@ class PageModel:
                 "ttca_s": _percentiles(self.correct_s),
             },
             "shadow": _shadow(records),
-            "since_s": dict(islice(self._problems.since_s.items(), _PROBLEMS)),
+            "since_s": dict(islice(self.problems.since_s.items(), _PROBLEMS)),
             "events": list(self.events.latest),
         }
 
     def _state(self, now: float, records: Sequence[DecisionRecord]) -> dict[str, object]:
         return {
-            "about": self._about(),
+            "about": self.about(),
             "fleet": self._fleet(now, records),
             "fleet_total": len(self._table),
-            "problems": dict(islice(self._problems.items(), _PROBLEMS)),
+            "problems": dict(islice(self.problems.items(), _PROBLEMS)),
         }
 
     def _fleet(self, now: float, records: Sequence[DecisionRecord]) -> list[dict[str, object]]:
@@ -122,7 +119,7 @@ class PageModel:
             slots.sort(key=lambda slot: (health[slot] == "ok", -table.in_flight[slot]))
             slots = sorted(slots[:MAX_FLEET])
         rows = []
-        learned = self._director.health
+        learned = self.director.health
         for slot in slots:
             spec = table.spec(slot)
             rows.append(
@@ -164,7 +161,7 @@ class PageModel:
             return "unreachable"
         if table.asleep[slot]:
             return "asleep"
-        if said := self._director.health.state(slot, now):
+        if said := self.director.health.state(slot, now):
             return said
         if math.isnan(table.read_at[slot]):
             # Without a metrics page, only probes show whether the endpoint is up.
@@ -172,7 +169,7 @@ class PageModel:
             return "ok" if probed else "not read"
         if now - table.read_at[slot] > STALE_S:
             return "stale"
-        over = table.waiting[slot] > self._director.settings.max_waiting
+        over = table.waiting[slot] > self.director.settings.max_waiting
         return "saturated" if over or table.kv_usage[slot] > MAX_KV_USAGE else "ok"
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,28 +38,23 @@ MAX_POOLS = 1024
 _Pool = tuple[str, str]
 
 
+@dataclass(eq=False, repr=False)
 class PoolMetrics:
     """Counts decisions; computes the other values at each scrape.
 
     Args:
         director: source of the endpoints and engines.
         settings: flow control settings, for the TTFT objectives.
-        admission: flow control; None if it is off.
         clock: returns monotonic seconds.
+        admission: flow control; None if it is off.
     """
 
-    def __init__(
-        self,
-        director: Director,
-        settings: FlowSettings,
-        *,
-        admission: Admission | None = None,
-        clock: Callable[[], float],
-    ) -> None:
-        self._director = director
-        self._clock = clock
-        self.settings = settings
-        self.admission = admission
+    director: Director
+    settings: FlowSettings
+    clock: Callable[[], float]
+    admission: Admission | None = None
+
+    def __post_init__(self) -> None:
         self._requests: Counter[_Pool] = Counter()
         self._late: Counter[_Pool] = Counter()
         self._seen: set[_Pool] = set()
@@ -114,7 +110,7 @@ class PoolMetrics:
         return view.terms.ttft_s.item(at), objective_s
 
     def _count(self, decision: Decision, counts: Counter[_Pool]) -> None:
-        spec = self._director.table.by_slot.get(decision.slot)
+        spec = self.director.table.by_slot.get(decision.slot)
         if spec is None or spec.address != decision.address:  # the endpoint was removed
             return
         pool = spec.labels.get(POOL_LABEL, ""), decision.model
@@ -123,7 +119,7 @@ class PoolMetrics:
 
     def work_s(self) -> dict[_Pool, float]:
         """Return the seconds of engine time that waiting prompts need."""
-        table, engines, now = self._director.table, self._director.engines, self._clock()
+        table, engines, now = self.director.table, self.director.engines, self.clock()
         slots = table.active.copy()
         found: dict[_Pool, float] = {}
         if len(slots):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
+from dataclasses import dataclass
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
@@ -80,39 +81,38 @@ def address_of(scope: Scope) -> str:
     return str(client[0]) if client else ""
 
 
+@dataclass(eq=False, repr=False)
 class AdminAuth:
     """Middleware that passes on authorized requests, and asks others for the token.
 
     Args:
+        app: handles the requests that are passed on.
         token: the viewers' token, which may be changed; None if none is required.
         attempts: counts wrong tokens.
         others: whether other machines can reach the port.
     """
 
-    def __init__(
-        self, app: ASGIApp, token: str | None, attempts: Attempts, *, others: bool = False
-    ) -> None:
-        self._app = app
-        self.token = token
-        self._attempts = attempts
-        self._others = others
+    app: ASGIApp
+    token: str | None
+    attempts: Attempts
+    others: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         is_open = scope["type"] != "http" or scope["path"] in _OPEN
         answer = None if is_open else await self._answer(scope, receive)
-        await (answer or self._app)(scope, receive, send)
+        await (answer or self.app)(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response | None:
         """Return the answer to a login or an unauthorized request; None to pass the request on."""
         if self.token is None:
-            if not self._others:
+            if not self.others:
                 return None
             return JSONResponse(
                 {"error": "this port is open to the network: set decisions.viewers_token_file"}, 403
             )
-        if not self._attempts.may_try(address_of(scope)):
-            wait = {"retry-after": f"{self._attempts.WAIT_S:.0f}"}
+        if not self.attempts.may_try(address_of(scope)):
+            wait = {"retry-after": f"{self.attempts.WAIT_S:.0f}"}
             return JSONResponse({"error": "too many wrong tokens"}, 429, wait)
         if scope["path"] == LOGIN and scope["method"] == "POST":
             return await self._login(Request(scope, receive))
@@ -151,11 +151,11 @@ class AdminAuth:
 
     def _is_token(self, given: str, scope: Scope) -> bool:
         address = address_of(scope)
-        if not self._attempts.may_try(address):  # others failed while this body was arriving
+        if not self.attempts.may_try(address):  # others failed while this body was arriving
             return False
         right = hmac.compare_digest(given.encode(), (self.token or "").encode())
         if right:
-            self._attempts.right(address)
+            self.attempts.right(address)
         else:
-            self._attempts.wrong(address, given)
+            self.attempts.wrong(address, given)
         return right
