@@ -58,7 +58,7 @@ def _request(i: int) -> Request:
 def _recording() -> None:
     runner = _runner(5)
     memory, director = runner.picker.observability.memory, runner.picker.director
-    decisions = [replace(director.preview(_request(i), 0.0), id=str(i)) for i in range(500)]
+    decisions = [replace(director.choose(_request(i), 0.0), id=str(i)) for i in range(500)]
     best = {"remember": 1e9, "end": 1e9, "log line": 1e9}
     for _ in range(40):
         began = time.thread_time()

@@ -330,7 +330,7 @@ def test_the_cheapest_pair_or_single_endpoint_is_chosen(rule):
                 finish(d, decision)
         busy(d, "10.0.0.4:80", count=draw.randrange(9))
         d.use(DirectorSettings(apart=rule), d.policies)
-        view = d.preview(request_of(f"{draw.randrange(5)}. {LONG}"), 1.5).view
+        view = d.choose(request_of(f"{draw.randrange(5)}. {LONG}"), 1.5).view
         found = view.terms.cost_s.copy()
         scorer, of, everywhere = d.policies["laar"].scorers[0][0], view.apart.of, []
         for helper in range(-1, len(of.slots)):  # each prefiller alone; -1 means none

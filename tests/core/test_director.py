@@ -453,7 +453,7 @@ BASE_AND_ADAPTER = {"weights": {"m": "org/m", "alias": "org/m"}, "adapters": {"l
 
 
 def believed(d, model):
-    decision = d.preview(request(model, text="hello " * 2000), 0.0)
+    decision = d.choose(request(model, text="hello " * 2000), 0.0)
     return 1.0 - decision.uncached_tokens / decision.tokens
 
 
@@ -555,7 +555,7 @@ def test_an_idle_endpoint_does_not_look_busy_if_answers_are_not_streamed():
         decision = d.decide(request(text="word " * 40_000, first_token_seen=False), now)
         now += 0.5
         d.settle(decision, Completion(status=200, cause="complete", latency_s=0.5))
-    assert expected_ttft_s(d.preview(request(first_token_seen=False), now)) < 1.0
+    assert expected_ttft_s(d.choose(request(first_token_seen=False), now)) < 1.0
 
 
 def test_the_time_to_the_first_token_is_learned_only_from_streamed_answers():
@@ -567,5 +567,5 @@ def test_the_time_to_the_first_token_is_learned_only_from_streamed_answers():
             end = Completion(status=200, cause="complete", latency_s=0.9, ttft_s=0.8)
             d.settle(decision, end)
         assert set(d.engines.seen()) == ({"m1"} if streamed else set())
-        ttft_s = expected_ttft_s(d.preview(request("m1"), 60.0))
+        ttft_s = expected_ttft_s(d.choose(request("m1"), 60.0))
         assert (ttft_s > 0.4) == streamed

@@ -45,7 +45,7 @@ def test_prompts_with_a_common_beginning_share_only_that():
     d = director()
     beginning = "a" * 4096
     finish(d, d.decide(request(beginning + "b" * 4096), 0.0))
-    view = d.preview(request(beginning + "c" * 4096), 0.0).view
+    view = d.choose(request(beginning + "c" * 4096), 0.0).view
     assert view.cached_tokens.max() == pytest.approx(1024)
 
 
@@ -66,7 +66,7 @@ def test_an_endpoint_that_never_answers_probes_is_treated_as_distant():
     d = director()
     d.table.round_trip(NEAR, 0.01, 0.0)
     d.table.round_trip(FAR, 0.9, 0.0)
-    view = d.preview(request("hello"), 0.0).view
+    view = d.choose(request("hello"), 0.0).view
     by_address = dict(zip((NEAR, FAR, MUTE), view.rtt_s.tolist(), strict=True))
     assert by_address[MUTE] == by_address[FAR] == 0.9
 

@@ -69,11 +69,11 @@ def test_a_retry_is_not_a_trial_of_a_model_already_tried():
     d = fleet(A, B)
     d.table.replace("more", [EndpointSpec(address=C, models=("other",))])
     ask = replace(request(), model="auto")
-    d.preview(ask, 10.0)
+    d.choose(ask, 10.0)
     now = fail(d, A, 11.0) + 5.0
-    assert d.preview(ask, now).reason == "trial"
-    assert d.preview(replace(ask, tried="m"), now).model == "other"
-    assert d.preview(replace(ask, tried="other"), now).reason == "trial"
+    assert d.choose(ask, now).reason == "trial"
+    assert d.choose(replace(ask, tried="m"), now).model == "other"
+    assert d.choose(replace(ask, tried="other"), now).reason == "trial"
 
 
 def test_a_model_that_stays_down_is_not_waited_for():
@@ -83,7 +83,7 @@ def test_a_model_that_stays_down_is_not_waited_for():
     slot = d.table.slot(B)
 
     def chosen(now):
-        decision = d.preview(replace(request(), model="auto"), now)
+        decision = d.choose(replace(request(), model="auto"), now)
         return decision.model, decision.exhausted
 
     assert not chosen(10.0)[1]
@@ -104,10 +104,10 @@ def test_a_busy_model_is_waited_for():
     d = fleet(A)
     d.table.replace("more", [EndpointSpec(address=B, models=("other",))])
     slot = d.table.slot(B)
-    d.preview(replace(request(), model="auto"), 0.0)
+    d.choose(replace(request(), model="auto"), 0.0)
     attempt = d.health.sent(slot, "other", stream=False, predicted_s=0.1, tokens=1.0, now=1.0)
     d.health.replied(attempt, Reply(status=429, retry_after_s=20.0), 1.0)
-    decision = d.preview(replace(request(), model="auto"), 1.5)
+    decision = d.choose(replace(request(), model="auto"), 1.5)
     assert (decision.model, decision.exhausted) == ("m", False)
 
 
@@ -117,7 +117,7 @@ def test_a_trial_is_a_single_request_with_fallbacks_and_its_own_reason():
     assert {d.decide(request(), now).address for _ in range(20)} == {B, C}
     due = now + 1.3
     for _ in range(3):  # a preview does not start a trial
-        assert d.preview(request(), due).reason == "trial"
+        assert d.choose(request(), due).reason == "trial"
     first = d.decide(request(), due)
     assert (first.address, first.reason, first.trial) == (A, "trial", True)
     assert set(first.fallbacks) == {B, C}
@@ -346,7 +346,7 @@ def test_after_a_first_failure_an_endpoint_is_probed_before_it_gets_requests():
     d = doubted(A, B, C)
     slot = d.table.slot(A)
     assert addresses_of(d, 1.1) == {B, C}
-    assert "probes it first" in d.preview(request(), 1.1).left_out[slot]
+    assert "probes it first" in d.choose(request(), 1.1).left_out[slot]
     assert d.health.state(slot, 1.1) == "on trial"
     assert d.health.questions.due(1.1, 16) == [slot]
     assert d.health.questions.due(1.1, 16) == []
@@ -374,7 +374,7 @@ def test_a_refused_probe_after_a_refused_client_opens_the_breaker():
     d.health.questions.due(3.0, 16)
     # Perhaps only the picker's connection is refused.
     d.health.questions.answered(slot, None, 3.1, None, refused=True)
-    assert d.preview(request(), 3.2).reason == "trial"
+    assert d.choose(request(), 3.2).reason == "trial"
 
 
 def test_an_unanswered_probe_excludes_an_endpoint_only_briefly():
@@ -577,7 +577,7 @@ def learned_from(kind=None, status=200):
     fields = {} if status != 200 else {"prompt_tokens": 5000, "cached_tokens": 0}
     end = Completion(status=status, cause="complete", latency_s=0.3, ttft_s=0.1, **fields)
     d.settle(decision, end)
-    again = d.preview(ask, 2.0)
+    again = d.choose(ask, 2.0)
     return {
         "tuner": tuned[2:],
         "lengths": lengths,

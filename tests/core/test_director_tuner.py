@@ -70,7 +70,7 @@ def test_the_weights_reach_the_cost():
 def test_explanations_and_held_requests_consume_no_weights():
     recorder = Recorder()
     d = director(recorder)
-    d.preview(request(), 0.0)
+    d.choose(request(), 0.0)
     with pytest.raises(NoRoomError):
         d.decide(request(), 0.0, room=lambda view: np.zeros(len(view.slots), bool))
     assert d.decide(request(), 0.0).weights_version == 1

@@ -58,7 +58,7 @@ def asked(d: Director, count: int = 2000, **more: object) -> dict[str, int]:
     chosen = dict.fromkeys(MODELS, 0)
     for _ in range(count):
         request = Request(id="r", api=Api.CHAT, model="auto", question="q", chars=400, **more)  # type: ignore[arg-type]
-        chosen[d.preview(request, 0.0).model] += 1
+        chosen[d.choose(request, 0.0).model] += 1
     return chosen
 
 
@@ -93,14 +93,14 @@ def test_nothing_is_explored_if_no_outcomes_are_reported(
     d = director(reported, **settings)
     for _ in range(200):
         request = Request(id="r", api=Api.CHAT, model="auto", question="q", chars=400)
-        assert d.preview(request, 0.0).reason != "explore"
+        assert d.choose(request, 0.0).reason != "explore"
 
 
 def test_the_explanation_gives_the_number_of_known_outcomes() -> None:
     d = director({"known": 1.0, "thin": 2.0})
     while True:
         request = Request(id="r", api=Api.CHAT, model="auto", question="q", chars=400)
-        decision = d.preview(request, 0.0)
+        decision = d.choose(request, 0.0)
         if decision.reason == "explore":
             break
     text = sentence(DecisionMemory(d.table, wall_clock=lambda: 0.0).record(decision))

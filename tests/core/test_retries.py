@@ -50,7 +50,7 @@ def director(**settings: object) -> Director:
 
 def ask(d: Director, tried: str = "") -> Decision:
     request = Request(id="r", api=Api.CHAT, model="auto", question="q", chars=400, tried=tried)
-    return d.preview(request, 0.0)
+    return d.choose(request, 0.0)
 
 
 def chain(d: Director) -> list[str]:

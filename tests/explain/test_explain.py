@@ -374,7 +374,7 @@ def test_nothing_retained_contains_the_prompt():
 
 def test_an_explanation_reserves_nothing_and_agrees_with_the_decision():
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
-    would = director.preview(request(), 0.0)
+    would = director.choose(request(), 0.0)
     assert not director.table.in_flight.any()
     assert not director.table.queued_tokens.any()
     assert would.id == ""

@@ -256,7 +256,7 @@ def test_an_explanation_shows_how_long_a_session_would_wait(asked_at):
     first = picker.ask(0.0, session="one")
     picker.ask(0.1, session="two")
     picker.end(first, 1.0)
-    preview = picker.director.preview(turn_of("three", "q" * 24_000), asked_at)
+    preview = picker.director.choose(turn_of("three", "q" * 24_000), asked_at)
     shown = picker.flow.explained(preview, asked_at)
     assert shown["price_s"] > 0.0
     assert picker.dispatch(asked_at + shown["wait_s"] - 0.01) == []
@@ -302,7 +302,7 @@ def test_a_sure_return_is_worth_less_where_prefills_run_in_parallel():
 
 
 def price_of_the_place_of_another(picker, turns, now):
-    view = picker.director.preview(turn_of("two", story("two")), now).view
+    view = picker.director.choose(turn_of("two", story("two")), now).view
     return next(picker.flow.sessions.prices(view, np.array([turns]), now))
 
 
@@ -396,7 +396,7 @@ def test_a_return_is_remembered_until_too_many_others_have_returned(monkeypatch)
 
     def wait_s(now):
         picker.end(picker.ask(now, session="agent", text=story("agent")), now + 0.1)
-        decision = picker.director.preview(turn_of("other", story("other")), now + 0.1)
+        decision = picker.director.choose(turn_of("other", story("other")), now + 0.1)
         return picker.flow.explained(decision, now + 0.1)["wait_s"]
 
     def others_return(count, now):

@@ -157,7 +157,7 @@ def test_if_the_whole_fleet_fails_no_request_is_at_fault(probes):
     for n in range(600):
         fleet.ask(tenant=f"t{n % 5}")
     request = Request(id="r", api=Api.CHAT, model="m", spans=("y",), chars=1, tenant="t1")
-    decision = fleet.director.preview(request, fleet.now)
+    decision = fleet.director.choose(request, fleet.now)
     assert decision.reason == "all-failing"
     assert len(decision.fallbacks) == 2
     fleet.dead.clear()

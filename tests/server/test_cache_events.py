@@ -47,7 +47,7 @@ async def publishing_engine(gateway):
 
 def believed(director, prompt):
     """Return the share of a prompt that the endpoint is believed to hold."""
-    decision = director.preview(request(prompt), 0.0)
+    decision = director.choose(request(prompt), 0.0)
     return 1.0 - decision.uncached_tokens / decision.tokens
 
 

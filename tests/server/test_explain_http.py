@@ -123,9 +123,9 @@ async def test_explain_reads_every_header_that_the_data_path_reads(
     sections = {"routing": {"policy": "session-affinity"}, "flow": {"tenant_header": "tenant"}}
     async with watched_picker(tmp_path, **sections) as (runner, url):
         director, read = runner.picker.director, []
-        preview = director.preview
+        choose = director.choose
         monkeypatch.setattr(
-            director, "preview", lambda asked, now: read.append(asked) or preview(asked, now)
+            director, "choose", lambda asked, now: read.append(asked) or choose(asked, now)
         )
         secret = {"authorization": "Bearer secret", "cookie": "laar_viewer=secret"}
         status, _ = await post(http, url, CHAT, **{header: "s-1"}, **secret)

@@ -258,7 +258,7 @@ async def test_weights_and_artifact_are_reloaded_and_learned_outcomes_are_kept(g
     asked = Request(id="r", api=Api.CHAT, model="auto", spans=("hi",), question="hi", chars=2)
 
     def probability():
-        return runner.picker.director.preview(asked, 0.0).view.probability[0]
+        return runner.picker.director.choose(asked, 0.0).view.probability[0]
 
     decision = runner.picker.director.decide(asked, 0.0)
     runner.picker.learning.reports.report(decision.id, True, 0.0)

@@ -55,7 +55,7 @@ async def followed_engine(gateway, http):
     def believed(body):
         read = read_body(Api.CHAT, body)
         request = Request(id="r", api=Api.CHAT, model="m", spans=read.spans, chars=read.chars)
-        decision = runner.picker.director.preview(request, 0.0)
+        decision = runner.picker.director.choose(request, 0.0)
         return 1.0 - decision.uncached_tokens / decision.tokens
 
     fresh = itertools.count(100)

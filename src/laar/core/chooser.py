@@ -103,7 +103,7 @@ class Chooser:
         *,
         new_id: Callable[[], str] = str,
     ) -> Decision:
-        """Return the decision for the current state.
+        """Return the decision for the current state; reserve and record nothing.
 
         Args:
             request: the request to place.

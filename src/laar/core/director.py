@@ -133,10 +133,6 @@ class Director(Chooser):
         run_steps(self._on_counted, self.degraded, decision)
         return decision
 
-    def preview(self, request: Request, now: float) -> Decision:
-        """Return the decision that would be made now, without an id; reserve and record nothing."""
-        return self.choose(request, now)
-
     def prefill_weight(self, view: View) -> Floats:
         """Return the weight of prefilling at each candidate (see `quadratic_tokens`)."""
         quadratic, done = self.quadratic_tokens, view.cached_tokens

@@ -123,7 +123,7 @@ def _rightly(policy: Policy, seed: int, share: float) -> bool:
         prefixes.make_room(table.capacity)
         prefixes.insert(table.slot(_FAR), prefixes.chain(request), now)
     prefixes.upcoming = prompt
-    decision = director.preview(request, now)
+    decision = director.choose(request, now)
     view = decision.view
     assert view is not None
     names = [view.table.spec(int(slot)).address for slot in view.slots]

@@ -88,7 +88,7 @@ def explain(picker: Picker, request: CoreRequest) -> dict[str, object]:
         RequestError: the request would be refused, with this status and reason.
     """
     now, memory = picker.clock(), picker.observability.memory
-    decision = picker.director.preview(request, now)
+    decision = picker.director.choose(request, now)
     shown = memory.explained(memory.record(decision))
     if (view := decision.view) is not None:
         shown["too_long"] = bool((view.tokens > view.table.window_tokens[view.slots]).all())
