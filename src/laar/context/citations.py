@@ -174,20 +174,16 @@ class Citations:
     def __init__(self, numbers: Mapping[str, str], *, events: bool) -> None:
         self._events = events
         self._texts = {name: _Text(numbers) for name in _FIELDS}
-        self._held = b""
-
-    @property
-    def holds_back(self) -> bool:
-        """Return whether bytes are held back until the next chunk."""
-        return bool(self._held)
+        self.held = b""
+        """See `laar.protocol.ports.Restorer`."""
 
     def feed(self, chunk: bytes, *, end: bool) -> bytes:
         """Return the chunk with numbers restored, except for the bytes held back."""
-        data = self._held + chunk
+        data = self.held + chunk
         cut = len(data)
         if not end and cut <= MAX_HELD_BYTES:
             cut = data.rfind(b"\n") + 1 if self._events else 0
-        self._held = data[cut:]
+        self.held = data[cut:]
         if not self._events:
             return self._document(data[:cut], whole=True)
         return b"".join(map(self._line, data[:cut].splitlines(keepends=True)))

@@ -328,18 +328,14 @@ class NameRestorer:
         self._members = [b'"model":%s%s' % (gap, name) for gap in (b"", b" ")]
         self._pattern = re.compile(b'("model": ?)' + re.escape(name))
         self._asked = orjson.dumps(asked)
-        self._held = b""
-
-    @property
-    def holds_back(self) -> bool:
-        """Whether bytes are held back until the next chunk."""
-        return bool(self._held)
+        self.held = b""
+        """See `laar.protocol.ports.Restorer`."""
 
     def feed(self, chunk: bytes, *, end: bool) -> bytes:
         """Return the chunk with names restored, without the bytes held back."""
-        data = self._held + chunk
+        data = self.held + chunk
         if self._is_whole and len(data) <= MAX_ANSWER_BYTES:
-            self._held = b"" if end else data
+            self.held = b"" if end else data
             return self._of_object(data) if end else b""
         self._is_whole = False
         parts: list[bytes] = []
@@ -349,7 +345,7 @@ class NameRestorer:
             done = found.end()
         # A replaced part is complete: its closing quote does not begin a new name.
         keep = 0 if end else max(self._partial(data, member, done) for member in self._members)
-        self._held = data[len(data) - keep :]
+        self.held = data[len(data) - keep :]
         parts.append(data[done : len(data) - keep])
         return b"".join(parts)
 

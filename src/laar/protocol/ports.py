@@ -48,10 +48,8 @@ class Recorder:
 class Restorer(Protocol):
     """Reverts changes made for the engine in its answer, even if they are split across chunks."""
 
-    @property
-    def holds_back(self) -> bool:
-        """Whether bytes are held back until the next chunk."""
-        ...
+    held: bytes
+    """The bytes held back until the next chunk."""
 
     def feed(self, chunk: bytes, *, end: bool) -> bytes:
         """Return the chunk restored, without the bytes held back."""

@@ -129,7 +129,7 @@ class AnswerHalf(StreamState):
             return phase
         self._restore(data, end=event.end)
         self.held_chunks += 1
-        if event.end or not any(restorer.holds_back for restorer in answer.restorers):
+        if event.end or not any(restorer.held for restorer in answer.restorers):
             self._pass_held(data, out, end=event.end)
         return phase
 
