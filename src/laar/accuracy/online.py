@@ -259,8 +259,8 @@ class OnlineOutcomes:
         return sums
 
     def prior_weights(self) -> dict[str, float]:
-        """Return the current minimum weight of a prior, for each model with reported outcomes."""
-        return {model: KAPPA * self.trust.share(model) for model in self.trust.models()}
+        """Return the minimum weight of a prior now, for each model with reports. Thread-safe."""
+        return {model: KAPPA * self.trust.share(model) for model in list(self.trust.models)}
 
     def restore(self, state: object, now: float, *, away_s: float = 0.0) -> int:
         """Restore a saved state over the present cells; return the number restored.
@@ -309,7 +309,7 @@ class OnlineOutcomes:
         The outcomes are kept; a cell counts as evidence again after its next outcome.
         """
         self.capability = capability
-        self.trust.clear()
+        self.trust.models.clear()
         for cell in self.cells.values():
             cell.prior, cell.evidence, cell.weight = None, (), None
 
@@ -408,7 +408,7 @@ class OnlineOutcomes:
         """Count the cells and shares, and add up the evidence in them."""
         self._begun = Counter(cell.tenant for cell in self.cells.values())
         self._shares = sum(len(cell.shares) for cell in self.cells.values())
-        self.trust.clear()
+        self.trust.models.clear()
         self.reporters.begin(name for cell in self.cells.values() for name in cell.shares)
         for (model, _), cell in self.cells.items():
             if cell.evidence:

@@ -35,7 +35,8 @@ class PriorTrust:
     """Learns what share of its full weight each model's prior keeps."""
 
     def __init__(self) -> None:
-        self._models: dict[str, list[float]] = {}  # log probability of each share
+        self.models: dict[str, list[float]] = {}
+        """Log probability of each share, by model."""
 
     def evidence(self, prior: float, correct: float, outcomes: float, weight: float) -> Evidence:
         """Return a cell's evidence from these counts, for a full weight of `weight` outcomes.
@@ -48,26 +49,18 @@ class PriorTrust:
 
     def take(self, model: str, evidence: Evidence, instead_of: Evidence) -> None:
         """Replace a cell's earlier evidence about the model; empty means none."""
-        total = self._models.get(model, _START)
+        total = self.models.get(model, _START)
         if instead_of:
             total = list(map(sub, total, instead_of))
-        self._models[model] = list(map(add, total, evidence))
+        self.models[model] = list(map(add, total, evidence))
 
     def share(self, model: str, own: Evidence = ()) -> float:
         """Return the share of its weight that a prior keeps, by evidence other than `own`."""
-        total = self._models.get(model)
+        total = self.models.get(model)
         if total is None:
             return SHARES[0]
         others = list(map(sub, total, own)) if own else total
         return SHARES[others.index(max(others))]
-
-    def models(self) -> list[str]:
-        """Return the models with evidence. Thread-safe."""
-        return list(self._models)
-
-    def clear(self) -> None:
-        """Forget all evidence."""
-        self._models.clear()
 
 
 def log_beta_binomial(s: float, n: float, mean: float, concentration: float) -> float:
