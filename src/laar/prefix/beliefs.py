@@ -83,11 +83,9 @@ class PrefixWatcher(Protocol):
 
     def entered(self, slot: int, chain: Chain, receipt: Receipt) -> None:
         """Handle a prompt that this picker added to its index."""
-        ...
 
     def ended(self, receipt: Receipt, *, ok: bool, share: float | None) -> None:
         """Handle the end of an entry's request; also called for other pickers' entries."""
-        ...
 
 
 class PrefixBeliefs:

@@ -53,7 +53,6 @@ class Restorer(Protocol):
 
     def feed(self, chunk: bytes, *, end: bool) -> bytes:
         """Return the chunk restored, without the bytes held back."""
-        ...
 
 
 class Rework(Protocol):
@@ -74,11 +73,9 @@ class Rework(Protocol):
             events: the answer is an event stream.
             encoded: the answer is compressed, so no names can be restored in it.
         """
-        ...
 
     def refused(self) -> None:
         """Record that no endpoint accepted the request."""
-        ...
 
     def accepted(self, endpoint: str, now: float, *, decision: str = "") -> None:
         """Record that an endpoint answers with a 2xx status.
@@ -88,11 +85,9 @@ class Rework(Protocol):
             now: seconds, monotonic.
             decision: the decision's id for reporting outcomes; empty if unknown.
         """
-        ...
 
     def ended(self, end: Completion) -> None:
         """Record that an accepted answer has ended; an unread one has no TTFT and no usage."""
-        ...
 
 
 class BodyHook(Protocol):
@@ -104,7 +99,6 @@ class BodyHook(Protocol):
 
     def reads_answer(self, head: Head) -> bool:
         """Return whether to read the answer for measurements, given a suitable body."""
-        ...
 
     def apply(
         self,
@@ -132,4 +126,3 @@ class BodyHook(Protocol):
             now: seconds, monotonic.
             document: the body as parsed by `orjson`; None if it was parsed otherwise.
         """
-        ...
