@@ -166,12 +166,16 @@ def test_no_body_takes_much_longer_than_its_length(key, part):
     assert read.model == "m"
 
 
-@pytest.mark.parametrize("count", [prompt.MAX_SPANS - 5, prompt.MAX_SPANS + 5])
-def test_a_prompt_of_too_many_texts_is_priced_by_its_length(count):
-    body = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": ["x"] * count}]})
+@pytest.mark.parametrize("more", [-5, 5])
+@pytest.mark.parametrize(("part", "most"), [("x", prompt.MAX_SPANS), ({}, prompt.MAX_MEDIA)])
+def test_a_prompt_of_too_many_parts_is_priced_by_its_length(part, most, more):
+    """A part that is not text is padded, so far fewer of them take as long to hash."""
+    content = [part] * (most + more)
+    body = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": content}]})
     read = read_body(Api.CHAT, body)
-    assert bool(read.spans) is (count < prompt.MAX_SPANS)
+    assert bool(read.spans) is (more < 0)
     assert read.chars == (sum(map(len, read.spans)) or len(body))
+    assert read.chars <= 4 << 20
 
 
 @pytest.mark.parametrize("value", [b"NaN", b"-Infinity", b"1e400", b'"\\ud800"', b"9" * 400, DEEP])

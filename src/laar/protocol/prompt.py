@@ -21,6 +21,9 @@ from laar.prefix.templates import TOOLS
 MAX_SPANS = 20_000
 """Maximum number of texts in a prompt (10 ms of work). A long conversation has a thousand."""
 
+MAX_MEDIA = 1_700
+"""Maximum number of images and other parts in a prompt: with padding, they fill 4 MiB."""
+
 MAX_NESTED = 4
 """Maximum nesting of content parts; the APIs use two levels."""
 
@@ -46,7 +49,7 @@ class Spans:
     """Collects the texts of a prompt, and the last one from the user.
 
     Raises:
-        UnknownPromptError: there are more than `MAX_SPANS`.
+        UnknownPromptError: there are more than `MAX_SPANS`, or more than `MAX_MEDIA` digests.
     """
 
     body: bytes
@@ -55,6 +58,7 @@ class Spans:
     system: str = ""
     messages: int = 0
     tokens: int = 0
+    media: int = 0
 
     def add(self, texts: list[str]) -> None:
         """Add texts unchanged."""
@@ -114,6 +118,9 @@ class Spans:
                     elif part.get("type") == "tool_use":
                         yield self._rendered([part.get("name"), part.get("input")]).decode()
                     else:
+                        self.media += 1
+                        if self.media > MAX_MEDIA:
+                            raise UnknownPromptError
                         # Without an API marker that moves with every turn.
                         part = {key: part[key] for key in part if key != "cache_control"}
                         digest = xxhash.xxh3_128_hexdigest(self._rendered(part))
