@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from laar.core.decision import Completion
+from laar.core.endpoints import Reading
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.server.flow_control import FlowControl, Waiting
@@ -35,9 +37,15 @@ class Door:
         picker.waited = self.outcomes.append
         self.flow = FlowControl(picker, self.admission)
 
-    def ask(self, number, tenant=""):
+    def ask(self, number, tenant="", session=""):
         asked = Request(
-            id=str(number), api=Api.CHAT, model="m", chars=40, body_bytes=40, tenant=tenant
+            id=str(number),
+            api=Api.CHAT,
+            model="m",
+            chars=40,
+            body_bytes=40,
+            tenant=tenant,
+            session=session,
         )
         return asyncio.create_task(self._answer(asked))
 
@@ -183,3 +191,23 @@ async def test_a_clock_that_jumps_ahead_leaves_no_request_hanging():
     decision, _ = await door.ask("next")  # a later request is decided immediately
     door.end(decision)
     assert door.left() == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kept", "end"),
+    [
+        (1, END),
+        (1, replace(END, cause="disconnect", ttft_s=0.1)),
+        (0, replace(END, cause="reset")),
+        (0, Completion(status=None, cause="disconnect", latency_s=0.0)),
+    ],
+)
+async def test_a_turn_cut_off_before_its_answer_begins_keeps_no_place(kept, end):
+    """Otherwise a client could hold up the sessions of others without any work by an engine."""
+    door = Door()
+    reading = Reading(waiting=0, running=0, kv_usage=0.0, capacity_tokens=1000)
+    door.director.table.read("127.0.0.1:9", reading, 0.0)
+    decision, _ = await door.ask(1, session="s")
+    assert door.admission.session_counts()["placed"] == 1
+    door.director.settle(decision, end)
+    assert door.admission.session_counts()["placed"] == kept

@@ -467,11 +467,11 @@ class Admission:
             if full:
                 self.sessions.full(decision.flight.slot)
 
-    def ended(self, decision: Decision, now: float) -> None:
-        """Handle the end of a request, however it ended."""
+    def ended(self, decision: Decision, now: float, *, begun: bool = True) -> None:
+        """Handle the end of a request, however it ended; `begun` if its answer had begun."""
         self.prefills.ended(decision.id)
         place, attempt = self._turns.pop(decision.id, None), decision.flight.attempt
-        if place is not None and attempt is not None and attempt.useless:
+        if place is not None and (not begun or (attempt is not None and attempt.useless)):
             self.sessions.refused(place)
         elif place is not None:
             self.sessions.end(place, now)

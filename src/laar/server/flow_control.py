@@ -160,7 +160,8 @@ class FlowControl:
             gone = Completion(status=None, cause="disconnect", latency_s=0.0)
             self._picker.director.settle(outcome.verdict, gone)
 
-    def _settled(self, decision: Decision, _end: Completion) -> None:
+    def _settled(self, decision: Decision, end: Completion) -> None:
         if decision.flight.admitted:
-            self._admission.ended(decision, self._clock())
+            begun = end.cause == "complete" or end.ttft_s is not None
+            self._admission.ended(decision, self._clock(), begun=begun)
             self._call()
