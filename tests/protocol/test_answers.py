@@ -34,6 +34,23 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in zip([0, *marks], [*marks, len(data)], strict=True)]
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"message": {"tool_calls": [{"function": "DEEP"}]}},
+        {"message": {"content": "a"}, "logprobs": {"content": [{"logprob": "LONG"}]}},
+    ],
+)
+def test_values_that_no_engine_writes_do_not_fail_the_reader(choice):
+    document = orjson.dumps({"choices": [choice], "usage": {"prompt_tokens": 5}})
+    document = document.replace(b'"DEEP"', b"[" * 1015 + b"]" * 1015)
+    document = document.replace(b'"LONG"', b"9" * 400)
+    reader = AnswerReader(events=False, api=Api.CHAT)
+    reader.feed(document)
+    reader.end()
+    assert (reader.sign, reader.usage) == (None, Usage(5))
+
+
 @given(st.lists(st.integers(0, 10_000), max_size=8))
 def test_usage_is_the_same_for_any_split_of_a_stream(places):
     reader = AnswerReader(events=True)

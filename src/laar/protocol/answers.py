@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -269,7 +270,8 @@ class AnswerReader:
     def _show(self, choice: dict[str, Any]) -> None:
         from laar.accuracy.signs import sign_of
 
-        self.sign = sign_of(choice, self._max_tokens)
+        with suppress(RecursionError, OverflowError):  # no engine's own nesting or numbers
+            self.sign = sign_of(choice, self._max_tokens)
 
     def _read_ids(self, document: dict[str, Any]) -> None:
         """Read the ids from a whole answer, or from a stream's first event, which wraps it."""
