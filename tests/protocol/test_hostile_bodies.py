@@ -166,8 +166,11 @@ def test_no_body_takes_much_longer_than_its_length(key, part):
     assert read.model == "m"
 
 
+MAX_MEDIA = prompt.MAX_HASHED_BYTES // 2400
+
+
 @pytest.mark.parametrize("more", [-5, 5])
-@pytest.mark.parametrize(("part", "most"), [("x", prompt.MAX_SPANS), ({}, prompt.MAX_MEDIA)])
+@pytest.mark.parametrize(("part", "most"), [("x", prompt.MAX_SPANS), ({}, MAX_MEDIA)])
 def test_a_prompt_of_too_many_parts_is_priced_by_its_length(part, most, more):
     """A part that is not text is padded, so far fewer of them take as long to hash."""
     content = [part] * (most + more)

@@ -149,8 +149,5 @@ def _key(text: bytes) -> str | None:
 
 
 def _stripped(text: bytes, start: int, end: int) -> Span:
-    while start < end and text[start] in _BLANKS:
-        start += 1
-    while end > start and text[end - 1] in _BLANKS:
-        end -= 1
-    return start, end
+    value = text[start:end].lstrip(_BLANKS)
+    return end - len(value), end - len(value) + len(value.rstrip(_BLANKS))

@@ -15,14 +15,12 @@ import orjson
 import xxhash
 
 from laar.core.request import Api
+from laar.prefix.blocks import MAX_HASHED_BYTES
 from laar.prefix.lengths import DIGEST, FILLER, MESSAGE
 from laar.prefix.templates import TOOLS
 
 MAX_SPANS = 20_000
 """Maximum number of texts in a prompt (10 ms of work). A long conversation has a thousand."""
-
-MAX_MEDIA = 1_700
-"""Maximum number of images and other parts in a prompt: with padding, they fill 4 MiB."""
 
 MAX_NESTED = 4
 """Maximum nesting of content parts; the APIs use two levels."""
@@ -49,7 +47,7 @@ class Spans:
     """Collects the texts of a prompt, and the last one from the user.
 
     Raises:
-        UnknownPromptError: there are more than `MAX_SPANS`, or more than `MAX_MEDIA` digests.
+        UnknownPromptError: there are more than `MAX_SPANS`, or digests of `MAX_HASHED_BYTES`.
     """
 
     body: bytes
@@ -71,9 +69,7 @@ class Spans:
         texts = [content] if isinstance(content, str) else list(self._texts(content))
         if thoughts:
             texts.insert(0, _THOUGHTS % "".join(self._texts(thoughts)))
-        self.texts += [f"{MESSAGE}{role if isinstance(role, str) else ''}\x1f", *texts]
-        if len(self.texts) > MAX_SPANS:
-            raise UnknownPromptError
+        self.add([f"{MESSAGE}{role if isinstance(role, str) else ''}\x1f", *texts])
         self.messages += 1
         if texts and role in _SYSTEM and not self.system:
             self.system = texts[0][:_SYSTEM_CHARS]
@@ -119,7 +115,7 @@ class Spans:
                         yield self._rendered([part.get("name"), part.get("input")]).decode()
                     else:
                         self.media += 1
-                        if self.media > MAX_MEDIA:
+                        if self.media * _IMAGE_CHARS > MAX_HASHED_BYTES:
                             raise UnknownPromptError
                         # Without an API marker that moves with every turn.
                         part = {key: part[key] for key in part if key != "cache_control"}
@@ -130,11 +126,10 @@ class Spans:
         try:
             return orjson.dumps(value)
         except orjson.JSONEncodeError:  # too deep, or lone surrogates
-            pass
-        try:
-            return json.dumps(value).encode()
-        except RecursionError:  # too deep: treat the prompt as unique
-            return xxhash.xxh3_128_hexdigest(self.body).encode()
+            try:
+                return json.dumps(value).encode()
+            except RecursionError:  # too deep: treat the prompt as unique
+                return xxhash.xxh3_128_hexdigest(self.body).encode()
 
 
 def _chat(document: dict[str, Any], spans: Spans) -> None:

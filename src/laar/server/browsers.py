@@ -48,12 +48,11 @@ class BrowserGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
+        app = self._app
         if scope["type"] == "http" and scope["path"] not in OPEN:
             fault = self._fault(scope["method"], scope["path"], Headers(scope=scope))
-            if fault is not None:
-                await refused(fault)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+            app = self._app if fault is None else refused(fault)
+        await app(scope, receive, send)
 
     def _fault(self, method: str, path: str, headers: Headers) -> RequestError | None:
         host = headers.get("host", "")

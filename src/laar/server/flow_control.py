@@ -135,7 +135,6 @@ class FlowControl:
             self._tell(outcome)
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         if (due_s := self._admission.queue.next_wakeup_s(now)) is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(min(due_s, _TICK_S), self._dispatch)
