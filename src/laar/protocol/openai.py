@@ -48,8 +48,8 @@ MAX_LIMIT_TOKENS = 1 << 31
 
 MAX_FILES = 64
 """Maximum number of files per request for which the endpoint that stores them is looked up."""
-_FILE = re.compile(rb'"(?:input_)?file_id"\s*:\s*"([!#-\[\]-~]{1,256})"')
-"""Matches a file's id. Quotes inside a string are escaped, so text in a prompt can't match."""
+_FILE = re.compile(rb'file_id"\s*:\s*"([!#-\[\]-~]{1,256})"')  # begins literally, to be fast
+"""Matches a key's end and a file's id. Quotes in a string are escaped, so no prompt can match."""
 
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 """First bytes of gzip and zstd; JSON can't begin with them."""
@@ -107,9 +107,8 @@ def read_body(api: Api, body: bytes) -> Body:
             document = orjson.loads(body)
     if not isinstance(document, dict):
         document, is_plain = _document(body)
-    model = document.get("model")
-    if model is None:
-        model = ""
+    named = document.get("model")
+    model = "" if named is None else named
     if not isinstance(model, str):
         raise _bad("`model` must be a string")
     spans, chars = _UNREAD, len(body)
@@ -152,7 +151,8 @@ def read_body(api: Api, body: bytes) -> Body:
 
 def _files(body: bytes) -> tuple[str, ...]:
     """Return the ids of the files that a body refers to."""
-    return tuple(found[1].decode() for found in islice(_FILE.finditer(body), MAX_FILES))
+    ids = (x for x in _FILE.finditer(body) if body.endswith((b'"', b'"input_'), 0, x.start()))
+    return tuple(found[1].decode() for found in islice(ids, MAX_FILES))
 
 
 def _limit(document: Mapping[str, Any]) -> int | None:
