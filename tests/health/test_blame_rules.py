@@ -1,5 +1,6 @@
 """A failure may be the endpoint's fault, the request's, or due to load."""
 
+import math
 import random
 import time
 
@@ -256,12 +257,12 @@ def test_refusals_counted_by_a_metrics_page_are_not_failures(page_first):
     health = known()
     attempts = sent(health, 1.0, 20)
     if page_first:
-        health.refused(0, 14.0, 1.1)
+        health.read(0, math.nan, 14.0, 1.1)
     for attempt in attempts[6:]:
         health.passed_over(0, 1.2, attempt)
     if not page_first:
         assert health.answers(0, 1.2) < 0.5
-        health.refused(0, 14.0, 2.0)
+        health.read(0, math.nan, 14.0, 2.0)
     assert health.answers(0, 2.0) == pytest.approx(1.0, abs=0.01)
     assert health.records.endpoints[0].breaker.state is State.CLOSED
     assert health.records.endpoints[0].breaker.limit(2.0) == pytest.approx(6.0, rel=0.2)
@@ -275,7 +276,7 @@ def test_a_refusal_of_another_pickers_request_does_not_explain_an_old_failure():
     _, failed = sent(health, 1.0, 2)
     health.passed_over(0, 1.1, failed)
     sent(health, 600.0, 100)  # many more than before that failure
-    health.refused(0, 1.0, 601.0)
+    health.read(0, math.nan, 1.0, 601.0)
     assert not full(health, 601.0)
 
 

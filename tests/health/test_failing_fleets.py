@@ -292,3 +292,21 @@ def test_a_distant_endpoint_is_not_considered_slow():
     fleet.run(600)
     assert fleet.health.records.endpoints[0].pace == 1.0
     assert fleet.health.records.endpoints[0].breaker.openings == 0
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_an_engine_whose_answers_pause_is_excluded_only_if_its_page_shows_no_work(works):
+    """A full KV cache makes vLLM take the memory of some requests away for seconds."""
+
+    def pauses(_fleet, _job, now, ordinary):
+        if not 5.0 <= now < 10.0:
+            return ordinary
+        return Answer(head_s=0.002, seconds=ordinary.seconds + 10.0 - now)
+
+    fleet = VirtualFleet(behave={0: pauses}, clients=12, streams=1.0, probes=False)
+    usage = itertools.count()
+    for second in range(20):
+        fleet.call(second, lambda: fleet.health.read(0, next(usage) * works, 0.0, fleet.now))
+    seen = fleet.run(10**6, until=20.0)
+    assert not seen.failed
+    assert (fleet.health.records.endpoints[0].breaker.openings == 0) is works

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -165,6 +166,10 @@ class Endpoint:
         self.refusals = 0.0
         """Load refusals counted by its metrics page that no attempt explains yet."""
         self.refused_at = float("-inf")
+        self.kv_usage = math.nan
+        """Share of the KV cache in use, by its metrics page."""
+        self.worked_at = float("-inf")
+        """When `kv_usage` last changed: its engine computed something."""
         self.retried: deque[tuple[float, Attempt | None]] = deque(maxlen=_RETRIED)
         """When the latest attempts that Envoy retried elsewhere were recorded as failures."""
         self.failures: Counter[Kind] = Counter()

@@ -249,11 +249,16 @@ class Health:
         if attempt is not None:
             self.gone(attempt, now)
 
-    def refused(self, slot: int, count: float, now: float) -> None:
-        """Record the refusals that an endpoint's metrics page counted since the last scrape."""
+    def read(self, slot: int, kv_usage: float, refused: float, now: float) -> None:
+        """Record an endpoint's metrics page: KV cache use, and refusals since the last scrape."""
         endpoint = self._endpoints.get(slot)
-        if endpoint is not None:
-            self._outcomes.refused(endpoint, count, now)
+        if endpoint is None:
+            return
+        if abs(kv_usage - endpoint.kv_usage) > 0.0:  # false if either is unknown
+            endpoint.worked_at = now
+        endpoint.kv_usage = kv_usage
+        if refused:
+            self._outcomes.refused(endpoint, refused, now)
 
     # -- several pickers -----------------------------------------------------------------------
 

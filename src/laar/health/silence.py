@@ -20,6 +20,9 @@ _OVERTAKEN = 3
 _SLACK = 0.4
 """Maximum duration of overtaking requests, as a share of the silence: when a fleet slows down as
 a whole, some request is always overtaken."""
+_WORKED_S, _BUSY_S = 1.5, 10.0
+"""Age of a page that shows work, scraped each second, and silence that it excuses at most. vLLM
+takes a request's memory away for seconds if others fill the KV cache: its answer pauses."""
 _DOUBTED_S = 0.25 * OVERDUE_S
 """Seconds of silence after which an endpoint is probed: requests sent to it until it is excluded
 would be lost as well."""
@@ -68,6 +71,8 @@ def silence_s(attempt: Attempt, now: float, beyond_s: float = OVERDUE_S) -> floa
         since = attempt.progress_at  # it has stalled, even if others progress
     silent_s = now - since
     if silent_s <= beyond_s:
+        return 0.0
+    if OVERDUE_S < silent_s <= _BUSY_S and now - endpoint.worked_at <= _WORKED_S:
         return 0.0
     times = endpoint.family.times[attempt.stream]
     if silent_s <= times.limit_s(Stage.OVER if at_once else waiting_for, attempt.predicted_s):

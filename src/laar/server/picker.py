@@ -168,8 +168,7 @@ class Picker:
         if reading.restarted and slot >= 0:
             self.director.adapters.restarted(slot)
             self.director.engines.restarted(slot)
-        if reading.refused:
-            self.health.refused(slot, reading.refused, self.clock())
+        self.health.read(slot, reading.kv_usage, reading.refused, self.clock())
         self.director.adapters.read(slot, reading.adapters, reading.max_adapters)
         beliefs = self.prefixes
         # Without a capacity, the cached content is a guess. Orders are kept by address.
