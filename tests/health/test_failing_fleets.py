@@ -174,6 +174,24 @@ def test_some_clients_with_a_wrong_key_exclude_no_endpoint():
     assert sum(fleet.health.records.endpoints[slot].breaker.openings for slot in range(5)) <= 1
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_clients_that_stop_reading_exclude_no_endpoint(seed):
+    """Envoy buffers the rest of their answers, and the picker sees no end of those it reads not."""
+
+    def buffered(_fleet, job, _now, ordinary):
+        if job.number < 0 or job.client >= 3 or job.decision.flight.read:
+            return ordinary
+        return Answer(head_s=0.002)
+
+    fleet = VirtualFleet(
+        behave=dict.fromkeys(range(5), buffered), seed=seed, clients=8, think_s=1.0, streams=1.0,
+        probes=True,
+    )  # fmt: skip
+    seen = fleet.run(600)
+    assert len(seen.failed) > 20
+    assert all(fleet.health.records.endpoints[slot].breaker.openings == 0 for slot in range(5))
+
+
 @pytest.mark.parametrize(("is_keyed", "at_most"), [(True, 2), (False, 0)])
 def test_one_client_with_a_wrong_key_does_not_exclude_endpoint_after_endpoint(is_keyed, at_most):
     """It repeats one prompt, which always goes to the endpoint that has it cached."""

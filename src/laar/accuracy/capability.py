@@ -194,17 +194,14 @@ class CapabilityModel:
         """Return P(correct) by task of the text model, then model, for this language and length."""
         assert self.text is not None
         cells = [Features(language, bucket, task) for task in self.text.tasks]
+        based_on = map(self._standing_for, cells)
         return task_table(
             np.array([self._row(models, cell) for cell in cells]),
-            np.array([[self._counted(model, cell) for model in models] for cell in cells]),
+            np.array([[self._sums.get((m, at), (0.0, 0))[1] for m in models] for at in based_on]),
             self._row(models, Features(language, bucket, _ANY)),
             int(np.argmax([self.base_rates.get(model, 0.0) for model in models])),
             self.text.margins,
         )
-
-    def _counted(self, model: str, features: Features) -> int:
-        """Return the number of outcomes on which the model's P(correct) here is based."""
-        return self._sums.get((model, self._standing_for(features)), (0.0, 0))[1]
 
     def given_failures(self, row: _Row, models: Sequence[str], tried: Sequence[str]) -> _Row:
         """Condition probabilities on the failures of `tried`.

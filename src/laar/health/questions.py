@@ -39,7 +39,8 @@ class Questions:
         """Siblings of endpoints that deny access, and whether their probe is in flight."""
 
     @property
-    def _may_ask(self) -> bool:
+    def may_ask(self) -> bool:
+        """Whether suspected endpoints are probed."""
         settings = self._records.rules.settings
         return self.are_asked and settings.enabled and settings.probe
 
@@ -50,7 +51,7 @@ class Questions:
         answer is too short to show whether answers are cut off.
         """
         if (
-            not self._may_ask
+            not self.may_ask
             or kind is Kind.CUT
             or (kind is Kind.DENIED and endpoint.denied.row < _DENIED_ROW)
             or all(other.breaker.is_out for other in endpoint.others())
@@ -77,7 +78,7 @@ class Questions:
         The first in a row is counted against both, so occasional failures keep the price up.
         """
         endpoint.in_a_row[name] = row = endpoint.in_a_row.get(name, 0) + 1
-        if name == endpoint.model or not self._may_ask:
+        if name == endpoint.model or not self.may_ask:
             return False
         if row >= _REJECTED_ROW and row.bit_count() == 1:
             self.doubts.add((endpoint.slot, name))  # at 4, 8, 16 ...: clients cause streaks too

@@ -7,8 +7,6 @@ far longer than is typical for its model while siblings progress with later requ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from laar.health.breaker import OVERDUE_S
 from laar.health.endpoint import Attempt, Endpoint, Family, Stage
 from laar.health.kinds import Kind
@@ -41,11 +39,15 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
         if not (silent_s := silence_s(attempt, now, _DOUBTED_S)):
             continue
         records.mark(endpoint)
-        if silent_s <= OVERDUE_S:
+        # A client that stops reading hides the end of an unread answer: let a probe decide.
+        unseen = attempt.stage is Stage.ACCEPTED and not (attempt.read or breaker.is_open)
+        alive = unseen and endpoint.admitted_at > now - silent_s
+        may_wait = unseen and not now - silent_s < breaker.suspected_at < now - OVERDUE_S
+        if not alive and (silent_s <= OVERDUE_S or (may_wait and questions.may_ask)):
             questions.suspect(endpoint, Kind.HANG, now)
             continue
         attempt.overdue = True
-        if breaker.is_open and attempt is not breaker.trial:
+        if alive or (breaker.is_open and attempt is not breaker.trial):
             continue
         endpoint.failures[Kind.HANG] += 1
         breaker.record_failure(attempt, Kind.HANG, 1.0, now)
@@ -93,17 +95,13 @@ def compare(records: Records, family: Family, now: float) -> None:
     known = [member for member in family.members.values() if member.speed.weight(now) >= 1.0]
     known.sort(key=lambda member: member.speed.mean)
     means = [member.speed.mean for member in known]
+    low, high = len(means) // 2 - 1, (len(means) - 1) // 2  # the middle of all means but one
     spread = max((times.ratios.spread for times in family.times.values()), default=1.0)
     for place, endpoint in enumerate(known):
         pace = 1.0
         if len(known) > 1:
-            pace = endpoint.speed.pace(_median_but(means, place), spread, now)
+            others = 0.5 * (means[low + (low >= place)] + means[high + (high >= place)])
+            pace = endpoint.speed.pace(others, spread, now)
         if abs(pace - endpoint.pace) > 0.1 * endpoint.pace:
             endpoint.pace = pace
             records.mark(endpoint)
-
-
-def _median_but(means: Sequence[float], place: int) -> float:
-    """Return the median of sorted means, excluding the mean at `place`."""
-    low, high = len(means) // 2 - 1, (len(means) - 1) // 2  # middle of the remaining means
-    return 0.5 * (means[low + (low >= place)] + means[high + (high >= place)])
