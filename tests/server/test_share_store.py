@@ -576,6 +576,27 @@ async def test_a_backlog_arrives_over_a_slow_link(server, members, tmp_path):
     await wire.cut()
 
 
+class Far(Wire):
+    """A connection with a round trip of 0.4 s."""
+
+    async def _changed(self, data):
+        await asyncio.sleep(0.2)
+        return data
+
+
+async def test_pickers_share_through_a_distant_store(server, members, tmp_path):
+    await server.start()
+    wire = Far(server.socket, tmp_path / "wire")
+    await wire.heal()
+    p, q = await members(1, url=wire.url), await members(2)
+    await eventually(lambda: p.sharer.connected, timeout_s=20, what="a connection")
+    p.decide()
+    await eventually(lambda: q.in_flight == 1, what="the other's load")
+    for each in (p, q):
+        await each.kill()
+    await wire.cut()
+
+
 @pytest.mark.parametrize(("size_bytes", "is_fetched"), [(8 << 20, True), (40 << 20, False)])
 async def test_a_large_snapshot_does_not_separate_a_picker_from_the_others(
     server, members, tmp_path, size_bytes, is_fetched, snapshots_every

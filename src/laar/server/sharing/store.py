@@ -8,7 +8,7 @@ All keys have the namespace as their hash tag, so that a cluster keeps them on o
     laar:{ns}:key        secret that keys the hashes, unless a `secret_file` is given
 
 There are three connections: for sending, for receiving, and for other commands. Replies time out
-after a second, except for snapshots.
+after a second, except for snapshots and while a connection is opened.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES
 _LOG = logging.getLogger(__name__)
 
 _TIMEOUT_S = 1.0
+_OPEN_S = 2.0  # more while a connection is opened: up to four round trips after TCP and TLS
 _FETCH_S = 5.0
 """Seconds that a starting picker waits for the snapshot before it starts without one."""
 _OTHERS_S = 2.5
@@ -102,7 +103,6 @@ class Store:
             "username": share.username,
             "password": _read(share),
             "socket_timeout": None,  # each call has its own timeout
-            "socket_connect_timeout": _TIMEOUT_S,
             "retry": Retry(NoBackoff(), 0),
             "protocol": 2,
             "client_name": "laar",
@@ -258,7 +258,7 @@ class Store:
     ) -> list[Any]:
         """Send commands together; return their replies. Reopen a closed connection."""
         try:
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(within_s + _OPEN_S * (not connection.is_connected)):
                 await connection.send_packed_command(connection.pack_commands(commands))
                 return [await connection.read_response() for _ in commands]
         except self._faults as fault:
