@@ -6,19 +6,23 @@ import asyncio
 import itertools
 import math
 import os
+import time
 from collections import Counter
+from typing import ClassVar
 
 import pytest
 from fuzz.written import Written, by_the_library
-from h2_peers import HEADERS, PREFACE, Served, frame, framed
+from h2_peers import HEADERS, PREFACE, Echo, Peer, Served, frame, framed, serving
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from jh2 import events
 from jh2.hpack import Decoder, Encoder
 
 from laar.server.h2 import H2Server
 from laar.server.h2.connection import Connection
 from laar.server.h2.guard import Budget
 from laar.server.h2.library import CONNECTION_WINDOW_BYTES
+from support import eventually
 from support.exploring import examples
 
 DATA, HEADER, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
@@ -427,3 +431,57 @@ async def test_a_peers_timeout_is_extended_for_each_message_that_arrives_slowly(
         connection.data_received(read)
     # After the headers, and at the first piece of each message that did not arrive whole.
     assert extended == [1, 3, 4]
+
+
+class Slow(Echo):
+    """Echoes as a busy picker does; streams whose timeouts it extended are in `extended`."""
+
+    extended: ClassVar = set()
+
+    def receive(self, message):
+        time.sleep(0.005)
+        super().receive(message)
+
+    def reassure(self):
+        self.extended.add(self.call.stream_id)
+
+
+async def test_a_burst_is_read_before_its_first_messages_are_handled(monkeypatch):
+    """So timeouts are extended in time, and calls that the peer has reset cost nothing."""
+    monkeypatch.setattr("laar.server.h2.connection.SLOW_S", 0.05)
+    kept, left = range(1, 201, 2), range(201, 401, 2)
+    async with serving() as served, Peer.to(served) as peer:
+        served.server.add_method("test.Test", "Echo", lambda call: Slow(call, served.seen))
+        peer.messages([*kept, *left], b"hello")
+        for number in left:
+            peer.h2.reset_stream(number)
+        await peer.flush()
+        last = await peer.until(lambda e: isinstance(e, events.DataReceived) and e.stream_id == 199)
+        assert last.data == framed(b"hello")
+        await eventually(lambda: served.count("closed") >= 100, what="the resets")
+    assert served.count("message") < 150
+    assert Slow.extended >= set(kept[50:])
+
+
+async def test_nothing_is_read_while_too_many_messages_wait(monkeypatch):
+    monkeypatch.setattr("laar.server.h2.connection.MAX_LATE", 20)
+    waiting = {"paused": [], "read": []}
+
+    class Socket(Written):
+        def pause_reading(self):
+            waiting["paused"].append(len(connection.late))
+
+        def resume_reading(self):
+            waiting["read"].append(len(connection.late))
+
+    server = H2Server(longest_bytes=1 << 20)
+    seen = []
+    server.add_method("test.Test", "Echo", lambda call: Slow(call, seen))
+    connection = Connection(server)
+    connection.connection_made(Socket())
+    numbers = range(1, 101, 2)
+    calls = [opened(number) + frame(DATA, 0, number, framed(b"hello")) for number in numbers]
+    connection.data_received(PREFACE + frame(SETTINGS) + b"".join(calls))
+    await eventually(lambda: sum(kind == "message" for kind, _ in seen) == 50, what="all messages")
+    assert max(waiting["paused"]) >= 20
+    assert max(waiting["read"]) < 20

@@ -399,6 +399,7 @@ async def test_an_ended_call_whose_answer_is_over_the_limit_gets_an_error(served
         self.call.end()
 
     monkeypatch.setattr(Echo, "receive", receive)
+    monkeypatch.setattr(connection.Connection, "turn_s", math.inf)
     served.server.held_bytes = Share(20_000_000)
     async with Peer.to(served, window=0) as peer:
         peer.messages(range(1, 101, 2), b"hello")

@@ -41,7 +41,7 @@ class Handler:
         """Handle a message."""
 
     def reassure(self) -> None:
-        """Extend the peer's timeout, since its message is still arriving."""
+        """Extend the peer's timeout, since its message is still arriving or waiting."""
 
     def half_closed(self) -> None:
         """Handle the end of the peer's messages; not called while the call is on hold."""
@@ -69,11 +69,10 @@ class Call:
         self.handler: Handler = _NO_HANDLER
         self.ready = False
         """Whether the call is in the connection's queue of calls with something to write."""
-        self.answered = False
-        """Whether anything was sent."""
         self.heard = False
         """Whether part of a message was received."""
         self._connection = connection
+        self._answered = False  # whether anything was sent
         self._headers = headers
         self._longest_bytes = longest_bytes
         self._unframer: Unframer | None = None  # holds an incomplete message
@@ -117,14 +116,15 @@ class Call:
     def release(self) -> None:
         """End the hold and pass on waiting messages."""
         self._holding = False
-        self._deliver()
+        self.deliver()
 
     # -- for the connection: input from the peer -----------------------------------------------
 
     @property
     def waits(self) -> bool:
-        """Return whether a message is still arriving: the first one, or part of a later one."""
-        return self._end is None and (not self._is_whole or self._unframer is not None)
+        """Return whether a message waits, or is still arriving: the first, or part of another."""
+        arrives = not self._is_whole or self._unframer is not None
+        return self._end is None and (arrives or (bool(self._inbox) and not self._holding))
 
     def data_received(self, data: bytes, flow_bytes: int) -> None:
         """Handle a piece of the request, which counts as `flow_bytes` for flow control."""
@@ -137,6 +137,7 @@ class Call:
             and self._unframer is None
             and length <= self._longest_bytes
             and not (self._holding or self._inbox or self._out_bytes > _CHOKED_BYTES)
+            and self._connection.next_turn is None
         ):  # exactly one complete message, as usual
             self.heard = self._is_whole = True
             self._connection.guard.paid_frames += PAID_FRAMES
@@ -157,30 +158,50 @@ class Call:
         unframer = self._unframer
         try:
             for message in unframer.feed(data):
-                if self._end is not None:  # ended by the previous message
-                    return
                 self._is_whole = True
                 self._connection.guard.paid_frames += PAID_FRAMES
-                if self._inbox or self._is_stopped():
-                    self._inbox.append(message)
-                    self._inbox_bytes += len(message)
-                else:
-                    self._hand_over(message)
+                self._inbox.append(message)
+                self._inbox_bytes += len(message)
         except CallError as error:  # earlier messages are handled, however the bytes are split
+            self.deliver()
             self.end(error.code, error.text)
             return
         if not unframer.held_bytes:
             self._unframer = None
+        if self._connection.next_turn is None:
+            self.deliver()
+        elif self._inbox:
+            self._connection.late.append(self)
         if self.waits and not was_coming:
             self._connection.is_coming(self)
         self.account()
+
+    def deliver(self) -> None:
+        """Pass waiting messages to the handler until it stops accepting them."""
+        while self._inbox and not (self._end or self._holding or self._out_bytes > _CHOKED_BYTES):
+            message = self._inbox.popleft()
+            self._inbox_bytes -= len(message)
+            try:
+                self.handler.receive(message)
+            except Exception:  # noqa: BLE001 - ends only this call
+                self._failed()
+        if self._remote_done and not (
+            self._inbox or self._holding or self._half_closed or self._end
+        ):
+            self._half_closed = True
+            try:
+                self.handler.half_closed()
+            except Exception:  # noqa: BLE001 - ends only this call
+                _LOG.exception("a call failed")
+        self.account()
+        self._credit()
 
     def remote_ended(self) -> None:
         """Handle the end of the peer's half of the stream."""
         self._remote_done = True
         if self._end is None and self._unframer is not None:
             self.end(Code.INTERNAL, "the stream ended within a message")
-        self._deliver()
+        self.deliver()
 
     def lost(self) -> None:
         """End the call because its stream is gone."""
@@ -210,8 +231,8 @@ class Call:
         stream = h2.streams.get(self.stream_id)
         if stream is None or stream.state_machine.state is CLOSED:  # its reset is handled next
             return False
-        if not self.answered:
-            self.answered = True
+        if not self._answered:
+            self._answered = True
             if self._end is not None and not self._out:
                 self._finish(stream, (*_RESPONSE, *status_headers(*self._end)))
                 return False
@@ -227,14 +248,15 @@ class Call:
                 connection.blocked[self] = None  # a window update unblocks it
                 self.account()
                 return False
+            was_choked = self._out_bytes > _CHOKED_BYTES
             if self._out_bytes <= most:
                 h2.write_data(stream, self._out, self._out_bytes)
                 self._out.clear()
                 self._out_bytes = 0
             else:
                 h2.write_data(stream, self._taken(most), most)
-            if self._inbox and not self._is_stopped():
-                self._deliver()
+            if self._inbox and was_choked:
+                self.deliver()
             if self._counted_bytes or self._out:
                 self.account()
         if self._out:
@@ -270,31 +292,6 @@ class Call:
         self._connection.blocked.pop(self, None)
         if self._counted_bytes:
             self.account()
-
-    def _is_stopped(self) -> bool:
-        return self._holding or self._out_bytes > _CHOKED_BYTES
-
-    def _deliver(self) -> None:
-        """Pass waiting messages to the handler until it stops accepting them."""
-        while self._inbox and self._end is None and not self._is_stopped():
-            message = self._inbox.popleft()
-            self._inbox_bytes -= len(message)
-            self._hand_over(message)
-        taken = not (self._inbox or self._holding or self._half_closed)
-        if taken and self._remote_done and self._end is None:
-            self._half_closed = True
-            try:
-                self.handler.half_closed()
-            except Exception:  # noqa: BLE001 - ends only this call
-                _LOG.exception("a call failed")
-        self.account()
-        self._credit()
-
-    def _hand_over(self, message: bytes) -> None:
-        try:
-            self.handler.receive(message)
-        except Exception:  # noqa: BLE001 - a call's guard
-            self._failed()
 
     def _failed(self) -> None:
         _LOG.exception("a call failed")

@@ -1,8 +1,8 @@
 """One HTTP/2 connection: an asyncio protocol around jh2's state machine.
 
 The bytes of one read are handled and answered before the next read. Connections take turns: one
-whose time is up continues after the others. Outgoing messages wait in their calls for flow-control
-windows and a writable socket; received ones wait there for their handlers.
+whose time is up reads ahead, to extend timeouts and drop calls that are reset. Messages wait in
+their calls: outgoing ones for windows and a writable socket, received ones for their handlers.
 """
 
 from __future__ import annotations
@@ -37,8 +37,12 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 TURN_S = 0.002
-"""Seconds of event loop time that a connection may use at once, about 40 messages of 1 KB. Further
-input waits until other connections have had a turn, and eventually backs up at the peer."""
+"""Seconds of event loop time that a connection may read at once, about 40 messages of 1 KB, and
+seconds to handle messages that had to wait. The rest waits until other connections had a turn."""
+
+MAX_LATE = 4000
+"""Number of waiting messages at which nothing is read: seconds of work. Input backs up at the peer,
+and Envoys decide themselves. It is also not read while calls hold `CONNECTION_WINDOW_BYTES`."""
 
 GREETING_S = 10.0
 """Seconds to wait for the peer's preface and settings."""
@@ -52,8 +56,8 @@ more, as in grpc.aio. An Envoy whose machine died sends no reset: without pings 
 count as in flight for two hours."""
 
 SLOW_S = 0.5
-"""Seconds after which a peer's timeout is extended if its message is still arriving. Without an
-answer Envoy gives up on the picker after 1.8 s, and a long body may take longer."""
+"""Seconds after which a peer's timeout is extended if its message arrives slowly or has to wait.
+Without an answer Envoy gives up on the picker after 1.8 s."""
 
 _UNSENT_BYTES = 256 << 10
 _WRITE_BYTES = 128 << 10
@@ -78,12 +82,15 @@ class Connection(asyncio.Protocol):
         self._calls: dict[int, Call] = {}
         self._ready: deque[Call] = deque()
         self._coming: deque[tuple[float, Call]] = deque()
-        """Calls whose message may still be arriving, with the time at which it began."""
+        """Calls whose message may still be arriving or waiting, with the time at which it began."""
         self.blocked: dict[Call, None] = {}
         """Calls waiting for one of the peer's windows, in order."""
         self._reading = False
-        self._frames: Iterator[tuple[int, int, bytes]] | None = None  # rest of an unfinished read
-        self._next_turn: asyncio.Handle | None = None  # reading is paused until then
+        self._frames: Iterator[tuple[int, int, bytes]] = iter(())  # rest of an unfinished read
+        self.next_turn: asyncio.Handle | None = None
+        """Until this turn, messages have to wait."""
+        self.late: deque[Call] = deque()
+        """Calls with messages that wait, in order."""
         self._pumping: asyncio.Handle | None = None
         self._unwritable = False
         self._closing = False
@@ -119,16 +126,13 @@ class Connection(asyncio.Protocol):
         """Handle the bytes, and write the answers they cause."""
         if self._closing:
             return
-        frames = self.guard.feed(data, self._loop.time())
-        if self._frames is None:
-            self._frames = frames
+        self._frames = chain(self._frames, self.guard.feed(data, self._loop.time()))
+        if self.next_turn is None:
             self._take_turn()
-        else:  # TLS may have more data even though reading is paused
-            self._frames = chain(self._frames, frames)
 
     def _take_turn(self) -> None:
-        """Handle frames of a read until the turn is over, then pause reading."""
-        if self._closing or self._frames is None:
+        """Handle frames of a read until the turn is over, then messages that had to wait."""
+        if self._closing:
             return
         self._heard = self._reading = True
         end, is_over = perf_counter() + self.turn_s, True
@@ -149,6 +153,8 @@ class Connection(asyncio.Protocol):
                 if perf_counter() >= end:
                     is_over = False
                     break
+            while self.late and perf_counter() < end + self.turn_s:
+                self.late.popleft().deliver()
         except FloodError as error:
             self._fail(str(error), ErrorCodes.ENHANCE_YOUR_CALM)
         except ProtocolError as error:  # the library has queued a GOAWAY
@@ -167,24 +173,22 @@ class Connection(asyncio.Protocol):
             # Bytes that calls hold are limited separately.
             self.h2.increment_flow_control_window(used_bytes)
         self._pump()
-        if is_over:
-            self._frames = None
-            if self._next_turn is not None:
-                self._next_turn = None
-                self._transport.resume_reading()
-            return
-        if self._next_turn is None:
+        was_behind, is_behind = self.next_turn is not None, not is_over or bool(self.late)
+        self.next_turn = self._loop.call_soon(self._take_turn) if is_behind else None
+        is_full = len(self.late) >= MAX_LATE or self._held_bytes >= CONNECTION_WINDOW_BYTES
+        if is_behind and (is_full or not is_over):
             self._transport.pause_reading()
-        self._next_turn = self._loop.call_soon(self._take_turn)
+        elif was_behind:
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End all calls."""
         self._closing = self._is_lost = True
         self.blocked.clear()
-        for handle in (self._timer, self._pumping, self._next_turn):
+        for handle in (self._timer, self._pumping, self.next_turn):
             if handle is not None:
                 handle.cancel()
-        self._frames = None
+        self.late.clear()
         self._lose_calls()
 
     def _lose_calls(self) -> None:
@@ -237,7 +241,7 @@ class Connection(asyncio.Protocol):
         return self._server.held_bytes.take(count, self._held_bytes) or count <= 0
 
     def is_coming(self, call: Call) -> None:
-        """Record that a call's message has begun or is expected."""
+        """Record that a call's message has begun, is expected or has to wait."""
         self._coming.append((self._loop.time(), call))
 
     def finished(self, call: Call, *, reset: bool) -> None:
@@ -254,8 +258,7 @@ class Connection(asyncio.Protocol):
             self._server.open_calls.take(-1, 0)
             self._reset(stream_id, ErrorCodes.REFUSED_STREAM)
             return
-        longest_bytes = self._server.longest_bytes
-        call = Call(self, stream_id, head.headers, longest_bytes=longest_bytes)
+        call = Call(self, stream_id, head.headers, longest_bytes=self._server.longest_bytes)
         self._calls[stream_id] = call
         named = head.named
         begin = self._server.methods.get(named.get(b":path", b""))
@@ -276,7 +279,7 @@ class Connection(asyncio.Protocol):
                 call.end(Code.UNKNOWN, "internal error")
 
     def _reassure(self, now: float) -> None:
-        """Extend the peers' timeouts for messages still arriving."""
+        """Extend the peers' timeouts for messages that arrive slowly or wait."""
         coming, end = self._coming, perf_counter() + self.turn_s
         while coming and perf_counter() < end:
             begun_at, call = coming[0]
@@ -443,9 +446,9 @@ class Connection(asyncio.Protocol):
                 self.h2.ping(_PING)
                 self._write_soon()
             self._heard = False
-            wait_s = ALIVE_S if self._pinged else KEEPALIVE_S
             if self._timer is not None:
                 self._timer.cancel()
+            wait_s = ALIVE_S if self._pinged else KEEPALIVE_S
             self._timer = self._loop.call_later(wait_s, self._look)
 
     def _abort(self, why: str) -> None:
