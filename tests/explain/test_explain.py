@@ -247,6 +247,20 @@ def test_every_excluded_endpoint_has_a_reason():
     assert {row["why"] for row in few["filtered"]} == {"does not serve few"}
 
 
+def test_a_failing_endpoint_is_found_in_a_fleet_of_many_other_models():
+    others = [f"m{i}" for i in range(2 * MAX_ROWS)]
+    known = Known(**dict.fromkeys(("a", *others), (0.9, 1e-05, 0.5)))
+    endpoints = [(f"10.0.1.{i}:80", name) for i, name in enumerate(others)]
+    director = fleet(known, *endpoints, ("10.0.0.1:80", "a"), ("10.0.0.2:80", "a"))
+    director.table.round_trip("10.0.0.2:80", math.inf, 0.0)
+    first, *rest = told(director, request("a"))["filtered"]
+    assert (first["endpoint"], first["why"]) == (
+        "10.0.0.2:80",
+        "unreachable: it refuses connections",
+    )
+    assert {row["why"] for row in rest} == {"does not serve a"}
+
+
 def test_an_engine_for_another_task_is_excluded_for_that_reason():
     known = Known(**dict.fromkeys(("a", "e"), (0.9, 1e-5, 0.5)))
     embeds, embedding = {"laar.dev/task": "embed"}, replace(request(), api=Api.EMBEDDINGS)

@@ -7,8 +7,6 @@ unit is a count, a share in 0..1, or text.
 
 from __future__ import annotations
 
-from itertools import islice
-
 import numpy as np
 
 from laar.core.decision import Completion, Decision
@@ -172,12 +170,14 @@ def _columns(of: Decision, view: View, scores: Floats) -> dict[str, Floats]:
 
 
 def _filtered(record: DecisionRecord, view: View, readings: Readings) -> list[dict[str, object]]:
-    """Return the endpoints that filters removed, each with the reason."""
-    left: set[int] = set(view.slots.tolist())
-    removed = islice((slot for slot in record.specs if slot not in left), MAX_ROWS)
+    """Return the endpoints that filters removed, each with the reason; other models' last."""
+    asked, specs = record.decision.request.model, record.specs
+    names = {asked, *record.decision.settings.aliases.get(asked, ())}
+    removed = specs.keys() - view.slots.tolist()
+    ordered = sorted(removed, key=lambda slot: (names.isdisjoint(specs[slot].models), slot))
     return [
-        _endpoint(record.specs[slot]) | {"why": _why_filtered(record, view, readings, slot)}
-        for slot in removed
+        _endpoint(specs[slot]) | {"why": _why_filtered(record, view, readings, slot)}
+        for slot in ordered[:MAX_ROWS]
     ]
 
 
