@@ -100,8 +100,7 @@ def _entry(name: str, value: Any, origin: str) -> str:
     import yaml
 
     # A comment may follow the first line only if the scalar ends on that line.
-    several = isinstance(value, str) and len(value.splitlines()) > 1
-    style = '"' if several else None
+    style = '"' if isinstance(value, str) and len(value.splitlines()) > 1 else None
     text = yaml.safe_dump({name: value}, sort_keys=False, width=math.inf, default_style=style)
     first, newline, rest = text.partition("\n")
     return f"{first}  # {origin}{newline}{rest}"

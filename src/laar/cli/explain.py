@@ -224,9 +224,12 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
         say("The prompt is longer than the context window of every candidate: expect a refusal.")
     elif (sessions := shown.get("sessions")) and (room := _room(sessions)):
         say(room)
-    without = [row for row in rows if "why" in row]
-    for row in (*without, *shown.get("filtered", ())):
-        say(f"not considered: {row['endpoint']} ({row['model']}): {row['why']}")
+    reasons: dict[str, list[str]] = {}
+    for row in (*rows, *shown.get("filtered", ())):
+        if "why" in row:
+            reasons.setdefault(row["why"], []).append(f"{row['endpoint']} ({row['model']})")
+    for why, endpoints in reasons.items():
+        say(f"not considered: {', '.join(endpoints)}: {why}")
     if shown["exhausted"]:
         console.print("After this attempt every model that can serve the request has been tried.")
 

@@ -28,8 +28,7 @@ def from_llm_d(
     from laar.settings.from_llm_d import PickerConfig, move
     from laar.settings.settings import Settings
 
-    theirs = read_document(config, PickerConfig)
-    moved = move(theirs, pool)
+    moved = move(read_document(config, PickerConfig), pool)
     try:
         Settings.model_validate(moved.settings)
     except ValidationError as error:

@@ -218,8 +218,7 @@ def _seconds(value: object, default: float) -> float:
     """Parse a JSON duration (``1.5s``); 0 means no limit."""
     if not isinstance(value, str) or not value.endswith("s"):
         return default
-    seconds = float(value[:-1])
-    return seconds or math.inf
+    return float(value[:-1]) or math.inf
 
 
 def is_native(processor: Json) -> bool:
