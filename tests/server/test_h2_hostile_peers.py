@@ -454,7 +454,7 @@ async def test_answers_that_a_window_update_frees_are_written_in_turns(served, m
 
 async def test_timeouts_of_many_slow_messages_are_extended_in_turns(served, monkeypatch):
     extended = []
-    monkeypatch.setattr(Echo, "reassure", lambda _self: extended.append(1), raising=False)
+    monkeypatch.setattr(Echo, "reassure", lambda _self, **_: extended.append(1), raising=False)
     async with Peer.to(served) as peer:
         for number in range(1, 401, 2):
             peer.call(number)

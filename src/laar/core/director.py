@@ -260,8 +260,7 @@ class Director(Chooser):
         for encoder in decision.encoders:
             self.table.visit(encoder.slot, 0.0, 0.0)
         for slot, trial in trials.items():
-            helper = self._attempts.begin_helper
-            attempt("health", helper, decision, slot, now, trial=trial)
+            attempt("health", self._attempts.begin_helper, decision, slot, now, trial=trial)
 
     def _end_prefill(self, decision: Decision, now: float | None) -> None:
         """Remove the prompt from its prefiller's and encoders' counts: they are done with it.

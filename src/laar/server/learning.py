@@ -79,8 +79,7 @@ class Learning:
 
     def settled(self, decision: Decision, end: Completion) -> None:
         """Learn from the end of a request."""
-        flight = decision.flight
-        self.reports.moved(decision.id, flight.model)
+        self.reports.moved(decision.id, decision.flight.model)
         if end.ok:
             self.reports.ended(decision.id, end.latency_s)
             if end.sign is not None and end.cause == "complete":

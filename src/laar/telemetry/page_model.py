@@ -203,8 +203,7 @@ def _predicted(records: Sequence[DecisionRecord]) -> dict[str, object]:
         if end is None or not end.ok or view is None or record.served != decision.address:
             continue
         if view.terms is not None:
-            expected = float(view.terms.latency_s[at])
-            latency.append((expected, end.latency_s))
+            latency.append((float(view.terms.latency_s[at]), end.latency_s))
             if end.ttft_s is not None:
                 ttft.append((float(view.terms.all_ttft_s[at]), end.ttft_s))
         if end.cached_tokens is not None and end.prompt_tokens:

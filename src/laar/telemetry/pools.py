@@ -124,8 +124,7 @@ class PoolMetrics:
         found: dict[_Pool, float] = {}
         if len(slots):
             read = engines.reads(slots)
-            asked = asked_of(engines.traffic, slots, now)
-            seconds = read * asked.seconds_ahead(now, read)
+            seconds = read * asked_of(engines.traffic, slots, now).seconds_ahead(now, read)
             for slot, ahead_s in zip(slots.tolist(), seconds.tolist(), strict=True):
                 spec = table.spec(slot)
                 pool = spec.labels.get(POOL_LABEL, ""), spec.models[0]

@@ -115,8 +115,7 @@ class AnswerHalf(StreamState):
         self.refuse_rework()
         self.answer.fail()
         self._end(now)
-        error = no_answer_error(event, decision.model)
-        out.append(refusal(error, decision.id))
+        out.append(refusal(no_answer_error(event, decision.model), decision.id))
         return ResponsePhase.OVER
 
     def _response_body(self, event: ResponseBody, now: float, out: list[Action]) -> ResponsePhase:

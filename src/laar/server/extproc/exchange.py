@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 Wait = Callable[[], Awaitable[Event]]
 """A coroutine function whose result is the machine's next event."""
 
+LATE_S = 5.0
+"""Seconds that Envoy waits for a picker that is behind, which may hang."""
+
 
 class Exchange(Handler):
     """One stream, from its first message to its end; the processor is shared by all streams."""
@@ -91,9 +94,11 @@ class Exchange(Handler):
         processor.metrics.stream_faults += stream.unspliced
         stream.receive(Closed(), processor.clock())
 
-    def reassure(self) -> None:
-        """Ask Envoy to keep waiting for the answer to its message."""
-        self._call.send(patience(self._processor.longest_decision_s))
+    def reassure(self, *, late: bool = False) -> None:
+        """Ask Envoy to keep waiting, briefly if the message is late and can't be held later."""
+        processor = self._processor
+        is_brief = late and not (processor.flow and processor.flow.by_load)
+        self._call.send(patience(LATE_S if is_brief else processor.longest_decision_s))
 
     # -- for the processor -----------------------------------------------------------------------
 

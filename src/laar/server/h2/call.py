@@ -40,8 +40,8 @@ class Handler:
     def receive(self, message: bytes) -> None:
         """Handle a message."""
 
-    def reassure(self) -> None:
-        """Extend the peer's timeout, since its message is still arriving or waiting."""
+    def reassure(self, *, late: bool = False) -> None:
+        """Extend the peer's timeout: its message is still arriving or, if `late`, waiting."""
 
     def half_closed(self) -> None:
         """Handle the end of the peer's messages; not called while the call is on hold."""

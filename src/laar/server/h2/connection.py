@@ -288,7 +288,7 @@ class Connection(asyncio.Protocol):
                 break
             coming.popleft()
             if waits:
-                call.handler.reassure()
+                call.handler.reassure(late=self.next_turn is not None)
 
     def _data_event(self, event: Any) -> None:
         if (call := self._calls.get(event.stream_id)) is not None:
