@@ -69,7 +69,9 @@ class Spans:
         texts = [content] if isinstance(content, str) else list(self._texts(content))
         if thoughts:
             texts.insert(0, _THOUGHTS % "".join(self._texts(thoughts)))
-        self.add([f"{MESSAGE}{role if isinstance(role, str) else ''}\x1f", *texts])
+        self.texts += [f"{MESSAGE}{role if isinstance(role, str) else ''}\x1f", *texts]
+        if len(self.texts) > MAX_SPANS:
+            raise UnknownPromptError
         self.messages += 1
         if texts and role in _SYSTEM and not self.system:
             self.system = texts[0][:_SYSTEM_CHARS]
