@@ -109,7 +109,7 @@ async def test_an_unready_picker_says_why(gateway, http):
         return eventually(matches, what=reason)
 
     async def silent(reader, writer):
-        await reader.read()  # a store that never answers: the start waits a second for it
+        await reader.read()  # a store that never answers: the start waits for it
         writer.close()
 
     gateway.members(("127.0.0.1:1", "m"))

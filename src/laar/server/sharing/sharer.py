@@ -21,7 +21,7 @@ from typing import Any
 from laar.datalayer.files import read_file
 from laar.datalayer.visits import cancel, occurs
 from laar.errors import SettingError
-from laar.server.sharing.store import Store, StoreError
+from laar.server.sharing.store import AT_ONCE, Store, StoreError
 from laar.server.whole_file import WholeFile
 from laar.settings.share import Share
 from laar.sharing.settings import SNAPSHOT_INTERVAL_S
@@ -38,7 +38,7 @@ from laar.telemetry.problems import Problems
 
 _LOG = logging.getLogger(__name__)
 
-WARM_S = 1.0
+WARM_S = 3.0
 """Longest time in seconds that startup waits for records from the others or the file."""
 
 _POLL_S = 0.25
@@ -245,7 +245,7 @@ class Sharer:
                 if self._clock() - began > _SLICE_S:
                     await asyncio.sleep(0)
                     began = self._clock()
-            if not received or received[-1][1] < self.sharing.settings.lease_s:
+            if len(received) < AT_ONCE:  # the end of the backlog
                 self._warm.set()
         raise StoreError("the connection to the other pickers was closed")
 
