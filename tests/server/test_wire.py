@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
+import tomllib
+import types
 import typing
+from pathlib import Path
 
 import betterproto2
 import grpc_health.v1.health_pb2
@@ -112,3 +116,15 @@ def test_tenants_in_latin_1_are_distinguished(kept: bool) -> None:
         event = event_of(ours.ProcessingRequest.FromString(message.SerializeToString()))
         found.append(read_head(event.headers).tenant)
     assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize("generated", [ours, health_pb2])
+def test_the_messages_are_read_by_every_protobuf_that_pip_may_install(
+    generated: types.ModuleType,
+) -> None:
+    """Generated code refuses to load with a protobuf older than its generator."""
+    made_with = re.search("Protobuf Python Version: (.+)", Path(generated.__file__).read_text())
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    [oldest] = [it for it in project["project"]["dependencies"] if it.startswith("protobuf")]
+    assert made_with is not None
+    assert oldest == f"protobuf>={made_with[1]}"
