@@ -101,6 +101,7 @@ def test_the_built_wheel_installs_in_a_clean_environment(
     with zipfile.ZipFile(of_lab) as packed:
         names = packed.namelist()
     assert "laar_lab/sim/data/laar-fleet.yaml" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
     assert all(name.startswith(("laar_lab/", "laar_lab-")) for name in names)
     with tarfile.open(source) as packed:
         inside = {name.partition("/")[2] for name in packed.getnames()}
