@@ -25,7 +25,7 @@ _DOCS = Path(__file__).parents[2] / "docs"
 def corpora() -> dict[str, list[str]]:
     """Return the texts by corpus, in a fixed order."""
     installed = sorted(distributions(), key=lambda each: each.metadata["Name"].casefold())
-    readmes = [each.metadata["Description"] or "" for each in installed]
+    readmes = [each.metadata["Description"] for each in installed if "Description" in each.metadata]
     licences = [
         file.read_text()
         for each in installed

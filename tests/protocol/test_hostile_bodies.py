@@ -17,7 +17,7 @@ from laar.protocol.openai import read_body, try_read
 from laar.protocol.splice import splice_model
 from support.exploring import examples
 
-DEEP = b"[" * 5000 + b"]" * 5000
+DEEP = b"[" * 200_000 + b"]" * 200_000
 MESSAGES = b'"messages":[{"role":"user","content":"a question"}]'
 NOT_UTF_8 = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
 

@@ -274,7 +274,7 @@ def test_images_are_represented_by_digests_so_that_equal_ones_share_a_prefix():
         (b"", "not valid JSON"),
         (b"[1]", "must be a JSON object"),
         (b'{"model": 5, "messages": [{}]}', "`model`"),
-        (b'{"a":' * 2000 + b"1" + b"}" * 1999, "must be a JSON object"),
+        (b'{"a":' * 200_000 + b"1" + b"}" * 199_999, "must be a JSON object"),
         (b"[" * 2000 + b"]" * 2000, "must be a JSON object"),
     ],
 )
