@@ -19,9 +19,11 @@ from laar_lab.race.result import Turn, numbers_of, ratios
 ROOT = Path(__file__).parents[2]
 STORED = sorted((ROOT / "docs/race").glob("*.json"))
 ON_GPU = sorted((ROOT / "docs/race/gpu").glob("*.json"), key=lambda path: path.stem)
+THIRD = sorted((ROOT / "docs/race/gpu/third").glob("*.json"))
+GPU_PAGE = ROOT / "docs/race/gpu.md"
 PERCENT = re.compile(r"[+-]\d+ % \([+-]\d+ to [+-]\d+\)")
 FROM_TO = re.compile(r"([+-]\d+) %, from ([+-]\d+) to\s+([+-]\d+)\)")
-WARM_UP_S, SECONDS, GPU_SECONDS = 10.0, 75.0, 30.0
+WARM_UP_S, SECONDS, GPU_SECONDS, GPU_CHATS_SECONDS = 10.0, 75.0, 30.0, 45.0
 
 
 def rows_of(stored: Path) -> list[dict[str, Any]]:
@@ -32,7 +34,9 @@ def rows_of(stored: Path) -> list[dict[str, Any]]:
 def turns_of(stored: Path) -> list[Turn]:
     """Return the turns, computed again from the rows that clients wrote."""
     rows = rows_of(stored)
-    until_s = GPU_SECONDS if stored in ON_GPU else SECONDS
+    until_s = GPU_SECONDS if stored in ON_GPU + THIRD else SECONDS
+    if stored.stem == "chats" and stored in THIRD:
+        until_s = GPU_CHATS_SECONDS
     turns = []
     for (router, repetition), of in groupby(
         rows, lambda row: (row.pop("router"), row.pop("repetition"))
@@ -44,7 +48,7 @@ def turns_of(stored: Path) -> list[Turn]:
     return turns
 
 
-@pytest.mark.parametrize("stored", STORED + ON_GPU, ids=lambda path: path.stem)
+@pytest.mark.parametrize("stored", STORED + ON_GPU + THIRD, ids=lambda path: path.stem)
 def test_stored_numbers_are_derived_from_the_rows(stored: Path) -> None:
     numbers, turns = orjson.loads(stored.read_bytes()), turns_of(stored)
     assert len(turns) == len(numbers["turns"])
@@ -77,11 +81,12 @@ def test_pages_quote_the_stored_ratios() -> None:
     assert f"{sum(len(rows_of(stored)) for stored in STORED):,} requests" in page
 
 
-def on_gpu() -> dict[str, list[Turn]]:
-    """Return the turns on a GPU by number of sessions, with all repetitions numbered."""
+def on_gpu(races: list[Path]) -> dict[str, list[Turn]]:
+    """Return the turns on a GPU by traffic, with all repetitions numbered."""
     found: dict[str, list[Turn]] = {}
-    for stored in ON_GPU:
-        turns = found.setdefault(stored.stem.split("-")[1], [])
+    for stored in races:
+        traffic, *sessions = stored.stem.split("-")
+        turns = found.setdefault(f"{sessions[0]} sessions" if sessions else traffic, [])
         before = len({turn.repetition for turn in turns})
         turns += [
             replace(
@@ -94,17 +99,25 @@ def on_gpu() -> dict[str, list[Turn]]:
     return found
 
 
-def table_of(page: str, columns: int) -> dict[tuple[str, str], list[str]]:
-    """Return the rows of a page's table by number of sessions and router."""
-    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
-    return {(row[0], row[1]): row[2:] for row in table if len(row) == columns and row[0].isdigit()}
+def table_of(section: str, columns: int) -> dict[tuple[str, str], list[str]]:
+    """Return the rows of a section's table by traffic and router."""
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines()]
+    rows = [row for row in table if len(row) == columns and any(map(str.isdigit, row[-1]))]
+    return {(f"{row[0]} sessions" if row[0].isdigit() else row[0], row[1]): row[2:] for row in rows}
 
 
-def test_the_page_of_the_race_on_a_gpu_quotes_the_stored_numbers() -> None:
+def section_of(title: str) -> str:
+    return GPU_PAGE.read_text("utf-8").partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize(("title", "races"), [("Results", ON_GPU), ("The third race", THIRD)])
+def test_the_page_of_the_races_on_a_gpu_quotes_the_stored_numbers(
+    title: str, races: list[Path]
+) -> None:
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
-    for sessions, turns in on_gpu().items():
+    for traffic, turns in on_gpu(races).items():
         for turn in turns:
-            found.setdefault((sessions, turn.router), []).append(dict(turn.numbers))
+            found.setdefault((traffic, turn.router), []).append(dict(turn.numbers))
     shown = (
         "answers_per_s",
         "ttft_mean_s",
@@ -113,7 +126,7 @@ def test_the_page_of_the_race_on_a_gpu_quotes_the_stored_numbers() -> None:
         "answer_mean_s",
         "cached",
     )
-    rows = table_of((ROOT / "docs/race/gpu.md").read_text("utf-8"), columns=8)
+    rows = table_of(section_of(title), columns=8)
     assert rows.keys() == found.keys()
     for key, cells in rows.items():
         for cell, name in zip(cells, shown, strict=True):
@@ -123,13 +136,28 @@ def test_the_page_of_the_race_on_a_gpu_quotes_the_stored_numbers() -> None:
                 assert float(number) == pytest.approx(turn[name], abs=half_digit + 1e-9), key
 
 
-def test_the_page_of_the_race_on_a_gpu_quotes_ratios_over_all_repetitions() -> None:
-    shown = ("answers_per_s", "ttft_mean_s", "ttft_p50_s", "ttft_p95_s", "answer_mean_s")
-    rows = table_of((ROOT / "docs/race/gpu.md").read_text("utf-8"), columns=7)
-    turns = on_gpu()
-    assert {sessions for sessions, _ in rows} == {"22", "45", "68"}
-    for (sessions, router), cells in rows.items():
-        of = ratios(turns[sessions], "laar", router)
-        for cell, name in zip(cells, shown, strict=True):
+RATIOS = ("answers_per_s", "ttft_mean_s", "ttft_p50_s", "ttft_p95_s", "answer_mean_s")
+
+
+def test_the_page_of_the_races_on_a_gpu_quotes_ratios_over_all_repetitions() -> None:
+    rows = table_of(section_of("Results"), columns=7)
+    turns = on_gpu(ON_GPU)
+    assert {traffic for traffic, _ in rows} == {"22 sessions", "45 sessions", "68 sessions"}
+    for (traffic, router), cells in rows.items():
+        of = ratios(turns[traffic], "laar", router)
+        for cell, name in zip(cells, RATIOS, strict=True):
             quoted = [float(number) for number in re.findall(r"[\d.]+", cell)]
             assert quoted == pytest.approx([of[name].value, of[name].low, of[name].high], abs=6e-3)
+
+
+def test_the_page_of_the_third_race_on_a_gpu_quotes_ratios() -> None:
+    rows = table_of(section_of("The third race"), columns=6)
+    turns = on_gpu(THIRD)
+    assert {traffic for traffic, _ in rows} == turns.keys()
+    for (traffic, first), others in rows.items():
+        of = ratios(turns[traffic], "laar", "vllm-router")
+        for cell, name in zip((first, *others), RATIOS, strict=True):
+            quoted = [float(number) for number in re.findall(r"[\d.]+", cell)]
+            numbers = [of[name].value, of[name].low, of[name].high]
+            assert quoted == pytest.approx(numbers[: len(quoted)], abs=6e-3), (traffic, name)
+            assert len(quoted) == (3 if traffic == "15 sessions" else 1)
