@@ -106,7 +106,7 @@ def admin_routes(tmp_path):
     server.close()
     app = server.config.app
     while not hasattr(app, "routes"):
-        app = app._app
+        app = app.app
     routes = [route for route in app.routes if isinstance(route, Route)]
     return {(m, r.path) for r in routes for m in (r.methods or {"GET"}) - {"HEAD"}}
 

@@ -334,7 +334,7 @@ async def test_an_envoy_too_old_for_its_shape_is_reported(tmp_path, shape, versi
 
 
 @pytest.mark.parametrize("fail_open", [True, False])
-async def test_aliases_that_fail_without_a_picker_are_reported_if_envoy_fails_open(
+async def test_names_that_fail_without_a_picker_are_reported_if_envoy_fails_open(
     tmp_path, fail_open
 ):
     bootstrap = rendered("sidecar", BootstrapOptions(eds_path="/e.json", fail_open=fail_open))
@@ -345,12 +345,13 @@ async def test_aliases_that_fail_without_a_picker_are_reported_if_envoy_fails_op
     ):
         given = settings(tmp_path, (good, "a", {}), (own_name_only, "b", {}))
         _, found = await examine(given, envoy=f"http://{envoy}")
-    named = [finding for finding in found if "do not serve `auto`" in finding.what]
+    named = [finding for finding in found if "fails open, but" in finding.what]
     assert bool(named) == fail_open
     for finding in named:
         assert finding.level is Level.WARNING
-        assert f"1 of 2 endpoints do not serve `auto` ({own_name_only})" in finding.what
-        assert "--served-model-name NAME auto" in finding.remedy
+        assert "3 model names are not served by all endpoints (a, auto, b)" in finding.what
+        assert "--served-model-name NAME ALIAS" in finding.remedy
+        assert "--no-fail-open" in finding.remedy
 
 
 def test_findings_are_printed_worst_first_with_the_fix_below():
@@ -359,11 +360,12 @@ def test_findings_are_printed_worst_first_with_the_fix_below():
         console,
         [
             Finding(level=Level.OK, where="a", what="fine"),
-            Finding(level=Level.ERROR, where="b [x]", what="\x1b[2Jbad", remedy="set x: true"),
+            Finding(level=Level.ERROR, where="b [x]", what="\x1b[2Jbad\nok", remedy="set x: true"),
         ],
     )
     assert console.export_text().splitlines() == [
         "error   b [x]:  [2Jbad",
+        "        ok",  # not a finding of its own
         "        -> set x: true",
         "ok      a: fine",
     ]

@@ -92,17 +92,19 @@ class Doctor:
         return [*(finding for part in parts for finding in part), *self._without_picker()]
 
     def _without_picker(self) -> Iterator[Finding]:
-        """Yield a warning for each alias that will fail if Envoy chooses the endpoint itself."""
-        for alias in self.settings.routing.director.aliases if self._fails_open else ():
-            if at := [at for at, names in self._served.items() if names and alias not in names]:
-                yield warning(
-                    "Envoy",
-                    f"fails open, but {len(at)} of {len(self._served)} endpoints do not serve "
-                    f"`{alias}` ({', '.join(at[:_MAX_SHOWN])}): while no picker answers, "
-                    "requests for it get 404 there",
-                    f"start vLLM with --served-model-name NAME {alias}; for engines that accept no "
-                    "other names, let requests fail with `laar envoy --no-fail-open`",
-                )
+        """Yield a warning if requests will fail where Envoy chooses the endpoint itself."""
+        lists = [set(names) for names in self._served.values() if names]
+        asked = set(self.settings.routing.director.aliases).union(*lists)
+        some = sorted(name for name in asked if any(name not in served for served in lists))
+        if self._fails_open and some:
+            yield warning(
+                "Envoy",
+                f"fails open, but {len(some)} model names are not served by all endpoints "
+                f"({', '.join(some[:_MAX_SHOWN])}): while no picker answers, requests for them "
+                "get 404 elsewhere",
+                "start vLLM with --served-model-name NAME ALIAS; for engines that accept no other "
+                "names, or of other models, let requests fail with `laar envoy --no-fail-open`",
+            )
 
     # -- endpoints -----------------------------------------------------------------------------
 

@@ -43,15 +43,15 @@ class BrowserGuard:
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:
-        self._app = app
+        self.app = app
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        app = self._app
+        app = self.app
         if scope["type"] == "http" and scope["path"] not in OPEN:
             fault = self._fault(scope["method"], scope["path"], Headers(scope=scope))
-            app = self._app if fault is None else refused(fault)
+            app = self.app if fault is None else refused(fault)
         await app(scope, receive, send)
 
     def _fault(self, method: str, path: str, headers: Headers) -> RequestError | None:
