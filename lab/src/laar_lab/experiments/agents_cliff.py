@@ -346,6 +346,33 @@ def run_fast(scope: Scope) -> Report:
     return Report(tables=[table], evidence=evidence)
 
 
+def run_fair(scope: Scope) -> Report:
+    """Compare the sessions with the longest turns, beside rules that hold no session back."""
+    assert scope.data is not None
+    half = int(scope.seeds[0] >= JUDGED_FROM)
+    engines, loads = ((4,), (2.0,)) if scope.quick else ((4, 8), (1.5, 2.0, 3.0))
+    others = ("laar", "vllm-router", "sticky")
+    cases = {
+        (count, load, rule): (scope.data, half, count, load, rule)
+        for count, load, rule in product(engines, loads, ("laar, gate", *others))
+    }
+    runs = grid(run_cliff, cases, scope.seeds, label="agents-fair")
+    shown = {"turn_s": "mean turn s", "session_p95_s": "p95 session s", "fairness": "p95 / mean"}
+    title = "concurrent sessions as multiples of what the caches hold; means of the sessions' turns"
+    table = means_table(title, ("engines", "load", "rule"), runs, shown, digits=3)
+
+    parts = _parts(engines, loads, "engines")
+    longest = {
+        f"{part}, {rule}": paired(runs[*case, "laar, gate"], runs[*case, rule], "session_p95_s")
+        for (part, case), rule in product(parts.items(), others)
+    }
+    even = {
+        f"{part}, {rule}": level(runs[*case, rule], "fairness")
+        for (part, case), rule in product(parts.items(), others)
+    }
+    return Report(tables=[table], evidence={"longest": longest, "even": even})
+
+
 def run_at_gpu(data: Path, at_once: float, rule: str, seed: int) -> dict[str, float]:
     """Run a rule on engines and sessions like those of the race in docs/race/gpu.md."""
     sites = fleets.tokenizing(fleets.of_one("h200-quarter", 4))
@@ -382,6 +409,7 @@ EXPERIMENTS = declared(
         "agents-pickers": run_pickers,
         "agents-parallel": run_parallel,
         "agents-fast": run_fast,
+        "agents-fair": run_fair,
         "agents-gpu": run_gpu,
     },
 )

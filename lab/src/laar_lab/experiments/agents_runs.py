@@ -58,6 +58,7 @@ class Turns:
             "ttft_max_s": float(first_s.max()),
             "hit_rate": float(cached.sum() / tokens.sum()),
             "fairness": float(np.percentile(by_session, 95) / by_session.mean()),
+            "session_p95_s": float(np.percentile(by_session, 95)),
             "held_s": float(held_s.max()),
             "refused": float(self.refused),
         }
