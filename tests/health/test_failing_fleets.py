@@ -192,6 +192,26 @@ def test_clients_that_stop_reading_exclude_no_endpoint(seed):
     assert all(fleet.health.records.endpoints[slot].breaker.openings == 0 for slot in range(5))
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_unread_answers_that_stall_exclude_an_endpoint_if_probes_need_a_key(seed):
+    """Such probes prove nothing, and must not go on for as long as the answers stall."""
+
+    def keyed(stalls_at, _fleet, job, now, ordinary):
+        if job.number < 0:
+            return Answer(status=401, head_s=0.001, seconds=0.002)
+        return ordinary if now < stalls_at else Answer(head_s=0.002)
+
+    behave = {n: functools.partial(keyed, 1e9 if n else 5.0) for n in range(5)}
+    fleet = VirtualFleet(
+        behave=behave, seed=seed, clients=8, think_s=0.5, streams=1.0, probes=True
+    )  # fmt: skip
+    fleet.health.reads = False
+    seen = fleet.run(10**6, until=60.0)
+    assert fleet.health.records.endpoints[0].breaker.openings >= 3
+    assert len(seen.failed) <= 6
+    assert fleet.probes <= 12
+
+
 @pytest.mark.parametrize(("is_keyed", "at_most"), [(True, 2), (False, 0)])
 def test_one_client_with_a_wrong_key_does_not_exclude_endpoint_after_endpoint(is_keyed, at_most):
     """It repeats one prompt, which always goes to the endpoint that has it cached."""

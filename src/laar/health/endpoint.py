@@ -76,6 +76,7 @@ class Attempt:
         judged: its outcome has been counted.
         useless: its answer was useless.
         overdue: it was silent for too long.
+        doubted_at: when its last silence was noticed.
     """
 
     endpoint: Endpoint
@@ -94,6 +95,7 @@ class Attempt:
     judged: bool = False
     useless: bool = False
     overdue: bool = False
+    doubted_at: float = 0.0
 
     @property
     def is_followed(self) -> bool:

@@ -39,10 +39,12 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
         if not (silent_s := silence_s(attempt, now, _DOUBTED_S)):
             continue
         records.mark(endpoint)
+        if attempt.doubted_at <= now - silent_s:
+            attempt.doubted_at = now
         # A client that stops reading hides the end of an unread answer: let a probe decide.
         unseen = attempt.stage is Stage.ACCEPTED and not (attempt.read or breaker.is_open)
         alive = unseen and endpoint.admitted_at > now - silent_s
-        may_wait = unseen and not now - silent_s < breaker.suspected_at < now - OVERDUE_S
+        may_wait = unseen and now - attempt.doubted_at <= OVERDUE_S
         if not alive and (silent_s <= OVERDUE_S or (may_wait and questions.may_ask)):
             questions.suspect(endpoint, Kind.HANG, now)
             continue
