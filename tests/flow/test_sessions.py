@@ -108,6 +108,26 @@ def test_a_session_with_a_place_overtakes_those_that_wait():
     assert picker.flow.queue.cancel(waiting)
 
 
+@pytest.mark.parametrize("by_load", [True, False])
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_user_who_interrupts_a_turn_before_its_answer_keeps_the_session_s_place(
+    answered, by_load
+):
+    """A session without any answer has nothing in the cache to keep."""
+    picker = Picker(by_load=by_load)
+    first = picker.ask(0.0, session="one", text=story("one"), tokens=5_000)
+    picker.director.prefixes.set_capacity(first.slot, CACHE_TOKENS)
+    if answered:
+        picker.end(first, 1.0)
+        first = picker.ask(1.5, session="one", text=story("one"), tokens=6_000)
+    picker.ask(1.6, session="two")
+    picker.director.settle(first, Completion(status=None, cause="disconnect", latency_s=0.5))
+    picker.flow.ended(first, 2.0, begun=False)
+    assert bool(picker.dispatch(2.0)) is not answered
+    again = picker.ask(2.5, session="one", text=story("one"), tokens=6_100)
+    assert isinstance(again, Decision) is answered
+
+
 def test_prompts_that_continue_each_other_are_a_session_without_a_name():
     picker = Picker()
     text = "".join(f"line {n}\n" for n in range(5_000))

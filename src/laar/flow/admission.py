@@ -468,9 +468,13 @@ class Admission:
                 self.sessions.full(decision.flight.slot)
 
     def ended(self, decision: Decision, now: float, *, begun: bool = True) -> None:
-        """Handle the end of a request, however it ended; `begun` if its answer had begun."""
+        """Handle the end of a request, however it ended; `begun` if its answer had begun.
+
+        A turn cut off before keeps no place, unless most of its context was cached already.
+        """
         self.prefills.ended(decision.id)
         place, attempt = self._turns.pop(decision.id, None), decision.flight.attempt
+        begun = begun or 2.0 * decision.uncached_tokens < decision.tokens
         if place is not None and (not begun or (attempt is not None and attempt.useless)):
             self.sessions.refused(place)
         elif place is not None:

@@ -44,8 +44,8 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
         # A client that stops reading hides the end of an unread answer: let a probe decide.
         unseen = attempt.stage is Stage.ACCEPTED and not (attempt.read or breaker.is_open)
         alive = unseen and endpoint.admitted_at > now - silent_s
-        may_wait = unseen and now - attempt.doubted_at <= OVERDUE_S
-        if not alive and (silent_s <= OVERDUE_S or (may_wait and questions.may_ask)):
+        doubted_s = now - attempt.doubted_at if unseen and questions.may_ask else silent_s
+        if not alive and doubted_s <= OVERDUE_S:
             questions.suspect(endpoint, Kind.HANG, now)
             continue
         attempt.overdue = True
