@@ -72,7 +72,8 @@ _AGAIN_S = 0.5
 _PROBES_BELIEVED = 6
 """Failed probes after which a request is tried anyway: the probe itself may be the problem."""
 _SUSPECT_S = 1.0
-"""Seconds until a suspect returns if its probe is unanswered: it may be busy rather than down."""
+"""Seconds until a suspect returns if its probe is unanswered: it may be busy rather than down.
+Twice as many if the probe was denied, and a sibling's is unanswered."""
 _EXCUSED = (Kind.RETRIED, Kind.STATUS, Kind.ERROR)
 _LIMIT_DOUBLES_S = 5.0
 _LIMITED_S = 20.0
@@ -211,7 +212,7 @@ class Breaker:
         """Advance the state to `now`."""
         if self.state is State.STARTING and now - self._closed_at >= SLOW_START_S:
             self.state = State.CLOSED
-        if self.state is State.SUSPECT and now >= self.trial_at:
+        if self.state is State.SUSPECT and now >= self.trial_at + _SUSPECT_S * self.refused:
             self._acquit(now)
         if self.refused and now - self.suspected_at > 2.0 * _SUSPECT_S:  # its sibling was removed
             self.is_suspected = self.refused = False
