@@ -349,7 +349,7 @@ async def test_names_that_fail_without_a_picker_are_reported_if_envoy_fails_open
     assert bool(named) == fail_open
     for finding in named:
         assert finding.level is Level.WARNING
-        assert "3 model names are not served by all endpoints (a, auto, b)" in finding.what
+        assert "some endpoints do not serve a, auto, b: while" in finding.what
         assert "--served-model-name NAME ALIAS" in finding.remedy
         assert "--no-fail-open" in finding.remedy
 

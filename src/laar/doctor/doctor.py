@@ -99,9 +99,9 @@ class Doctor:
         if self._fails_open and some:
             yield warning(
                 "Envoy",
-                f"fails open, but {len(some)} model names are not served by all endpoints "
-                f"({', '.join(some[:_MAX_SHOWN])}): while no picker answers, requests for them "
-                "get 404 elsewhere",
+                "fails open, but some endpoints do not serve "
+                f"{', '.join([*some[:_MAX_SHOWN], *['...'] * (len(some) > _MAX_SHOWN)])}: while no "
+                "picker answers, requests for these names get 404 there",
                 "start vLLM with --served-model-name NAME ALIAS; for engines that accept no other "
                 "names, or of other models, let requests fail with `laar envoy --no-fail-open`",
             )
