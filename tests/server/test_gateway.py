@@ -5,12 +5,14 @@ import contextlib
 import gzip
 import hashlib
 import threading
+import time
 from io import BytesIO
 
 import aiohttp
 import orjson
 import pytest
 
+from laar.core.director import Director
 from laar.envoy.options import MESSAGE_TIMEOUT_S
 from support import Answer, eventually, port_of
 from support.clients import post
@@ -489,3 +491,26 @@ async def test_a_body_without_a_model_passes_if_all_endpoints_serve_the_same_one
         answer = await post(http, envoy, body)
         assert answer.status == 400, body
         assert orjson.loads(answer.body)["error"]["reason"] == "no-model", body
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES[:2])
+async def test_answers_do_not_wait_until_a_burst_is_decided(gateway, http, monkeypatch, shape):
+    """Otherwise all take as long as the last one, and Envoy gives up on them in a long burst."""
+    choose = Director.choose
+
+    def slow(*args, **options):
+        time.sleep(0.02)
+        return choose(*args, **options)
+
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape, patient=False)
+    assert (await post(http, envoy, chat())).status == 200
+    monkeypatch.setattr(Director, "choose", slow)
+    began, took = time.monotonic(), []
+    for each in asyncio.as_completed([post(http, envoy, chat()) for _ in range(100)]):
+        assert "x-laar-endpoint" in (await each).headers
+        took.append(time.monotonic() - began)
+    assert took[20] < 0.5 * took[-1]

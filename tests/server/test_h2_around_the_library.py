@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections import Counter
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -454,7 +455,8 @@ async def test_a_burst_is_read_before_its_first_messages_are_handled(monkeypatch
     async with serving() as served, Peer.to(served) as peer:
         served.server.add_method("test.Test", "Echo", lambda call: Slow(call, served.seen))
         peer.messages([*kept, *left], b"hello")
-        for number in left:
+        for number in left:  # as an Envoy gives up
+            peer.h2.end_stream(number)
             peer.h2.reset_stream(number)
         await peer.flush()
         last = await peer.until(lambda e: isinstance(e, events.DataReceived) and e.stream_id == 199)
@@ -486,3 +488,118 @@ async def test_nothing_is_read_while_too_many_messages_wait(monkeypatch):
     await eventually(lambda: sum(kind == "message" for kind, _ in seen) == 50, what="all messages")
     assert max(waiting["paused"]) >= 20
     assert max(waiting["read"]) < 20
+
+
+async def test_messages_of_urgent_calls_do_not_wait_for_a_burst():
+    """A request that is decided does not wait until all others are, so its answer may pass."""
+    async with serving() as served, Peer.to(served) as peer:
+
+        def begin(call):
+            handler = Slow(call, served.seen)
+            handler.urgent = call.stream_id == 1
+            return handler
+
+        served.server.add_method("test.Test", "Echo", begin)
+        peer.messages(range(1, 201, 2), b"hello")
+        peer.message(1, b"answer")
+        await peer.flush()
+        await eventually(lambda: ("message", 6) in served.seen, what="the answer")
+        assert served.count("message") < 20
+
+
+class Logged(Echo):
+    """Echoes; what happens to each stream is kept in `logs`."""
+
+    def __init__(self, call, logs):
+        super().__init__(call, logs.setdefault(call.stream_id, []))
+
+
+WALKED, CREDIT_BYTES = [1, 3, 5], 10_000
+RELEASE, ITERATE = "release", "iterate"  # not sent: ends a hold, lets the loop run
+ENDS = [frame(DATA, END, 0, framed(b"end")), frame(DATA, END), frame(RST, 0, 0, b"\0\0\0\x08")]
+
+
+def walked(steps, turn_s):
+    """Return what the handlers of streams saw, the credit of those that are open, and held bytes.
+
+    At the end all windows are open, and no stream is on hold.
+    """
+
+    async def walk():
+        logs, calls, reads = {}, {}, []
+        server = H2Server(longest_bytes=1 << 20)
+        server.add_method(
+            "test.Test", "Echo", lambda call: Logged(calls.setdefault(call.stream_id, call), logs)
+        )
+        connection, socket = Connection(server), Written()
+        connection.turn_s = math.inf
+        socket.pause_reading, socket.resume_reading = partial(reads.append, 0), reads.clear
+        connection.connection_made(socket)
+        for one in (PREFACE, frame(SETTINGS), *map(opened, WALKED)):
+            connection.data_received(one)
+        connection.turn_s, left = turn_s, {0, *WALKED}
+        for number, one in steps:
+            if number not in left:
+                continue  # an Envoy sends nothing after the end
+            if one is RELEASE:
+                if calls[number]._holding:  # or handlers do not release
+                    calls[number].release()
+            elif one is ITERATE:
+                await asyncio.sleep(0)
+            else:
+                connection.data_received(one[:5] + bytes([0, 0, 0, number]) + one[9:])
+                left -= {number} if one in ENDS else set()
+        for number in left:
+            connection.data_received(frame(WINDOW, 0, number, (1 << 30).to_bytes(4, "big")))
+        busy = True
+        while busy:
+            held = [call for call in calls.values() if call._holding and not call._end]
+            for call in held:
+                call.release()
+            await asyncio.sleep(0)
+            busy = held or connection.next_turn or connection._pumping
+        assert not any(call._inbox for call in calls.values())
+        assert not reads
+        assert not connection.late
+        is_open = {number: call for number, call in calls.items() if not call._end}
+        assert all(call._owed_bytes < CREDIT_BYTES for call in is_open.values())
+        granted = split(socket.data)[1]
+        credit = {number: granted[number] + call._owed_bytes for number, call in is_open.items()}
+        return logs, credit, connection._held_bytes
+
+    with asyncio.Runner() as runner, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("laar.server.h2.connection.MAX_LATE", 5)
+        patch.setattr("laar.server.h2.call._CHOKED_BYTES", 70_000)
+        patch.setattr("laar.server.h2.call._CREDIT_BYTES", CREDIT_BYTES)
+        return runner.run(asyncio.wait_for(walk(), 10))
+
+
+walks = st.one_of(
+    st.tuples(
+        st.sampled_from(WALKED),
+        st.sampled_from(
+            [
+                *(
+                    frame(DATA, 0, 0, one)
+                    for one in (*PAYLOADS[:6], PAYLOADS[7], b"\0\0", b"\0\0\2ab")
+                ),
+                *ENDS,
+                RELEASE,
+            ]
+        ),
+    ),
+    st.tuples(st.just(0), st.sampled_from([ITERATE, frame(WINDOW, 0, 0, b"\0\1\0\0")])),
+)
+
+
+@settings(max_examples=examples(60))
+@given(st.lists(walks, max_size=25))
+def test_messages_that_wait_reach_their_handlers_as_others_do(steps):
+    """If each frame ends a turn. Only calls that end meanwhile may see less, or more."""
+    logs, credit, held_bytes = walked(steps, turn_s=1e-6)
+    all_logs, all_credit, all_held_bytes = walked(steps, turn_s=math.inf)
+    for number, log in all_logs.items():
+        seen = zip(log[:-1], logs[number][:-1], strict=("closed", None) not in log)
+        assert all(one == other for one, other in seen)
+        assert log[-1] == logs[number][-1]
+    assert (credit, held_bytes) == (all_credit, all_held_bytes)

@@ -543,7 +543,7 @@ async def test_a_new_peer_is_served_next_to_peers_at_their_limits(served):
 
 
 async def test_a_call_continues_while_thousands_from_another_peer_are_ended(served, monkeypatch):
-    monkeypatch.setattr(connection.Connection, "turn_s", 0.0)
+    monkeypatch.setattr(connection.Connection, "turn_s", 1e-6)
     async with Peer.to(served) as peer:
         for number in range(1, 2001, 2):
             peer.call(number)

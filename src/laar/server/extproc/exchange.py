@@ -162,6 +162,7 @@ class Exchange(Handler):
                     return partial(self._read, action)
         if stream.held_chunks:
             self.reassure()
+        self.urgent = stream.decision is not None
         return None
 
     async def _go_on(self, wait: Wait | None) -> None:

@@ -35,7 +35,12 @@ _RESPONSE = (
 
 
 class Handler:
-    """Handler of one call. Its methods run on the event loop and must return soon."""
+    """Handler of one call. Its methods run on the event loop and must return soon.
+
+    While it is `urgent`, the call's messages do not wait for earlier ones of other calls.
+    """
+
+    urgent = False
 
     def receive(self, message: bytes) -> None:
         """Handle a message."""
@@ -137,7 +142,7 @@ class Call:
             and self._unframer is None
             and length <= self._longest_bytes
             and not (self._holding or self._inbox or self._out_bytes > _CHOKED_BYTES)
-            and self._connection.next_turn is None
+            and (self._connection.next_turn is None or self.handler.urgent)
         ):  # exactly one complete message, as usual
             self.heard = self._is_whole = True
             self._connection.guard.paid_frames += PAID_FRAMES
@@ -168,7 +173,7 @@ class Call:
             return
         if not unframer.held_bytes:
             self._unframer = None
-        if self._connection.next_turn is None:
+        if self._connection.next_turn is None or self.handler.urgent:
             self.deliver()
         elif self._inbox:
             self._connection.late.append(self)
@@ -201,7 +206,8 @@ class Call:
         self._remote_done = True
         if self._end is None and self._unframer is not None:
             self.end(Code.INTERNAL, "the stream ended within a message")
-        self.deliver()
+        if not self._inbox:  # an Envoy that gives up ends the stream, then resets it
+            self.deliver()
 
     def lost(self) -> None:
         """End the call because its stream is gone."""

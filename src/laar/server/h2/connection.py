@@ -153,7 +153,8 @@ class Connection(asyncio.Protocol):
                 if perf_counter() >= end:
                     is_over = False
                     break
-            while self.late and perf_counter() < end + self.turn_s:
+            end = perf_counter() + self.turn_s
+            while self.late and perf_counter() < end:
                 self.late.popleft().deliver()
         except FloodError as error:
             self._fail(str(error), ErrorCodes.ENHANCE_YOUR_CALM)
