@@ -17,7 +17,7 @@ Shape: TypeAlias = Literal["sidecar", "standalone", "gateway"]
 
 MESSAGE_TIMEOUT_S = 1.8
 """Seconds after which Envoy gives up on the picker, which decides in milliseconds; held requests
-get more time. Even with the time to continue without it, a hanging picker costs less than 2 s."""
+get more time. A picker that hangs costs less than 2 s, all included, unless it was behind."""
 
 ANY_IPV4 = "0.0.0.0"  # noqa: S104 - gateways must be reachable
 LOOPBACK = "127.0.0.1"
