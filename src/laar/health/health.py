@@ -240,8 +240,7 @@ class Health:
         self, slot: int, now: float, attempt: Attempt | None = None, kind: Kind = Kind.RETRIED
     ) -> None:
         """Record a failed attempt by Envoy; `attempt` if the picker chose this endpoint."""
-        endpoint = self._endpoints.get(slot)
-        if endpoint is None:
+        if (endpoint := self._endpoints.get(slot)) is None:
             return
         excused = kind is Kind.REQUEST
         kind = Kind.RETRIED if excused else kind
@@ -251,8 +250,7 @@ class Health:
 
     def read(self, slot: int, kv_usage: float, refused: float, now: float) -> None:
         """Record an endpoint's metrics page: KV cache use, and refusals since the last scrape."""
-        endpoint = self._endpoints.get(slot)
-        if endpoint is None:
+        if (endpoint := self._endpoints.get(slot)) is None:
             return
         if abs(kv_usage - endpoint.kv_usage) > 0.0:  # false if either is unknown
             endpoint.worked_at = now
