@@ -33,8 +33,8 @@ def chat(session):
 class Full:
     """An endpoint whose cache is full until `release`, with a turn of session `one` in flight."""
 
-    def __init__(self, gateway, http, shape, share=None, **flow):
-        self.gateway, self.http, self.shape = gateway, http, shape
+    def __init__(self, gateway, http, shape, share=None, beside=None, **flow):
+        self.gateway, self.http, self.shape, self.beside = gateway, http, shape, beside
         self.sections = {"flow": flow, "share": share or {}}
         self.release = asyncio.Event()
         self.stack = AsyncExitStack()
@@ -48,6 +48,8 @@ class Full:
         self.envoy = await gateway.envoy(self.shape)
         table = self.runner.picker.table
         await eventually(lambda: table.cache_tokens() == 10_240, what="the size of the cache")
+        if self.beside is not None:
+            await self.beside(self)
 
         async def answer():
             await self.release.wait()
@@ -118,15 +120,18 @@ async def test_a_turn_waits_for_a_session_that_another_picker_serves(
     await store.start()
     request.addfinalizer(store.stop)
     share = {"url": store.url}
-    async with Full(gateway, http, "standalone", share=share) as full:
+
+    async def start(full):
         (tmp_path / "other").mkdir()
-        other = type(gateway)(tmp_path / "other", full.stack)
-        other.members((full.upstream.address, "m"))
-        runner = await other.picker(share=share)
-        full.envoy = await other.envoy()
-        sessions = runner.picker.admission.sessions
+        full.other = type(gateway)(tmp_path / "other", full.stack)
+        full.other.members((full.upstream.address, "m"))
+        table = (await full.other.picker(share=share)).picker.table
+        await eventually(lambda: table.cache_tokens() == 10_240, what="the size of the cache")
+
+    async with Full(gateway, http, "standalone", share=share, beside=start) as full:
+        full.runner, full.envoy = full.other.runner, await full.other.envoy()
+        sessions = full.runner.picker.admission.sessions
         await eventually(lambda: len(sessions) == 1, what="the session of the first picker")
-        full.runner = runner
         two = await full.hold("two")
         full.release.set()
         assert {await full.first, await two} == {200}
