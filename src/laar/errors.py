@@ -24,10 +24,8 @@ class LaarError(Exception):
     """An error that the reader of the message can act on."""
 
 
-class SettingError(LaarError, ValueError):
+class SettingError(LaarError):
     """An unusable setting, file or argument; the text says where it is and what to do.
-
-    It is a ValueError too, so a pydantic validator may raise it.
 
     Args:
         text: what is wrong and what to do.

@@ -64,7 +64,10 @@ class Routing(Section):
     def _policy_is_known(cls, policy: str, info: ValidationInfo) -> str:
         composed = info.data.get("policies")
         if composed is not None and policy not in composed:
-            check_parameters({policy: {}})
+            try:
+                check_parameters({policy: {}})
+            except SettingError as fault:
+                raise ValueError(str(fault)) from None
         return policy
 
     @field_validator("baselines")
@@ -72,7 +75,10 @@ class Routing(Section):
     def _known(cls, baselines: Mapping[str, Parameters]) -> Mapping[str, Parameters]:
         if "laar" in baselines:
             raise ValueError("the weights of `laar` are settings in `routing`; set those")
-        check_parameters(baselines)
+        try:
+            check_parameters(baselines)
+        except SettingError as fault:
+            raise ValueError(str(fault)) from None
         return baselines
 
     @property
