@@ -212,5 +212,4 @@ def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -
     """Return the hash of a request's scope; requests that are only observed have their own."""
     named = (body.get(name) for name in ("model", "cache_salt"))
     texts = [name if isinstance(name, str) else None for name in named]  # may be nested too deeply
-    parts = [tenant, route, *texts, observe]
-    return xxhash.xxh3_64_intdigest(orjson.dumps(parts))
+    return xxhash.xxh3_64_intdigest(orjson.dumps([tenant, route, *texts, observe]))

@@ -365,8 +365,7 @@ def _advice(agent: _Agent) -> Advice:
         )
     if counts["parts", "tools"] >= usual:
         said.append(f"Tools differ between prompts ({len(sets)} lists): no prefix is shared.")
-    begun = (*_ASKED, *_FIXED, "image")
-    part = max(begun, key=lambda role: counts["parts", role])
+    part = max((*_ASKED, *_FIXED, "image"), key=lambda role: counts["parts", role])
     if part == "image":
         said.append("Prompts diverge at an image: conversations share nothing after it.")
     question, order, thoughts = (counts[of] / total for of in ("question", "order", "thoughts"))

@@ -164,8 +164,7 @@ class Spans:
         """End the span of a decision whose request has ended, if it has one."""
         trace = record.decision.request.trace
         if trace is not None:
-            values = attributes(shown(record))
-            self._end(trace, values, round(record.time_s * 1e9))
+            self._end(trace, attributes(shown(record)), round(record.time_s * 1e9))
 
     def refused(self, request: Request, error: RequestError) -> None:
         """End the span of a request without an endpoint, if it has one."""

@@ -227,8 +227,7 @@ class KubernetesEndpoints:
         self._problem(part)(shown + more or None)
 
     def _problem(self, part: str) -> Callable[[str | None], None]:
-        source = f"{self.source} {part}"
-        return lambda message: self._sink.problem(source, message)
+        return lambda message: self._sink.problem(f"{self.source} {part}", message)
 
 
 async def _gather(
