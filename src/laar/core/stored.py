@@ -58,8 +58,7 @@ class StoredObjects:
 
     def latest(self, most: int) -> list[tuple[str, str, str]]:
         """Return the most recently used ids, oldest first, each with its address and session."""
-        ids = list(self._kept)[-most:]
-        return [(object_id, *self._kept[object_id]) for object_id in ids]
+        return [(object_id, *kept) for object_id, kept in list(self._kept.items())[-most:]]
 
     def subset(self, request: Request) -> frozenset[str] | None:
         """Return the endpoint that stores what the request names, or else the request's subset.

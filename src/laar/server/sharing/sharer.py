@@ -21,7 +21,7 @@ from typing import Any
 from laar.datalayer.files import read_file
 from laar.datalayer.visits import cancel, occurs
 from laar.errors import SettingError
-from laar.server.sharing.store import AT_ONCE, Store, StoreError
+from laar.server.sharing.store import Store, StoreError
 from laar.server.whole_file import WholeFile
 from laar.settings.share import Share
 from laar.sharing.settings import SNAPSHOT_INTERVAL_S
@@ -245,7 +245,7 @@ class Sharer:
                 if self._clock() - began > _SLICE_S:
                     await asyncio.sleep(0)
                     began = self._clock()
-            if len(received) < AT_ONCE:  # the end of the backlog
+            if not self.store.is_behind:
                 self._warm.set()
         raise StoreError("the connection to the other pickers was closed")
 

@@ -42,7 +42,7 @@ _SLOWEST_BYTES_S = 1e6
 _BLOCK_MS = 1000
 _PAUSE_S = 0.003
 """Minimum seconds between reads, so that the batches of many pickers arrive together."""
-AT_ONCE = 64  # entries per read: 2 MB of a backlog, otherwise 0.1 MB
+_AT_ONCE = 64  # entries per read: 2 MB of a backlog, otherwise 0.1 MB
 _KEPT_S = 86_400  # without pickers, keys expire after a day
 _POSITION = re.compile("([0-9]{1,19})-([0-9]{1,19})")  # 64-bit numbers
 
@@ -185,13 +185,14 @@ class Store:
         loop, within_s = asyncio.get_running_loop(), _TIMEOUT_S + _BLOCK_MS / 1e3
         while True:
             next_at = loop.time() + _PAUSE_S
-            read = ("XREAD", "COUNT", AT_ONCE, "BLOCK", _BLOCK_MS, "STREAMS", self._records)
+            read = ("XREAD", "COUNT", _AT_ONCE, "BLOCK", _BLOCK_MS, "STREAMS", self._records)
             (found,) = await self._trip(self._reader, (*read, self.position), within_s=within_s)
             entries = found[0][1] if found else []
+            self.is_behind = len(entries) >= _AT_ONCE
             yield [record for entry in entries for record in self._others(*entry)]
             if entries:
                 self.position = entries[-1][0].decode()
-            if (pause_s := next_at - loop.time()) > 0.0 and len(entries) < AT_ONCE:
+            if (pause_s := next_at - loop.time()) > 0.0 and not self.is_behind:
                 await asyncio.sleep(pause_s)
 
     def _others(self, position: bytes, parts: list[bytes]) -> Iterator[tuple[bytes, float]]:
