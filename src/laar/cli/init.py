@@ -53,8 +53,7 @@ def init(
     headers = key_headers(key_env)
     declared = [_declared(url, key_file, ca_file) for url in endpoint]
     endpoints = list({endpoint.address: endpoint for endpoint in declared}.values())
-    names = ("laar.yaml", "endpoints.yaml")
-    present = [name for name in names if (directory / name).exists()]
+    present = [name for name in ("laar.yaml", "endpoints.yaml") if (directory / name).exists()]
     if present and not force:
         raise SettingError(
             f"{directory / present[0]} exists; choose another --directory, or add --force"

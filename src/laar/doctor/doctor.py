@@ -99,9 +99,8 @@ class Doctor:
         if self._fails_open and some:
             yield warning(
                 "Envoy",
-                "fails open, but some endpoints do not serve "
-                f"{', '.join([*some[:_MAX_SHOWN], *['...'] * (len(some) > _MAX_SHOWN)])}: while no "
-                "picker answers, requests for these names get 404 there",
+                f"fails open, but some endpoints do not serve {_some(some)}: while no picker "
+                "answers, requests for these names get 404 there",
                 "start vLLM with --served-model-name NAME ALIAS; for engines that accept no other "
                 "names, or of other models, let requests fail with `laar envoy --no-fail-open`",
             )
@@ -229,6 +228,10 @@ def _not_asked(settings: Settings, declared: int) -> Iterable[Finding]:
         )
 
 
+def _some(names: Sequence[str]) -> str:
+    return ", ".join([*names[:_MAX_SHOWN], *(["..."] if len(names) > _MAX_SHOWN else ())])
+
+
 async def _endpoint(
     http: aiohttp.ClientSession, spec: EndpointSpec, key: Mapping[str, str], names: _Names
 ) -> list[Finding]:
@@ -253,9 +256,8 @@ async def _endpoint(
     if served and (missing := [n for n in spec.models if n not in served]):
         # Other engines, or proxies, may accept names that they do not list.
         finding = error if spec.engine == "vllm" and spec.metrics_url != "" else warning
-        some = ", ".join([*served[:_MAX_SHOWN], *(["..."] if len(served) > _MAX_SHOWN else ())])
         remedy = f"or start vLLM with --served-model-name {' '.join(spec.models)}"
-        what = f"does not list {', '.join(missing)}, but {some}"
+        what = f"does not list {', '.join(missing)}, but {_some(served)}"
         found.append(finding(where, what, f"write the names it serves under `models`, {remedy}"))
     if spec.metrics_url != "":
         found += await _metrics(http, spec, where)

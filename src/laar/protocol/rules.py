@@ -57,8 +57,7 @@ class GatewayRules:
         rule = rule or next((rule for rule in rules if not rule.models), None)
         if rule is None or not rule.targets:
             return None
-        weights = rule.weights if any(rule.weights) else None
-        return self._rng.choices(rule.targets, weights)[0]
+        return self._rng.choices(rule.targets, rule.weights if any(rule.weights) else None)[0]
 
     def replace_priorities(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
         """Replace the objectives of a pool."""
