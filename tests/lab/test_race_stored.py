@@ -136,28 +136,28 @@ def test_the_page_of_the_races_on_a_gpu_quotes_the_stored_numbers(
                 assert float(number) == pytest.approx(turn[name], abs=half_digit + 1e-9), key
 
 
-RATIOS = ("answers_per_s", "ttft_mean_s", "ttft_p50_s", "ttft_p95_s", "answer_mean_s")
-
-
-def test_the_page_of_the_races_on_a_gpu_quotes_ratios_over_all_repetitions() -> None:
-    rows = table_of(section_of("Results"), columns=7)
-    turns = on_gpu(ON_GPU)
-    assert {traffic for traffic, _ in rows} == {"22 sessions", "45 sessions", "68 sessions"}
+@pytest.mark.parametrize(
+    ("title", "races", "shown"),
+    [
+        ("Results", ON_GPU, {"22 sessions", "45 sessions", "68 sessions"}),
+        (
+            "The third race",
+            THIRD,
+            {"15 sessions", "22 sessions", "45 sessions", "68 sessions", "chats"},
+        ),
+    ],
+)
+def test_the_page_of_the_races_on_a_gpu_quotes_ratios_over_all_repetitions(
+    title: str, races: list[Path], shown: set[str]
+) -> None:
+    names = ("answers_per_s", "ttft_mean_s", "ttft_p50_s", "ttft_p95_s", "answer_mean_s")
+    rows = table_of(section_of(title), columns=7)
+    turns = on_gpu(races)
+    assert {traffic for traffic, _ in rows} == shown
     for (traffic, router), cells in rows.items():
         of = ratios(turns[traffic], "laar", router)
-        for cell, name in zip(cells, RATIOS, strict=True):
-            quoted = [float(number) for number in re.findall(r"[\d.]+", cell)]
-            assert quoted == pytest.approx([of[name].value, of[name].low, of[name].high], abs=6e-3)
-
-
-def test_the_page_of_the_third_race_on_a_gpu_quotes_ratios() -> None:
-    rows = table_of(section_of("The third race"), columns=6)
-    turns = on_gpu(THIRD)
-    assert {traffic for traffic, _ in rows} == turns.keys()
-    for (traffic, first), others in rows.items():
-        of = ratios(turns[traffic], "laar", "vllm-router")
-        for cell, name in zip((first, *others), RATIOS, strict=True):
+        once = len({turn.repetition for turn in turns[traffic]}) == 1
+        for cell, name in zip(cells, names, strict=True):
             quoted = [float(number) for number in re.findall(r"[\d.]+", cell)]
             numbers = [of[name].value, of[name].low, of[name].high]
-            assert quoted == pytest.approx(numbers[: len(quoted)], abs=6e-3), (traffic, name)
-            assert len(quoted) == (3 if traffic == "15 sessions" else 1)
+            assert quoted == pytest.approx(numbers[:1] if once else numbers, abs=6e-3)
