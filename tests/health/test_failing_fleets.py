@@ -340,19 +340,23 @@ def test_a_distant_endpoint_is_not_considered_slow():
     assert fleet.health.records.endpoints[0].breaker.openings == 0
 
 
-@pytest.mark.parametrize("works", [True, False])
-def test_an_engine_whose_answers_pause_is_excluded_only_if_its_page_shows_no_work(works):
-    """A full KV cache makes vLLM take the memory of some requests away for seconds."""
+@pytest.mark.parametrize(
+    ("pause_s", "works", "is_excluded"),
+    [(5.0, False, True), (5.0, True, False), (50.0, True, False), (150.0, True, True)],
+)
+def test_work_on_its_page_excuses_an_engine_whose_answers_pause(pause_s, works, is_excluded):
+    """A full KV cache makes requests wait for memory, or for prompts of 100,000 tokens."""
+    until = 5.0 + pause_s
 
     def pauses(_fleet, _job, now, ordinary):
-        if not 5.0 <= now < 10.0:
+        if not 5.0 <= now < until:
             return ordinary
-        return Answer(head_s=0.002, seconds=ordinary.seconds + 10.0 - now)
+        return Answer(head_s=0.002, seconds=ordinary.seconds + until - now)
 
-    fleet = VirtualFleet(behave={0: pauses}, clients=12, streams=1.0, probes=False)
+    fleet = VirtualFleet(behave={0: pauses}, clients=8, streams=1.0, think_s=1.0)
     usage = itertools.count()
-    for second in range(20):
+    for second in range(int(until) + 10):
         fleet.call(second, lambda: fleet.health.read(0, next(usage) * works, 0.0, fleet.now))
-    seen = fleet.run(10**6, until=20.0)
+    seen = fleet.run(10**6, until=until + 10.0)
     assert not seen.failed
-    assert (fleet.health.records.endpoints[0].breaker.openings == 0) is works
+    assert (fleet.health.records.endpoints[0].breaker.openings > 0) is is_excluded

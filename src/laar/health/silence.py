@@ -18,9 +18,9 @@ _OVERTAKEN = 3
 _SLACK = 0.4
 """Maximum duration of overtaking requests, as a share of the silence: when a fleet slows down as
 a whole, some request is always overtaken."""
-_WORKED_S, _BUSY_S = 1.5, 10.0
-"""Age of a page that shows work, scraped each second, and silence that it excuses at most. vLLM
-takes a request's memory away for seconds if others fill the KV cache: its answer pauses."""
+_WORKED_S, _BUSY_S = 2.5, 60.0
+"""Age of a page that shows work (scraped each second), and silence that it excuses at most. Where
+others fill the KV cache, a prompt believed cached waits for memory and for 100,000 tokens."""
 _DOUBTED_S = 0.25 * OVERDUE_S
 """Seconds of silence after which an endpoint is probed: requests sent to it until it is excluded
 would be lost as well."""
