@@ -541,17 +541,6 @@ def test_no_endpoint_is_excluded_if_probes_of_all_get_the_same_page():
     assert not d.health.records.endpoints[d.table.slot(A)].breaker.is_out
 
 
-def test_no_speed_is_learned_from_a_useless_answer():
-    d = fleet(A, B)
-    for n in range(8):
-        answer(d, B, GOOD, 1.0 + n)
-    answer(d, A, GOOD, 9.0)
-    speed = d.health.records.endpoints[d.table.slot(A)].speed.n
-    for n in range(2):
-        answer(d, A, Kind.EMPTY, 10.0 + n)
-    assert d.health.records.endpoints[d.table.slot(A)].speed.n == speed
-
-
 def learned_from(kind=None, status=200):
     """Return all that is learned from an answer at A: a good one, a useless one or a refusal."""
     tuned, lengths, traced, seen = [], [], [], []
@@ -627,15 +616,10 @@ def test_an_error_in_health_leaves_no_count_behind(broken, roles):
     assert not d.table.counted.any()
 
 
-def test_a_slow_suspect_returns_a_second_after_an_unanswered_probe():
+def test_a_suspect_returns_a_second_after_an_unanswered_probe():
     d = doubted(A, B, C)
-    endpoint = d.health.records.endpoints[d.table.slot(A)]
-    for _ in range(4):
-        endpoint.speed.add(2.0, 1.0)
-    endpoint.pace = 5.0
     standing = [standing_of(d.health.records, [0, 1, 2], ["m"] * 3, now) for now in (1.5, 2.5)]
     assert [each.left_out.keys() for each in standing] == [{0}, set()]
-    assert standing[1].pace.tolist() == [5.0, 1.0, 1.0]
 
 
 def test_the_time_to_wake_an_endpoint_does_not_count_as_slowness():
@@ -673,7 +657,7 @@ def test_the_time_to_wake_an_endpoint_does_not_count_as_slowness():
         d.replied(decision, Reply(status=200), now)
         d.answering(decision, now)
         d.settle(decision, end(latency_s=6.0))
-    assert d.decide(request(), now).view.pace is None
+    assert d.engines.pace(d.table.slot(A)) == 1.0
 
 
 @pytest.mark.parametrize("broken", [False, True])

@@ -549,9 +549,9 @@ def test_piped_output_of_explain_has_every_column_in_full(tmp_path):
     shown = explain_offline(
         settings(tmp_path, ("10.124.16.109:8000", model, {})), CHAT.encode(), {}
     )
-    shown["candidates"][0] |= {"answers": 0.5, "slow_s": 1.0, "penalty": 1.1}
+    shown["candidates"][0] |= {"answers": 0.5, "penalty": 1.1}
     heads, row = [line for line in printed(shown).splitlines() if line.lstrip()[:1] in ("#", "1")]
-    assert heads.split("  ")[-1].strip() == "slow s"
+    assert heads.split("  ")[-1].strip() == "answers P"
     assert all(text in row for text in (model, "10.124.16.109:8000", "x1.1"))
 
 

@@ -317,7 +317,7 @@ def test_records_logs_and_spans_keep_the_order_of_their_fields():
     beliefs = (
         "endpoint model region probability evidence tokens cached_tokens queued_tokens score rtt_s"
     )
-    terms = "base_s prefill_s queue_s slow_s penalty latency_s answers cost_s ttft_s others_s"
+    terms = "base_s prefill_s queue_s penalty latency_s answers cost_s ttft_s others_s"
     candidate = line["candidates"][line["picked"]]
     assert " ".join(candidate) == f"{beliefs} {terms}"
     read_s = 1.24 * (1.0 + 0.5 * 2.0 * 62_000 / 65_536)

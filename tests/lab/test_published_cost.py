@@ -129,7 +129,7 @@ def test_a_tried_model_loses_to_any_untried_one_until_only_it_is_left():
     assert math.isfinite(terms(PublishedWeights(), one, one, one, one, one, 10 * one).cost_s[0])
 
 
-def test_a_failing_share_and_a_slow_pace_are_priced():
+def test_a_failing_share_is_priced():
     """Compare with the formula, computed by hand."""
     ones = np.ones(2)
     terms = expected_time(
@@ -143,11 +143,8 @@ def test_a_failing_share_and_a_slow_pace_are_priced():
         probability=0.5 * ones,
         times_tried=0 * ones,
         answers=np.array([0.5, 1.0]),
-        pace=np.array([1.0, 3.0]),
-        typical_s=2.0,
     )
-    assert terms.slow_s.tolist() == pytest.approx([0.0, 2.0 * (1.0 + 2.0)])
-    assert terms.cost_s.tolist() == pytest.approx([1.0 / 0.25, 7.0 / 0.5])
+    assert terms.cost_s.tolist() == pytest.approx([1.0 / 0.25, 1.0 / 0.5])
 
 
 def test_the_policy_laar_paper_uses_a_static_q_without_decoding_or_caches() -> None:

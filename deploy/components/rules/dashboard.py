@@ -190,7 +190,7 @@ ROWS: dict[str, list[Panel]] = {
             "Slowness",
             "short",
             "Factor by which an endpoint is slower than others with its model. "
-            "The alert LaarEndpointSlow fires at a mean of 1.1.",
+            "The alert LaarEndpointSlow fires at a mean of 1.5.",
             [(gauge("laar_endpoint_pace_ratio", "endpoint"), "{{endpoint}}")],
         ),
         (

@@ -198,8 +198,8 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
     say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
     rows = shown["candidates"]
     columns = _ESTIMATES | (_TERMS if "cost_s" in rows[0] else {"score": "{score:.3g}"})
-    if any(row.get("answers", 1.0) < 1.0 or row.get("slow_s", 0.0) > 0.0 for row in rows):
-        columns |= {"answers P": "{answers:.2f}", "slow s": "{slow_s:.3f}"}
+    if any(row.get("answers", 1.0) < 1.0 for row in rows):
+        columns |= {"answers P": "{answers:.2f}"}
     table = Table(box=None, header_style="dim")
     for name in ("#", "endpoint", "model", *columns):
         text = name in ("endpoint", "model")
@@ -264,7 +264,7 @@ def _cells(row: Mapping[str, Any], columns: Mapping[str, str]) -> list[str]:
         return [*cells, *("-" for _ in columns)]
     values = dict(row)
     if "cost_s" in row:
-        parts = ("rtt_s", "base_s", "prefill_s", "queue_s", "slow_s")
+        parts = ("rtt_s", "base_s", "prefill_s", "queue_s")
         values["risk_s"] = row["cost_s"] - sum(row[part] for part in parts)
         values["factor"] = f"x{row['penalty']:.3g}" if row["penalty"] > 1.0 else "-"
     return [*cells, *(text.format_map(values) for text in columns.values())]

@@ -148,8 +148,8 @@ def usual_s(decision: Decision) -> float:
     """Return the seconds the request would take at an endpoint of average pace, as a reference.
 
     The learned paces are left out: they must not excuse an endpoint that became slow. For a policy
-    that computes costs its own way, this is its latency without `slow_s`; for a policy without
-    costs, the seconds of prefill.
+    that computes costs its own way, this is its latency; for a policy without costs, the seconds of
+    prefill.
     """
     view, at = decision.view, decision.position
     assert view is not None
@@ -157,8 +157,7 @@ def usual_s(decision: Decision) -> float:
     if terms is None:
         return decision.uncached_tokens * float(view.seconds_per_token[at])
     if terms.ttft_s is None:
-        slow_s = 0.0 if terms.slow_s is None else float(terms.slow_s[at])
-        return float(terms.latency_s[at]) - slow_s
+        return float(terms.latency_s[at])
     ahead, prefiller = view.table.prefill_tokens, decision.prefiller
     work_tokens = decision.uncached_tokens + float(ahead[decision.flight.slot])
     if prefiller is not None:

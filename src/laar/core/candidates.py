@@ -212,9 +212,6 @@ class Candidates:
         standing = group.standing
         answers = np.ones(len(group.slots)) if standing.answers is None else standing.answers
         standing = replace(standing, answers=np.append(answers, self._health.answers(slot, now)))
-        if standing.pace is not None:
-            standing.pace = np.append(standing.pace, 1.0)
-            standing.typical_s = np.append(standing.typical_s, 0.0)
         prefillers = group.prefillers
         if prefillers is not None:  # an endpoint on trial handles the whole request
             prefillers = replace(prefillers, kv_group_of=np.append(prefillers.kv_group_of, -1))

@@ -57,13 +57,13 @@ class CostWeights:
 class Terms:
     """The cost terms in seconds; arrays over the candidates.
 
-    `latency_s = rtt_s + base_s + prefill_s + queue_s + transfer_s + slow_s` is the expected time of
-    the answer: `queue_s` is the delay caused by other requests there, `ahead_s` the part of it for
-    the prompts ahead, `slow_s` the extra time compared with the endpoint's siblings, `transfer_s`
-    the time to fetch KV from the prefiller (`laar.core.apart`). `cost_s` is a sum of seconds times
-    `penalty / (answers * probability)`, where `answers` is P(it answers). The default policy's sum
-    weights these and adds `others_s`, the seconds that other requests lose, less those they save
-    (`laar.policies.laar.outlook`). None means 0; for `answers`, 1; for `ttft_s`, not computed.
+    `latency_s = rtt_s + base_s + prefill_s + queue_s + transfer_s` is the expected time of the
+    answer: `queue_s` is the delay caused by other requests there, `ahead_s` the part of it for the
+    prompts ahead, `transfer_s` the time to fetch KV from the prefiller (`laar.core.apart`).
+    `cost_s` is a sum of seconds times `penalty / (answers * probability)`, where `answers` is P(it
+    answers). The default policy's sum weights these and adds `others_s`, the seconds that other
+    requests lose, less those they save (`laar.policies.laar.outlook`). None means 0; for `answers`,
+    1; for `ttft_s`, not computed.
     """
 
     rtt_s: Floats
@@ -75,7 +75,6 @@ class Terms:
     latency_s: Floats
     cost_s: Floats
     answers: Floats | None = None
-    slow_s: Floats | None = None
     ttft_s: Floats | None = None
     ahead_s: Floats | None = None
     others_s: Floats | None = None

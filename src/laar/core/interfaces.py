@@ -69,8 +69,6 @@ class View:
         again: text evicted for this prompt that will be requested again, as a share of the
             prompt's uncached part; None if every cache has room.
         answers: P(the endpoint answers); None while all are healthy.
-        pace: factor by which each is slower than its siblings; None while none is slower.
-        typical_s: duration of a complete answer in seconds, if `pace` is known.
         load_s: seconds until the requested adapter is loaded and the engine awake; None if all are
             ready.
         wake_s: the part of `load_s` until the engine is awake; None if all are.
@@ -108,8 +106,6 @@ class View:
     demand: Demand | None = None
     again: Floats | None = None
     answers: Floats | None = None
-    pace: Floats | None = None
-    typical_s: Floats | float = 0.0
     load_s: Floats | None = None
     wake_s: Floats | None = None
     apart: Apart | None = None

@@ -116,8 +116,6 @@ def view_of(
         published=None if known.published is None else known.published[judged],
         reported=None if known.reported is None else known.reported[judged],
         answers=standing.answers,
-        pace=standing.pace,
-        typical_s=standing.typical_s,
         load_s=load_s,
         wake_s=wake_s,
         weights=weights,

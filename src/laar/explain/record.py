@@ -159,7 +159,6 @@ def _columns(of: Decision, view: View, scores: Floats) -> dict[str, Floats]:
         "base_s": terms.base_s,
         "prefill_s": terms.prefill_s,
         "queue_s": terms.queue_s,
-        "slow_s": terms.each(terms.slow_s),
         "penalty": terms.penalty,
         "latency_s": terms.latency_s,
         "answers": terms.each(terms.answers, 1.0),

@@ -206,7 +206,6 @@ def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> st
         (terms.prefill_s, f"{_tokens(uncached)} tokens to prefill"),
         (terms.rtt_s, f"a round trip of {_seconds(terms.rtt_s[rival])}"),
         (terms.base_s, "it is asleep" if is_asleep else "its model takes longer to answer"),
-        (terms.each(terms.slow_s), "it is slower than others with the same model"),
     )
     extra = [float(term[rival] - term[winner]) for term, _ in reasons]
     largest = int(np.argmax(extra))

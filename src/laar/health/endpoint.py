@@ -10,7 +10,7 @@ from enum import IntEnum
 
 from laar.health.breaker import Breaker, Rules
 from laar.health.kinds import Kind
-from laar.health.pace import GroupTimes, SlotPace
+from laar.health.pace import GroupTimes
 from laar.health.recent import Habit
 from laar.latest import Latest
 
@@ -120,11 +120,6 @@ class Family:
         self.times: dict[bool, GroupTimes] = defaultdict(GroupTimes)
         self.contested_until = float("-inf")
 
-    @property
-    def typical_s(self) -> float:
-        """Duration of a complete answer in seconds; 0 while unknown."""
-        return max((times.typical_s for times in self.times.values()), default=0.0)
-
     def contest(self, now: float) -> None:
         """Read all endpoints' answers for a while, for comparison."""
         self.contested_until = now + _CONTESTED_S
@@ -140,8 +135,6 @@ class Endpoint:
         self.breaker = Breaker(rules)
         self.attempts: dict[Attempt, None] = {}
         """Attempts in flight, in the order they were sent."""
-        self.speed = SlotPace()
-        self.pace = 1.0
         self.denied = Habit()
         self.in_a_row: Latest[str, int] = Latest(_MAX_NAMES)
         """Consecutive failures by model; for the main model, only 4xx, since one means little."""

@@ -1,4 +1,4 @@
-"""Health: P(answers), pace, and the exclusion of endpoints, learned from outcomes.
+"""Health: P(answers), and the exclusion of endpoints, learned from outcomes.
 
 There is one object per fleet. Records are kept by endpoint slot and model name; time is an
 argument. While nothing is wrong, it costs one record per request and nothing per decision: only
@@ -26,7 +26,7 @@ from laar.health.kinds import FAILURES, GOOD, Kind, Reply, judge
 from laar.health.outcomes import Outcomes
 from laar.health.questions import Questions
 from laar.health.records import Records
-from laar.health.silence import compare, find_hang, silence_s
+from laar.health.silence import find_hang, silence_s
 from laar.health.standing import Standing
 
 _LOOK_S = 0.25
@@ -263,7 +263,7 @@ class Health:
     def heard(self, slot: int, model: str, word: Word, now: float) -> None:
         """Apply another picker's message about an endpoint that serves `model`.
 
-        Slow and silent endpoints are detected by each picker from its own requests.
+        Silent endpoints are detected by each picker from its own requests.
         """
         endpoint = self.records.know(slot, model, now)
         endpoint.breaker.hear(word, now)
@@ -272,16 +272,13 @@ class Health:
     # -- periodic checks -----------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """Find endpoints that have become silent or slow; call it once `look_at` has passed."""
+        """Find endpoints that have become silent; call it once `look_at` has passed."""
         self.look_at = now + _LOOK_S
         if not self.settings.enabled:
             return
         for endpoint in self._endpoints.values():
             if endpoint.attempts:
                 find_hang(self.records, self.questions, endpoint, now)
-        paced, self.records.paced = self.records.paced, set()
-        for family in paced:
-            compare(self.records, family, now)
 
     # -- for decisions -------------------------------------------------------------------------
 
@@ -312,9 +309,7 @@ class Health:
             return "on trial"
         if known.is_full(now):
             return "full"
-        if breaker.state is State.STARTING:
-            return "starting"
-        return "slow" if known.pace > 1.0 else ""
+        return "starting" if breaker.state is State.STARTING else ""
 
     def fault(self, slot: int) -> str:
         """Return in words why an endpoint is excluded; empty if it is not."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from laar.health.breaker import FULL_S
 from laar.health.endpoint import Attempt, Endpoint, Stage
 from laar.health.kinds import GOOD, USELESS, Kind, Reply
-from laar.health.pace import ratio
 from laar.health.questions import RETRIED, Questions
 from laar.health.recent import alone
 from laar.health.records import Records
@@ -100,11 +99,7 @@ class Outcomes:
             self.good(attempt, now)
         times.sizes.append(attempt.tokens)
         if attempt.timed:
-            value = ratio(seconds, attempt.predicted_s)
-            if times.total_s.n >= 3:
-                endpoint.speed.add(value - times.ratios.mean, now)
-                self._records.paced.add(endpoint.family)
-            times.ended(seconds, value)
+            times.ended(seconds, attempt.predicted_s)
 
     # -- answers that began with 200 -----------------------------------------------------------
 

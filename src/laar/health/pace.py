@@ -1,4 +1,4 @@
-"""The typical times of a model's endpoints, and the pace of each relative to the others.
+"""The typical times of a model's endpoints.
 
 Times are compared with the picker's own prediction, as log ratios: prompts differ by orders of
 magnitude, and a c(m) that is off by some factor is off by the same factor for all siblings. Nothing
@@ -22,15 +22,6 @@ _SIZES = 64
 _QUICK = 0.1  # share of the typical duration below which one unread answer is suspect
 _BRIEF = 0.5  # the same for two in a row
 
-_SLOT_MOST = 24.0  # answers that an endpoint's mean covers
-_SLOT_HALF_LIFE_S = 30.0
-_FORGIVE_S = 10.0
-"""Half-life of slowness without new samples: an expensive endpoint gets no requests, and would
-otherwise keep its price long after it has become fast again."""
-_SURE_DEVIATIONS = 2.5
-_MAX_PACE = 30.0
-MIN_PACE = 1.5
-"""Below this, an endpoint is considered as fast as its siblings, as load differs by as much."""
 
 
 def ratio(seconds: float, predicted_s: float) -> float:
@@ -79,9 +70,9 @@ class GroupTimes:
         """Record the time taken to reach a stage; stages are numbered from 1."""
         self._stages[stage - 1].add(ratio(seconds, predicted_s))
 
-    def ended(self, seconds: float, value: float) -> None:
-        """Record the time of a complete answer, and its `ratio`."""
-        self.ratios.add(value)
+    def ended(self, seconds: float, predicted_s: float) -> None:
+        """Record the time of a complete answer."""
+        self.saw(3, seconds, predicted_s)
         total = self.total_s
         total.add(math.log(max(0.001, seconds)))
         if not total.n % 8:
@@ -105,34 +96,3 @@ class GroupTimes:
         if not self.sizes:
             return 1.0
         return sum(size >= tokens for size in self.sizes) / len(self.sizes)
-
-
-class SlotPace:
-    """The times of one endpoint's complete answers."""
-
-    def __init__(self) -> None:
-        self.mean = 0.0
-        self.n = 0.0
-        self.at = 0.0
-
-    def add(self, value: float, now: float) -> None:
-        """Record the log ratio of an answer."""
-        if now - self.at > 1.0:  # fade in steps, since this is called for every request
-            self.n = self.weight(now)
-            self.at = now
-        self.n = min(self.n + 1.0, _SLOT_MOST)
-        self.mean += (value - self.mean) / self.n
-
-    def weight(self, now: float) -> float:
-        """Return how many samples the mean still represents."""
-        return self.n * math.exp2(-max(0.0, now - self.at) / _SLOT_HALF_LIFE_S)
-
-    def pace(self, siblings: float, spread: float, now: float) -> float:
-        """Return the factor by which it is slower than its siblings beyond chance; 1 or more.
-
-        There must be samples, so that `weight` is at least 1.
-        """
-        sure = self.mean - siblings - _SURE_DEVIATIONS * spread / math.sqrt(self.weight(now))
-        pace = math.exp(min(sure, math.log(_MAX_PACE)))
-        pace = 1.0 + (pace - 1.0) * math.exp2(-max(0.0, now - self.at) / _FORGIVE_S)
-        return pace if pace >= MIN_PACE else 1.0

@@ -19,7 +19,6 @@ class Records:
         endpoints: records by slot.
         families: the endpoints of each model, by model.
         outliers: slots that may stand out; all others are healthy.
-        paced: families whose endpoints have new times.
         blame: the requests that fail at every endpoint.
         on_word: called with a slot and each message about it, to be sent to the other pickers.
     """
@@ -30,7 +29,6 @@ class Records:
         self.endpoints: dict[int, Endpoint] = {}
         self.families: dict[str, Family] = {}
         self.outliers: set[int] = set()
-        self.paced: set[Family] = set()
         self.blame = Blame()
         self.on_word: Callable[[int, Word], object] = lambda _slot, _word: None
         self._began_at: float | None = None
@@ -88,11 +86,9 @@ class Records:
 
     def is_outlier(self, endpoint: Endpoint, now: float) -> bool:
         """Return whether an endpoint that may stand out still does."""
-        if endpoint.speed.weight(now) < 1.0:
-            endpoint.pace = 1.0  # it has had no samples for a long time
         breaker = endpoint.breaker
         breaker.settle(now)
-        if endpoint.pace > 1.0 or endpoint.doubted or breaker.stands_out(now):
+        if endpoint.doubted or breaker.stands_out(now):
             return True
         self.outliers.discard(endpoint.slot)
         return False

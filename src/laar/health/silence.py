@@ -1,4 +1,4 @@
-"""Silence and slowness: detected by regular checks, relative to siblings.
+"""Silence: detected by regular checks, relative to siblings.
 
 A long prompt, a long answer, or a fleet that is slow as a whole must not look like a hanging
 engine. So an endpoint is considered silent only if it sends nothing, or no more of an answer, for
@@ -8,7 +8,7 @@ far longer than is typical for its model while siblings progress with later requ
 from __future__ import annotations
 
 from laar.health.breaker import OVERDUE_S
-from laar.health.endpoint import Attempt, Endpoint, Family, Stage
+from laar.health.endpoint import Attempt, Endpoint, Stage
 from laar.health.kinds import Kind
 from laar.health.questions import Questions
 from laar.health.records import Records
@@ -90,20 +90,3 @@ def silence_s(attempt: Attempt, now: float, beyond_s: float = OVERDUE_S) -> floa
         if overtaken >= _OVERTAKEN:
             return silent_s
     return 0.0
-
-
-def compare(records: Records, family: Family, now: float) -> None:
-    """Compute the pace of each endpoint of a family relative to the median of the others."""
-    known = [member for member in family.members.values() if member.speed.weight(now) >= 1.0]
-    known.sort(key=lambda member: member.speed.mean)
-    means = [member.speed.mean for member in known]
-    low, high = len(means) // 2 - 1, (len(means) - 1) // 2  # the middle of all means but one
-    spread = max((times.ratios.spread for times in family.times.values()), default=1.0)
-    for place, endpoint in enumerate(known):
-        pace = 1.0
-        if len(known) > 1:
-            others = 0.5 * (means[low + (low >= place)] + means[high + (high >= place)])
-            pace = endpoint.speed.pace(others, spread, now)
-        if abs(pace - endpoint.pace) > 0.1 * endpoint.pace:
-            endpoint.pace = pace
-            records.mark(endpoint)

@@ -37,8 +37,6 @@ class Standing:
     Args:
         kept: which of the candidates get traffic; None means all of them.
         answers: P(answers) of the kept candidates; None if all are healthy.
-        pace: factor by which each kept candidate is slower than its siblings; None if none is.
-        typical_s: duration in seconds of a complete answer of each model, if `pace` is known.
         trials: excluded slots, with the time of their next trial, in order.
         left_out: why the others get no traffic, by slot.
         down: excluded slots that have failed again since they were excluded.
@@ -48,8 +46,6 @@ class Standing:
 
     kept: Flags | None = None
     answers: Floats | None = None
-    pace: Floats | None = None
-    typical_s: Floats | float = 0.0
     trials: Sequence[tuple[float, int]] = ()
     left_out: Mapping[int, str] = field(default_factory=dict)
     down: Sequence[int] = ()
@@ -76,16 +72,12 @@ def standing_of(
     if (out | full).all():
         full[:] = False
     kept = ~(out | full)
-    pace = np.array([endpoint.pace for endpoint in endpoints])[kept]
-    is_slow = bool((pace > 1.0).any())
     left = [endpoints[at] for at in np.flatnonzero(out)]
     waiting = [endpoints[at] for at in np.flatnonzero(full)]
     changes += [e.breaker.trial_at for e in left]
     return Standing(
         kept=kept,
         answers=answers[kept],
-        pace=pace if is_slow else None,
-        typical_s=np.array([e.family.typical_s for e in endpoints])[kept] if is_slow else 0.0,
         trials=sorted((e.breaker.trial_at, e.slot) for e in left),
         left_out={e.slot: _why_out(e, now) for e in left}
         | {e.slot: _why_full(e.breaker.full_until - now) for e in waiting},

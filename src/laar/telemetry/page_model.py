@@ -35,6 +35,7 @@ _SHOWN_FAILURES = 5
 _UNREAD = (math.nan, math.nan, math.nan)
 _HIT_WEIGHT = 0.3  # of the last scrape in an engine's hit rate
 _MAX_HIT_RATES = 20_000  # as many endpoints as one selector may match
+_SLOW_PACE = 1.5  # load differs by as much
 _POINTS = 80  # points in the plot of predicted against measured values
 
 
@@ -169,6 +170,8 @@ class PageModel:
             return "ok" if probed else "not read"
         if now - table.read_at[slot] > STALE_S:
             return "stale"
+        if self.director.engines.pace(slot) >= _SLOW_PACE:
+            return "slow"
         over = table.waiting[slot] > self.director.settings.max_waiting
         return "saturated" if over or table.kv_usage[slot] > MAX_KV_USAGE else "ok"
 

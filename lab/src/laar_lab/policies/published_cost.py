@@ -4,7 +4,6 @@
     L(e, x)     = k_rtt * rtt_s + base_s(m)
                 + c(m) * (uncached * (1 + k_delay * min(in_flight, 32)) + k_queue * queued
                           + in_flight_tokens * in_flight)
-                + slow_s(e)
 
 From LAAR section 4 (L / Q and the retry penalty) and GORGO section 3 (round trip, uncached prefix
 and queued tokens in one sum). With `k_rtt=0`, no cached tokens and `base_s=0` it is LAAR's cost, as
@@ -90,8 +89,6 @@ class ExpectedTime:
             times_tried=view.times_tried,
             strict_retries=self._strict_retries,
             answers=view.answers,
-            pace=view.pace,
-            typical_s=view.typical_s,
         )
         return scores_of_costs(view.terms.cost_s)
 
@@ -109,13 +106,8 @@ def expected_time(
     times_tried: Floats,
     strict_retries: bool = False,
     answers: Floats | None = None,
-    pace: Floats | None = None,
-    typical_s: Floats | float = 0.0,
 ) -> Terms:
     """Price every candidate. No input may be NaN; the caller resolves unknowns.
-
-    `pace` is how many times slower than its siblings an endpoint is, and `typical_s` the time of a
-    complete answer, most of which the other terms omit if `base_s` is unknown.
 
     With `strict_retries` the penalty is raised above the spread of the costs if necessary, so that
     a tried model is used again only if no other is left.
@@ -128,10 +120,6 @@ def expected_time(
     if weights.k_delay:
         queue = queue + prefill * (weights.k_delay * np.minimum(in_flight, HELD_UP))
     latency = rtt + base_s + prefill + queue
-    slow = None
-    if pace is not None:
-        slow = (pace - 1.0) * (latency + typical_s)
-        latency = latency + slow
     counted = times_tried if strict_retries else np.zeros(len(latency))
     cost, penalty = until_correct(weights, latency, probability, counted, answers)
     if not strict_retries:
@@ -147,5 +135,4 @@ def expected_time(
         latency_s=latency,
         cost_s=cost,
         answers=answers,
-        slow_s=slow,
     )

@@ -84,7 +84,7 @@ class Outlook:
         engines = view.engines or Engines(view.table)
         weights = self.weights if view.weights is None else replace(self.weights, **view.weights)
         inputs = inputs_of(view, engines, weights)
-        priced, slow_s, transfer_s = price(inputs), None, None
+        priced, transfer_s = price(inputs), None
         if view.apart is not None:
             priced, transfer_s = read_elsewhere(view.apart, view, engines, inputs, priced)
         if (load_s := view.load_s) is not None:  # comes before the first token, like the base
@@ -96,9 +96,6 @@ class Outlook:
                 total_s=priced.total_s + FIRST * load_s,
             )
         total_s, others_s = priced.total_s, priced.others_s
-        if view.pace is not None:
-            slow_s = (view.pace - 1.0) * (priced.own_s + view.typical_s)
-            total_s = total_s + slow_s
         if view.demand is not None and view.demand[1][0] > _ONCE:
             spared_s = _spared(view, view.demand, engines, inputs, priced, total_s)
             if spared_s is not None:
@@ -116,10 +113,9 @@ class Outlook:
             queue_s=priced.queue_s,
             probability=view.probability,
             penalty=penalty,
-            latency_s=priced.latency_s if slow_s is None else priced.latency_s + slow_s,
+            latency_s=priced.latency_s,
             cost_s=cost_s,
             answers=view.answers,
-            slow_s=slow_s,
             ttft_s=priced.ttft_s,
             ahead_s=priced.ahead_s,
             others_s=others_s,

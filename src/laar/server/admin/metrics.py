@@ -138,8 +138,13 @@ class _Scrape:
         return _Rows(
             (picker.table.address(slot), known)
             for slot, known in picker.health.records.endpoints.items()
-            if known.failures or known.breaker.openings or known.pace != 1.0
+            if known.failures or known.breaker.openings
         )
+
+    def paces(self) -> _Series:
+        pace, table = self._picker.director.engines.pace, self._picker.table
+        paces = ((table.address(slot), pace(slot)) for slot in table.active.tolist())
+        return ((address, known) for address, known in paces if known != 1.0)
 
     @cached_property
     def breakers(self) -> _Rows:

@@ -4,8 +4,7 @@
 
 const $ = (selector) => document.querySelector(selector);
 const SVG = "http://www.w3.org/2000/svg";
-const TERMS = [["rtt_s", "rtt"], ["base_s", "base"], ["prefill_s", "prefill"], ["queue_s", "queue"],
-  ["slow_s", "slow"]];
+const TERMS = [["rtt_s", "rtt"], ["base_s", "base"], ["prefill_s", "prefill"], ["queue_s", "queue"]];
 const LATE_MS = 5000;
 
 let paused = false;
@@ -110,7 +109,6 @@ const WHO = [["Rank", (c) => `${c.rank ?? 1}`], ["Endpoint", (c) => c.endpoint],
 const PRICED = [...WHO, ["Outcomes", (c) => count(c.evidence)],
   ["Round trip", (c) => seconds(c.rtt_s)], ["Answering", (c) => seconds(c.base_s)],
   ["Reading", (c) => seconds(c.prefill_s)], ["Queue", (c) => seconds(c.queue_s)],
-  ["Slow", (c) => seconds(c.slow_s), (c) => c.slow_s >= 1e-5],
   ["P(answers)", (c) => probability(c.answers), (c) => c.answers < 0.995],
   ["Risk", (c) => seconds(c.cost_s - c.latency_s)],
   ["Penalty", (c) => c.penalty > 1 ? `x ${c.penalty.toPrecision(3)}` : "-", (c) => c.penalty > 1],
