@@ -23,7 +23,6 @@ _QUICK = 0.1  # share of the typical duration below which one unread answer is s
 _BRIEF = 0.5  # the same for two in a row
 
 
-
 def ratio(seconds: float, predicted_s: float) -> float:
     """Return the logarithm of actual over predicted time."""
     return math.log((max(0.001, seconds)) / (predicted_s + _GRAIN_S))

@@ -17,7 +17,6 @@ from pathlib import Path
 from laar.core.request import Request
 from laar.errors import RequestError
 from laar.flow.settings import FlowSettings
-from laar.health import HealthSettings
 from laar_lab.claims import Seen, level, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
@@ -87,7 +86,7 @@ def run_refusals(data: Path, at_once: int, rule: str, seed: int) -> dict[str, fl
     policy, fallbacks, gate = RULES[rule]
     fleet = VirtualFleet(
         sites,
-        FleetSettings(policy=policy, fallbacks=fallbacks, health=HealthSettings()),
+        FleetSettings(policy=policy, fallbacks=fallbacks),
         seed=seed,
         assessor=fleets.nothing([]),
         flow=FlowSettings() if gate else None,

@@ -25,7 +25,6 @@ from pathlib import Path
 from laar.accuracy.assessor import PlainAssessor
 from laar.core.decision import DirectorSettings
 from laar.errors import RequestError, SettingError
-from laar.health import HealthSettings
 from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
@@ -150,7 +149,6 @@ def _fleet(policy: str, seed: int, endpoints: int) -> tuple[VirtualFleet, list[s
         policy=name,
         parameters=parameters,
         fallbacks=DirectorSettings().fallbacks,
-        health=HealthSettings(probe=False),
     )
     fleet = VirtualFleet(sites, settings, seed=seed, assessor=PlainAssessor())
     return fleet, [site.name for site in sites]

@@ -91,6 +91,8 @@ class Collectors:
                 continue
             if starts > before:
                 director.engines.restarted(slot)
+            # vLLM's KV in use grows with each step; `load` counts a prompt's KV at admission.
+            director.health.read(slot, self._hosts[name].worked_s, 0.0, self._clock.now)
             if director.prefixes is not None:
                 if starts > before:
                     director.prefixes.restarted(slot)

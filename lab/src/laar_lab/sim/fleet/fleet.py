@@ -8,7 +8,8 @@ a round trip, and runs in the engine; the picker sees its first byte and end on 
 Each concern (ties, each link, each probe, engines, sampling) has a separate generator made from the
 run's seed, so two policies with the same seed get the same network and the same fleet.
 
-It does not model Envoy, the picker's processing time, or a client's distance to the picker.
+It does not model Envoy, the picker's processing time, probes of suspected endpoints, or a client's
+distance to the picker. Engines send headers as soon as they accept a request, like vLLM.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.errors import RequestError, SettingError
 from laar.flow.settings import FlowSettings
-from laar.health import Reply
+from laar.health import GOOD, Reply
 from laar.policies import build_policies
 from laar.protocol.sampling import Sampler
 from laar_lab.sim.engine import Job
@@ -37,6 +38,9 @@ from laar_lab.sim.fleet.pickers import build_picker, endpoint_of
 from laar_lab.sim.fleet.prompts import BLOCK_TOKENS, BlockPrefixes, Prompt
 from laar_lab.sim.fleet.settings import FleetSettings
 from laar_lab.sim.fleet.site import EngineHost, Site
+
+_CHUNKS_EVERY_S = 1.0
+"""Seconds between two chunks that the picker sees of each answer; in fact one comes per token."""
 
 OnEnd = Callable[[Exchange], None]
 OnRefused = Callable[[RequestError], None]
@@ -140,6 +144,9 @@ class VirtualFleet:
             probe_interval_s=settings.probe_interval_s,
             seed=seed,
         )
+        self._streams: dict[str, dict[str, Exchange]] = {name: {} for name in self._sites}
+        for name in self._sites:
+            self.clock.later(_CHUNKS_EVERY_S, self._continue, name)
         for one in self.flows:
             self._collectors.on_reading.append(one.dispatch)
 
@@ -215,6 +222,7 @@ class VirtualFleet:
             return
         now = self.clock.now
         exchange.cancelled, exchange.end_s = True, now
+        self._streams[exchange.address].pop(exchange.request.id, None)
         self._hosts[exchange.address].abort(exchange.request.id)
         if exchange.decision.prefiller is not None:
             name = exchange.decision.prefiller.address
@@ -310,6 +318,8 @@ class VirtualFleet:
         address, request = exchange.address, exchange.request
         job = self._job(address, request.id, prompt, request.ttft_objective_s)
         self._hosts[address].submit(replace(job, fetched=fetched), first, end)
+        if exchange.status == 200:
+            clock.at(clock.now + half, self._replied, exchange)
 
     def _try_next(self, exchange: Exchange, on_end: OnEnd) -> None:
         """Retry as Envoy does; the picker learns of it only when an answer begins."""
@@ -327,13 +337,16 @@ class VirtualFleet:
 
     def _replied(self, exchange: Exchange) -> None:
         """Report the endpoint's status to the director."""
+        if exchange.cancelled or exchange.end_s:
+            return
         director, decision = self.directors[exchange.picker], exchange.decision
         if exchange.failed:
             director.attempted(decision, exchange.failed, self.clock.now)
             director.served_by(decision, exchange.address, self.clock.now)
             if self.flows:
                 self.flows[exchange.picker].moved(decision)
-        director.replied(decision, Reply(status=exchange.status), self.clock.now)
+        reply, read = Reply(status=exchange.status), exchange.request.first_token_seen
+        director.replied(decision, reply, self.clock.now, read=read)
 
     def _job(self, address: str, name: str, prompt: Prompt, objective_s: float | None) -> Job:
         stride = self._sites[address].engine.settings.block_size // BLOCK_TOKENS
@@ -351,11 +364,19 @@ class VirtualFleet:
             return
         if self.settings.first_tokens == "sampled":
             self._sampler.read(exchange.prompt.output_tokens, self.clock.now)
-        self._replied(exchange)
+        self._streams[exchange.address][exchange.request.id] = exchange
         self.directors[exchange.picker].answering(exchange.decision, exchange.first_s)
         self._touched(exchange.picker)
         if self.flows:
             self.flows[exchange.picker].answering(exchange.decision)
+
+    def _continue(self, name: str) -> None:
+        """Report chunks of all answers that are read, while their engine runs."""
+        now = self.clock.now
+        self.clock.later(now + _CHUNKS_EVERY_S, self._continue, name)
+        if self._hosts[name].is_running:
+            for exchange in self._streams[name].values():
+                self.directors[exchange.picker].answering(exchange.decision, now)
 
     def _touched(self, number: int) -> None:
         if self.channel is not None:
@@ -381,7 +402,10 @@ class VirtualFleet:
             completion_tokens=exchange.prompt.output_tokens if sampled else None,
             cached_tokens=exchange.cached_tokens if sampled else None,
         )
-        self.directors[exchange.picker].settle(exchange.decision, end)
+        director = self.directors[exchange.picker]
+        if self._streams[exchange.address].pop(exchange.request.id, None) and ok:
+            director.replied(exchange.decision, Reply(status=200, found=GOOD), now, read=True)
+        director.settle(exchange.decision, end)
         self._touched(exchange.picker)
         if self.flows:
             self.flows[exchange.picker].ended(exchange.decision)

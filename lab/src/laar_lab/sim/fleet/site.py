@@ -75,6 +75,16 @@ class EngineHost:
         self._waiting: dict[str, tuple[OnFirst, OnEnd]] = {}
         self._begun: set[str] = set()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the engine computes."""
+        return self._step is not None
+
+    @property
+    def worked_s(self) -> float:
+        """Seconds that the engine has spent running steps, with the current one."""
+        return self.busy_s + (self._clock.now - self._ran_at if self.is_running else 0.0)
+
     def load(self) -> Load:
         """Return the engine's current figures."""
         return self._engine.load()
