@@ -148,7 +148,10 @@ def _held(
         until_s=run.until_s,
         send=run.send,
     )
-    return run.turns.numbers()
+    records = [director.health.records for director in run.fleet.directors]
+    known = [endpoint for each in records for endpoint in each.endpoints.values()]
+    excluded = sum(endpoint.breaker.openings for endpoint in known)
+    return run.turns.numbers() | {"excluded": float(excluded)}
 
 
 _SHOWN = {
@@ -175,7 +178,8 @@ def run(scope: Scope) -> Report:
     }
     runs = grid(run_cliff, cases, scope.seeds, label="agents-cliff")
     title = "concurrent sessions as multiples of what the caches hold"
-    table = means_table(title, ("engines", "load", "rule"), runs, _SHOWN, digits=3)
+    shown = _SHOWN | {"excluded": "excluded"}
+    table = means_table(title, ("engines", "load", "rule"), runs, shown, digits=3)
     parts = _parts(engines, loads, "engines")
     only_place = [rule for rule, (_, way) in RULES.items() if not way]
     evidence = {
@@ -188,6 +192,7 @@ def run(scope: Scope) -> Report:
         "own-best-far": _against_own_best(runs, engines, loads, 3.0, "engines"),
         "beside-best": _compared(runs, parts, "turns_per_s", 1.5, 2.0, only_place),
         "longest-hold": _levels(runs, parts, "held_s"),
+        "excluded": _levels(runs, parts, "excluded"),
     }
     return Report(tables=[table], evidence=evidence)
 
