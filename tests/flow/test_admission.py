@@ -415,7 +415,7 @@ def test_each_request_gets_one_answer_and_leaves_nothing_behind(events):
             decision = running[which % len(running)]
             if what == "first":
                 director.answering(decision, now)
-                gate.answering(decision, now)
+                gate.answering(decision)
             elif what == "move":
                 director.served_by(decision, "ab"[which % 2], now)
                 gate.moved(decision, now)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +15,7 @@ from support.exploring import examples
 
 
 def add(prefills: Prefills, key: str, seconds: float, now: float, *, shown: bool = False) -> None:
-    prefills.add(Prefill(key=key, model="m", seconds=seconds, is_long=False, shown=shown), 0, now)
+    prefills.add(Prefill(key=key, seconds=seconds, is_long=False, shown=shown), 0, now)
 
 
 def seconds_at(prefills: Prefills, now: float) -> float:
@@ -42,57 +41,8 @@ def test_a_prefill_whose_first_token_will_be_seen_counts_until_then() -> None:
     add(prefills, "1", 1.0, 0.0, shown=True)
     add(prefills, "2", 1.0, 0.0)
     assert [seconds_at(prefills, t) for t in (1.5, 60.0)] == [2.0, 1.0]
-    prefills.answered("1", 60.0, ok=True)
+    prefills.answered("1")
     assert seconds_at(prefills, 60.0) == 0.0
-
-
-@pytest.mark.parametrize("factor", [0.2, 1.0, 3.0])
-def test_the_pace_is_learned_from_first_tokens_but_not_from_refusals(factor: float) -> None:
-    prefills = Prefills(table_of("a"))
-    now = 0.0
-    for number in range(40):
-        key = str(number)
-        add(prefills, key, 1.0, now, shown=True)
-        prefills.answered(key, now + factor, ok=True)
-        prefills.ended(key)
-        now += 10.0
-        add(prefills, key, 1.0, now, shown=True)
-        prefills.answered(key, now + 0.01, ok=False)
-        prefills.ended(key)
-        now += 10.0
-    assert prefills.pace("m") == pytest.approx(factor, rel=0.02)
-    assert prefills.pace("other") == 1.0
-    add(prefills, "last", 1.0, now)
-    assert seconds_at(prefills, now + 0.9 * factor) == 1.0
-    assert seconds_at(prefills, now + 1.1 * factor) == 0.0
-
-
-def test_no_pace_is_learned_from_short_prompts_at_distant_endpoints() -> None:
-    prefills = Prefills(table_of("a"))
-    for number in range(400):  # one at a time, as in an idle fleet
-        add(prefills, str(number), 0.01, float(number), shown=True)
-        prefills.answered(str(number), number + 0.3, ok=True)
-        prefills.ended(str(number))
-    assert prefills.pace("m") == 1.0
-    for number in range(40):
-        one = Prefill(
-            key=str(number), model="m", seconds=0.5, is_long=False, shown=True, fixed_s=0.3
-        )
-        prefills.add(one, 0, 1e3 + number)
-        prefills.answered(str(number), 1e3 + number + 0.8, ok=True)
-        prefills.ended(str(number))
-    assert prefills.pace("m") == pytest.approx(1.0)
-
-
-def test_a_pace_stays_within_bounds_whatever_is_measured() -> None:
-    prefills = Prefills(table_of("a"))
-    for number, took_s in enumerate((1e9, -1e9)):
-        for again in range(200):
-            key = f"{number}/{again}"
-            add(prefills, key, 1.0, 0.0, shown=True)
-            prefills.answered(key, took_s, ok=True)
-            prefills.ended(key)
-        assert 1 / 16 <= prefills.pace("m") <= 4.0
 
 
 def test_requests_waiting_in_an_engine_have_not_begun_but_earlier_ones_have() -> None:
@@ -138,7 +88,7 @@ def test_a_clock_that_was_set_back_continues_from_there() -> None:
 
 
 _EVENTS = st.tuples(
-    st.sampled_from(["add", "answered", "refused", "ended", "moved", "read", "look"]),
+    st.sampled_from(["add", "answered", "ended", "moved", "read", "look"]),
     st.integers(0, 9),
     st.sampled_from([0.0, 0.01, 0.7, 30.0]),
     st.sampled_from([0.0, 0.005, 0.3, 20.0, 1e6, -0.3, -1e6]),
@@ -160,7 +110,6 @@ def test_sums_match_the_counted_requests_and_return_to_zero(
             alive[str(number)] = (seconds, which % 3 == 0)
             one = Prefill(
                 key=str(number),
-                model="mn"[which % 2],
                 seconds=seconds,
                 is_long=which % 3 == 0,
                 shown=which % 4 == 0,
@@ -175,7 +124,7 @@ def test_sums_match_the_counted_requests_and_return_to_zero(
             prefills.ended(key)
             alive.pop(key, None)
         elif what != "look":
-            prefills.answered(key, now, ok=what == "answered")
+            prefills.answered(key)
         prefills.look(now)
         for sums in (prefills.seconds, prefills.long_seconds, prefills.longs):
             assert sums.min() > -1e-9

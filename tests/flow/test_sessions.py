@@ -59,7 +59,7 @@ class Picker:
 
     def end(self, decision, now, done=DONE):
         full = done.status == 429 or done.status >= 500
-        self.flow.answering(decision, now, ok=done.status == 200, full=full)
+        self.flow.answering(decision, ok=done.status == 200, full=full)
         self.director.settle(decision, done)
         self.flow.ended(decision, now)
 

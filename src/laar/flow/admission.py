@@ -9,8 +9,8 @@ Any other turn also needs room for its context. A turn that waits for that room 
 `max_hold_s` at the latest, or immediately if the queue is full. By default, requests never wait
 because of load, so those that name no session are sent as if there were no admission.
 
-Prefill seconds in flight are counted by `laar.flow.prefills`: c(m) for each token that the endpoint
-has probably not cached, including the quadratic cost of long prompts.
+Prefill seconds in flight are counted by `laar.flow.prefills`: the learned time of the tokens that
+the endpoint has probably not cached, including the quadratic cost of long prompts.
 
 All of this is synchronous and reads no clock, so the lab runs the same code. Prefills that another
 picker sends to the same endpoints show only in the endpoints' readings.
@@ -450,18 +450,15 @@ class Admission:
 
     # -- requests in flight --------------------------------------------------------------------
 
-    def answering(
-        self, decision: Decision, now: float, *, ok: bool = True, full: bool = False
-    ) -> None:
+    def answering(self, decision: Decision, *, ok: bool = True, full: bool = False) -> None:
         """Handle the first byte of an answer.
 
         Args:
             decision: the request's decision.
-            now: the current time.
             ok: whether the endpoint accepted the request.
             full: whether it may have refused the request for lack of room.
         """
-        self.prefills.answered(decision.id, now, ok=ok)
+        self.prefills.answered(decision.id)
         if not ok and (place := self._turns.pop(decision.id, None)) is not None:
             self.sessions.refused(place)
             if full:
@@ -500,8 +497,8 @@ class Admission:
         view = decision.view
         assert view is not None  # opaque requests are not counted
         at = decision.position
-        read_s = self._engines(view).read[at] * view.seconds_per_token[at] * view.tokens[at]
-        found, reread_s = view.cached_tokens.item(at), float(_OWN_READ * read_s)
+        token_s = float(self._engines(view).read[at] * view.seconds_per_token[at])
+        found, reread_s = view.cached_tokens.item(at), _OWN_READ * token_s * view.tokens.item(at)
         decision.flight.admitted = True
         self._asked.pop(_session(decision.request), None)
         self._begin_turn(decision, decision.slot, found, reread_s, now)
@@ -509,14 +506,12 @@ class Admission:
             return
         seconds = 0.0
         if decision.prefiller is None:
-            seconds = float(view.seconds_per_token[at] * self._director.prefill_weight(view)[at])
+            seconds = token_s * self._director.prefill_weight(view).item(at)
         prefill = Prefill(
             key=decision.id,
-            model=decision.model,
             seconds=seconds,
             is_long=decision.uncached_tokens > self.queue.settings.long_tokens,
             shown=decision.request.first_token_seen,
-            fixed_s=float(view.rtt_s[at]),
         )
         self.prefills.add(prefill, decision.slot, now)
 

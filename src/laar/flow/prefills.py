@@ -5,13 +5,9 @@ are not seen (answers are not read, or not streamed), and counting until the ans
 every endpoint with requests that only decode. A clock is used instead: an endpoint prefills in
 order of arrival, so one is done once its own seconds and those of all earlier prefills have passed.
 
-A clock alone would be as wrong as c(m) is: if too slow, idle endpoints would look full; if too
-fast, the queue would never fill. Two things correct it:
-
-* its pace, actual time over c(m)'s estimate, learned per model from the first tokens that are
-  seen;
-* the endpoints' readings: requests waiting in an engine have not started, even if the clock says
-  so, and those sent before them have.
+The durations are those that the cost has learned (`laar.core.engines`). Readings of the endpoints
+correct the clock: requests waiting in an engine have not started, even if the clock says so, and
+those sent before them have.
 
 Synchronous; time is an argument, and may jump.
 """
@@ -25,23 +21,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats
-from laar.latest import Latest
 
 _LOOK_EVERY_S = 0.01
 """Minimum seconds between clock updates: about one engine iteration."""
 
 _UNDER_WAY_S = 0.25
 """A metrics page read within this many seconds after a request was sent may not include it yet."""
-
-_MEMORY_S = 5.0
-"""Prefill seconds after which a pace is mostly relearned: a few prompts in a loaded fleet."""
-_LEAST_S = 0.2
-"""Seconds of queued work below which no pace is learned, since one iteration and the round trip
-dominate."""
-_MIN_PACE, _MAX_PACE = 1 / 16, 4.0
-"""Bounds on a pace, as a c(m) that was not measured is rarely further off. A pace that is too low
-only makes the queue fill late; too high a pace leaves endpoints idle, so that bound is tighter."""
-_MAX_MODELS = 1024
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,26 +35,20 @@ class Prefill:
 
     Args:
         key: key of the request.
-        model: the model whose pace applies.
-        seconds: c(m)'s estimate for it.
+        seconds: its expected duration.
         is_long: whether it is counted in `longs`.
         shown: whether the first token of its answer will be seen.
-        fixed_s: the part of TTFT that is not prefill: the round trip.
         slot: the endpoint it was sent to.
         sent_s: when it was sent.
-        ahead_s: seconds of work at its endpoint when it was sent, including its own.
-        left_s: seconds of it that are still to be done, estimated by c(m).
+        left_s: seconds of it that are still to be done.
     """
 
     key: Hashable
-    model: str
     seconds: float
     is_long: bool
     shown: bool
-    fixed_s: float = 0.0
     slot: int = -1
     sent_s: float = 0.0
-    ahead_s: float = 0.0
     left_s: float = 0.0
 
 
@@ -91,11 +70,10 @@ class Prefills:
 
     Attributes:
         table: those endpoints.
-        seconds: float64 by slot: prefill seconds in flight, estimated by c(m).
+        seconds: float64 by slot: prefill seconds in flight.
         long_seconds: the part of `seconds` that belongs to long requests.
         longs: the number of long requests.
         counted: number of requests that `seconds` includes.
-        paces: the learned paces, by model.
     """
 
     def __init__(self, table: EndpointTable) -> None:
@@ -106,7 +84,6 @@ class Prefills:
         self.table = table
         self._lines: dict[int, _Line] = {}
         self._open: dict[Hashable, Prefill] = {}
-        self.paces: Latest[str, float] = Latest(_MAX_MODELS)
         self._looked_s = -math.inf
         self._grow()
 
@@ -114,29 +91,20 @@ class Prefills:
         """Return the number of open requests, counted or not."""
         return len(self._open)
 
-    def pace(self, model: str) -> float:
-        """Return a model's actual prefill time / c(m)'s estimate."""
-        return self.paces.get(model, 1.0)
-
     def add(self, prefill: Prefill, slot: int, now: float) -> None:
         """Count a prefill that is sent to a slot now."""
         self._grow()
         line = self._lines.setdefault(slot, _Line())
         self._advance(slot, line, now)
         prefill.slot, prefill.sent_s, prefill.left_s = slot, now, prefill.seconds
-        prefill.ahead_s = prefill.seconds + sum(other.left_s for other in line.counted.values())
         self._open[prefill.key] = line.requests[prefill.key] = prefill
         self._count(line, prefill)
 
-    def answered(self, key: Hashable, now: float, *, ok: bool) -> None:
-        """Handle the first byte of an answer; `ok` means that the request was accepted."""
+    def answered(self, key: Hashable) -> None:
+        """Handle the first byte of an answer."""
         prefill = self._open.get(key)
-        if prefill is None:
-            return
-        line = self._lines[prefill.slot]
-        if key in line.counted and prefill.shown and ok:
-            self._learn(prefill, now)
-        self._uncount(line, prefill)
+        if prefill is not None:
+            self._uncount(self._lines[prefill.slot], prefill)
 
     def ended(self, key: Hashable) -> None:
         """Handle the end of a request; ignore unknown requests."""
@@ -186,11 +154,10 @@ class Prefills:
             return
         line.at_s = now
         for prefill in tuple(line.counted.values()):
-            needed_s = prefill.left_s * self.pace(prefill.model)
-            if needed_s > passed_s:
-                prefill.left_s -= passed_s / self.pace(prefill.model)
+            if prefill.left_s > passed_s:
+                prefill.left_s -= passed_s
                 return
-            passed_s -= needed_s
+            passed_s -= prefill.left_s
             prefill.left_s = 0.0
             if not prefill.shown:
                 self._uncount(line, prefill)
@@ -214,13 +181,6 @@ class Prefills:
         line.counted = {
             key: prefill for key, prefill in line.requests.items() if key in line.counted
         }
-
-    def _learn(self, prefill: Prefill, now: float) -> None:
-        if prefill.ahead_s < _LEAST_S:
-            return
-        took_s = max(0.0, now - prefill.sent_s - prefill.fixed_s)
-        pace = (self.pace(prefill.model) * _MEMORY_S + took_s) / (_MEMORY_S + prefill.ahead_s)
-        self.paces[prefill.model] = min(_MAX_PACE, max(_MIN_PACE, pace))
 
     # -- the sums ------------------------------------------------------------------------------
 

@@ -51,11 +51,11 @@ class FlowSettings:
     0 disables waiting. Must not exceed `laar envoy --longest-hold`, which has the same default:
     otherwise Envoy waits only 2 s and sends each held request elsewhere."""
     max_prefill_s: Annotated[float, Gt(0), Le(3600)] = 2.0
-    """Seconds of prefill in flight, by c(m), that fill an endpoint. The default
-    keeps its batch full between two decisions, and is short enough for the queue's order to matter.
-    A request is counted until its first token is seen. If its answer is not streamed or not read
-    (`bodies.sample_answers`), it is counted for an estimated time, corrected by the answers that
-    are read and by metrics readings."""
+    """Seconds of prefill in flight, as learned, that fill an endpoint. The default keeps its batch
+    full between two decisions, and is short enough for the queue's order to matter. A request is
+    counted until its first token is seen. If its answer is not streamed or not read
+    (`bodies.sample_answers`), it is counted for an estimated time, corrected by metrics
+    readings."""
     max_requests: Annotated[int, Ge(1), Le(100_000)] = 256
     """Number of requests that fill an endpoint, like vLLM's --max-num-seqs."""
 

@@ -93,7 +93,7 @@ class FlowControl:
 
     def answering(self, decision: Decision, *, ok: bool, full: bool) -> None:
         """Handle an answer that begins or continues; see `Admission.answering`."""
-        self._admission.answering(decision, self._clock(), ok=ok, full=full)
+        self._admission.answering(decision, ok=ok, full=full)
         self._call()
 
     def moved(self, decision: Decision) -> None:

@@ -99,7 +99,7 @@ class FlowControl:
 
     def answering(self, decision: Decision, *, ok: bool = True) -> None:
         """Handle the first token of an answer; unless `ok`, a refusal for lack of room."""
-        self._admission.answering(decision, self._clock.now, ok=ok, full=not ok)
+        self._admission.answering(decision, ok=ok, full=not ok)
         self.dispatch()
 
     def ended(self, decision: Decision) -> None:
