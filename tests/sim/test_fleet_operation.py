@@ -57,18 +57,14 @@ def test_in_the_native_shape_first_tokens_are_seen_only_in_answers_read() -> Non
 def test_a_fallback_serves_the_request_of_an_engine_that_crashes() -> None:
     fleet, ended = fleet_of(), list[Exchange]()
     sent = ask(fleet, 1, ended)
-    fleet.clock.at(0.5, fleet.host(sent.decision.address).stop)
+    fleet.host(sent.decision.address).stop()
     fleet.clock.run()
     assert [each.status for each in ended] == [200]
     assert sent.failed == (sent.decision.address,)
     assert sent.address == sent.decision.fallbacks[0] == sent.decision.flight.address
-    table, health = fleet.director.table, fleet.director.health
-    assert health is not None
-    believed = [
-        health.answers(table.slot(address), fleet.clock.now)
-        for address in (sent.decision.address, sent.address)
-    ]
-    assert believed[0] < believed[1] == 1.0
+    known = fleet.director.health.records.endpoints
+    slots = [fleet.director.table.slot(name) for name in (sent.decision.address, sent.address)]
+    assert [bool(known[slot].failures) for slot in slots] == [True, False]
     assert not fleet.director.table.in_flight.any()
 
 
@@ -138,3 +134,19 @@ def test_removed_endpoints_get_no_requests() -> None:
     assert served == [{"a"}, {"a", "b", "c"}, {"a"}]
     with pytest.raises(SettingError, match="can't be listed"):
         Operation(fleet, NAMES, 4, random.Random(1))
+
+
+def test_probes_find_that_a_crashed_engine_is_down() -> None:
+    failed = []
+    for probe in (True, False):
+        fleet = fleet_of(FleetSettings(health=HealthSettings(probe=probe)))
+        ended: list[Exchange] = []
+        for number in range(120):
+            fleet.clock.at(0.5 * number, ask, fleet, number, ended, 100 * number + 1)
+        host = fleet.host("a")
+        fleet.clock.at(10.0, host.stop)
+        fleet.clock.at(30.0, host.start)
+        fleet.clock.run()
+        failed.append(sum(each.status != 200 for each in ended))
+        assert any(each.address == "a" and each.sent_s > 31.0 for each in ended)
+    assert failed[0] < failed[1]

@@ -102,6 +102,11 @@ class Attempt:
         """Whether its answer has begun, and its progress can be seen."""
         return self.read and self.stage is Stage.ANSWERING
 
+    @property
+    def is_unread(self) -> bool:
+        """Whether it was accepted, and the rest of its answer is not seen."""
+        return self.stage is Stage.ACCEPTED and not self.read
+
 
 class Family:
     """The endpoints with one model: they share clients, so their outcomes can be compared.

@@ -180,9 +180,8 @@ class Health:
             self.replied(attempt, Reply(status=status), now)
         done = cause == "complete" and status is not None and status < 300
         if attempt.stage is not Stage.OVER and not attempt.judged:
-            unread = attempt.stage is Stage.ACCEPTED and not attempt.read
             # An abandoned unread answer looks like a complete one.
-            if done and not (attempt.overdue and unread):
+            if done and not (attempt.overdue and attempt.is_unread):
                 self._outcomes.completed(attempt, now)
             elif cause == "reset":
                 self._outcomes.cut(attempt, now)

@@ -42,7 +42,7 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
         if attempt.doubted_at <= now - silent_s:
             attempt.doubted_at = now
         # A client that stops reading hides the end of an unread answer: let a probe decide.
-        unseen = attempt.stage is Stage.ACCEPTED and not (attempt.read or breaker.is_open)
+        unseen = attempt.is_unread and not breaker.is_open
         alive = unseen and endpoint.admitted_at > now - silent_s
         doubted_s = now - attempt.doubted_at if unseen and questions.may_ask else silent_s
         if not alive and doubted_s <= OVERDUE_S:
@@ -67,7 +67,7 @@ def silence_s(attempt: Attempt, now: float, beyond_s: float = OVERDUE_S) -> floa
         return 0.0
     endpoint, at_once = attempt.endpoint, not attempt.stream  # headers come with the body's end
     waiting_for = Stage(attempt.stage + 1)
-    if at_once or (attempt.stage is Stage.ACCEPTED and not attempt.read):
+    if at_once or attempt.is_unread:
         waiting_for = Stage.OVER
     # Any request that reaches the stage this one is waiting for, or `ANSWERING`, ends the silence.
     since = max(attempt.at, *endpoint.progress_at[min(waiting_for, Stage.ANSWERING) :])

@@ -25,6 +25,7 @@ class Exchange:
     cached_tokens: int = 0
     status: int = 200
     picker: int = 0
+    accepted: bool = False
     cancelled: bool = False
     failed: tuple[str, ...] = ()
 

@@ -8,8 +8,8 @@ a round trip, and runs in the engine; the picker sees its first byte and end on 
 Each concern (ties, each link, each probe, engines, sampling) has a separate generator made from the
 run's seed, so two policies with the same seed get the same network and the same fleet.
 
-It does not model Envoy, the picker's processing time, probes of suspected endpoints, or a client's
-distance to the picker. Engines send headers as soon as they accept a request, like vLLM.
+It does not model Envoy, the picker's processing time, or a client's distance to the picker.
+Engines send headers as soon as they accept a request, like vLLM.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from laar_lab.sim.fleet.exchange import Exchange
 from laar_lab.sim.fleet.flow import FlowControl
 from laar_lab.sim.fleet.link import Link, generator
 from laar_lab.sim.fleet.pickers import build_picker, endpoint_of
+from laar_lab.sim.fleet.probes import Probes
 from laar_lab.sim.fleet.prompts import BLOCK_TOKENS, BlockPrefixes, Prompt
 from laar_lab.sim.fleet.settings import FleetSettings
 from laar_lab.sim.fleet.site import EngineHost, Site
@@ -144,6 +145,9 @@ class VirtualFleet:
             probe_interval_s=settings.probe_interval_s,
             seed=seed,
         )
+        if settings.health is not None:
+            rng = generator(seed, "asks")
+            Probes(self.clock, self._hosts, self._links, self.directors, rng)
         self._streams: dict[str, dict[str, Exchange]] = {name: {} for name in self._sites}
         for name in self._sites:
             self.clock.later(_CHUNKS_EVERY_S, self._continue, name)
@@ -311,7 +315,7 @@ class VirtualFleet:
         def end(refusal: RequestError | None) -> None:
             exchange.status = refusal.status if refusal else 200
             next_one = self._settle
-            if exchange.status >= 500 and not exchange.first_s:
+            if exchange.status >= 500 and not exchange.accepted:
                 next_one = self._try_next
             clock.at(clock.now + half, next_one, exchange, on_end)
 
@@ -339,6 +343,7 @@ class VirtualFleet:
         """Report the endpoint's status to the director."""
         if exchange.cancelled or exchange.end_s:
             return
+        exchange.accepted = exchange.status == 200
         director, decision = self.directors[exchange.picker], exchange.decision
         if exchange.failed:
             director.attempted(decision, exchange.failed, self.clock.now)
@@ -392,7 +397,7 @@ class VirtualFleet:
         sampled = (
             seen if self.settings.first_tokens == "sampled" else self._sampler.draw(now) and ok
         )
-        broke_off = not ok and exchange.first_s > 0.0
+        broke_off = not ok and exchange.accepted
         end = Completion(
             status=200 if broke_off else exchange.status,
             cause="reset" if broke_off else "complete",

@@ -35,7 +35,7 @@ class FleetSettings:
         first_tokens: `seen` if the picker sees the first token of every answer, as in the gateway
             shape; `sampled` if only of the answers that it reads, as in the native shape.
         fallbacks: number of endpoints that Envoy may try next if one fails before its first byte.
-        health: rules for excluding endpoints, without probes; None to consider all healthy.
+        health: rules for excluding endpoints; None to consider all healthy.
         sample_every_s: longest time in seconds without reading an answer.
         apart: rule for prefilling and decoding at different endpoints.
         apart_tokens: threshold of the rule `threshold`.
