@@ -10,10 +10,6 @@ from laar.core.request import Request
 from laar.health import GOOD, Health, Kind, Reply, Stage
 from laar.prefix.blocks import Chain
 
-IN_FLIGHT_TOKENS = 100.0
-"""Delay that a request in flight causes for another, in prefill tokens. Decoding 80 tokens at 0.12
-ms per sequence in the batch takes about as long as prefilling 100."""
-
 
 class Attempts:
     """Begins, tracks and ends the attempts of a request.
@@ -47,7 +43,7 @@ class Attempts:
             flight.slot,
             flight.model,
             stream=decision.request.stream,
-            predicted_s=usual_s(decision),
+            predicted_s=expected_s(decision),
             tokens=decision.tokens,
             now=now,
             rtt_s=float(view.rtt_s[decision.position]),
@@ -63,7 +59,7 @@ class Attempts:
             slot,
             decision.model,
             stream=decision.request.stream,
-            predicted_s=usual_s(decision),
+            predicted_s=expected_s(decision),
             tokens=decision.tokens,
             now=now,
             trial=trial,
@@ -144,24 +140,10 @@ def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:
     return tuple(found)
 
 
-def usual_s(decision: Decision) -> float:
-    """Return the seconds the request would take at an endpoint of average pace, as a reference.
-
-    The learned paces are left out: they must not excuse an endpoint that became slow. For a policy
-    that computes costs its own way, this is its latency; for a policy without costs, the seconds of
-    prefill.
-    """
+def expected_s(decision: Decision) -> float:
+    """Return the expected seconds to the first token; without costs, the prefill's."""
     view, at = decision.view, decision.position
     assert view is not None
-    terms = view.terms
-    if terms is None:
+    if (terms := view.terms) is None:
         return decision.uncached_tokens * float(view.seconds_per_token[at])
-    if terms.ttft_s is None:
-        return float(terms.latency_s[at])
-    ahead, prefiller = view.table.prefill_tokens, decision.prefiller
-    work_tokens = decision.uncached_tokens + float(ahead[decision.flight.slot])
-    if prefiller is not None:
-        work_tokens += prefiller.uncached_tokens + float(ahead[prefiller.slot])
-    crowd_tokens = IN_FLIGHT_TOKENS * float(view.in_flight[at])
-    work_s = float(view.seconds_per_token[at]) * (work_tokens + crowd_tokens)
-    return float(view.rtt_s[at] + view.base_s[at]) + work_s
+    return float((terms.latency_s if terms.ttft_s is None else terms.ttft_s)[at])

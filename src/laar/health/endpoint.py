@@ -10,7 +10,7 @@ from enum import IntEnum
 
 from laar.health.breaker import Breaker, Rules
 from laar.health.kinds import Kind
-from laar.health.pace import GroupTimes
+from laar.health.times import GroupTimes
 from laar.health.recent import Habit
 from laar.latest import Latest
 
@@ -63,7 +63,7 @@ class Attempt:
         endpoint: where it was sent.
         stream: the answer is streamed; attempts are compared only with others of the same kind.
         at: time of the decision.
-        predicted_s: the picker's prediction of its duration (`laar.core.attempts.usual_s`).
+        predicted_s: expected seconds to its first token.
         tokens: the prompt's length.
         rtt_s: the round trip, since a distant endpoint is not a slow one.
         ahead: requests in flight at its endpoint when it was sent.
