@@ -10,8 +10,8 @@ from enum import IntEnum
 
 from laar.health.breaker import Breaker, Rules
 from laar.health.kinds import Kind
-from laar.health.times import GroupTimes
 from laar.health.recent import Habit
+from laar.health.times import GroupTimes
 from laar.latest import Latest
 
 PROVED_S = 5.0
