@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 from aiohttp import ClientTimeout
@@ -213,6 +214,27 @@ async def test_the_fleet_is_shown_with_the_age_and_health_of_its_readings(tmp_pa
         assert (first["health"], first["waiting"], first["hit_rate"]) == ("saturated", 3.0, 0.4)
         assert 0.0 <= first["read_age_s"] < 10.0
         assert (second["health"], second["waiting"], second["hit_rate"]) == ("not read", None, None)
+
+
+async def test_an_endpoint_much_slower_than_its_sibling_is_shown_as_slow(tmp_path, http):
+    async with watched_picker(tmp_path) as (runner, url):
+        slow, other = "10.9.0.2:8000", "10.9.0.3:8000"
+        for number in range(30):
+            for address, factor in ((slow, 4.0), (other, 1.0)):
+                one = ask(runner, model="large", id=f"{number}", subset=frozenset({address}))
+                settle(runner, one, latency_s=1.5 * factor, ttft_s=0.4 * factor)
+        for address in (slow, other):
+            read(runner, address, waiting=0)
+        _, shown = await get(http, f"{url}/fleet")
+        assert {row["endpoint"]: row["health"] for row in shown["fleet"][1:]} == {
+            slow: "slow",
+            other: "ok",
+        }
+        async with http.get(f"{url}/metrics") as answer:
+            page = await answer.text()
+        (pace,) = re.findall(f'laar_endpoint_pace_ratio{{endpoint="{slow}"}} (.*)', page)
+        assert 1.5 <= float(pace) <= 4.0
+        assert 'laar_endpoint_pace_ratio{endpoint="10.9.0.1:8000"}' not in page
 
 
 async def test_the_log_agrees_with_headers_page_and_metrics(tmp_path, http):
