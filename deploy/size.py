@@ -15,11 +15,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 48_477,
-    "statements": 29_586,
+    "lines": 48_490,
+    "statements": 29_598,
     "lines of data": 682,
     "modules": 214,
-    "lines loaded": 32_137,
+    "lines loaded": 32_150,
     "settings": 143,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

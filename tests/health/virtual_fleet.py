@@ -197,7 +197,7 @@ class VirtualFleet:
             index = self.addresses.index(self.table.spec(slot).address)
             answer = self._answer(index, Job(-1, -1, now, 1, True), now)
             self.probes += 1
-            if answer.seconds is None:
+            if answer.seconds is None or answer.seconds > 10.0:
                 self._at(now + 10.0, self._probed, slot, None)
                 continue
             reply = Reply(
@@ -206,7 +206,7 @@ class VirtualFleet:
                 text=answer.event or answer.text,
                 event=bool(answer.event),
             )
-            self._at(now + min(answer.seconds, 10.0), self._probed, slot, reply)
+            self._at(now + answer.seconds, self._probed, slot, reply)
         if self.left > 0:
             self._at(now + 0.25, self._probe)
 

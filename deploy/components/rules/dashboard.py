@@ -189,8 +189,8 @@ ROWS: dict[str, list[Panel]] = {
         (
             "Slowness",
             "short",
-            "Factor by which an endpoint is slower than others with its model. "
-            "The alert LaarEndpointSlow fires at a mean of 1.5.",
+            "Time of requests at an endpoint, as a multiple of the median for its model. "
+            "The alert LaarEndpointSlow fires above 1.5.",
             [(gauge("laar_endpoint_pace_ratio", "endpoint"), "{{endpoint}}")],
         ),
         (

@@ -155,12 +155,12 @@ class Engines:
         paced: Floats = self._paces.first[slots] * by_model[self._table.model_id[slots]]
         return paced
 
-    def pace(self, slot: int) -> float:
-        """Return how many times as long requests take there as at the model's other endpoints.
+    def paces(self) -> Floats:
+        """Return by slot how many times the usual time of its model requests take there.
 
         It is 1 while chance explains the difference.
         """
-        return max(self._paces.first.item(slot), self._paces.rest.item(slot))
+        return self._paces.relative()
 
     def reassess(self, speed: Callable[[str], SpeedPrior] | None = None) -> None:
         """Use new estimates from the assessor from now on; `speed` returns a model's speed.

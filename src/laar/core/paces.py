@@ -88,6 +88,15 @@ class Paces:
         self._learned = 0
         return self._work_out(np.flatnonzero(self._table.model_id == model_id), as_of)
 
+    def relative(self) -> Floats:
+        """Return the larger pace of each slot over the median of its model's endpoints."""
+        paces: Floats = np.maximum(self.first, self.rest)
+        for model_id in range(len(self._table.models)):
+            same = np.flatnonzero(self._table.model_id == model_id)
+            if len(same):  # the lower median: of two endpoints, the slower one is slow
+                paces[same] /= np.sort(paces[same])[(len(same) - 1) // 2]
+        return paces
+
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
         self._columns[:, slot] = 0.0

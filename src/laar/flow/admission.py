@@ -497,7 +497,8 @@ class Admission:
         view = decision.view
         assert view is not None  # opaque requests are not counted
         at = decision.position
-        token_s = float(self._engines(view).read[at] * view.seconds_per_token[at])
+        engine, missing = self._engines(view), decision.uncached_tokens
+        token_s = float(engine.read[at] * view.seconds_per_token[at])
         found, reread_s = view.cached_tokens.item(at), _OWN_READ * token_s * view.tokens.item(at)
         decision.flight.admitted = True
         self._asked.pop(_session(decision.request), None)
@@ -506,11 +507,12 @@ class Admission:
             return
         seconds = 0.0
         if decision.prefiller is None:
-            seconds = token_s * self._director.prefill_weight(view).item(at)
+            bent = 1.0 + engine.bend.item(at) * (decision.tokens - 0.5 * missing)
+            seconds = token_s * missing * bent
         prefill = Prefill(
             key=decision.id,
             seconds=seconds,
-            is_long=decision.uncached_tokens > self.queue.settings.long_tokens,
+            is_long=missing > self.queue.settings.long_tokens,
             shown=decision.request.first_token_seen,
         )
         self.prefills.add(prefill, decision.slot, now)

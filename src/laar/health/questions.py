@@ -152,7 +152,7 @@ class Questions:
         elif (
             failed is Kind.HANG is breaker.kind
             and breaker.is_suspected
-            and max(endpoint.progress_at) > breaker.suspected_at
+            and max(endpoint.worked_at, *endpoint.progress_at) > breaker.suspected_at
         ):
             failed = None  # it is busy with other requests
         # An error event in a stream can't be retried, so it never leads to a trial with a client.

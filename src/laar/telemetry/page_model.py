@@ -72,7 +72,8 @@ class PageModel:
 
     def health(self, now: float) -> Counter[str]:
         """Return the number of endpoints in each state."""
-        return Counter(self._health(slot, now) for slot in self._table.active.tolist())
+        paces = self.director.engines.paces()
+        return Counter(self._health(slot, paces, now) for slot in self._table.active.tolist())
 
     def frame(self, now: float) -> dict[str, object]:
         """Return everything the page shows; `now` is a time of the readings' clock."""
@@ -115,7 +116,8 @@ class PageModel:
         table = self._table
         probability = self._probability(records)
         slots: list[int] = table.active.tolist()
-        health = {slot: self._health(slot, now) for slot in slots}
+        paces = self.director.engines.paces()
+        health = {slot: self._health(slot, paces, now) for slot in slots}
         if len(slots) > MAX_FLEET:
             slots.sort(key=lambda slot: (health[slot] == "ok", -table.in_flight[slot]))
             slots = sorted(slots[:MAX_FLEET])
@@ -156,7 +158,7 @@ class PageModel:
         mean: Floats = np.divide(total, count, out=np.full(len(total), math.nan), where=count > 0)
         return mean
 
-    def _health(self, slot: int, now: float) -> str:
+    def _health(self, slot: int, paces: Floats, now: float) -> str:
         table = self._table
         if table.failures[slot] >= MAX_FAILURES:
             return "unreachable"
@@ -164,14 +166,14 @@ class PageModel:
             return "asleep"
         if said := self.director.health.state(slot, now):
             return said
+        if paces[slot] >= _SLOW_PACE:
+            return "slow"
         if math.isnan(table.read_at[slot]):
             # Without a metrics page, only probes show whether the endpoint is up.
             probed = table.spec(slot).metrics_url == "" and not math.isnan(table.rtt_at[slot])
             return "ok" if probed else "not read"
         if now - table.read_at[slot] > STALE_S:
             return "stale"
-        if self.director.engines.pace(slot) >= _SLOW_PACE:
-            return "slow"
         over = table.waiting[slot] > self.director.settings.max_waiting
         return "saturated" if over or table.kv_usage[slot] > MAX_KV_USAGE else "ok"
 

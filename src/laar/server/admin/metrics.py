@@ -142,9 +142,9 @@ class _Scrape:
         )
 
     def paces(self) -> _Series:
-        pace, table = self._picker.director.engines.pace, self._picker.table
-        paces = ((table.address(slot), pace(slot)) for slot in table.active.tolist())
-        return ((address, known) for address, known in paces if known != 1.0)
+        paces, table = self._picker.director.engines.paces().tolist(), self._picker.table
+        unlike = (slot for slot in table.active.tolist() if paces[slot] != 1.0)
+        return ((table.spec(slot).key, paces[slot]) for slot in unlike)
 
     @cached_property
     def breakers(self) -> _Rows:
