@@ -136,6 +136,28 @@ def test_removed_endpoints_get_no_requests() -> None:
         Operation(fleet, NAMES, 4, random.Random(1))
 
 
+def test_an_answer_is_lost_if_its_engine_crashes_after_the_headers() -> None:
+    fleet, ended = fleet_of(), list[Exchange]()
+    sent = ask(fleet, 1, ended)
+    fleet.clock.at(0.5, fleet.host(sent.decision.address).stop)  # 1 s of prefill
+    fleet.clock.run()
+    assert [(each.status, each.failed) for each in ended] == [(503, ())]
+
+
+def test_health_sees_answers_that_are_read_continue() -> None:
+    fleet = fleet_of()
+    prompt = Prompt(prompt_tokens=1000, output_tokens=300, blocks=spread(1, 62))
+    request = request_of(1, Arrival(at_s=0.0, prompt=prompt))
+    attempt = fleet.send(request, prompt, lambda _ended: None).decision.flight.attempt
+    assert attempt is not None
+    seen: list[float] = []
+    for at_s in (0.9, 1.9, 2.9, 3.9):  # 1 s of prefill, 3 s of answer
+        fleet.clock.at(at_s, lambda: seen.append(attempt.progress_at))
+    fleet.clock.run()
+    assert seen[0] == 0.0
+    assert 1.0 <= seen[1] < seen[2] < seen[3]
+
+
 def test_probes_find_that_a_crashed_engine_is_down() -> None:
     failed = []
     for probe in (True, False):

@@ -312,6 +312,10 @@ class VirtualFleet:
             exchange.first_s = clock.now + half
             clock.at(exchange.first_s, self._answering, exchange)
 
+        def accepted() -> None:
+            exchange.accepted = True
+            clock.at(clock.now + half, self._replied, exchange)
+
         def end(refusal: RequestError | None) -> None:
             exchange.status = refusal.status if refusal else 200
             next_one = self._settle
@@ -321,9 +325,7 @@ class VirtualFleet:
 
         address, request = exchange.address, exchange.request
         job = self._job(address, request.id, prompt, request.ttft_objective_s)
-        self._hosts[address].submit(replace(job, fetched=fetched), first, end)
-        if exchange.status == 200:
-            clock.at(clock.now + half, self._replied, exchange)
+        self._hosts[address].submit(replace(job, fetched=fetched), first, end, accepted)
 
     def _try_next(self, exchange: Exchange, on_end: OnEnd) -> None:
         """Retry as Envoy does; the picker learns of it only when an answer begins."""
@@ -343,14 +345,14 @@ class VirtualFleet:
         """Report the endpoint's status to the director."""
         if exchange.cancelled or exchange.end_s:
             return
-        exchange.accepted = exchange.status == 200
         director, decision = self.directors[exchange.picker], exchange.decision
         if exchange.failed:
             director.attempted(decision, exchange.failed, self.clock.now)
             director.served_by(decision, exchange.address, self.clock.now)
             if self.flows:
                 self.flows[exchange.picker].moved(decision)
-        reply, read = Reply(status=exchange.status), exchange.request.first_token_seen
+        reply = Reply(status=200 if exchange.accepted else exchange.status)
+        read = exchange.request.first_token_seen
         director.replied(decision, reply, self.clock.now, read=read)
 
     def _job(self, address: str, name: str, prompt: Prompt, objective_s: float | None) -> Job:
@@ -376,11 +378,11 @@ class VirtualFleet:
             self.flows[exchange.picker].answering(exchange.decision)
 
     def _continue(self, name: str) -> None:
-        """Report chunks of all answers that are read, while their engine runs."""
+        """Report chunks of the answers that are read and continue."""
         now = self.clock.now
         self.clock.later(now + _CHUNKS_EVERY_S, self._continue, name)
-        if self._hosts[name].is_running:
-            for exchange in self._streams[name].values():
+        for job_id, exchange in self._streams[name].items():
+            if self._hosts[name].decodes(job_id):
                 self.directors[exchange.picker].answering(exchange.decision, now)
 
     def _touched(self, number: int) -> None:

@@ -52,7 +52,8 @@ class Probes:
     def _look(self, director: Director) -> None:
         now = self._clock.now
         self._clock.later(now + _LOOK_S, self._look, director)
-        for slot in director.health.questions.due(now, MAX_UNDER_WAY):
+        most = MAX_UNDER_WAY - sum(asks is director for asks, _ in self._waiting.values())
+        for slot in director.health.questions.due(now, most):
             name, job_id = director.table.address(slot), f"probe {next(self._numbers)}"
             self._waiting[job_id] = (director, slot)
             half = 0.5 * self._links[name].rtt_s(now, self._rng.gauss(0.0, 1.0))

@@ -75,15 +75,18 @@ class EngineHost:
         self._waiting: dict[str, tuple[OnFirst, OnEnd]] = {}
         self._begun: set[str] = set()
 
-    @property
-    def is_running(self) -> bool:
-        """Whether the engine computes."""
-        return self._step is not None
+    def decodes(self, job_id: str) -> bool:
+        """Return whether the engine's current step generates tokens of a job's answer."""
+        if self._step is None:
+            return False
+        if self._settings.scheduler == "parallel":  # steps of one list few of the running jobs
+            return job_id in self._begun
+        return any(gain.job_id == job_id for gain in self._step.progress)
 
     @property
     def worked_s(self) -> float:
         """Seconds that the engine has spent running steps, with the current one."""
-        return self.busy_s + (self._clock.now - self._ran_at if self.is_running else 0.0)
+        return self.busy_s + (self._clock.now - self._ran_at if self._step is not None else 0.0)
 
     def load(self) -> Load:
         """Return the engine's current figures."""
@@ -112,20 +115,27 @@ class EngineHost:
             self.down = False
             self.starts += 1
 
-    def submit(self, job: Job, on_first: OnFirst, on_end: OnEnd) -> None:
+    def submit(
+        self,
+        job: Job,
+        on_first: OnFirst,
+        on_end: OnEnd,
+        on_accepted: Callable[[], None] = lambda: None,
+    ) -> None:
         """Submit a job now.
 
         Args:
             job: a job with the current time as its arrival.
             on_first: called with the number of cached tokens when the first token exists.
             on_end: called with None when the last token exists, or with the refusal.
+            on_accepted: called when the engine accepts the job.
         """
         intake_s = self._settings.intake_of(job.prompt_tokens)
         if not intake_s:
-            self._admit(job, on_first, on_end)
+            self._admit(job, on_first, on_end, on_accepted)
             return
         self._intake_free_s = max(self._clock.now, self._intake_free_s) + intake_s
-        self._clock.at(self._intake_free_s, self._admit, job, on_first, on_end)
+        self._clock.at(self._intake_free_s, self._admit, job, on_first, on_end, on_accepted)
 
     def abort(self, job_id: str) -> None:
         """Drop a queued or running job without calling its callbacks."""
@@ -136,7 +146,9 @@ class EngineHost:
         self._waiting.pop(job_id, None)
         self._begun.discard(job_id)
 
-    def _admit(self, job: Job, on_first: OnFirst, on_end: OnEnd) -> None:
+    def _admit(
+        self, job: Job, on_first: OnFirst, on_end: OnEnd, on_accepted: Callable[[], None]
+    ) -> None:
         if self.down:
             on_end(_LOST)
             return
@@ -150,6 +162,7 @@ class EngineHost:
             on_end(refusal)
             return
         self._waiting[job.id] = (on_first, on_end)
+        on_accepted()
         if self._step is None:
             self._run()
 
