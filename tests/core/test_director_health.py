@@ -342,6 +342,36 @@ def addresses_of(director, now, count=20):
     return {director.decide(request(session=f"s{n}"), now).address for n in range(count)}
 
 
+@pytest.mark.parametrize("continues", [True, False])
+def test_a_silent_endpoint_is_not_suspected_while_another_of_its_answers_continues(continues):
+    d = fleet(A, B, probe=True)
+    health, slots = d.health, [d.table.slot(address) for address in (A, B)]
+    health.questions.are_asked = True
+
+    def sent(slot, now):
+        return health.sent(slot, "m", stream=True, predicted_s=0.1, tokens=10.0, now=now)
+
+    def answered(slot, now):
+        attempt = sent(slot, now)
+        health.replied(attempt, Reply(status=200), now + 0.01, read=True)
+        health.answering(attempt, now + 0.1)
+        health.ended(attempt, 200, "complete", now + 0.2)
+
+    for number in range(40):
+        answered(slots[number % 2], 0.25 * number)
+    streaming, waiting = sent(slots[0], 10.0), sent(slots[0], 11.0)
+    for attempt in (streaming, waiting):
+        health.replied(attempt, Reply(status=200), attempt.at + 0.01, read=True)
+    health.answering(streaming, 10.1)
+    for number in range(8):
+        now = 11.0 + 0.25 * number
+        answered(slots[1], now)
+        if continues:
+            health.answering(streaming, now)
+        health.look(now)
+    assert bool(health.state(slots[0], now)) is not continues
+
+
 def test_after_a_first_failure_an_endpoint_is_probed_before_it_gets_requests():
     d = doubted(A, B, C)
     slot = d.table.slot(A)

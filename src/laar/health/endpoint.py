@@ -170,6 +170,8 @@ class Endpoint:
         """Share of the KV cache in use, by its metrics page."""
         self.worked_at = float("-inf")
         """When `kv_usage` last changed: its engine computed something."""
+        self.streamed_at = float("-inf")
+        """When an answer that is read last continued."""
         self.retried: deque[tuple[float, Attempt | None]] = deque(maxlen=_RETRIED)
         """When the latest attempts that Envoy retried elsewhere were recorded as failures."""
         self.failures: Counter[Kind] = Counter()

@@ -164,7 +164,7 @@ class Health:
     def answering(self, attempt: Attempt, now: float) -> None:
         """Record that an answer has begun or continues; `replied` reports whether it is good."""
         endpoint = attempt.endpoint
-        attempt.progress_at = now
+        attempt.progress_at = endpoint.streamed_at = now
         if attempt.stage >= Stage.ANSWERING or attempt.judged or attempt not in endpoint.attempts:
             return
         if attempt.timed:

@@ -18,9 +18,10 @@ _OVERTAKEN = 3
 _SLACK = 0.4
 """Maximum duration of overtaking requests, as a share of the silence: when a fleet slows down as
 a whole, some request is always overtaken."""
-_WORKED_S, _BUSY_S = 2.5, 60.0
-"""Age of a page that shows work (scraped each second), and silence that it excuses at most. Where
-others fill the KV cache, a prompt believed cached waits for memory and for 100,000 tokens."""
+_WORKED_S, _STREAMED_S, _BUSY_S = 2.5, 1.0, 60.0
+"""Age of a page that shows work (scraped each second), age of a chunk of another answer (reported
+twice a second), and silence that they excuse at most. Where others fill the KV cache, a prompt
+believed cached waits for memory and for 100,000 tokens."""
 _DOUBTED_S = 0.25 * OVERDUE_S
 """Seconds of silence after which an endpoint is probed: requests sent to it until it is excluded
 would be lost as well."""
@@ -76,7 +77,9 @@ def silence_s(attempt: Attempt, now: float, beyond_s: float = OVERDUE_S) -> floa
     silent_s = now - since
     if silent_s <= beyond_s:
         return 0.0
-    if OVERDUE_S < silent_s <= _BUSY_S and now - endpoint.worked_at <= _WORKED_S:
+    works = silent_s > OVERDUE_S and now - endpoint.worked_at <= _WORKED_S
+    streams = not attempt.is_followed and now - endpoint.streamed_at <= _STREAMED_S
+    if silent_s <= _BUSY_S and (works or streams):
         return 0.0
     times = endpoint.family.times[attempt.stream]
     if silent_s <= times.limit_s(Stage.OVER if at_once else waiting_for, attempt.predicted_s):

@@ -40,8 +40,8 @@ from laar_lab.sim.fleet.prompts import BLOCK_TOKENS, BlockPrefixes, Prompt
 from laar_lab.sim.fleet.settings import FleetSettings
 from laar_lab.sim.fleet.site import EngineHost, Site
 
-_CHUNKS_EVERY_S = 1.0
-"""Seconds between two chunks that the picker sees of each answer; in fact one comes per token."""
+_CHUNKS_EVERY_S = 0.5
+"""Seconds between two reports of an answer's progress, as in the product."""
 
 OnEnd = Callable[[Exchange], None]
 OnRefused = Callable[[RequestError], None]
