@@ -141,7 +141,7 @@ class Fleet(RuleBasedStateMachine):
         self.later(wait)
         decision = data.draw(st.sampled_from(self.going))
         self.director.answering(decision, self.now)
-        self.admission.answering(decision, self.now, ok=ok)
+        self.admission.answering(decision, ok=ok)
         self.take(self.admission.dispatch(self.now))
 
     @precondition(lambda self: self.going)

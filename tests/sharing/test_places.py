@@ -48,7 +48,7 @@ class Picker:
         )
 
     def end(self, decision, now, done=DONE):
-        self.flow.answering(decision, now, ok=done.status == 200)
+        self.flow.answering(decision, ok=done.status == 200)
         self.director.settle(decision, done)
         self.flow.ended(decision, now)
 
