@@ -91,10 +91,10 @@ class Paces:
     def relative(self) -> Floats:
         """Return the larger pace of each slot over the median of its model's endpoints."""
         paces: Floats = np.maximum(self.first, self.rest)
-        for model_id in range(len(self._table.models)):
+        for model_id in np.unique(self._table.model_id[paces != 1.0]):
             same = np.flatnonzero(self._table.model_id == model_id)
-            if len(same):  # the lower median: of two endpoints, the slower one is slow
-                paces[same] /= np.sort(paces[same])[(len(same) - 1) // 2]
+            # The lower median: of two endpoints, the slower one is slow.
+            paces[same] /= np.sort(paces[same])[(len(same) - 1) // 2]
         return paces
 
     def drop(self, slot: int) -> None:

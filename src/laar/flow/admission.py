@@ -497,22 +497,18 @@ class Admission:
         view = decision.view
         assert view is not None  # opaque requests are not counted
         at = decision.position
-        engine, missing = self._engines(view), decision.uncached_tokens
-        token_s = float(engine.read[at] * view.seconds_per_token[at])
+        read, began = self._engines(view).read.item(at), decision.flight.began
+        token_s = read * view.seconds_per_token.item(at)
         found, reread_s = view.cached_tokens.item(at), _OWN_READ * token_s * view.tokens.item(at)
         decision.flight.admitted = True
         self._asked.pop(_session(decision.request), None)
         self._begin_turn(decision, decision.slot, found, reread_s, now)
         if not self.by_load:
             return
-        seconds = 0.0
-        if decision.prefiller is None:
-            bent = 1.0 + engine.bend.item(at) * (decision.tokens - 0.5 * missing)
-            seconds = token_s * missing * bent
         prefill = Prefill(
             key=decision.id,
-            seconds=seconds,
-            is_long=missing > self.queue.settings.long_tokens,
+            seconds=read * began.work_s if began is not None and began.reads else 0.0,
+            is_long=decision.uncached_tokens > self.queue.settings.long_tokens,
             shown=decision.request.first_token_seen,
         )
         self.prefills.add(prefill, decision.slot, now)

@@ -23,11 +23,6 @@ _QUICK = 0.1  # share of the typical duration below which one unread answer is s
 _BRIEF = 0.5  # the same for two in a row
 
 
-def ratio(seconds: float, predicted_s: float) -> float:
-    """Return the logarithm of actual over predicted time."""
-    return math.log((max(0.001, seconds)) / (predicted_s + _GRAIN_S))
-
-
 class _Usual:
     """Running mean and spread of logarithms."""
 
@@ -54,9 +49,7 @@ class GroupTimes:
     """The times in which a model's answers, streamed or not, are accepted, begin and end."""
 
     def __init__(self) -> None:
-        self.ratios = _Usual()
-        """Log ratios of the actual to the predicted times of complete answers."""
-        self._stages = (_Usual(), _Usual(), self.ratios)
+        self._stages = (_Usual(), _Usual(), _Usual())
         self.total_s = _Usual()
         self.quick_s = 0.0
         """An answer that takes less time is suspect; 0 while unknown."""
@@ -67,7 +60,7 @@ class GroupTimes:
 
     def saw(self, stage: int, seconds: float, predicted_s: float) -> None:
         """Record the time taken to reach a stage; stages are numbered from 1."""
-        self._stages[stage - 1].add(ratio(seconds, predicted_s))
+        self._stages[stage - 1].add(math.log(max(0.001, seconds) / (predicted_s + _GRAIN_S)))
 
     def ended(self, seconds: float, predicted_s: float) -> None:
         """Record the time of a complete answer."""
