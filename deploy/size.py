@@ -15,11 +15,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 48_484,
-    "statements": 29_592,
+    "lines": 48_480,
+    "statements": 29_589,
     "lines of data": 682,
     "modules": 214,
-    "lines loaded": 32_144,
+    "lines loaded": 32_140,
     "settings": 143,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

@@ -100,7 +100,7 @@ class Engines:
         self.traffic = Traffic(table)
         self._table = table
         self._models: dict[str, EngineModel] = {}
-        self._paces = Paces(table)
+        self.paces = Paces(table)
         self.batches = Batches(table)
         self.kept: EndpointConstants | None = None
         """The latest result of `constants`, until it changes."""
@@ -131,7 +131,7 @@ class Engines:
             model.imitate(answered[0])
         rows = [of[name].constants() if name in of else (math.nan,) * 8 for name in models]
         b, c, s, wc, d0, d1, bend, e = np.array(rows).T[:, model_id]
-        first, rest = self._paces.first[slots], self._paces.rest[slots]
+        first, rest = self.paces.first[slots], self.paces.rest[slots]
         self.kept = EndpointConstants(
             of=slots,
             models=models,
@@ -152,15 +152,8 @@ class Engines:
         """Return actual prefill time at `slots`, as a multiple of c(m)'s estimate."""
         known = [self._models.get(name) for name in self._table.models]
         by_model = np.array([1.0 if model is None else model.constants()[1] for model in known])
-        paced: Floats = self._paces.first[slots] * by_model[self._table.model_id[slots]]
+        paced: Floats = self.paces.first[slots] * by_model[self._table.model_id[slots]]
         return paced
-
-    def paces(self) -> Floats:
-        """Return by slot how many times the usual time of its model requests take there.
-
-        It is 1 while chance explains the difference.
-        """
-        return self._paces.relative()
 
     def reassess(self, speed: Callable[[str], SpeedPrior] | None = None) -> None:
         """Use new estimates from the assessor from now on; `speed` returns a model's speed.
@@ -193,7 +186,7 @@ class Engines:
         traffic.advance(slot, now)
         at = self._table.model_id.item(slot)
         model = self._model(self._table.models[at] if at >= 0 else "", (base_s, timed))
-        pace = max(model.first.now[1] * self._paces.first.item(slot), 1e-3)  # `_pace`, inlined
+        pace = max(model.first.now[1] * self.paces.first.item(slot), 1e-3)  # `_pace`, inlined
         began.model = model
         began.work_s = model.work_s(began.plain_s, began.context_tokens)
         began.ahead_s = traffic.ahead(slot, now, pace)
@@ -241,7 +234,7 @@ class Engines:
         slot, model, traffic = began.slot, began.model, self.traffic
         features = _features(model, began.plain_s if plain_s is None else plain_s, began)
         guess = model.first.guess(features)
-        pace = self._paces.first.item(slot)
+        pace = self.paces.first.item(slot)
         # At a full engine, requests wait for a slot, so their time shows nothing about prefill.
         if ttft_s is not None and began.reads and began.others < self.batches.most_at_once[slot]:
             first_s = max(ttft_s - began.rtt_s, 1e-4)
@@ -255,12 +248,12 @@ class Engines:
         beside_s = traffic.flight_s.item(slot) - began.flight_s
         others = max(0.0, beside_s / max(span_s, 1e-6) - 1.0)
         if seen:  # prompts prefilled meanwhile delayed the answer
-            waited = model.constants()[3] * self._paces.first.item(slot)
+            waited = model.constants()[3] * self.paces.first.item(slot)
             took = max(took - waited * (traffic.done_s.item(slot) - began.done_s), 0.1 * took)
         weight = _UNKNOWN_LENGTH
         if answer_tokens:
             weight, took = 1.0, model.alike(took, answer_tokens)
-        even_s = took / self._paces.rest.item(slot)
+        even_s = took / self.paces.rest.item(slot)
         self._report(slot, model, Sample(False, (others,), even_s, took, weight))
 
     def prefilled(self, began: Began, took_s: float) -> None:
@@ -271,7 +264,7 @@ class Engines:
             took_s: seconds to the first byte of the answer, minus the time after the prefill.
         """
         slot, model = began.slot, began.model
-        pace = self._paces.first.item(slot)
+        pace = self.paces.first.item(slot)
         b, *_, e = model.constants()  # the other endpoint tokenizes the prompt as well
         took = max(took_s - b - e * began.prompt_s, 1e-4)
         features = _features(model, began.plain_s, began)
@@ -285,7 +278,7 @@ class Engines:
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
         self.traffic.drop(slot)
-        self._paces.drop(slot)
+        self.paces.drop(slot)
         self.batches.drop(slot)
 
     # -- several pickers -----------------------------------------------------------------------
@@ -304,7 +297,7 @@ class Engines:
         """Return the state of models and, by key, endpoints' paces, as plain values."""
         paces: dict[str, list[float]] = {}
         for slot in self._table.active.tolist():
-            pace = self._paces.state(slot)
+            pace = self.paces.state(slot)
             if pace is not None:
                 paces[self._table.spec(slot).key] = pace
         return {"models": {n: m.state() for n, m in self._models.items()}, "paces": paces}
@@ -321,8 +314,8 @@ class Engines:
         for address, known in paces.items() if isinstance(paces, dict) else ():
             slot = self._table.slot(address) if isinstance(address, str) else -1
             if slot >= 0:
-                self._paces.restore(slot, known)
-        self._paces.work_out_all(self.traffic.arrived_at)
+                self.paces.restore(slot, known)
+        self.paces.work_out_all(self.traffic.arrived_at)
         self.kept = None
 
     # -- learning ------------------------------------------------------------------------------
@@ -347,7 +340,7 @@ class Engines:
             changed, ratio = model.answered(even_s, features[0], weight)
             ratio = ratio * sample.took_s / even_s
         as_of = self.traffic.arrived_at
-        moved = self._paces.learn(slot, ratio, weight, as_of, first=sample.first)
+        moved = self.paces.learn(slot, ratio, weight, as_of, first=sample.first)
         if moved is not None:
             model.repaced(*moved)
         if changed or moved is not None:
@@ -361,12 +354,12 @@ class Engines:
 
     def _pace(self, slot: int, model: EngineModel) -> float:
         """Return actual prefill time / c(m)'s estimate."""
-        return max(model.first.now[1] * self._paces.first.item(slot), 1e-3)
+        return max(model.first.now[1] * self.paces.first.item(slot), 1e-3)
 
     def _grow(self, size: int) -> None:
         """Grow to the table's size."""
         self.traffic.grow(size)
-        self._paces.grow(size)
+        self.paces.grow(size)
         self.batches.grow(size)
         self.kept = None
 

@@ -89,7 +89,10 @@ class Paces:
         return self._work_out(np.flatnonzero(self._table.model_id == model_id), as_of)
 
     def relative(self) -> Floats:
-        """Return the larger pace of each slot over the median of its model's endpoints."""
+        """Return the larger pace of each slot over the median of its model's endpoints.
+
+        It is 1 while chance explains the difference.
+        """
         paces: Floats = np.maximum(self.first, self.rest)
         for model_id in np.unique(self._table.model_id[paces != 1.0]):
             same = np.flatnonzero(self._table.model_id == model_id)

@@ -72,7 +72,7 @@ class PageModel:
 
     def health(self, now: float) -> Counter[str]:
         """Return the number of endpoints in each state."""
-        paces = self.director.engines.paces()
+        paces = self.director.engines.paces.relative()
         return Counter(self._health(slot, paces, now) for slot in self._table.active.tolist())
 
     def frame(self, now: float) -> dict[str, object]:
@@ -116,7 +116,7 @@ class PageModel:
         table = self._table
         probability = self._probability(records)
         slots: list[int] = table.active.tolist()
-        paces = self.director.engines.paces()
+        paces = self.director.engines.paces.relative()
         health = {slot: self._health(slot, paces, now) for slot in slots}
         if len(slots) > MAX_FLEET:
             slots.sort(key=lambda slot: (health[slot] == "ok", -table.in_flight[slot]))

@@ -142,7 +142,7 @@ class _Scrape:
         )
 
     def paces(self) -> _Series:
-        paces, table = self._picker.director.engines.paces().tolist(), self._picker.table
+        paces, table = self._picker.director.engines.paces.relative().tolist(), self._picker.table
         unlike = (slot for slot in table.active.tolist() if paces[slot] != 1.0)
         return ((table.spec(slot).key, paces[slot]) for slot in unlike)
 
