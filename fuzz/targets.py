@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuzz.bodies import bodies, context, scanner
+from fuzz.bodies import bodies, context, members
 from fuzz.frames import frames
 from fuzz.pages import answers, artifact, batches, events, files, headers, messages, metrics, state
 from fuzz.streams import streams
@@ -27,7 +27,7 @@ TARGETS: dict[str, Target] = {
         headers,
         messages,
         metrics,
-        scanner,
+        members,
         state,
         streams,
     )

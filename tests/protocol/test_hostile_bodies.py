@@ -1,6 +1,7 @@
 """Bodies of hostile clients, and of clients that write JSON as Python does."""
 
 import json
+import math
 import time
 import tracemalloc
 
@@ -33,12 +34,12 @@ def padded(before: bytes, after: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_a_deep_body_is_read_and_spliced(place):
+def test_a_body_nested_too_deeply_to_be_read_is_refused(place):
     deep = {"before": (b'"x":%b,' % DEEP, b""), "after": (b"", b',"x":%b' % DEEP)}[place]
     body = padded(*deep)
-    assert read_body(Api.CHAT, body).model == "auto"
-    spliced = splice_model(body, "m")
-    assert spliced == body.replace(b'"model":"auto"', b'"model":"m"')
+    assert "nested too deeply" in str(try_read(Api.CHAT, body))
+    with pytest.raises(RequestError, match="nested too deeply"):
+        splice_model(body, "m")
 
 
 @pytest.mark.parametrize(
@@ -78,9 +79,7 @@ TOOLS = b'"tools":[{"name":"%b","schema":{"model":{"type":"string"}}}]' % (b"t" 
         b'{%b,"model":"auto"}' % TOOLS,
     ],
 )
-def test_the_bodies_of_agents_with_tools_are_not_scanned(monkeypatch, body):
-    """A scan blocks other requests for 8 ms per megabyte."""
-    monkeypatch.setattr(splice, "member_spans", lambda _: pytest.fail("scanned"))
+def test_only_the_outermost_model_is_replaced(body):
     assert splice_model(body, "served") == body.replace(b'"auto"', b'"served"')
 
 
@@ -96,19 +95,11 @@ LONG = b'"messages":[{"role":"user","content":"%b"}]' % (b"x" * openai.ASIDE_BYT
     ],
 )
 def test_the_model_of_a_long_body_is_located_while_it_is_read(monkeypatch, api, body):
-    """A scan of 32 MB would block other requests for half a second."""
+    """Scanning 32 MB would block other requests."""
     read = read_body(api, body)
     monkeypatch.setattr(splice, "member_spans", lambda _: pytest.fail("scanned"))
     spliced = splice_model(body, "served", read.model_span)
     assert orjson.loads(spliced) == orjson.loads(body) | {"model": "served"}
-
-
-@pytest.mark.parametrize("api", [Api.CHAT, Api.OPAQUE])
-def test_a_long_body_of_very_many_members_is_refused(api):
-    members = b",".join(b'"%d":0' % i for i in range(jsonscan.MAX_MEMBERS))
-    read = try_read(api, b'{%b,"model":"auto",%b}' % (members, LONG))
-    assert isinstance(read, RequestError)
-    assert "members" in str(read)
 
 
 @pytest.mark.parametrize("before", [b"", b'"x":1,'])
@@ -194,7 +185,7 @@ def test_a_prompt_of_too_many_parts_is_priced_by_its_length(part, most, more):
     assert read.chars <= 4 << 20
 
 
-@pytest.mark.parametrize("value", [b"NaN", b"-Infinity", b"1e400", b'"\\ud800"', b"9" * 400, DEEP])
+@pytest.mark.parametrize("value", [b"NaN", b"-Infinity", b"1e400", b'"\\ud800"', b"9" * 400])
 def test_bodies_that_pythons_json_accepts_are_accepted(value):
     body = b'{"temperature":%b,%b,"model":"auto"}' % (value, MESSAGES)
     assert read_body(Api.CHAT, body).model == "auto"
@@ -270,12 +261,6 @@ def test_a_huge_token_limit_is_clipped():
     assert read_body(Api.CHAT, body).max_tokens == openai.MAX_LIMIT_TOKENS
 
 
-def test_too_many_members_are_refused_if_they_cannot_be_parsed():
-    members = b",".join(b'"k%d":1' % i for i in range(jsonscan.MAX_MEMBERS + 1))
-    with pytest.raises(RequestError, match="fewer than 10,000 members"):
-        read_body(Api.CHAT, b'{"x":%b,%b}' % (DEEP, members))
-
-
 SCALARS = st.none() | st.booleans() | st.integers() | st.text('ab"\\{}[],: \u00e9\n', max_size=6)
 VALUES = st.recursive(
     SCALARS,
@@ -287,25 +272,31 @@ VALUES = st.recursive(
 )
 
 
+KEYS = st.sampled_from(["model", "stream", "messages"]) | st.text('ab"\\{}[]:,', max_size=4)
+LENIENT = st.sampled_from(["\ud83d", "NaN", "\\udead", "\\NaN", math.nan, -math.inf, math.inf])
+
+
 @pytest.mark.long
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(400))
 @given(
-    members=st.dictionaries(st.text('ab"\\{}[]:,', max_size=4), VALUES, max_size=5),
+    members=st.dictionaries(KEYS, VALUES | LENIENT, max_size=5),
     indent=st.sampled_from([None, 1]),
     ascii_only=st.booleans(),
-    piece=st.sampled_from([1, 2, 3, 7, 64, 4096]),
 )
-def test_the_scanner_finds_the_same_members_as_a_parser(members, indent, ascii_only, piece):
-    text = json.dumps(members, indent=indent, ensure_ascii=ascii_only).encode()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsonscan, "PIECE_BYTES", piece)
-        spans = member_spans(text)
+def test_members_are_located_where_a_parser_finds_them(members, indent, ascii_only):
+    text = json.dumps(members, indent=indent, ensure_ascii=ascii_only)
+    text = text.encode(errors="surrogatepass")
+    spans = member_spans(text)
     assert spans is not None
-    assert {key: json.loads(text[slice(*span)]) for key, span in spans.items()} == members
+    found = {key: json.loads(text[slice(*span)]) for key, span in spans.items()}
+    wanted = {
+        key: value for key, value in members.items() if key in ("model", "stream", "messages")
+    }
+    assert repr({key: found[key] for key in wanted}) == repr(wanted)
 
 
 @pytest.mark.parametrize(
     "text", [b"", b" ", b"[]", b"{", b"}{", b'{"a"', b'{"a":1}}', b"{} x", b'{"a"}', b'"', b"\\"]
 )
-def test_the_scanner_reports_if_there_is_no_object(text):
+def test_text_that_is_not_an_object_has_no_members(text):
     assert member_spans(text) is None

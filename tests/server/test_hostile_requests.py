@@ -68,7 +68,7 @@ async def test_after_an_internal_error_the_complete_request_is_forwarded(
 async def test_no_body_makes_a_request_leave_the_pool_of_its_route(
     gateway, http, shape, monkeypatch
 ):
-    """Try a body too deep for recursion, and then a picker that fails on every request."""
+    """Try a body nested too deeply, and then a picker that fails on every request."""
     own, foreign = await gateway.upstream(), await gateway.upstream()
     gateway.members((own.address, "m-a"), (foreign.address, "m-b"))
     listed = [
@@ -92,24 +92,25 @@ async def test_no_body_makes_a_request_leave_the_pool_of_its_route(
     )
     rewrite = {"x-gateway-model-name-rewrite": "m-a"}
     for _ in range(10):
-        assert (await post(http, envoy, body, **rewrite))[0] in (200, 503)
+        assert (await post(http, envoy, body, **rewrite))[0] == 400
     monkeypatch.setattr(gateway.runner.processor, "ask", lambda *_: 1 / 0)
+    body = b'{"model":"m-b","messages":[{"role":"user","content":"y"}]}'
     for _ in range(10):
         status, headers, _ = await post(http, envoy, body, **rewrite)
         assert (status, headers["x-laar-reason"]) == (503, "picker-fault")
     assert bodies(foreign) == []
 
 
-async def test_a_deep_body_is_decided_like_any_other(served, http):
+async def test_a_body_nested_too_deeply_to_be_read_gets_a_400(served, http):
     gateway, upstream, envoy = served
     deep = b"[" * 5000 + b"]" * 5000
     body = b'{"x":%b,"model":"auto","messages":[{"role":"user","content":"%b"}]}' % (
         deep,
         b"y" * 200_000,
     )
-    status, headers, _ = await post(http, envoy, body)
-    assert (status, headers["x-laar-model"]) == (200, "m")
-    assert bodies(upstream) == [body.replace(b'"auto"', b'"m"')]
+    status, _, answer = await post(http, envoy, body)
+    assert (status, b"nested too deeply" in answer) == (400, True)
+    assert bodies(upstream) == []
     assert gateway.runner.picker.metrics.stream_faults == 0
 
 

@@ -52,9 +52,7 @@ from laar.envoy.options import ANY_IPV4, LOOPBACK, MESSAGE_TIMEOUT_S, BootstrapO
 from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
-from laar.protocol.events import Patience
 from laar.protocol.paths import DENIED_ERROR, DENIED_PATHS, SUFFIXES
-from laar.protocol.stream.contract_headers import ONCE
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 
@@ -185,32 +183,22 @@ def _denied_route() -> Any:
 
 def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[Any]:
     """Yield the routes to the endpoints for each patience; the last apply before a decision."""
-    allowed = (
-        ONCE,
-        *(Patience(names.SILENCE_S, begin_s) for begin_s in names.BEGINS_S),
-        Patience(names.SILENCE_S),
-        Patience(),
-    )
-    for patience in allowed:
-        begin = patience.begin_s
-        key, value = names.SILENCE, patience.silence_s
-        if patience.once:
-            key, value = names.ONCE, 1
-        elif begin is not None:
-            key, value = names.BEGIN, begin
-        match = _part("metadata_match", key=key, value=str(value))
+    for patience in (names.ONCE_S, *names.BEGINS_S, names.SILENCE_S, None):
+        begin = patience if patience in names.BEGINS_S else None
+        silence_s = math.inf if patience is None else names.SILENCE_S
+        match = _part("metadata_match", key=names.PATIENCE, value=str(patience))
         yield from _part(
             "routes",
             **asdict(options),
             suffixes="|".join(suffix for suffix, _ in SUFFIXES),
-            patience={} if value is None else {"dynamic_metadata": [match]},
+            patience={} if patience is None else {"dynamic_metadata": [match]},
             attempts=1 + options.retries,
             **answers,
             request_timeout=duration(options.request_timeout_s),
             idle_timeout=duration(options.idle_timeout_s),
             # A refused connection is never the request's fault.
-            retry_on="connect-failure" if patience.once else _RETRY_ON,
-            silence=duration(min(patience.silence_s or math.inf, options.idle_timeout_s)),
+            retry_on="connect-failure" if patience == names.ONCE_S else _RETRY_ON,
+            silence=duration(min(silence_s, options.idle_timeout_s)),
             # If response headers do not arrive in time, the request is also sent to the next
             # endpoint, and the first to respond wins: an endpoint that is only slow is not cut off.
             begin={} if begin is None else {"per_try_timeout": duration(begin)},

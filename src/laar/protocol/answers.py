@@ -18,7 +18,7 @@ import orjson
 from laar.core.request import Api
 from laar.errors import RequestError
 from laar.health import GOOD, Kind, Reply
-from laar.protocol.splice import model_span
+from laar.protocol.jsonscan import member_spans
 from laar.protocol.usefulness import Usefulness
 
 if TYPE_CHECKING:
@@ -314,21 +314,20 @@ def _is_count(value: object) -> bool:
 class NameRestorer:
     """Restores the client's model name in answers that contain the endpoint's name.
 
-    Only the member ``"model": "<name>"`` is changed, even if split across chunks: the end of a
-    chunk that may begin that member is held back until the next chunk.
+    Only the member ``"model": "<name>"`` is changed. A line that is not complete is held back, up
+    to `MAX_ANSWER_BYTES`, since its reader waits for the rest too.
 
     Args:
         served: name that the endpoint writes.
         asked: name that replaces it.
-        whole: the answer is one object, and nested objects may have that member too. It is
-            buffered, up to `MAX_ANSWER_BYTES`, and only its top-level member is changed.
+        whole: the answer is one object, and nested objects may have that member too. Only its
+            top-level member is changed.
     """
 
     def __init__(self, *, served: str, asked: str, whole: bool = False) -> None:
-        self._name = name = orjson.dumps(served)
+        self._name = orjson.dumps(served)
         self._is_whole = whole
-        self._members = [b'"model":%s%s' % (gap, name) for gap in (b"", b" ")]
-        self._pattern = re.compile(b'("model": ?)' + re.escape(name))
+        self._pattern = re.compile(b'("model": ?)' + re.escape(self._name))
         self._asked = orjson.dumps(asked)
         self.held = b""
         """See `laar.protocol.ports.Restorer`."""
@@ -336,34 +335,12 @@ class NameRestorer:
     def feed(self, chunk: bytes, *, end: bool) -> bytes:
         """Return the chunk with names restored, without the bytes held back."""
         data = self.held + chunk
-        if self._is_whole and len(data) <= MAX_ANSWER_BYTES:
-            self.held = b"" if end else data
-            return self._of_object(data) if end else b""
+        is_long = len(data) > MAX_ANSWER_BYTES
+        cut = len(data) if end or is_long else 0 if self._is_whole else data.rfind(b"\n") + 1
+        data, self.held = data[:cut], data[cut:]
+        if self._is_whole and not is_long:
+            start, stop = (member_spans(data) or {}).get("model", (0, 0))
+            is_name = data[start:stop] == self._name
+            return data[:start] + self._asked + data[stop:] if is_name else data
         self._is_whole = False
-        parts: list[bytes] = []
-        done = 0
-        for found in self._pattern.finditer(data):
-            parts += data[done : found.start()], found[1], self._asked
-            done = found.end()
-        # A replaced part is complete: its closing quote does not begin a new name.
-        keep = 0 if end else max(self._partial(data, member, done) for member in self._members)
-        self.held = data[len(data) - keep :]
-        parts.append(data[done : len(data) - keep])
-        return b"".join(parts)
-
-    def _of_object(self, data: bytes) -> bytes:
-        try:
-            start, end = model_span(data)
-        except RequestError:
-            return data
-        return data[:start] + self._asked + data[end:] if data[start:end] == self._name else data
-
-    @staticmethod
-    def _partial(data: bytes, pattern: bytes, start: int) -> int:
-        """Return the length of the longest suffix of `data[start:]` that `pattern` begins with."""
-        start = max(start, len(data) - len(pattern) + 1)
-        while (start := data.find(pattern[:1], start)) >= 0:
-            if pattern.startswith(data[start:]):
-                return len(data) - start
-            start += 1
-        return 0
+        return self._pattern.sub(lambda found: found[1] + self._asked, data)

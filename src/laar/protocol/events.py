@@ -8,7 +8,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from laar.core.decision import Decision
 from laar.core.request import Api, Request
@@ -177,30 +176,13 @@ class Ask(Action):
     request: Request
 
 
-class Patience(NamedTuple):
-    """How long an endpoint may stay silent, in seconds.
-
-    Args:
-        silence_s: maximum at any time, `laar.protocol.headers.SILENCE_S`; None means Envoy's.
-        begin_s: maximum before its response headers, from `laar.protocol.headers.BEGINS_S`; None
-            if unlimited.
-        once: another endpoint is tried only if the connection fails.
-    """
-
-    silence_s: int | None = None
-    begin_s: int | None = None
-    once: bool = False
-
-
-_WITHOUT_END = Patience()
-
-
 @dataclass(slots=True)
 class AnswerHeaders(Action):
     """Answer a headers message; if `destination` is set, the answer carries the decision.
 
     `read_answer` asks Envoy to send this request's response body; `skip_body` asks it to send no
-    body, and to keep the stream until the answer ends. `engine_headers` also go into the metadata,
+    body, and to keep the stream until the answer ends. `patience_s` is a value of
+    `laar.protocol.headers.PATIENCE`. `engine_headers` also go into the metadata,
     for an Envoy whose routes set them; they go only there if Envoy keeps the headers.
     """
 
@@ -210,7 +192,7 @@ class AnswerHeaders(Action):
     destination: str = ""
     read_answer: bool = False
     skip_body: bool = False
-    patience: Patience = _WITHOUT_END
+    patience_s: int | None = None
     engine_headers: tuple[tuple[str, str], ...] = ()
 
 

@@ -35,23 +35,21 @@ REWRITE = "x-gateway-model-name-rewrite"
 POOL = "xds.route_metadata.filter_metadata.laar.pool"
 """Envoy attribute, not a header: the route's metadata that names the pool."""
 
-SILENCE = "x-laar-silence-s"
-"""Metadata key, sent with the destination: `SILENCE_S` if the answer is expected to pause for less,
-at any time. A route matches it to set the idle timeout of a stream."""
+PATIENCE = "x-laar-patience-s"
+"""Metadata key, sent with the destination: how long the endpoint may stay silent, as one of the
+values below. A route matches it; without it, Envoy's limits apply."""
 
 SILENCE_S = 600
-"""Ten minutes of decoding: some tool parsers hold a call's arguments back until they are complete,
-and an agent may write a long file (https://github.com/vllm-project/vllm/issues/50604)."""
-
-BEGIN = "x-laar-begin-s"
-"""Metadata key: seconds, from `BEGINS_S`, within which response headers are expected. After that,
-the request is hedged to the next endpoint, and the first response headers win."""
-
-ONCE = "x-laar-once"
-"""Metadata key: send the request once, on a route that retries only failed connections."""
+"""Maximum at any time, for each of these routes. Ten minutes of decoding: some tool parsers hold a
+call's arguments back until they are complete, and an agent may write a long file
+(https://github.com/vllm-project/vllm/issues/50604)."""
 
 BEGINS_S = (5, 10, 30)
-"""Maximum times in seconds to the response headers, for which there are routes."""
+"""Maximum until the response headers. After that, the request is hedged to the next endpoint, and
+the first response headers win."""
+
+ONCE_S = 0
+"""Send the request once, on a route that retries only failed connections."""
 
 TRIED = "x-laar-tried-models"
 TASK = "x-laar-task"

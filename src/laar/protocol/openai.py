@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -29,16 +28,10 @@ import orjson
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.protocol.forms import field_span
-from laar.protocol.jsonscan import (
-    FEW_PARTS_BYTES,
-    MAX_MEMBERS,
-    Span,
-    has_many_parts,
-    member_spans,
-)
+from laar.protocol.jsonscan import FEW_PARTS_BYTES, Span, has_many_parts, member_spans
 from laar.protocol.prompt import READERS, Spans, UnknownPromptError
 from laar.protocol.sessions import SESSION_MEMBERS, conversation_of, session_of_body
-from laar.protocol.splice import model_span, utf8_of
+from laar.protocol.splice import NOT_AN_OBJECT, model_span, utf8_of
 
 ASIDE_BYTES = 1 << 20
 """Maximum size of a body that is read on the event loop; reading takes a millisecond or two. Longer
@@ -58,7 +51,7 @@ _MAX_SCALAR_BYTES = 4096
 _LIMITS_IN_ORDER = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _SAMPLING = "sampling_params"
 _LIMITS = frozenset((*_LIMITS_IN_ORDER, _SAMPLING))
-_READ_AT_LENGTH = ("model", "stream", *_LIMITS_IN_ORDER, "cache_salt")
+_READ_AT_LENGTH = {"model", "stream", *_LIMITS_IN_ORDER, "cache_salt"}
 
 _OPAQUE = Api.OPAQUE
 _TRUE = (True, "true", "True", "1", "on", "yes")  # also 1; engines in Python read all of these
@@ -100,13 +93,7 @@ def read_body(api: Api, body: bytes) -> Body:
         peeked = _peek(body)
         span = model_span(body) if peeked and len(body) > ASIDE_BYTES else None
         return Body(api=api, model=peeked, model_span=span, stored_ids=stored_ids)
-    document = None
-    is_plain = True
-    if len(body) <= FEW_PARTS_BYTES:
-        with suppress(orjson.JSONDecodeError):
-            document = orjson.loads(body)
-    if not isinstance(document, dict):
-        document, is_plain = _document(body)
+    document, is_plain = _document(body)
     named = document.get("model")
     model = "" if named is None else named
     if not isinstance(model, str):
@@ -211,20 +198,20 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool]:
     """
     if body.startswith(_COMPRESSED):
         raise RequestError(415, "compressed-body", "the body is compressed; send it as plain JSON")
-    if has_many_parts(body):
+    if len(body) > FEW_PARTS_BYTES and has_many_parts(body):
         return _scalars(body), False
-    text = utf8_of(body)
-    is_plain = len(text) == len(body)
+    is_plain = True
     try:
-        document = orjson.loads(text)
+        document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
+        utf8_of(body)  # raises an error of its own
         is_plain = False
         try:
             document = json.loads(body)
-        except RecursionError:
-            return _scalars(body), False
         except UnicodeDecodeError:
             raise RequestError(415, "not-utf-8", "the body is compressed or not UTF-8") from None
+        except RecursionError:
+            raise _bad(NOT_AN_OBJECT) from None
         except ValueError:
             what = error.msg.partition(":")[0]  # without any text from the body
             raise _bad(f"the body is not valid JSON: {what} (character {error.pos})") from None
@@ -242,17 +229,14 @@ def _scalars(body: bytes) -> dict[str, Any]:
     text = utf8_of(body)
     spans = member_spans(text)
     if spans is None:
-        raise _bad(f"the body must be a JSON object with fewer than {MAX_MEMBERS:,} members")
+        raise _bad(NOT_AN_OBJECT)
     found: dict[str, Any] = {}
-    for name in _READ_AT_LENGTH:
-        start, end = spans.get(name, (0, 0))
-        if text[start:end][:1] in (b"{", b"["):
+    for name in spans.keys() & _READ_AT_LENGTH:
+        start, end = spans[name]
+        if text[start] in b"{[":
             found[name] = []  # not a scalar: its content is not used
-        elif 0 < end - start <= _MAX_SCALAR_BYTES:
-            try:
-                found[name] = json.loads(text[start:end])
-            except ValueError:
-                raise _bad(f"`{name}` is not valid JSON") from None
+        elif end - start <= _MAX_SCALAR_BYTES:
+            found[name] = json.loads(text[start:end])
     return found
 
 

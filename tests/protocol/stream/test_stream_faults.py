@@ -12,6 +12,7 @@ from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
+from laar.errors import RequestError
 from laar.policies import build_policies
 from laar.protocol.events import (
     AnswerBody,
@@ -139,7 +140,7 @@ def test_a_body_that_cannot_be_changed_keeps_its_destination(shape, monkeypatch)
     (ask,) = feed(machine, RequestBody(BODY, True))
 
     def fail(*_):
-        raise ValueError
+        raise RequestError(400, "bad-request", "unlike the body that was read")
 
     monkeypatch.setattr("laar.protocol.stream.request_half.splice_model", fail)
     first, *rest = feed(machine, Decided(director.decide(ask.request, 0.0), 1))

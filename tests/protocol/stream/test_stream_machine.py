@@ -253,7 +253,7 @@ def test_an_answer_with_trailers_ends_with_them():
     driver.feed(headers(Shape.GATEWAY))
     driver.feed(RequestBody(BODY, True))
     driver.feed(ResponseHeaders(200))
-    driver.feed(ResponseBody(b"abc", False))
+    driver.feed(ResponseBody(b"abc\n", False))
     actions = driver.feed(ResponseTrailers())
     assert [type(a) for a in actions] == [AnswerTrailers]
     assert [end.cause for end in driver.recorder.ends] == ["complete"]

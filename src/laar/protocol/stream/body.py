@@ -11,12 +11,9 @@ CHUNK_BYTES = 62_000
 """Maximum body bytes per message in the gateway shape: some Envoys limit a chunk, including the
 frame, to 64 KiB."""
 
-_SLOW_BYTES_PER_S = 16 << 10
-"""Rate below which a body may be evicted. Even a poor mobile connection is faster; at this rate,
-32 MB would take half an hour."""
-
-_WINDOW_S = 10.0
-"""Seconds over which a body's rate is measured."""
+_SLOW_BYTES, _SLOW_S = 160 << 10, 10.0
+"""A body may be evicted if its last `_SLOW_BYTES` took longer than `_SLOW_S`. Even a poor mobile
+connection is faster; at this rate, 32 MB would take half an hour."""
 
 _LOOK_EVERY_S = 1.0
 
@@ -84,9 +81,8 @@ class Collected:
     held_bytes: int = 0
     stays: bool = False
     gave_way: bool = False
-    _window_at: float = math.nan
-    _window_bytes: int = 0
-    _speed: float = math.inf
+    _marked_at: float = 0.0
+    _marked_bytes: int = 0
 
     def add(self, data: bytes) -> None:
         """Append a chunk to a single buffer: objects for tiny chunks would take 40 bytes each."""
@@ -100,19 +96,13 @@ class Collected:
 
     def hold(self, count: int, now: float) -> bool:
         """Count bytes toward the common limit until `release`; return False if it is exceeded."""
-        if not now - self._window_at < _WINDOW_S:
-            if self.held_bytes:
-                self._speed = self._speed_at(now)
-            self._window_at, self._window_bytes = now, self.size_bytes
+        if not self.held_bytes or self.size_bytes - self._marked_bytes >= _SLOW_BYTES:
+            self._marked_at, self._marked_bytes = now, self.size_bytes
         return self.held is None or self.held.take(self, count, now)
 
     def is_slow(self, now: float) -> bool:
         """Return whether the body arrives more slowly than any real client sends."""
-        full = now - self._window_at >= _WINDOW_S
-        return (self._speed_at(now) if full else self._speed) < _SLOW_BYTES_PER_S
-
-    def _speed_at(self, now: float) -> float:
-        return (self.size_bytes - self._window_bytes) / (now - self._window_at)
+        return now - self._marked_at > _SLOW_S
 
     def give_way(self) -> None:
         """Drop the bytes to make room for others; the request is refused on its next event."""

@@ -7,7 +7,7 @@ from laar.core.decision import Decision
 from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
-from laar.protocol.events import AnswerHeaders, Immediate, Patience
+from laar.protocol.events import AnswerHeaders, Immediate
 
 MAX_HEADERS_TO_ADD_TO = 90
 """Number of headers above which laar adds none: Envoy fails a request that has more headers after a
@@ -109,10 +109,6 @@ _SLOW_TOKEN_S = 0.1
 short a time costs only duplicate work, so half as much per token suffices."""
 
 
-ONCE = Patience(names.SILENCE_S, once=True)
-"""The patience of requests that are tried once; a single route serves them."""
-
-
 def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
     """Return the endpoints in order, at least one per attempt by Envoy; all serve the model.
 
@@ -122,24 +118,24 @@ def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
     return (ranked * attempts)[:attempts] if attempts > len(ranked) else ranked
 
 
-def patience(decision: Decision) -> Patience:
+def patience(decision: Decision) -> int | None:
     """Return how long the endpoint may stay silent, derived from its expected latency.
 
     An answer that is not streamed is silent until its last token. If no other endpoint serves the
     model, Envoy does not hedge.
     """
     if decision.once:
-        return ONCE
+        return names.ONCE_S
     request, view = decision.request, decision.view
     if view is None or view.terms is None:
-        return Patience()
+        return None
     tokens = 0 if request.stream else request.max_tokens
     if tokens is None:
-        return Patience()
+        return None
     expected_s = view.terms.latency_s.item(decision.position)
     silence_s = _PATIENCE * expected_s + _SLOWEST_TOKEN_S * tokens
     if silence_s > names.SILENCE_S:
-        return Patience()
+        return None
     begin_s = _BEGIN_S + _BEGIN * expected_s + _SLOW_TOKEN_S * tokens
     begins_s = names.BEGINS_S if decision.fallbacks else ()
-    return Patience(names.SILENCE_S, next((s for s in begins_s if s >= begin_s), None))
+    return next((s for s in begins_s if s >= begin_s), names.SILENCE_S)

@@ -326,13 +326,13 @@ class RequestHalf(StreamState):
         if self.shadow:
             return self._stand_aside(out)
         patient = patience(decision)
-        if patient.begin_s is not None:
-            self.hurried_at = now + patient.begin_s
+        if patient in names.BEGINS_S:
+            self.hurried_at = now + patient
         decided = AnswerHeaders(
             Direction.REQUEST,
             [],
             destination=",".join(destinations(decision, self._attempts)),
-            patience=patient,
+            patience_s=patient,
             engine_headers=_engine_headers(decision, self._head.path),
         )
         if not self.dialect.keeps_headers:
@@ -348,8 +348,8 @@ class RequestHalf(StreamState):
         try:
             self.body.replace(splice_model(data, target, self._model_span))
             self.target = target
-        except (ValueError, RequestError):  # the body still goes to the chosen endpoint
-            self.unspliced += 1
+        except RequestError:
+            self.unspliced += 1  # the body still goes to the chosen endpoint
 
     def _refuse(self, error: RequestError, out: list[Action]) -> RequestPhase:
         if self.shadow:

@@ -301,16 +301,11 @@ def _send_to(
     response: pb.ProcessingResponse, common: pb.CommonResponse, action: AnswerHeaders
 ) -> None:
     """Put the decision into the metadata too, and make Envoy recompute the route."""
-    patience = action.patience
     common.clear_route_cache = True
     known = response.dynamic_metadata.fields[agreed.LB_NAMESPACE].struct_value
     known.fields[names.DESTINATION].string_value = action.destination.encode()
-    if patience.silence_s is not None:
-        known.fields[names.SILENCE].string_value = b"%d" % patience.silence_s
-    if patience.once:
-        known.fields[names.ONCE].string_value = b"1"
-    if patience.begin_s is not None:
-        known.fields[names.BEGIN].string_value = b"%d" % patience.begin_s
+    if action.patience_s is not None:
+        known.fields[names.PATIENCE].string_value = b"%d" % action.patience_s
     for name, value in action.engine_headers:
         if name == ":path":  # routes rewrite the path without its query
             name, value = names.PATH, value.partition("?")[0]

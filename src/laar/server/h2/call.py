@@ -171,7 +171,7 @@ class Call:
             self.deliver()
             self.end(error.code, error.text)
             return
-        if not unframer.held_bytes:
+        if not unframer.held:
             self._unframer = None
         if self._connection.next_turn is None or self.handler.urgent:
             self.deliver()
@@ -221,7 +221,7 @@ class Call:
     def account(self) -> None:
         """Update the connection's held bytes; end the call if they exceed the limit."""
         held = self._inbox_bytes + self._out_bytes
-        held += self._unframer.held_bytes if self._unframer else 0
+        held += len(self._unframer.held) if self._unframer else 0
         if held != self._counted_bytes:
             room = self._connection.hold_bytes(held - self._counted_bytes)
             self._counted_bytes = held

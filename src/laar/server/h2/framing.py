@@ -10,8 +10,6 @@ from enum import IntEnum
 
 PREFIX_BYTES = 5
 """Size of a message's prefix: compression flag and length."""
-_FEW_PIECES = 64
-_SMALL_PIECE_BYTES = 1024
 
 MAX_LITERAL_BYTES = 126
 """Maximum length of header names and values that laar sends: a greater length takes more than one
@@ -45,10 +43,8 @@ class Unframer:
 
     def __init__(self, longest_bytes: int) -> None:
         self._longest_bytes = longest_bytes
-        self._pieces: list[bytes] = []
-        self._wanted_bytes = PREFIX_BYTES  # length of the pieces needed to continue parsing
-        self.held_bytes = 0
-        """Bytes of an incomplete message held so far."""
+        self.held = bytearray()
+        """The part of an incomplete message received so far."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the messages that a piece completes, each before parsing the next.
@@ -56,27 +52,21 @@ class Unframer:
         Raises:
             CallError: a message is compressed or too long.
         """
-        self._pieces.append(data)
-        self.held_bytes += len(data)
-        if self.held_bytes < self._wanted_bytes:
-            if len(self._pieces) > _FEW_PIECES + self.held_bytes // _SMALL_PIECE_BYTES:
-                self._pieces = [b"".join(self._pieces)]  # an object takes 34 bytes more
-            return
-        data, at, self._wanted_bytes = b"".join(self._pieces), 0, PREFIX_BYTES
-        while len(data) - at >= PREFIX_BYTES:
-            if data[at]:
+        held, at = self.held, 0
+        held += data
+        while len(held) - at >= PREFIX_BYTES:
+            if held[at]:
                 raise CallError(Code.UNIMPLEMENTED, "compressed messages are not supported")
-            length = int.from_bytes(data[at + 1 : at + PREFIX_BYTES], "big")
+            length = int.from_bytes(held[at + 1 : at + PREFIX_BYTES], "big")
             if length > self._longest_bytes:
                 text = f"Received message larger than max ({length} vs. {self._longest_bytes})"
                 raise CallError(Code.RESOURCE_EXHAUSTED, text)
             end = at + PREFIX_BYTES + length
-            if end > len(data):
-                self._wanted_bytes = end - at
+            if end > len(held):
                 break
-            yield data[at + PREFIX_BYTES : end]
+            yield bytes(memoryview(held)[at + PREFIX_BYTES : end])
             at = end
-        self._pieces, self.held_bytes = [data[at:]], len(data) - at
+        del held[:at]
 
 
 def status_headers(code: Code, text: str = "") -> list[tuple[bytes, bytes]]:

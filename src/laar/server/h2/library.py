@@ -125,11 +125,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         if len(self.streams) >= self._prune_at:
             self.open_inbound_streams  # noqa: B018 - drops the closed ones
         try:
-            try:
-                found = tuple(self.decoder.decode(block, raw=True))
-            except BaseException as error:  # a Rust panic is not an Exception
-                _decode_headers(_Failed(error), block)  # raises it as one of the library's errors
-                raise
+            found = tuple(_decode_headers(self.decoder, block))
             stream = self._begin_new_stream(stream_id, AllowedStreamIDs.ODD)
             stream.state_machine.process_input(StreamInputs.RECV_HEADERS)
             head = head_of(found)
@@ -170,16 +166,6 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         written = self._data_to_send
         written += (length << 48 | stream.stream_id).to_bytes(9, "big")  # type and flags are 0
         written += b"".join(pieces)
-
-
-class _Failed:
-    """A decoder that raises an earlier error."""
-
-    def __init__(self, error: BaseException) -> None:
-        self._error = error
-
-    def decode(self, _block: bytes, *, raw: bool) -> None:
-        raise self._error
 
 
 _CONFIG = H2Configuration(
