@@ -21,7 +21,6 @@ from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.retry import parse_tried
-from laar.accuracy.tokens import TokenEstimator
 from laar.datalayer.document import parse_yaml, read_document
 from laar.datalayer.endpoints_file import EndpointsDocument, split_address
 from laar.datalayer.kv_batches import Cleared, Groups, Removed, decode_batch
@@ -311,12 +310,9 @@ def _mutated(choices: Choices, text: bytes) -> bytes:
 
 _STATE = orjson.dumps(
     {
-        "outcomes": {
-            "schema": 1,
-            "features_schema": 1,
-            "cells": [["m", "en", 4096, "code", 3.0, 5.0, 1.0, 0.5]],
-        },
-        "tokens": [["m", "en", 3.5, 20.0]],
+        "schema": 1,
+        "features_schema": 1,
+        "cells": [["m", "en", 4096, "code", 3.0, 5.0, 1.0, 0.5]],
     }
 )
 
@@ -331,16 +327,13 @@ def state(data: bytes) -> None:
         saved = orjson.loads(text)
     except orjson.JSONDecodeError:
         return
-    saved = saved if isinstance(saved, dict) else {"outcomes": saved, "tokens": saved}
-    online, tokens = OnlineOutcomes(), TokenEstimator()
-    online.restore(saved.get("outcomes"), 100.0, away_s=5.0)
-    tokens.restore(saved.get("tokens"))
+    online = OnlineOutcomes()
+    online.restore(saved, 100.0, away_s=5.0)
     features = Features("en", 4096, "code")
     row, reported = online.posterior(np.array([0.5, 0.5]), ("m", "other"), features, 101.0)
     assert np.all((row > 0.0) & (row < 1.0) & (reported >= 0.0))
-    assert 0.0 < tokens.estimate(1000, "en", "m") < math.inf
-    again = orjson.loads(orjson.dumps({"o": online.state(102.0), "t": tokens.state()}))
-    assert OnlineOutcomes().restore(again["o"], 103.0) <= len(online.cells)
+    again = orjson.loads(orjson.dumps(online.state(102.0)))
+    assert OnlineOutcomes().restore(again, 103.0) <= len(online.cells)
     online.observe("m", features, True, 104.0)
 
 

@@ -12,25 +12,18 @@
 Everything else is derived from this: `laar.settings` takes the keys of the file, their types,
 bounds, defaults and descriptions from it, and so do `laar check`, the JSON schema and the reference
 page. The lab and the tests create the same dataclass. If a rule concerns several fields,
-`__post_init__` calls `check`, since not all instances are read from a file, and raises
-`SettingError` if the rule is broken. Such a class also declares its `section`, for the message.
+`__post_init__` raises `SettingError` if it is broken; such a class also declares its `section`.
 
 No pydantic here: the algorithm packages declare settings without depending on it.
 '''
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
-
-from annotated_types import Ge, Gt, Le, Lt
-
-from laar.errors import SettingError, unknown
+from typing import Any, get_type_hints
 
 
 class Applies(StrEnum):
@@ -53,15 +46,6 @@ class Matches:
     """Annotation mark: a value from a file must match a regular expression."""
 
     pattern: str
-
-
-LIMITS = {
-    Ge: ("ge", operator.ge, "at least"),
-    Gt: ("gt", operator.gt, "above"),
-    Le: ("le", operator.le, "at most"),
-    Lt: ("lt", operator.lt, "below"),
-}
-"""Annotations for numeric bounds, each with its attribute, its check and its text in errors."""
 
 
 def hints_of(declared: Any) -> dict[str, Any]:
@@ -113,36 +97,3 @@ def _own_texts(declared: type[Any]) -> dict[str, str]:
         and isinstance(below, ast.Expr)
         and isinstance(below.value, ast.Constant)
     }
-
-
-def check(settings: Any) -> None:
-    """Check every field against its numeric bounds and choices.
-
-    Raises:
-        SettingError: a field is invalid; the text gives the first invalid field and what is valid.
-    """
-    for name, hint in hints_of(type(settings)).items():
-        value = getattr(settings, name)
-        for fault in _faults(hint, value):
-            raise SettingError(f"{settings.section}.{name}: {value!r} {fault}")
-
-
-def _faults(hint: Any, value: Any) -> Iterator[str]:
-    if get_origin(hint) is Annotated:
-        hint, *marks = get_args(hint)
-        for mark in marks if value is not None else ():
-            if type(mark) in LIMITS:
-                attribute, holds, words = LIMITS[type(mark)]
-                limit = getattr(mark, attribute)
-                if not holds(value, limit):
-                    yield f"must be {words} {limit:g}"
-    known = _choices(hint)
-    for item in value if isinstance(value, tuple) else (value,):
-        if known and item not in known:
-            yield unknown("value", item, known)
-
-
-def _choices(hint: Any) -> tuple[Any, ...]:
-    if get_origin(hint) is Literal:
-        return get_args(hint)
-    return _choices(get_args(hint)[0]) if get_origin(hint) is tuple else ()

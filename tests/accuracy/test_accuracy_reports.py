@@ -1,10 +1,7 @@
-"""Chains of retries compared with a simple reimplementation, and token ratios across a restart."""
+"""Chains of retries compared with a simple reimplementation."""
 
 from __future__ import annotations
 
-import math
-
-import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +11,6 @@ from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import Answered, OutcomeReports, Verdict
 from laar.accuracy.signs import CUT, FORM, Sign, Signs
-from laar.accuracy.tokens import TokenEstimator
 from support.artifacts import artifact
 from support.artifacts import model as fitted
 from support.exploring import examples
@@ -128,69 +124,6 @@ def test_an_outcome_counts_for_the_model_that_answered() -> None:
     assert counted(online) == {"c": (1, 1)}
     told.report("3", True, 0.0)
     assert counted(online) == {"c": (1, 1), "d": (1, 1), "b": (0, 1)}
-
-
-def test_token_ratios_are_restored() -> None:
-    learned = TokenEstimator()
-    learned.begin({"m": {"en": 4.0}})
-    for _ in range(300):
-        learned.observe(3000, "en", "m", 1000)
-        learned.observe(1500, "ja", "n", 1000)
-    again = TokenEstimator()
-    again.begin({"m": {"en": 4.0}})
-    # Ratios of two models and of the fleet.
-    assert again.restore(orjson.loads(orjson.dumps(learned.state()))) == 4
-    for model, language in [("m", "en"), ("n", "ja"), ("", "en"), ("unknown", "ja")]:
-        expected = learned.estimate(1000, language, model)
-        assert again.estimate(1000, language, model) == pytest.approx(expected)
-    assert again.ratios() == {
-        model: pytest.approx(each) for model, each in learned.ratios().items()
-    }
-    again.observe(3000, "en", "m", 500)  # a warm cell moves by a small step
-    assert again.estimate(1000, "en", "m") == pytest.approx(1000 / 3, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    "state",
-    [
-        None,
-        {},
-        ["m"],
-        [["m", "en", 4.0]],
-        [["m", "en", 0.0, 1.0]],
-        [["m", "en", math.nan, 1.0]],
-        [["m", "en", 4.0, math.inf]],
-        [["m", "en", 4.0, -1.0]],
-        [["m", "en", True, 1.0]],
-        [["m" * 300, "en", 4.0, 1.0]],
-        [["m", 7, 4.0, 1.0]],
-    ],
-)
-def test_invalid_token_ratios_are_skipped(state: object) -> None:
-    estimator = TokenEstimator()
-    assert estimator.restore(state) == 0
-    assert estimator.estimate(400, "en", "m") == pytest.approx(100)
-
-
-def test_an_absurd_ratio_is_clipped_and_full_tables_stay_full() -> None:
-    estimator = TokenEstimator()
-    assert estimator.restore([["m", "en", 1e8, 5.0]]) == 1
-    assert estimator.estimate(1000, "en", "m") == pytest.approx(50)
-    many = [[f"m{n}", "en", 4.0, 1.0] for n in range(5000)]
-    assert estimator.restore(many) == 4095
-    assert len(estimator.state()) == 4096
-
-
-def test_a_new_artifact_replaces_ratios_with_fewer_reports_than_its_weight():
-    learned = TokenEstimator()
-    learned.begin({"m": {"en": 4.0}, "n": {"en": 4.0}})
-    for _ in range(50):
-        learned.observe(8000, "en", "m", 4000)
-    before = learned.estimate(1000, "en", "m")
-    learned.begin({"m": {"en": 5.0}, "n": {"en": 5.0}, "new": {"en": 5.0}})
-    assert learned.estimate(1000, "en", "m") == before
-    assert learned.estimate(1000, "en", "n") == pytest.approx(200)
-    assert learned.estimate(1000, "en", "new") == pytest.approx(200)
 
 
 def test_a_judged_answer_includes_the_attempts_and_time_since_the_first_one() -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from laar.context.hook import ContextHook
 from laar.context.notes import order_note
 from laar.context.settings import ContextSettings, Delimiters, Reason
-from laar.errors import SettingError
 from support.exploring import examples
 
 
@@ -787,15 +786,6 @@ class TestGuard:
         assert h.guard.off
         h.guard.reset()
         assert apply(h, chat(user([4, 1, 2]))).reason is not Reason.AUTO_OFF
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [{"formats": ("markdown",)}, {"min_docs": 1}, {"dedup": "all"}, {"holdout_share": 1.0}],
-)
-def test_invalid_settings_are_reported_by_name(bad):
-    with pytest.raises(SettingError, match=f"context.{next(iter(bad))}"):
-        ContextSettings(**bad)
 
 
 def test_trailing_whitespace_moves_with_its_document():

@@ -21,7 +21,7 @@ from laar.policies import POLICY_NAMES, build_policies
 from support.directors import director_of
 
 MODELS = ("a", "b", "c")
-SECONDS = {"a": 1.0, "b": 2.0, "c": 40.0}
+SECONDS = {"a": 1.0, "b": 2.0, "c": 4000.0}  # more than the retry penalty of 100
 RIGHT = {"a": 0.5, "b": 0.6, "c": 0.9}
 
 
@@ -44,7 +44,7 @@ class Known(PlainAssessor):
 
 def director(**settings: object) -> Director:
     specs = (EndpointSpec(address=f"10.0.0.{at}:80", models=(m,)) for at, m in enumerate(MODELS))
-    policies = build_policies(CostWeights(retry_penalty=1.0))
+    policies = build_policies(CostWeights())
     return director_of(*specs, seed=3, policies=policies, assessor=Known(), **settings)
 
 

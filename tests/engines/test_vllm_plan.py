@@ -237,8 +237,13 @@ def test_settings_are_read_from_additional_config():
 @pytest.mark.parametrize(
     "given",
     [{"targets_s": 1}, {"target_s": "fast"}, {"target_s": -1}, {"target_s": True},
-     {"target_s": math.nan}, {"quadratic_s": math.inf}, ["target_s"]],
+     {"target_s": math.nan}, {"quadratic_s": math.inf}],
 )  # fmt: skip
 def test_invalid_settings_are_rejected_by_name(given):
-    with pytest.raises(SettingError, match="laar"):
+    with pytest.raises(SettingError, match=rf"^additional-config: laar: .*{next(iter(given))}"):
         StepSettings.from_config({"laar": given})
+
+
+def test_settings_that_are_no_object_are_rejected():
+    with pytest.raises(SettingError, match="laar: Expected `object`, got `array`"):
+        StepSettings.from_config({"laar": ["target_s"]})

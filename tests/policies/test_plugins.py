@@ -126,7 +126,7 @@ def scorers(name: str, /, **parameters: Any) -> dict[str, Any]:
         (scorers("missing"), "No module named 'no_such_module'; install what it needs or another "
          "version of some-parts 1.0, or remove `missing` from the settings"),
         (scorers("number"), "is a int; it must refer to a class or function"),
-        (scorers("picky"), "laar.yaml:6: routing.policies.p: scorer `picky` (entry point `picky = "
+        (scorers("picky"), "laar.yaml:5: routing.policies: p: scorer `picky` (entry point `picky = "
          "parts:picky` of some-parts 1.0): cannot be created: ValueError: size is too small"),
         (scorers("even", x=1), "unknown parameter `x`; known: value, name, top, on"),
         (scorers("even", value="a"), "`value` is 'a'; give a finite number"),

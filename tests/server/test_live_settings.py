@@ -519,11 +519,12 @@ async def test_a_context_route_keeps_its_memory_unless_its_hook_changes(gateway)
 async def test_the_tuner_keeps_its_weights(gateway):
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker(tuner={"enabled": True, "window": 20})
-    gateway.change(routing={"k_rtt": 1.5, "retry_penalty": 7})
+    gateway.change(routing={"k_rtt": 1.5, "fallbacks": 1})
     await eventually(lambda: metric(runner, PENDING) == 1, what="the pending weight")
     assert "The tuner has its own weights" in runner.picker.problems["settings restart"]
     [(scorer, _)] = runner.picker.director.policies["laar"].scorers
-    assert (scorer.weights.k_rtt, scorer.weights.retry_penalty) == (1.0, 7)
+    assert scorer.weights.k_rtt == 1.0
+    assert runner.picker.director.settings.fallbacks == 1
 
 
 # -- every live setting ------------------------------------------------------------------------

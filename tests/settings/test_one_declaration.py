@@ -1,20 +1,21 @@
 """A setting is declared once: the file, the features and the lab have the same defaults."""
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 
 import pytest
+import yaml
 from annotated_types import Ge, Gt, Le, Lt
 
 from laar.context.settings import ContextSettings, Delimiters
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings, Enforcement
-from laar.declaring import hints_of
 from laar.errors import SettingError
 from laar.flow.settings import FlowSettings
 from laar.health import HealthSettings
 from laar.protocol.stream import StreamSettings
 from laar.settings import Settings, load
 from laar.settings.context import ContextRoute
+from laar.settings.section import Section
 from laar.tuning.settings import TunerSettings
 from laar_lab.sim.fleet import FleetSettings
 from support.other_settings import BASE, OTHER, document
@@ -124,24 +125,34 @@ def test_words_for_true_and_false_are_not_accepted_as_numbers(tmp_path, word):
     assert all("is not valid; it must be a number" in fault for fault in faults)
 
 
-CHECKED = (
-    HealthSettings(),
-    ContextSettings(),
-    TunerSettings(bounds={"k_rtt": (0.1, 1.0)}),
-)
 BEYOND = {Ge: ("ge", -1), Gt: ("gt", 0), Le: ("le", 1), Lt: ("lt", 0)}
 
 
-def bounded():
-    for usual in CHECKED:
-        for name, hint in hints_of(type(usual)).items():
-            for mark in getattr(hint, "__metadata__", ()):
-                if type(mark) in BEYOND:
-                    attribute, step = BEYOND[type(mark)]
-                    yield usual, name, getattr(mark, attribute) + step
+def bounded(section, path=""):
+    """Yield each bounded setting by its path, with a value beyond each of its bounds."""
+    for name, field in section.model_fields.items():
+        below = field.annotation
+        if isinstance(below, type) and issubclass(below, Section):
+            yield from bounded(below, f"{path}{name}.")
+        for mark in field.metadata:
+            if type(mark) in BEYOND:
+                attribute, step = BEYOND[type(mark)]
+                yield f"{path}{name}", getattr(mark, attribute) + step
 
 
-@pytest.mark.parametrize(("usual", "name", "value"), list(bounded()))
-def test_the_code_rejects_the_same_values_as_the_file(usual, name, value):
-    with pytest.raises(SettingError, match=rf"^{usual.section}\.{name}: .* must be "):
-        replace(usual, **{name: value})
+@pytest.mark.parametrize(("path", "value"), list(bounded(Settings)))
+def test_a_value_beyond_its_bounds_is_refused_by_name(tmp_path, path, value):
+    section, _, name = path.rpartition(".")
+    (tmp_path / "laar.yaml").write_text(yaml.safe_dump({**BASE, section: {name: value}}))
+    with pytest.raises(SettingError, match=rf":\d+: {path}: .* must be "):
+        load(tmp_path / "laar.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [*bounded(ContextRoute), ("formats", ["markdown"]), ("dedup", "all")]
+)
+def test_a_bad_value_in_a_context_route_is_refused_by_name(tmp_path, name, value):
+    made = {**BASE, "context": {"routes": [{"name": "rag", name: value}]}}
+    (tmp_path / "laar.yaml").write_text(yaml.safe_dump(made))
+    with pytest.raises(SettingError, match=rf":\d+: context\.routes\[0\]\.{name}.*: "):
+        load(tmp_path / "laar.yaml")

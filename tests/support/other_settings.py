@@ -27,7 +27,6 @@ OTHER: dict[str, Any] = {
     "routing.conformance_headers": True,
     "routing.policies": {"own": {"scorers": [{"name": "queue", "weight": 2.0}]}},
     "routing.baselines": {"load-aware": {"threshold": 4}},
-    "routing.retry_penalty": 7,
     "routing.apart": "threshold",
     "routing.apart_tokens": 700,
     "routing.retries": "new-model",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from laar.core.cost import CostWeights
 from laar.errors import SettingError
-from laar.policies import check_parameters
+from laar.policies import build_policies
 
 
 def parse_policy(text: str) -> tuple[str, dict[str, object]]:
     """Parse a policy as given on a command line: `name`, or `name:parameter=value,...`.
 
     Raises:
-        SettingError: as in `check_parameters`, or a part does not have that form.
+        SettingError: as in `build_policies`, or a part does not have that form.
     """
     name, _, rest = text.partition(":")
     values: dict[str, object] = {}
@@ -22,5 +23,5 @@ def parse_policy(text: str) -> tuple[str, dict[str, object]]:
             values[key.strip()] = float(value)
         except ValueError:
             values[key.strip()] = value.strip()
-    check_parameters({name: values})
+    build_policies(CostWeights(), {name: values})
     return name, values

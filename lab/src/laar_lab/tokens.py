@@ -2,8 +2,8 @@
 
 Six ASCII characters make one token, rounded up; every other character is one token. A 64K-token
 look-up over UUIDs is thus about 400 KB of text, the size for which the product's targets are
-stated. Real tokenizers differ by model. The picker never assumes this one, but learns the
-characters per token from the reported usage (`laar.accuracy.tokens`).
+stated. Real tokenizers differ by model. The picker never assumes this one, but learns
+lengths from the reported usage (`laar.prefix.lengths`).
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from laar.accuracy.features import Features, bucket_of, language_of, task_name, 
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.tasks import TaskNames
 from laar.accuracy.text import Said
-from laar.accuracy.tokens import TokenEstimator
 from laar.errors import SettingError
 
 Floats = npt.NDArray[np.float64]
@@ -102,9 +101,6 @@ class PlainAssessor:
             cell=("", 0, ""),
         )
 
-    def usage(self, request: RequestText, model: str, prompt_tokens: int) -> None:
-        """Ignore the report."""
-
 
 def read_capability(path: Path) -> CapabilityModel:
     """Read an artifact of `laar fit`.
@@ -122,7 +118,7 @@ def read_capability(path: Path) -> CapabilityModel:
 
 
 class CapabilityAssessor:
-    """Estimates accuracy and speed from an artifact, and prompt lengths from the reported usage.
+    """Estimates accuracy and speed from an artifact.
 
     Args:
         capability: the capability model of the artifact.
@@ -139,7 +135,6 @@ class CapabilityAssessor:
         self.online = online
         self._tasks = frozenset(tasks)
         self.task_names = TaskNames()
-        self.tokens = TokenEstimator()
         self.use(capability)
 
     def use(self, capability: CapabilityModel) -> None:
@@ -148,7 +143,6 @@ class CapabilityAssessor:
         if self.online is not None:
             self.online.new_prior(capability)
         self.task_names.known = self._tasks | set(capability.tasks)
-        self.tokens.begin(capability.chars_per_token)
 
     def assess(
         self, request: RequestText, models: Sequence[str], tried: Sequence[str], now: float
@@ -156,11 +150,13 @@ class CapabilityAssessor:
         """Return every model's estimates for the request."""
         key = tuple(models)
         language = language_of(request.question)
-        tokens, mean_tokens = self.tokens.estimate_each(request.chars, language, key)
+        per_char, mean_per_char = self.capability.tokens_per_char(key, language)
         task = task_name(request.task) if request.task else ""
         if task and not self.task_names.taken(request.tenant, task, now):
             task = ""
-        asked = Features(language, bucket_of(mean_tokens), task or task_of(request.question))
+        asked = Features(
+            language, bucket_of(request.chars * mean_per_char), task or task_of(request.question)
+        )
         published = self.capability.probabilities(key, asked)
         said = Said(request.question, request.system, request.marks)
         features, shares, unlike = self.capability.guess(asked, said)
@@ -173,7 +169,7 @@ class CapabilityAssessor:
         if tried:  # condition on their failures, after reports have corrected the prior
             prior = self.capability.given_failures(prior, key, tried)
         return Assessment(
-            tokens=tokens,
+            tokens=request.chars * per_char,
             probability=prior,
             evidence=self.capability.evidence(key, features),
             seconds_per_token=self.capability.seconds_per_token(key),
@@ -184,7 +180,3 @@ class CapabilityAssessor:
             published=published,
             reported=reported,
         )
-
-    def usage(self, request: RequestText, model: str, prompt_tokens: int) -> None:
-        """Learn characters per token from the reported length."""
-        self.tokens.observe(request.chars, language_of(request.question), model, prompt_tokens)

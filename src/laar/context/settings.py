@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from annotated_types import Ge, Le, Lt, MaxLen, MinLen
 
-from laar.declaring import FIXED, Applies, check
+from laar.declaring import FIXED, Applies
 from laar.errors import SettingError
 
 Mode = Literal["off", "observe", "on"]
@@ -84,7 +84,6 @@ class Delimiters:
 class ContextSettings:
     """Settings for one hook."""
 
-    section: ClassVar = "context"
     applies: ClassVar = Applies.AT_ONCE
 
     formats: Annotated[tuple[Format, ...], MinLen(1)] = get_args(Format)
@@ -123,7 +122,3 @@ class ContextSettings:
     holdout_share: Annotated[float, Ge(0), Lt(1)] = 0.05
     """Share of conversations left unchanged for comparison, in windows. 0 also switches the guard
     off."""
-
-    def __post_init__(self) -> None:
-        """Raise SettingError for an invalid value."""
-        check(self)

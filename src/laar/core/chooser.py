@@ -235,15 +235,7 @@ class Chooser:
         be chosen; the reason; and whether this request is a trial.
         """
         kept = policy.keep(view) if policy.filters else None
-        try:
-            scores = policy.score(view)
-            if not math.isfinite(np.add.reduce(scores)):
-                raise FloatingPointError("a score is not finite")
-        except Exception as error:  # noqa: BLE001 - a failing scorer must not fail the request
-            view.terms = None
-            failed = policy.scorers[0][0] if len(policy.scorers) == 1 else policy
-            view.fault("scorer", failed, error)
-            scores = 1.0 / (1.0 + view.in_flight)
+        scores = policy.score(view)
         eligible: Eligible = {}
         if room is not None or self.table.windowed:
             eligible = able_to_take(view, room)

@@ -1,6 +1,6 @@
 """The parts of a cost: its weights, its terms, and the price of a wrong answer.
 
-    cost = seconds / (A * Q) * retry_penalty ** times_tried
+    cost = seconds / (A * Q) * penalty ** times_tried
 
 `A` is P(the endpoint answers), `Q` is P(the answer is correct), given the models that failed.
 `laar.policies.laar.outlook` computes the default policy's seconds. All values are vectors over the
@@ -26,6 +26,11 @@ TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)
 """Weights the tuner may set, each with its floor and cap. No floor is zero, since a tuner that can
 switch a term off will eventually do so: its objective does not measure what the term protects."""
 
+RETRY_PENALTY = 100.0
+"""Minimum factor on a model's cost for each time that the model was tried. The factor always ranks
+it after all models tried less often; this minimum also gives it a score near 0 in the mean of a
+composed policy, as in the LAAR paper."""
+
 _PAST_A_NEAR_TIE = 1.1  # so that a tried model does not even tie with an untried one
 _MAX_PENALTY = 1e100  # keeps costs finite however often a model was tried
 
@@ -44,9 +49,6 @@ class CostWeights:
     k_delay: Annotated[float, Ge(0), Le(1000)] = 1.0
     """Weight of the seconds that a request costs other requests: those in flight, those that arrive
     before its prefill ends, and those whose cached text it evicts. 0 ignores them."""
-    retry_penalty: Annotated[float, Ge(1), Le(1e6)] = 100.0
-    """Minimum factor on a model's cost for each time that the model was tried. The factor is always
-    large enough for a tried model to be used again only when no other is left."""
 
     def tunable(self) -> dict[str, float]:
         """Return the weights that the tuner may set, by name."""
@@ -91,11 +93,7 @@ class Terms:
 
 
 def until_correct(
-    weights: CostWeights,
-    seconds: Floats,
-    probability: Floats,
-    times_tried: Floats,
-    answers: Floats | None,
+    seconds: Floats, probability: Floats, times_tried: Floats, answers: Floats | None
 ) -> tuple[Floats, Floats]:
     """Return the expected seconds to a correct answer, retry penalty included, and the penalty.
 
@@ -107,7 +105,7 @@ def until_correct(
     if not np.count_nonzero(times_tried):
         return expected, times_tried + 1.0
     past_all = _PAST_A_NEAR_TIE * expected.max() / max(expected.min(), 1e-12)
-    factor = max(weights.retry_penalty, past_all)
+    factor = max(RETRY_PENALTY, past_all)
     penalty = np.minimum(factor**times_tried, _MAX_PENALTY)
     return expected * penalty, penalty
 

@@ -103,7 +103,6 @@ class EndpointSpec:
         metrics_url: page to scrape; None means the engine's default at the address, empty means
             none.
         labels: free labels from the source.
-        host: the DNS name that the source gave, if any; several endpoints may share it.
         priority_field: whether to send the priority in ``X-Vllm-Priority`` (the engine runs with
             ``--scheduling-policy priority``).
         max_model_len: longest prompt and answer together, in tokens; None when unknown.
@@ -122,7 +121,6 @@ class EndpointSpec:
     engine: str = "vllm"
     metrics_url: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    host: str = ""
     priority_field: bool = False
     max_model_len: int | None = None
     same_weights: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,23 +49,23 @@ class Policy:
     def score(self, view: View) -> Floats:
         """Return a score for each candidate, in 0..1.
 
-        A scorer that fails is left out; if all fail, the last error is raised.
+        A scorer that fails is left out; if all fail, the score is by requests in flight.
         """
-        if len(self.scorers) == 1:  # the common case
-            return self.scorers[0][0].score(view)
-        total, weights, failed = np.zeros(len(view.slots)), 0.0, 0
+        total, weights = np.zeros(len(view.slots)), 0.0
         for scorer, weight in self.scorers:
             try:
-                total += weight * scorer.score(view)
-            except Exception as error:  # a failing scorer must not fail the request
-                failed += 1
-                if failed == len(self.scorers):
-                    raise
+                scores = scorer.score(view)
+                if not math.isfinite(np.add.reduce(scores)):
+                    raise FloatingPointError("a score is not finite")
+            except Exception as error:  # noqa: BLE001 - a failing scorer must not fail the request
                 view.fault("scorer", scorer, error)
                 continue
+            if len(self.scorers) == 1:  # the common case
+                return scores
+            total += weight * scores
             weights += weight
         view.terms, view.reason = None, ""  # one scorer's do not explain the mean
-        return total / weights if weights else total
+        return total / weights if weights else 1.0 / (1.0 + view.in_flight)
 
     def order(
         self, scores: Floats, view: View, masks: Sequence[Mask], first: int | None = None

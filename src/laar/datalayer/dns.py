@@ -149,7 +149,7 @@ class Resolver:
             port = spec.address.rpartition(":")[2]
             known = [join_address(ip, port) for ip in self._addresses.get(name, ())]
             for address in known if name else [spec.address]:
-                found = replace(spec, address=address, host=name, way=way) if name else spec
+                found = replace(spec, address=address, way=way)
                 if resolved.setdefault(address, found).models != spec.models:
                     hidden = f"{spec.address} is {address}, which is already listed: its models"
         self._sink.replace(source, tuple(resolved.values()))

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from annotated_types import Ge, Le
 
-from laar.declaring import Applies, check
+from laar.declaring import Applies
 from laar.health.kinds import Kind
 from laar.health.recent import WINDOW, Recent
 
@@ -110,7 +110,6 @@ class Word(NamedTuple):
 class HealthSettings:
     """Rules by which an endpoint is excluded and returns."""
 
-    section: ClassVar = "health"
     applies: ClassVar = Applies.AT_ONCE
 
     enabled: bool = True
@@ -124,10 +123,6 @@ class HealthSettings:
     longest_trial_s: Annotated[float, Ge(1), Le(3600)] = 30.0
     """Longest time between two trials, in seconds, plus up to a fifth of jitter. With 30 and the
     slow start after it, a recovered endpoint is back within a minute."""
-
-    def __post_init__(self) -> None:
-        """Raise SettingError for invalid values."""
-        check(self)
 
 
 @dataclass(slots=True)

@@ -20,8 +20,6 @@ __all__ = [
     "Profile",
     "ScorerUse",
     "build_policies",
-    "check_parameters",
-    "check_profile",
 ]
 
 POLICY_NAMES = tuple(OWN[Kind.POLICY])
@@ -42,8 +40,8 @@ def build_policies(
         profiles: policies composed of filters, scorers and a picker, by name.
 
     Raises:
-        SettingError: a policy, part or parameter is unknown, a value is invalid, or a plug-in
-            cannot be loaded or created.
+        SettingError: a policy, part or parameter is unknown, a value is invalid, a plug-in cannot
+            be loaded or created, or a profile has no scorer or the name of one of laar's policies.
     """
     given = given or {}
     policies = {
@@ -51,10 +49,7 @@ def build_policies(
         for name in dict.fromkeys([*POLICY_NAMES, *given])
     }
     for name, profile in (profiles or {}).items():
-        try:
-            policies[name] = _composed(name, profile, weights)
-        except SettingError as fault:
-            raise SettingError(str(fault), setting=f"routing.policies.{name}") from fault
+        policies[name] = _composed(name, profile, weights)
     return policies
 
 
@@ -66,6 +61,10 @@ def _made(kind: Kind, name: str, given: Parameters, weights: CostWeights) -> Any
 
 
 def _composed(name: str, profile: Profile, weights: CostWeights) -> Policy:
+    if name in POLICY_NAMES:
+        raise SettingError(f"laar has a policy `{name}` of its own; choose another name")
+    if not profile.scorers:
+        raise SettingError("give at least one scorer")
     picker = profile.picker
     return Policy(
         name=name,
@@ -77,31 +76,3 @@ def _composed(name: str, profile: Profile, weights: CostWeights) -> Policy:
         picker=_made(Kind.PICKER, picker.name, picker.parameters, weights),
         knows_retries=any(of.name == "laar" for of in profile.scorers),
     )
-
-
-def check_parameters(given: Mapping[str, Parameters]) -> None:
-    """Reject parameters that no policy can be built with. The named plug-ins are imported.
-
-    Raises:
-        SettingError: a policy or parameter is unknown, a value is invalid, or a plug-in cannot be
-            loaded.
-    """
-    for policy, values in given.items():
-        find(OWN, Kind.POLICY, policy).check(values)
-
-
-def check_profile(name: str, profile: Profile) -> None:
-    """Reject a profile that cannot be built. The named plug-ins are imported.
-
-    Raises:
-        SettingError: the name is laar's own, there is no scorer, or as in `check_parameters`.
-    """
-    if name in POLICY_NAMES:
-        raise SettingError(f"laar has a policy `{name}` of its own; choose another name")
-    if not profile.scorers:
-        raise SettingError("give at least one scorer")
-    for use in profile.filters:
-        find(OWN, Kind.FILTER, use.name).check(use.parameters)
-    for scorer in profile.scorers:
-        find(OWN, Kind.SCORER, scorer.name).check(scorer.parameters)
-    find(OWN, Kind.PICKER, profile.picker.name).check(profile.picker.parameters)

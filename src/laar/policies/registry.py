@@ -79,12 +79,13 @@ class Found:
         named = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
         return {name: parameter for name, parameter in known.items() if parameter.kind in named}
 
-    def check(self, given: Mapping[str, Any]) -> None:
-        """Reject parameters that the factory can't be called with.
+    def make(self, given: Mapping[str, Any]) -> Any:
+        """Create a new object, guarded if it is from an installed package.
 
         Raises:
             SettingError: a parameter is unknown or missing, its type differs from its default's, or
-                it is not a finite number, or one of laar's own is not in 0..1e9.
+                it is not a finite number, or one of laar's own is not in 0..1e9; or the factory
+                fails or returns an object of another kind.
         """
         known = self.parameters()
         for name, value in given.items():
@@ -98,14 +99,6 @@ class Found:
         for name, parameter in known.items():
             if parameter.default is Parameter.empty and name not in given:
                 raise SettingError(f"{self.title}: its parameter `{name}` is missing")
-
-    def make(self, given: Parameters) -> Any:
-        """Create a new object, guarded if it is from an installed package.
-
-        Raises:
-            SettingError: as in `check`, or the factory fails or returns an object of another kind.
-        """
-        self.check(given)
         try:
             made = self.factory(**given)
         except SettingError as error:

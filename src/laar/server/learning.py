@@ -1,8 +1,8 @@
 """The learners of a running picker.
 
-This module connects decisions to the learners: reported outcomes correct P(correct), and sampled
-answers show how many characters a token has. c(m) is learned in `laar.core.engines` and shown here
-next to the artifact's value. Snapshots keep all of it across a restart (`laar.sharing.snapshot`).
+This module connects decisions to the learners: reported outcomes correct P(correct). c(m) is
+learned in `laar.core.engines` and shown here next to the artifact's value. Snapshots keep both
+across a restart (`laar.sharing.snapshot`).
 """
 
 from __future__ import annotations
@@ -124,7 +124,6 @@ class Learning:
         capability, online = self.assessor.capability, self.online
         reported = online.by_model(self._clock()) if online is not None else {}
         weights = online.prior_weights() if online is not None else {}
-        ratios = self.assessor.tokens.ratios()
         speeds = self.speeds()
         entries: list[dict[str, object]] = []
         for model in dict.fromkeys([*served, *capability.models, *reported]):
@@ -151,7 +150,7 @@ class Learning:
                         "error": seen.error_s_per_token if seen else None,
                         "samples": seen.samples if seen else 0,
                     },
-                    "chars_per_token": ratios.get(model, {}),
+                    "chars_per_token": fitted.chars_per_token if fitted else {},
                 }
             )
         return entries

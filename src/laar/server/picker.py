@@ -221,7 +221,6 @@ class Picker:
             key=secret or self.prefix_key,
             wall_clock=time.time,
             online=self.learning.online,
-            tokens=self.learning.assessor.tokens,
             reports=self.learning.reports if store is not None else None,
             on_judged=lambda decision, correct: self.context.reported(decision, correct),
         )

@@ -16,7 +16,7 @@ from laar.declaring import Applies
 from laar.errors import SettingError, unknown
 from laar.flow.settings import FlowSettings
 from laar.health import HealthSettings
-from laar.policies import Profile, check_parameters, check_profile
+from laar.policies import Profile, build_policies
 from laar.policies.registry import Parameters
 from laar.prefix.index import MAX_BYTES
 from laar.protocol.stream import StreamSettings
@@ -54,7 +54,7 @@ class Routing(Section):
             if not re.fullmatch(_NAME, name):
                 raise ValueError(f"`{name[:100]}` is not a policy name: give {_NAME}")
             try:
-                check_profile(name, profile)
+                build_policies(CostWeights(), profiles={name: profile})
             except SettingError as fault:
                 raise ValueError(f"{name}: {fault}") from None
         return policies
@@ -65,7 +65,7 @@ class Routing(Section):
         composed = info.data.get("policies")
         if composed is not None and policy not in composed:
             try:
-                check_parameters({policy: {}})
+                build_policies(CostWeights(), {policy: {}})
             except SettingError as fault:
                 raise ValueError(str(fault)) from None
         return policy
@@ -76,7 +76,7 @@ class Routing(Section):
         if "laar" in baselines:
             raise ValueError("the weights of `laar` are settings in `routing`; set those")
         try:
-            check_parameters(baselines)
+            build_policies(CostWeights(), baselines)
         except SettingError as fault:
             raise ValueError(str(fault)) from None
         return baselines

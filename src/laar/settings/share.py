@@ -63,6 +63,6 @@ class Share(Section):
     its hashes."""
     snapshot_file: Path | None = None
     """File in which a picker without a store saves its prefix index, the orders of running
-    conversations and what it learned (reported outcomes, characters per token, c(m)), so that it
-    starts warm. It contains hashes and their secret, and only its owner can read it. None: after a
-    restart, laar has only the artifact."""
+    conversations and what it learned (reported outcomes, c(m)), so that it starts warm. It contains
+    hashes and their secret, and only its owner can read it. None: after a restart, laar has only
+    the artifact."""

@@ -26,7 +26,7 @@ MAX_BYTES = 64 << 20
 
 _BYTES = 3000
 _BYTES_PER_CANDIDATE = 13 * 8
-_BYTES_PER_READING = 4 * 8
+_BYTES_PER_READING = 5 * 8
 
 
 @dataclass(eq=False, repr=False)

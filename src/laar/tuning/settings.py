@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le
 
-from laar.declaring import FIXED, Applies, check
+from laar.declaring import FIXED, Applies
 from laar.errors import SettingError, unknown
 from laar.tuning.windows import OBJECTIVES
 
@@ -62,6 +62,3 @@ class TunerSettings:
                 )
         if self.objective not in OBJECTIVES:
             raise SettingError(unknown("tuner.objective", self.objective, OBJECTIVES))
-        check(self)
-        if self.sigma < self.sigma_min:
-            raise SettingError(f"tuner.sigma: {self.sigma} must not be below sigma_min")

@@ -55,7 +55,11 @@ def tune(
     ] = None,
     window: Annotated[
         int | None,
-        typer.Option(help="Requests per window. Defaults to the default of `tuner.window`."),
+        typer.Option(
+            min=20,
+            max=100_000,
+            help="Requests per window. Defaults to the default of `tuner.window`.",
+        ),
     ] = None,
     windows: Annotated[int, typer.Option(min=1, help="Maximum number of windows to measure.")] = 60,
     seed: Annotated[int, typer.Option(help="Random seed for proposals, network and ties.")] = 0,

@@ -320,10 +320,6 @@ class AllRight:
         known = self._inner.assess(request, models, tried, now)
         return replace(known, probability=np.ones(len(models)))
 
-    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Forward to the wrapped assessor."""
-        self._inner.usage(request, model, prompt_tokens)
-
 
 class Oracle:
     """The oracle, which knows the correct models; no picker can do better."""
@@ -340,7 +336,3 @@ class Oracle:
         known = self._inner.assess(request, models, tried, now)
         right = np.array([float(question.is_correct(model)) for model in models])
         return replace(known, probability=right)
-
-    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Forward to the wrapped assessor."""
-        self._inner.usage(request, model, prompt_tokens)

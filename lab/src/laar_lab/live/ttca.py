@@ -22,9 +22,10 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
+from laar.core.cost import CostWeights
 from laar.errors import SettingError
 from laar.measuring.measure import discover
-from laar.policies import check_parameters
+from laar.policies import build_policies
 from laar_lab.kv_lookup import Query
 from laar_lab.live.agreement import (
     DISAGREES,
@@ -67,7 +68,7 @@ class Ttca:
 
     def __post_init__(self) -> None:
         """Check the options; raise SettingError for unknown policies or contradictions."""
-        check_parameters({policy: {} for policy in self.policies})
+        build_policies(CostWeights(), {policy: {} for policy in self.policies})
         if self.url is not None and self.capability is not None:
             raise SettingError(
                 "--capability is for the fleet started here; with --url the picker has its own"

@@ -1,6 +1,6 @@
 """The papers' cost: expected seconds until a correct answer, as a sum of published terms.
 
-    cost(e | x) = L(e, x) / (A(e) * Q(m(e), x, tried)) * retry_penalty ** times_tried
+    cost(e | x) = L(e, x) / (A(e) * Q(m(e), x, tried)) * penalty ** times_tried
     L(e, x)     = k_rtt * rtt_s + base_s(m)
                 + c(m) * (uncached * (1 + k_delay * min(in_flight, 32)) + k_queue * queued
                           + in_flight_tokens * in_flight)
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from laar.core.cost import CostWeights, Terms, scores_of_costs, until_correct
+from laar.core.cost import RETRY_PENALTY, CostWeights, Terms, scores_of_costs, until_correct
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 
@@ -124,9 +124,9 @@ def expected_time(
         queue = queue + prefill * (weights.k_delay * np.minimum(in_flight, HELD_UP))
     latency = rtt + base_s + prefill + queue
     counted = times_tried if strict_retries else np.zeros(len(latency))
-    cost, penalty = until_correct(weights, latency, probability, counted, answers)
+    cost, penalty = until_correct(latency, probability, counted, answers)
     if not strict_retries:
-        penalty = np.minimum(weights.retry_penalty**times_tried, 1e100)
+        penalty = np.minimum(RETRY_PENALTY**times_tried, 1e100)
         cost = cost * penalty
     return Terms(
         rtt_s=rtt,

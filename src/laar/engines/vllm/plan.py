@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
-from laar.errors import SettingError, unknown
+from msgspec import Meta, Struct, ValidationError, convert
+
+from laar.errors import SettingError
 from laar.flow.slack import ORDERS, Line, Prefill, pack, turn
 
 KNOWN_VERSIONS = ("0.32",)
@@ -29,9 +30,6 @@ LEADER_MARGIN = 1.05
 """Relative slack by which another long prefill must be more urgent than the one that ran last.
 While a prefill runs from start to end, an equal prefill that waits gains 1 on it, whatever the time
 per token. With a smaller margin, equal prefills would swap halfway, and all would end late."""
-
-_MOST = 1e12
-"""Maximum value of a setting, which keeps sums finite."""
 
 LEAST_STEP_TOKENS = 256
 """Minimum number of tokens in a step, whatever its target. Below about this number, loading the
@@ -53,8 +51,10 @@ def require_known_version(version: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSettings:
+_Value = Annotated[float, Meta(ge=0, le=1e12)]  # the maximum keeps sums finite
+
+
+class StepSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings under the `laar` key in vLLM's `--additional-config`.
 
     Args:
@@ -69,13 +69,13 @@ class StepSettings:
         long_tokens: length above which a prompt is long; a step has at most one long prefill.
     """
 
-    seconds_per_token: float = 3e-5
-    quadratic_s: float = 5e-10
-    overhead_s: float = 0.005
-    target_s: float = 0.020
-    objective_factor: float = 5.0
-    objective_floor_s: float = 1.0
-    long_tokens: int = 4096
+    seconds_per_token: _Value = 3e-5
+    quadratic_s: _Value = 5e-10
+    overhead_s: _Value = 0.005
+    target_s: _Value = 0.020
+    objective_factor: _Value = 5.0
+    objective_floor_s: _Value = 1.0
+    long_tokens: _Value = 4096
 
     @classmethod
     def from_config(cls, config: object) -> Self:
@@ -85,17 +85,10 @@ class StepSettings:
             SettingError: a key is unknown, or a value is not a number in the allowed range.
         """
         given = config.get("laar", {}) if isinstance(config, Mapping) else {}
-        if not isinstance(given, Mapping):
-            raise SettingError("additional-config: laar must be an object of settings")
-        known = [field.name for field in fields(cls)]
-        for key, value in given.items():
-            if key not in known:
-                raise SettingError(f"additional-config: {unknown('setting', f'laar.{key}', known)}")
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or not 0 <= value <= _MOST:
-                wanted = f"laar.{key} must be a number from 0 to {_MOST:g}, not {value!r}"
-                raise SettingError(f"additional-config: {wanted}")
-        return cls(**given)
+        try:
+            return convert(given, cls)
+        except ValidationError as error:
+            raise SettingError(f"additional-config: laar: {error}") from None
 
     @property
     def step_s(self) -> float:

@@ -1,6 +1,6 @@
 """The default cost: the time a request would take, and the time it would cost all others.
 
-    cost   = (own + others - invested) / (A * Q) * retry_penalty ** times_tried        [seconds]
+    cost   = (own + others - invested) / (A * Q) * penalty ** times_tried        [seconds]
 
     own    = 2 * (k_rtt * rtt + base + read * (1 + s * n) + k_queue * wait)
              + (answer + b * n) / (1 - load)
@@ -100,9 +100,7 @@ class Outlook:
             spared_s = _spared(view, view.demand, engines, inputs, priced, total_s)
             if spared_s is not None:
                 total_s, others_s = total_s - spared_s, others_s - spared_s
-        cost_s, penalty = until_correct(
-            weights, total_s, view.probability, view.times_tried, view.answers
-        )
+        cost_s, penalty = until_correct(total_s, view.probability, view.times_tried, view.answers)
         moving = _moving(view) if len(view.table.models) > 1 else None
         if moving is not None:
             cost_s, penalty = cost_s * moving, penalty * moving

@@ -46,9 +46,6 @@ class MeasuredAssessor:
             cell=("", 0, ""),
         )
 
-    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Ignore the usage, since lengths are exact."""
-
 
 def _measure(engine: EngineProfile) -> tuple[float, float]:
     """Return the seconds per token, and the constant part of a prompt's time."""
