@@ -33,7 +33,7 @@ from laar.protocol.paths import DENIED_PATHS, DeniedPaths
 from laar.protocol.sessions import SESSION
 from laar.server.extproc.messages import event_of
 from laar.settings import Settings
-from laar.sharing.batches import Unreadable, read_batch
+from laar.sharing.batches import SCHEMA, Unreadable, read_batch
 from laar.wire import ext_proc_pb2 as pb
 
 __all__ = [
@@ -339,7 +339,7 @@ def state(data: bytes) -> None:
 
 _BATCH = orjson.dumps(
     {
-        "schema": 3,
+        "schema": SCHEMA,
         "namespace": "laar",
         "origin": "p/1",
         "seq": 1,
@@ -349,7 +349,7 @@ _BATCH = orjson.dumps(
         "full": True,
         "loads": {"a:1": [1.0] * 9, "b:1": [2.0] * 9},
         "records": [
-            ["p", 1, "a:1", 5, 0, 0, "AAAAAAAAAAA="],
+            ["p", 1, "a:1", 64, "AAAAAAAAAAA="],
             ["s", 1, True, None],
             ["c", "a:1"],
             ["a", "r", "a:1", "s"],

@@ -79,7 +79,6 @@ class Driven:
     cpu_s: float = 0.0
     idle_share: float = 0.0
     sent_bytes: int = 0
-    unknown: int = 0
     ages_ms: list[float]
     waits_ms: list[float]
 
@@ -146,7 +145,6 @@ class Member:
         await asyncio.sleep(0.2)
         if sharer is not None:
             driven.sent_bytes = sharer.bytes["sent"] - sent
-            driven.unknown = sharer.sharing.lost["unknown-prefix"]
             await sharer.stop()
         await self._tasks.cancel()
         return driven

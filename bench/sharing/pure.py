@@ -22,7 +22,7 @@ __all__ = ["ages", "staleness"]
 
 TARGET_SHARE = 0.03
 TARGET_AGE_MS = 20.0
-TARGET_BYTES = 1024
+TARGET_BYTES = 2048
 CASES = ("art-x2", "agents-8k")
 """Conversations of 18,000 tokens; agents that share one prompt."""
 SEEDS = (1, 2)
@@ -134,5 +134,3 @@ def _show(figures: Figures, name: str, driven: list[Driven], alone_s: float) -> 
     figures.add("age", f"{name}: additional CPU", cost_us, "us a decision")
     idle = 100.0 * statistics.fmean(one.idle_share for one in driven)
     figures.add("age", f"{name}: idle", idle, "% of a core each")
-    unknown = sum(one.unknown for one in driven)
-    figures.add("age", f"{name}: prompts with an unknown beginning", unknown, "")

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from laar.datalayer import document
-from laar.datalayer.document import MAX_DEPTH, parse_yaml
+from laar.datalayer.document import parse_yaml
 from laar.datalayer.endpoints_file import load_endpoints
 from laar.errors import SettingError
 from laar_lab.sim.answers import AccuracySurface
@@ -76,9 +76,28 @@ def test_nodes_and_characters_are_capped(monkeypatch: pytest.MonkeyPatch) -> Non
         parse_yaml("x" * 11)
 
 
-def test_a_document_just_below_the_depth_limit_is_read() -> None:
-    depth = MAX_DEPTH - 1
+def test_a_deeply_nested_document_is_read() -> None:
+    depth = 50
     value = parse_yaml("[" * depth + "]" * depth)
     for _ in range(depth - 1):
         (value,) = value  # type: ignore[misc]
     assert value == []
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("depth", [100, 320, 400])
+def test_a_nested_value_in_the_wrong_place_is_reported(read, depth: int, tmp_path: Path) -> None:
+    path = tmp_path / "file.yaml"
+    aliases = "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, depth))
+    for text in ("[" * depth + "]" * depth, f"a0: &a0 [x]\n{aliases}"):
+        path.write_text(text)
+        with pytest.raises(SettingError):
+            read(path)
+
+
+@pytest.mark.parametrize("text", ["? [a, b]\n: c\n", "? {a: b}\n: c\n", "a:\n  ? []\n  : c\n"])
+def test_a_list_or_map_as_a_key_is_refused_with_its_line(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(f"# endpoints\n{text}")
+    with pytest.raises(SettingError, match=r"file\.yaml:[23]: not valid YAML: .*unhashable key"):
+        load_endpoints(path)

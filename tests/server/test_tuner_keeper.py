@@ -1,8 +1,6 @@
-"""Show and freeze the tuner of a running picker; replace whole files."""
+"""Show and freeze the tuner of a running picker."""
 
 import asyncio
-import errno
-import os
 
 import pytest
 from starlette.applications import Starlette
@@ -14,10 +12,8 @@ from laar.core.request import Api, Request
 from laar.errors import LaarError, SettingError
 from laar.server.admin.port import tuner_routes
 from laar.server.picker import Picker
-from laar.server.whole_file import WholeFile
 from laar.settings import load
 from laar.settings.routing import Tuning
-from laar.telemetry.problems import Problems
 from laar.tuning.tuner import Tuner
 from laar.tuning.windows import Observed
 from laar_lab.live.tuner import follow
@@ -61,29 +57,6 @@ def test_freezing_serves_the_best_weights_and_ends_the_climb():
         best = client.get("/tuner").json()["weights"]
         assert client.post("/tuner/freeze").json()["frozen"] is True
     assert dict(kept.weights(0.0).values) == best
-
-
-async def test_a_device_is_never_replaced_by_a_file(tmp_path):
-    null = tmp_path / "null"
-    os.mkfifo(null)  # making a device needs privileges
-    problems = Problems()
-    await WholeFile(null).save(lambda: b"state", problems, "share.snapshot_file", "lost")
-    assert "not a regular file" in problems["share.snapshot_file"]
-    assert null.is_fifo()
-
-
-async def test_a_state_that_does_not_fit_on_the_disk_leaves_no_partial_file(tmp_path, monkeypatch):
-    file, problems = tmp_path / "snapshot", Problems()
-    file.write_bytes(b"old")
-
-    def full(_handle):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    await WholeFile(file).save(lambda: b"new", problems, "share.snapshot_file", "")
-    assert "No space left" in problems["share.snapshot_file"]
-    assert list(tmp_path.iterdir()) == [file]
-    assert file.read_bytes() == b"old"
 
 
 async def test_laar_tune_follows_and_freezes_a_live_climb():
@@ -157,17 +130,3 @@ def test_the_picker_uses_the_weights_of_an_enabled_tuner(tmp_path, enabled):
         int(enabled),
         int(enabled),
     ]
-
-
-async def test_pickers_may_save_one_file_at_the_same_time(tmp_path):
-    """Workers save at the same interval; in containers, each picker is process 1."""
-    file, problems = tmp_path / "snapshot", Problems()
-
-    def while_another_saves():
-        WholeFile(file).write(lambda: b"longer than that")
-        return b"the last"
-
-    await WholeFile(file).save(while_another_saves, problems, "share.snapshot_file", "")
-    assert "share.snapshot_file" not in problems
-    assert file.read_bytes() == b"the last"
-    assert list(tmp_path.iterdir()) == [file]

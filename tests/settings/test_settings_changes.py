@@ -123,6 +123,20 @@ def test_a_value_from_an_anchor_does_not_count_as_a_default(tmp_path):
     assert load(path).origins["flow.enabled"] == "laar.yaml:3"
 
 
+def test_a_value_from_an_anchor_can_be_replaced(tmp_path):
+    path = tmp_path / "laar.yaml"
+    path.write_text(
+        "endpoints: [{address: '10.0.0.1:80', model: m}]\n"
+        "prefix: &same {enabled: false}\n"
+        "flow:\n"
+        "  <<: *same\n"
+        "  enabled: true\n"
+    )
+    loaded = load(path)
+    assert (loaded.settings.prefix.enabled, loaded.settings.flow.enabled) == (False, True)
+    assert loaded.origins["flow.enabled"] == "laar.yaml:5"
+
+
 def test_relative_paths_are_resolved_without_following_the_link_of_the_file(tmp_path):
     """The directory behind a ConfigMap's link has a new name after each update."""
     behind = tmp_path / "..2026_01"

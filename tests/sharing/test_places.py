@@ -10,7 +10,7 @@ from laar.core.request import Api, Request
 from laar.core.stored import Context
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
-from laar.sharing.batches import Batch, write_batch
+from laar.sharing.batches import SCHEMA, Batch, write_batch
 from laar.sharing.records import Turn
 from support.pickers import Network, sharing_picker
 
@@ -139,8 +139,8 @@ def test_an_impossible_context_is_refused_and_counted(pickers, network, context)
     one.ask(0.0, "x", tokens=100)
     network.exchange(0.1)
     records = [Turn(1, "a:1", context)]
-    settings = two.sharing.settings
-    batch = Batch(3, settings.namespace, "evil", 1, two.sharing.key_id, 0.0, 0, False, {}, records)
+    namespace, key_id = two.sharing.settings.namespace, two.sharing.key_id
+    batch = Batch(SCHEMA, namespace, "evil", 1, key_id, 0.0, 0, False, {}, records)
     two.sharing.take(write_batch(batch), 0.2)
     assert two.sharing.refused["record"] == 1
     assert [place["session"] for place in two.flow.sessions.shown(0.2, 9)] == ["x"]

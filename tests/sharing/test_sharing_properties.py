@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from laar.core.decision import Completion
 from laar.core.endpoints import COUNTED
+from laar.sharing.batches import SCHEMA
 from support.exploring import examples
 from support.pickers import Log, Network, request, sharing_picker, specs
 
@@ -122,14 +123,20 @@ class Life(RuleBasedStateMachine):
     @rule(
         number=pickers,
         change=st.sampled_from(
-            [{"namespace": "other"}, {"schema": 2}, {"schema": True}, {"seq": -1}, {"records": 7}]
+            [
+                {"namespace": "other"},
+                {"schema": SCHEMA - 1},
+                {"schema": True},
+                {"seq": -1},
+                {"records": 7},
+            ]
         ),
     )
     def foreign_batch(self, number, change):
         """Receive a batch of another deployment or version, which changes nothing."""
         picker = self.alive(number)
         before = counted(picker)
-        batch = {"schema": 3, "namespace": "laar", "origin": "x/1", "seq": 1, "key_id": ""}
+        batch = {"schema": SCHEMA, "namespace": "laar", "origin": "x/1", "seq": 1, "key_id": ""}
         batch |= {"sent_at_s": 0, "oldest_open": 0, "full": True, "records": []}
         batch |= {"loads": {ADDRESSES[0]: [9.0] * 9}} | change
         picker.take(orjson.dumps(batch), self.now)

@@ -3,7 +3,7 @@
 PyYAML's values do not record their lines, so the node tree is kept as well, and the path of an
 error is looked up in it. Duplicate keys are an error: PyYAML silently picks one.
 
-Depth, number of values and length of numbers are capped, since files are reloaded while serving.
+The number of values and the length of numbers are capped, since files are reloaded while serving.
 An alias is counted as all the values it refers to: a few lines of aliases can exhaust any memory.
 """
 
@@ -17,12 +17,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from laar.datalayer.files import read_file
-from laar.declaring import LIMITS
 from laar.errors import SettingError, unknown
 
 MAX_NODES = 500_000
 """Maximum number of keys and values in a file, enough for 10,000 endpoints with every field."""
-MAX_DEPTH = 50
 MAX_TEXT_CHARS = 4 << 20
 MAX_NUMBER_CHARS = 400
 """Maximum length of a value that is not a string: parsing base-60 numbers takes quadratic time."""
@@ -63,7 +61,7 @@ def read_with_lines(path: Path, model: type[Model]) -> tuple[Model, Mapping[Plac
         # are reloaded while serving.
         loader = _Loader(text)
         node = loader.get_single_node()
-        lines = dict(_lines(node)) if node else {}
+        lines = dict(_lines(node)) if node else {}  # first: constructing replaces merge keys
         content = loader.construct_document(node) if node else {}
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -105,7 +103,6 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._nodes = 0
-        self._depth = 0
         self._sizes: dict[str, int] = {}  # number of values by anchor
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -118,19 +115,11 @@ class _Loader(yaml.SafeLoader):
             self._nodes += self._sizes[event.anchor]
         elif event.anchor in self.anchors:
             raise _fault("an alias within its own anchor", event.start_mark)
-        self._depth += 1
         if self._nodes > MAX_NODES:
             raise _fault(f"more than {MAX_NODES} values", event.start_mark)
-        if self._depth > MAX_DEPTH:
-            raise _fault(f"nested more than {MAX_DEPTH} deep", event.start_mark)
         node = super().compose_node(parent, index)
-        self._depth -= 1
         if event.anchor is not None:
             self._sizes[event.anchor] = self._nodes - before
-        if isinstance(node, yaml.MappingNode):
-            for key, _ in node.value:
-                if not isinstance(key, yaml.ScalarNode):
-                    raise _fault("a key must be text", key.start_mark)
         if (
             isinstance(node, yaml.ScalarNode)
             and node.tag != _TEXT
@@ -172,7 +161,9 @@ def _lines(node: yaml.Node, path: Place = ()) -> Iterator[tuple[Place, int]]:
     elif isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
-            name = str(key.value)
+            if not isinstance(key, yaml.ScalarNode):
+                continue  # can't be constructed
+            name = key.value
             if name in seen:
                 raise _fault(f"the key {name!r} occurs twice; keep one", key.start_mark)
             seen.add(name)
@@ -252,6 +243,7 @@ _MUST_BE = {
     "dict": "a map of keys and values",
 }
 MAX_VALUE_CHARS = 60
+_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 def _message(kind: str, context: Mapping[str, Any], value: object, message: str) -> str:
@@ -263,7 +255,7 @@ def _message(kind: str, context: Mapping[str, Any], value: object, message: str)
         return "is missing; add it"
     if kind == "model_type":
         return f"{shown} is not a map; write keys and values, one `key: value` a line"
-    for name, _, words in LIMITS.values():
+    for name, words in _LIMITS.items():
         if name in context:
             return f"{shown} is outside the limit; it must be {words} {context[name]:g}"
     if kind == "literal_error":

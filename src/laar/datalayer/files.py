@@ -1,4 +1,4 @@
-"""Read bounded files, and detect from a file's status whether it has changed.
+"""Read bounded files, replace files whole, and detect from a file's status whether it has changed.
 
 Polling the status is the only method that works for an editor's save, for a rename, and for a
 Kubernetes ConfigMap mount, where the file itself never changes but a symbolic link above it does.
@@ -51,3 +51,25 @@ def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
             if len(content) > max_bytes:
                 raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", str(path))
     raise OSError(errno.ETIMEDOUT, "nothing is written to this pipe", str(path))
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file, readable by its owner only, so that readers never see partial content.
+
+    Other threads and processes may write the same file; the last one wins.
+
+    Raises:
+        OSError: the file can't be written; the old content stays.
+    """
+    if path.is_char_device() or path.is_fifo():  # such as /dev/null
+        raise OSError(errno.EINVAL, "not a regular file")
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.new")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # otherwise a power failure may leave an empty file
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)  # left after an error, it would fill the disk

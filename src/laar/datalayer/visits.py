@@ -7,7 +7,7 @@ evicted from the CPU caches and costs twice as much.
 Two caps keep a large fleet cheap: visits in flight, and visits started per second. Above the second
 cap all intervals stretch: with 5,000 endpoints, readings get older, as their timestamps show, but
 decisions keep the CPU time that they need. If a visit is still in flight when the next one is due,
-the next is skipped. Visits to slow endpoints wait if they would delay the visits to others.
+the next is skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import heapq
 import logging
 import math
 import random
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -31,11 +30,9 @@ from laar.datalayer.interface import GONE, Clock, EngineSink, Targets
 
 _LOG = logging.getLogger(__name__)
 
-MAX_UNDER_WAY = 64
-"""Maximum number of visits in flight: enough for the rate below if each takes 300 ms."""
-MAX_SLOW = 32
-"""Maximum number of them to endpoints whose last visit took over `_SLOW_S`, unless others leave
-more. While half of 1,000 endpoints hang, the readings of the others would become stale."""
+MAX_UNDER_WAY = 400
+"""Maximum number of visits in flight: as many as start, at the rate below, within the timeout of a
+scrape. So endpoints that hang don't delay the visits to others."""
 MAX_STARTS_PER_S = 200.0
 """Maximum rate: twice what 100 endpoints need, 7 % of a core (``python -m bench datalayer``)."""
 LOOK_S = 0.25
@@ -46,7 +43,6 @@ _TOGETHER_SHARE = 0.05
 """Visits start at multiples of this share of their interval, so that several coincide."""
 _TOGETHER = 8
 """Maximum number of visits that start together; they delay requests by about a millisecond."""
-_SLOW_S = 1.0  # half of the shortest timeout
 _CANCEL_AGAIN_S = 3.0
 """Seconds until a task is cancelled again; longer than any task's clean-up."""
 _TIMER_S = 1e-3
@@ -129,8 +125,6 @@ class Visits:
         self._due_at: dict[str, float] = {}  # time of the valid heap entry of each address
         self._begun_at: dict[str, float] = {}
         self._under_way: dict[str, asyncio.Task[None]] = {}
-        self._slow: set[str] = set()
-        self._late: deque[str] = deque()  # slow endpoints whose visits are due
         self._logged: set[type[BaseException]] = set()
         self.kept: dict[str, Any] = {}
         """What a subclass keeps by address; dropped once a target is gone."""
@@ -173,7 +167,6 @@ class Visits:
         for address in self._known.keys() - specs.keys():
             del self._due_at[address]
             self._begun_at.pop(address, None)
-            self._slow.discard(address)
             self._sink.problem(f"{self.kind} {address}", GONE)
             self.kept.pop(address, None)
             if task := self._under_way.get(address):
@@ -189,28 +182,18 @@ class Visits:
 
     def _start(self, now: float) -> None:
         least_s = len(self._known) / self.most_per_s
-        others = len(self._known) - len(self._slow)  # need at most a place each
-        free = max(MAX_SLOW, MAX_UNDER_WAY - others) - len(self._slow & self._under_way.keys())
         for _ in range(min(_TOGETHER, MAX_UNDER_WAY - len(self._under_way))):
-            if self._late and free > 0:
-                address = self._late.popleft()
-            elif self._due and self._due[0][0] <= now:
-                at, address = heapq.heappop(self._due)
-                if self._due_at.get(address) != at:
-                    continue
-                if address in self._slow and free <= 0:
-                    self._late.append(address)
-                    continue
-            else:
+            if not self._due or self._due[0][0] > now:
                 break
-            if (spec := self._known.get(address)) is None:
+            at, address = heapq.heappop(self._due)
+            if self._due_at.get(address) != at:
                 continue
+            spec = self._known[address]
             interval_s = max(self.interval_s(spec), least_s)
             grid_s = _TOGETHER_SHARE * interval_s
             step = (now + interval_s * self._rng.uniform(0.9, 1.1)) / grid_s - self.phase
             self._plan(address, (round(step) + self.phase) * grid_s)
             if address not in self._under_way:
-                free -= address in self._slow
                 self._begun_at[address] = now
                 task = asyncio.create_task(self.visit(spec), name=f"visit {address}")
                 self._under_way[address] = task
@@ -218,8 +201,6 @@ class Visits:
 
     def _ended(self, address: str, task: asyncio.Task[None]) -> None:
         del self._under_way[address]
-        took_s = self._clock() - self._begun_at.get(address, math.inf)
-        (self._slow.add if took_s > _SLOW_S else self._slow.discard)(address)
         if task.cancelled() or (error := task.exception()) is None:
             return
         if type(error) not in self._logged:  # one traceback per kind is enough

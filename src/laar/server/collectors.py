@@ -104,23 +104,17 @@ class Collectors:
 
     async def _read_kv_events(self) -> None:
         """Read KV events once an endpoint publishes them; report if the package is missing."""
-        reported = False
         while True:
             labeled = [spec.address for spec in self._targets() if EVENTS_LABEL in spec.labels]
             if labeled and find_spec("zmq"):  # from the extra `kv-events`, which few fleets need
                 from laar.datalayer.kv_events import KvEvents
 
                 await KvEvents(self._picker.table.specs, self._fleet).run()
-            if reported is not bool(labeled):
-                reported = bool(labeled)
-                problem = (
-                    f"{len(labeled)} endpoints have the label {EVENTS_LABEL} (such as "
-                    f"{labeled[0]}), and the packages that read KV events are not installed; "
-                    f"{install('kv-events')}"
-                    if labeled
-                    else None
-                )
-                self._fleet.problem("kv-events", problem)
+            problem = labeled and (
+                f"{len(labeled)} endpoints have the label {EVENTS_LABEL} (such as {labeled[0]}), "
+                f"and the packages that read KV events are not installed; {install('kv-events')}"
+            )
+            self._fleet.problem("kv-events", problem or None)
             await asyncio.sleep(until_look_s(_LOOK_S))
 
     def have_listed(self) -> bool:

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from laar.errors import LaarError
 from laar.sharing.records import Count, Load, Record, Text, valid
 
-SCHEMA = 3
+SCHEMA = 4
 
 MAX_BATCH_BYTES = 4 << 20
 """Maximum size of a batch. All loads of 10,000 endpoints take 1 MB, the longest chain 50 kB."""

@@ -79,10 +79,6 @@ class Peers:
         """Return all pickers present, read-only."""
         return [peer for peer in self._peers.values() if not peer.gone]
 
-    def numbers(self) -> dict[str, int]:
-        """Return the last batch number of each picker, gone or not, by origin."""
-        return {peer.origin: peer.seq for peer in self._peers.values()}
-
     def find(self, origin: str, now: float) -> Peer:
         """Return the peer with this name, creating it if necessary."""
         peer = self._peers.get(origin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,6 @@ from laar.core.stored import Context
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import Chain
 from laar.prefix.index import Receipt
-from laar.sharing.chains import Chains
 from laar.sharing.records import Ended, Entered, Turn, from_bytes, to_bytes
 
 if TYPE_CHECKING:
@@ -33,13 +33,12 @@ class SharedPrefixes:
     def __init__(self, sharing: Sharing, beliefs: PrefixBeliefs) -> None:
         self.sharing = sharing
         self.beliefs = beliefs
-        self.chains = Chains()
         self.on_turn: Callable[[int, Context, float], Ends | None] | None = None
         """Called with an endpoint's slot, the context of another picker's turn there and the time;
         returns a function to call with the time when it ends."""
         self._table = sharing.director.table
         self._next = 1
-        self._open: dict[Receipt, int] = {}
+        self._open: OrderedDict[Receipt, int] = OrderedDict()
         beliefs.watcher = self
 
     @property
@@ -52,10 +51,8 @@ class SharedPrefixes:
         if len(chain):
             entry, self._next = self._next, self._next + 1
             self._open[receipt] = entry
-            known, anchor, tail = self.chains.pack(chain.hashes)
-            address = self._table.spec(slot).key
-            size = chain.total_bytes
-            self.sharing.outbox.add(Entered(entry, address, size, known, anchor, to_bytes(tail)))
+            address, hashes = self._table.spec(slot).key, to_bytes(chain.hashes)
+            self.sharing.outbox.add(Entered(entry, address, chain.total_bytes, hashes))
 
     def ended(self, receipt: Receipt, *, ok: bool, share: float | None) -> None:
         """Tell the others how a prompt's request ended; a miss is evidence for all pickers."""
@@ -81,22 +78,18 @@ class Entries:
 
     def __init__(self, prefixes: SharedPrefixes) -> None:
         self._prefixes = prefixes
-        self._open: dict[int, tuple[Receipt, Ends | None]] = {}
+        self._open: OrderedDict[int, tuple[Receipt, Ends | None]] = OrderedDict()
 
-    def enter(self, record: Entered, slot: int, capacity: int, now: float) -> bool:
-        """Enter a prompt; return False if its beginning is unknown here."""
-        prefixes = self._prefixes
-        hashes = prefixes.chains.unpack(record.known, record.anchor, from_bytes(record.tail))
-        if hashes is None:
-            return False
-        if slot < 0 or record.entry in self._open:
-            return True
-        prefixes.beliefs.make_room(capacity)
-        chain: Any = Chain(hashes, record.total_bytes)
-        self._open[record.entry] = prefixes.beliefs.insert(slot, chain, now, heard=True), None
+    def enter(self, record: Entered, slot: int, capacity: int, now: float) -> None:
+        """Enter a prompt, unless it is known already."""
+        if record.entry in self._open:
+            return
+        beliefs = self._prefixes.beliefs
+        beliefs.make_room(capacity)
+        chain: Any = Chain(from_bytes(record.hashes), record.total_bytes)
+        self._open[record.entry] = beliefs.insert(slot, chain, now, heard=True), None
         if len(self._open) > MAX_OPEN:
-            prefixes.beliefs.settle(self._close(next(iter(self._open))), None)
-        return True
+            beliefs.settle(self._close(next(iter(self._open))), None)
 
     def turn(self, entry: int, slot: int, context: Context) -> None:
         """Begin a session's turn, which ends with its entry; ignore it if the entry is unknown."""

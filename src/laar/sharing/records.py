@@ -101,21 +101,17 @@ class _Record(Struct, array_like=True, forbid_unknown_fields=True):
 class Entered(_Record, tag="p"):
     """A prompt was sent to an endpoint.
 
-    Its chain is the first `known` blocks of a chain that ends or has an anchor at `anchor`,
-    followed by `tail`. `entry` identifies it when it ends; the numbers of an origin ascend.
+    `entry` identifies it when it ends; the numbers of an origin ascend.
     """
 
     entry: Count
     address: Text
     total_bytes: Count
-    known: Count
-    anchor: Count
-    tail: Hashes
+    hashes: Hashes
 
     def makes_sense(self) -> bool:
         """Return whether the hashes are complete, and as many as a prompt of this size has."""
-        blocks, incomplete = divmod(len(self.tail), 8)
-        return not incomplete and self.known + blocks == blocks_in(self.total_bytes)
+        return len(self.hashes) == 8 * blocks_in(self.total_bytes)
 
 
 class Ended(_Record, tag="s"):

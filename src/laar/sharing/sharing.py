@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports, Verdict
-from laar.accuracy.tokens import TokenEstimator
 from laar.core.director import Director
 from laar.core.engine_model import Sample
 from laar.health import Word
@@ -64,7 +63,6 @@ class Sharing:
         key: secret that keys the hashes.
         wall_clock: seconds since 1970, to display the age of records.
         online: reported outcomes; None if they are not kept.
-        tokens: characters per token, for snapshots; None if they are not kept.
         reports: decisions for which outcomes may be reported; None if there are none.
         on_judged: called with a decision id and whether its answer was correct, when another
             picker passes on a report that is accepted here.
@@ -77,7 +75,6 @@ class Sharing:
     key: bytes
     wall_clock: Callable[[], float]
     online: OnlineOutcomes | None = None
-    tokens: TokenEstimator | None = None
     reports: OutcomeReports | None = None
     on_judged: Callable[[str, bool], None] = lambda _decision_id, _correct: None
 
@@ -89,11 +86,10 @@ class Sharing:
             self.prefixes = SharedPrefixes(self, self.director.prefixes)
             self.director.prefixes.rekey(self.key)
         self.key_id = key_id(self.key)
-        causes = ("missed", "doubled", "dropped", "unknown-prefix", "lease", "interruption")
+        causes = ("missed", "doubled", "dropped", "lease", "interruption")
         self.lost = Counter(dict.fromkeys(causes, 0))
         """Losses: batches that never arrived (missed), or arrived twice or too late (doubled),
-        records dropped unsent, prompts that continue a prompt unknown here (unknown-prefix),
-        expired leases (lease), and lost connections (interruption)."""
+        records dropped unsent, expired leases (lease), and lost connections (interruption)."""
         self.outbox = Outbox(self)
         self.peers = Peers(self)
         self._unseen = Unseen(self)
@@ -101,8 +97,6 @@ class Sharing:
         """Records received, by kind."""
         self.refused: Counter[str] = Counter()
         """Rejected batches and records, by reason."""
-        self.counted: dict[str, int] = {}
-        """For each picker, the last batch whose outcomes are in the restored snapshot."""
         self.age_s = 0.0
         """Age of the last batch when it was received, according to both wall clocks."""
         self.now = 0.0
@@ -125,7 +119,7 @@ class Sharing:
         """Announce this picker and ask for all loads, at the start and after an interruption."""
         self._hello_at = now
         self.outbox.add(Hello())
-        self._begin_anew()
+        self.outbox.send_all_loads()
 
     def close(self) -> None:
         """Stop recording for other pickers, because there are none and never will be."""
@@ -164,7 +158,8 @@ class Sharing:
         if peer.seq and batch.seq > peer.seq + 1:
             self.lost["missed"] += batch.seq - peer.seq - 1
             peer.synced = False
-            self._ask(now)
+            if now - self._hello_at >= HELLO_EVERY_S:
+                self.hello(now)
         peer.seq, peer.heard_at, peer.gone = batch.seq, now - age_s, False
         self.age_s = max(0.0, self.wall_clock() - batch.sent_at_s)
         is_fresh = age_s <= self.settings.lease_s
@@ -198,7 +193,6 @@ class Sharing:
             return
         self.key, self.key_id = key, key_id(key)
         if self.prefixes is not None:
-            self.prefixes.chains = type(self.prefixes.chains)()
             self.prefixes.beliefs.rekey(key)
         self.hello(self.now)
 
@@ -208,10 +202,9 @@ class Sharing:
         director, entries = self.director, peer.entries
         slot_of = director.table.slot  # -1 for an endpoint that is unknown here
         match record:
-            case Entered(_, address) if same_key and entries is not None:
-                if not entries.enter(record, slot_of(address), director.table.capacity, now):
-                    self.lost["unknown-prefix"] += 1
-                    self._ask(now)
+            case Entered(_, address) if same_key and (slot := slot_of(address)) >= 0:
+                if entries is not None:
+                    entries.enter(record, slot, director.table.capacity, now)
             case Ended() if entries is not None:
                 entries.end(record)
             case StoredAt(object_id, address, session):
@@ -226,27 +219,16 @@ class Sharing:
             case Learned(address, sample) if (slot := slot_of(address)) >= 0:
                 director.engines.heard(slot, sample)
             case Reported(outcome) if self.online is not None:
-                if peer.seq > self.counted.get(peer.origin, 0):
-                    self.online.heard(outcome, now)
+                self.online.heard(outcome, now)
             case Judged(decision_id, correct, reporter) if (reports := self.reports) is not None:
                 if reports.knows(decision_id) and (
                     reports.report(decision_id, correct, now, reporter) is Verdict.TAKEN
                 ):
                     self.on_judged(decision_id, correct)
             case Hello():
-                self._begin_anew()
+                self.outbox.send_all_loads()
             case Leaving():
                 self.peers.leave(peer, now)
-
-    def _begin_anew(self) -> None:
-        """Send all loads, and complete chains, since some picker does not know the earlier ones."""
-        self.outbox.send_all_loads()
-        if self.prefixes is not None:
-            self.prefixes.chains.forget_sent()
-
-    def _ask(self, now: float) -> None:
-        if now - self._hello_at >= HELLO_EVERY_S:
-            self.hello(now)
 
     # -- from this picker ----------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ pickers' loads arrive within a second, and a starting picker's own are zero.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
@@ -18,7 +17,7 @@ from msgspec import Meta, Struct
 
 from laar.prefix.density import Density
 from laar.prefix.index import Kept
-from laar.sharing.records import Count, Hashes, Moved, Text, from_bytes, to_bytes, valid
+from laar.sharing.records import Hashes, Moved, Text, from_bytes, to_bytes, valid
 from laar.sharing.sharing import Sharing
 
 SCHEMA = 1
@@ -88,8 +87,6 @@ def snapshot(
         "ns": sharing.settings.namespace,
         "key_id": sharing.key_id,
         "place": place,
-        # By picker, the last batch whose outcomes are included; for this picker, the last one sent.
-        "seen": sharing.peers.numbers() | {sharing.origin: sharing.outbox.seq},
         "sizes": sizes,
         "stored": director.stored.latest(MAX_STORED),
         "engines": director.engines.state(),
@@ -100,10 +97,8 @@ def snapshot(
 
     def write() -> bytes:
         if (online := sharing.online) is not None:
-            # Serialized first: outcomes received after `seen` was read will be counted twice.
+            # Serialized first: outcomes received after `place` was read will be counted twice.
             document["outcomes"] = online.state(now)
-        if sharing.tokens is not None:
-            document["tokens"] = sharing.tokens.state()
         document["uses"] = [
             _Use(addresses[at], start, start + len(hashes), to_bytes(hashes))
             for at, start, hashes in uses
@@ -169,33 +164,22 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
     for object_id, address, session in islice(stored, MAX_STORED):
         director.stored.heard(object_id, address, session)
     director.engines.restore(document.get("engines"))
-    if sharing.tokens is not None:
-        sharing.tokens.restore(document.get("tokens"))
     made_at_s, now_s = document.get("at_s"), sharing.wall_clock()
     # Outcomes fade even while no picker runs.
     away_s = max(0.0, now_s - made_at_s) if isinstance(made_at_s, float) else 0.0
     # A picker that learned alone while the store was unreachable keeps what it learned; one that
     # has just started may have received a few outcomes before its own file was read.
-    if (
-        (online := sharing.online) is not None
-        and (sharing.outbox.closed or not online.cells)
-        and online.restore(document.get("outcomes"), now, away_s=away_s)
-    ):
-        with suppress(msgspec.ValidationError):
-            sharing.counted = msgspec.convert(document.get("seen"), dict[Text, Count])
+    if (online := sharing.online) is not None and (sharing.outbox.closed or not online.cells):
+        online.restore(document.get("outcomes"), now, away_s=away_s)
     return kept
 
 
 def _uses(sharing: Sharing, entries: object) -> Iterator[Kept]:
     table = sharing.director.table
-    assert sharing.prefixes is not None
     for use in islice(valid(entries, _Use), MAX_BLOCKS):
         slot = table.slot(use.address)
         if slot >= 0 and len(use.hashes) % 8 == 0:
-            hashes = from_bytes(use.hashes)
-            if not use.start and not sharing.outbox.closed:
-                sharing.prefixes.chains.note(hashes)  # later prompts may continue these
-            yield Kept(slot, use.start, hashes)
+            yield Kept(slot, use.start, from_bytes(use.hashes))
 
 
 def _digest(body: bytes) -> bytes:

@@ -18,11 +18,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from laar.datalayer.files import read_file
+from laar.datalayer.files import read_file, replace_file
 from laar.datalayer.visits import cancel, occurs
 from laar.errors import SettingError
 from laar.server.sharing.store import Store, StoreError
-from laar.server.whole_file import WholeFile
 from laar.settings.share import Share
 from laar.sharing.settings import SNAPSHOT_INTERVAL_S
 from laar.sharing.sharing import Sharing
@@ -104,9 +103,7 @@ class Sharer:
         self.restored = 0
         """Number of prompts whose blocks were restored from a snapshot."""
         self._has_secret = has_secret
-        self._file: WholeFile | None = None
-        if store is None and snapshot_file is not None:
-            self._file = WholeFile(snapshot_file)  # it contains the hash secret
+        self._file = snapshot_file if store is None else None
         self._clock = clock
         self._problems = problems
         self._starting = True
@@ -285,7 +282,7 @@ class Sharer:
     async def _keep_file(self) -> None:
         if self._file is None:
             return
-        path = self._file.path
+        path = self._file
         await self.endpoints_known.wait()
         try:
             data = await asyncio.to_thread(read_file, path, MAX_SNAPSHOT_BYTES)
@@ -297,9 +294,12 @@ class Sharer:
         self._warm.set()
         while True:
             await asyncio.sleep(SNAPSHOT_INTERVAL_S)
-            await self._save(self._file)
+            await self._save(path)
 
-    async def _save(self, file: WholeFile) -> None:
-        write = snapshot(self.sharing, self._clock(), with_key=True)
-        lost = "the next start will be cold"
-        await file.save(write, self._problems, "share.snapshot_file", lost)
+    async def _save(self, path: Path) -> None:
+        write, fault = snapshot(self.sharing, self._clock(), with_key=True), None
+        try:
+            await asyncio.to_thread(lambda: replace_file(path, write()))
+        except OSError as error:
+            fault = f"{path} can't be written ({error.strerror}); the next start will be cold"
+        self._problems.report("share.snapshot_file", fault)
