@@ -19,7 +19,7 @@ the same request and neither has reported, a retry is chained to neither.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -110,7 +110,7 @@ class OutcomeReports:
         self._online = online
         self.signs: Signs | None = None
         """The reliability of signs in answers; None if signs are not used."""
-        self._decisions: dict[str, _Decision] = {}
+        self._decisions: OrderedDict[str, _Decision] = OrderedDict()
         self._latest: dict[_Link, list[str]] = {}
         self._turns: dict[Hashable, str] = {}
         self.verdicts: Counter[Verdict] = Counter()

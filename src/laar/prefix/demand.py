@@ -12,6 +12,7 @@ most 24 look-ups, whatever its length. Counts fade with the time constant `HORIZ
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +38,8 @@ class PrefixDemand:
     """Counts requests by prefix."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[float, float]] = {}
+        # Reading the first key of a `dict` skips all deleted before it, one by one.
+        self._seen: OrderedDict[int, tuple[float, float]] = OrderedDict()
 
     def note(self, chain: Chain, now: float) -> None:
         """Record that a request with this prompt was sent to some endpoint."""
@@ -51,7 +53,7 @@ class PrefixDemand:
         while seen and (
             len(seen) > MAX_PREFIXES or next(iter(seen.values()))[1] < now - _FORGOTTEN_S
         ):
-            del seen[next(iter(seen))]
+            seen.popitem(last=False)
 
     def expected(
         self, chain: Chain, now: float

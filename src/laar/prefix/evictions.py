@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import OrderedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +49,7 @@ class Evictions:
 
     def __init__(self) -> None:
         # Prompts by age class: when each was last used, and its size.
-        self._waiting: list[dict[int, tuple[float, int]]] = [{} for _ in _AGES_S]
+        self._waiting = [OrderedDict[int, tuple[float, int]]() for _ in _AGES_S]
         self._age_of: dict[int, int] = {}
         self._returned = [0.0] * len(_AGES_S)
         self._stayed_away = [0.0] * len(_AGES_S)

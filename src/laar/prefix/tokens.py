@@ -164,7 +164,7 @@ class TokenBlocks:
         self._parents: dict[int, int] = {}  # the parent of a prompt's first block is 0
         self._known: dict[str, dict[int, _Text]] = {}  # texts by model, then by block
         self._order: OrderedDict[_Text, str] = OrderedDict()
-        self._expected: dict[str, _Expected] = {}
+        self._expected: OrderedDict[str, _Expected] = OrderedDict()
         self._expected_blocks = 0
         self.tiers = Tiers()
         self.blocks = self.texts = 0
@@ -349,7 +349,7 @@ class TokenBlocks:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        oldest = self._expected.pop(next(iter(self._expected)))
+        _, oldest = self._expected.popitem(last=False)
         self._expected_blocks -= len(oldest.blocks)
 
     def _up_to(self, hash_: int, most: int) -> list[int] | None:
