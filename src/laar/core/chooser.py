@@ -89,7 +89,6 @@ class Chooser:
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
         """Replace the settings and policies."""
         self.settings = settings
-        self.quadratic_tokens = settings.quadratic_tokens or math.inf
         self.policies = policies
         self.candidates = Candidates(self.table, settings, self.health)
         self.table.use_aliases(settings.aliases)
@@ -172,7 +171,6 @@ class Chooser:
             tried=tried,
             exhausted=exhausted,
             tokens=tokens,
-            weight=tokens * (1.0 + tokens / self.quadratic_tokens),
             uncached_tokens=tokens - view.cached_tokens.item(at) if prefiller is None else 0.0,
             prefiller=prefiller,
             encoders=encoders,

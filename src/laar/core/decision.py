@@ -43,10 +43,6 @@ class DirectorSettings:
     fallbacks: Annotated[int, Ge(0), Le(8)] = 2
     """Number of additional endpoints given to laar's own Envoys for their retries. Two are enough
     for a rolling restart; each adds an address to a header."""
-    quadratic_tokens: Annotated[float | None, Ge(1024), Le(1e9)] = None
-    """Prompt length in tokens at which attention costs as much as the rest of a prefill (parameters
-    / (layers * hidden): about 60,000 for Llama 3 8B, 110,000 for 70B). If set, long prompts in
-    flight are weighted by their cost; if None, by their number of tokens, as in LAAR and GORGO."""
     retries: Retries = "as-scored"
     """How a retry is placed. as-scored: by the policy's scores; among laar's own policies, only
     `laar` considers which models were tried. new-model: every policy reuses a tried model only when
@@ -171,7 +167,6 @@ class Decision:
         tried: the models of this attempt and of the earlier ones.
         exhausted: if this attempt fails, the client should stop.
         tokens: length of the prompt in the chosen model's tokens.
-        weight: the prompt's cost in a queue (see `quadratic_tokens`).
         uncached_tokens: prompt tokens that the endpoint itself has to prefill.
         prefiller: endpoint that prefills the prompt for the chosen endpoint; None if that does so
             itself.
@@ -204,7 +199,6 @@ class Decision:
     tried: tuple[str, ...] = ()
     exhausted: bool = False
     tokens: float = 0.0
-    weight: float = 0.0
     uncached_tokens: float = 0.0
     prefiller: Prefiller | None = None
     encoders: tuple[Encoder, ...] = ()

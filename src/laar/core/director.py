@@ -18,10 +18,10 @@ from functools import partial
 from laar.core.attempts import Attempts
 from laar.core.chooser import Chooser, Priority
 from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
-from laar.core.endpoints import EndpointTable, Floats
+from laar.core.endpoints import EndpointTable
 from laar.core.feedback import Feedback
 from laar.core.guards import Step, run_steps
-from laar.core.interfaces import Assessor, Fault, Room, View, WeightSource
+from laar.core.interfaces import Assessor, Fault, Room, WeightSource
 from laar.core.membership import key_of
 from laar.core.policy import Policy
 from laar.core.request import Request
@@ -125,20 +125,13 @@ class Director(Chooser):
             self._next_weights = None  # the next decision uses new weights
         flight = decision.flight
         run_steps(self._on_placed, self.degraded, decision, now)
-        self.table.reserve(decision.slot, decision.weight, decision.uncached_tokens)
+        self.table.reserve(decision.slot, decision.tokens, decision.uncached_tokens)
         if decision.prefiller is not None or decision.encoders:
             self._begin_prefill(decision, now)
         if flight.adapter:
             self.adapters.sent(flight.slot, flight.adapter)
         run_steps(self._on_counted, self.degraded, decision)
         return decision
-
-    def prefill_weight(self, view: View) -> Floats:
-        """Return the weight of prefilling at each candidate (see `quadratic_tokens`)."""
-        quadratic, done = self.quadratic_tokens, view.cached_tokens
-        weight: Floats = view.tokens * (1.0 + view.tokens / quadratic)
-        weight -= done * (1.0 + done / quadratic)
-        return weight
 
     # -- in flight -----------------------------------------------------------------------------
 
@@ -185,7 +178,7 @@ class Director(Chooser):
         flight.receipt = None
         run_steps(self._on_placed, self.degraded, decision, now)
         self.table.reserve(
-            slot, decision.weight, decision.uncached_tokens, answering=flight.answering
+            slot, decision.tokens, decision.uncached_tokens, answering=flight.answering
         )
         name = decision.rewrite or decision.request.model
         flight.adapter = self.adapters.named(slot, name)
@@ -256,7 +249,7 @@ class Director(Chooser):
             begin, own, base_s = self.engines.began, prefiller.began, prefiller.base_s
             timed = view.timed_answers
             flight.prefill_began = attempt("learning", begin, own, now, base_s, timed=timed)
-            self.table.visit(slot, decision.weight, prefiller.uncached_tokens)
+            self.table.visit(slot, decision.tokens, prefiller.uncached_tokens)
         for encoder in decision.encoders:
             self.table.visit(encoder.slot, 0.0, 0.0)
         for slot, trial in trials.items():
@@ -274,7 +267,7 @@ class Director(Chooser):
             return
         if now is not None and began is not None:
             self.degraded.attempt("learning", self.engines.answering, began, now)
-        self.table.leave(prefiller.slot, decision.weight, prefiller.uncached_tokens)
+        self.table.leave(prefiller.slot, decision.tokens, prefiller.uncached_tokens)
 
     def _release(self, decision: Decision) -> None:
         flight, uncached_tokens = decision.flight, decision.uncached_tokens
@@ -282,7 +275,7 @@ class Director(Chooser):
             self.adapters.ended(flight.slot, flight.adapter)
         if not flight.answering:
             self.table.release_prefill(flight.slot, uncached_tokens)
-        self.table.release(flight.slot, decision.weight, uncached_tokens)
+        self.table.release(flight.slot, decision.tokens, uncached_tokens)
 
 
 def _move_to_model(flight: InFlight, model: str) -> None:

@@ -46,7 +46,7 @@ class View:
         slots: slots of the candidates.
         tokens: length of the prompt in the candidate's tokens.
         cached_tokens: how many of them the candidate is believed to have cached.
-        queued_tokens: prompt tokens in flight there, weighted if `quadratic_tokens` is set.
+        queued_tokens: prompt tokens in flight there.
         in_flight: requests in flight there, as counted by the picker.
         rtt_s: round trip.
         probability: P(correct) of the candidate's model, given the models that failed.

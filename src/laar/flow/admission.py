@@ -337,7 +337,9 @@ class Admission:
         tokens = uncached = request.chars / PlainAssessor.CHARS_PER_TOKEN
         work_s, reach = tokens * PlainAssessor.SECONDS_PER_TOKEN, 0
         if view is not None:
-            work = view.seconds_per_token * self._director.prefill_weight(view)
+            engine, total, cached = self._engines(view), view.tokens, view.cached_tokens
+            work = engine.read * view.seconds_per_token * (total - cached)
+            work *= 1.0 + 0.5 * engine.bend * (total + cached)
             best = int(work.argmin())
             work_s, tokens = float(work[best]), float(view.tokens[best])
             uncached = tokens - float(view.cached_tokens[best])

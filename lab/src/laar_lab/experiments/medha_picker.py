@@ -34,7 +34,6 @@ from laar_lab.workloads.overload import (
     LOAD,
     MODEL,
     PROBE_POLICY,
-    QUADRATIC_TOKENS,
     QUEUES,
     Ask,
     asks,
@@ -70,9 +69,7 @@ class _Asked:
 def _fleet(route: str, seed: int) -> VirtualFleet:
     """Return the fleet behind one of `_ROUTES`; prompts share nothing."""
     flow = QUEUES["slack" if route == _SAMPLED else route]
-    settings = FleetSettings(
-        use_prefixes=False, sample_answers=0.0, quadratic_tokens=QUADRATIC_TOKENS
-    )
+    settings = FleetSettings(use_prefixes=False, sample_answers=0.0)
     return VirtualFleet(sites(), settings, seed=seed, assessor=assessor(), flow=flow)
 
 

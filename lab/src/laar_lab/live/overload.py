@@ -52,7 +52,6 @@ from laar_lab.workloads.overload import (
     MODEL,
     PROBE_POLICY,
     PROFILE,
-    QUADRATIC_TOKENS,
     QUEUES,
     USUAL_ANSWER_TOKENS,
     Ask,
@@ -208,7 +207,6 @@ class _Bench:
                 "sample_every_s": Bodies().sample_every_s * self.time_scale,
             },
             "routing": {
-                "quadratic_tokens": QUADRATIC_TOKENS,
                 "baselines": {PROBE_POLICY: {}},
             },
             "flow": flow,

@@ -56,7 +56,6 @@ def build_picker(
             policy=settings.policy,
             fallbacks=settings.fallbacks,
             retries=settings.retries,
-            quadratic_tokens=settings.quadratic_tokens,
             apart=settings.apart,
             apart_tokens=settings.apart_tokens,
             transfer_tokens_per_s=min(site.transfer_tokens_per_s for site in sites),

@@ -29,8 +29,6 @@ class FleetSettings:
         scrape_interval_s: seconds between two scrapes of an engine.
         probe_interval_s: seconds between two round-trip probes.
         retries: how a retry is placed; see `DirectorSettings`.
-        quadratic_tokens: prompt length at which attention costs as much as the rest; None for
-            never.
         sample_answers: share of answers whose usage is read; 0 reads none.
         first_tokens: `seen` if the picker sees the first token of every answer, as in the gateway
             shape; `sampled` if only of the answers that it reads, as in the native shape.
@@ -51,7 +49,6 @@ class FleetSettings:
     scrape_interval_s: float = 1.0
     probe_interval_s: float = 5.0
     retries: Retries = DirectorSettings().retries
-    quadratic_tokens: float | None = DirectorSettings().quadratic_tokens
     fallbacks: int = 0
     health: HealthSettings | None = field(default_factory=HealthSettings)
     sample_answers: float = 0.01
