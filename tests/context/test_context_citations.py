@@ -147,7 +147,7 @@ def test_no_id_occurs_in_the_prompt():
 def test_ambiguous_labels_keep_their_numbers():
     def block(text):
         seen = diagnose(orjson.dumps({"messages": [{"role": "user", "content": text}]}))
-        return seen.movable, seen.reason
+        return seen["movable"], seen["reason"]
 
     docs = [f'<doc index="{n}">{prose(n)}</doc>' for n in range(1, 5)]
     assert block("\n".join(docs)) == (4, None)

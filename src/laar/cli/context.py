@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,20 +64,19 @@ def doctor(
     # One body per line, or a single body over several lines.
     lines = raw.splitlines() if raw.startswith(b"{") else []
     *earlier, last = lines if all(line.endswith(b"}") for line in lines) and lines else [raw]
-    diagnosis = diagnose(last, settings, earlier=earlier)
+    seen = diagnose(last, settings, earlier=earlier)
     if as_json:
-        typer.echo(orjson.dumps(asdict(diagnosis)).decode())
+        typer.echo(orjson.dumps(seen).decode())
         return
-    if diagnosis.shape is None:
-        typer.echo(f"no documents: {diagnosis.reason}")
+    if seen["shape"] is None:
+        typer.echo(f"no documents: {seen['reason']}")
     else:
         typer.echo(
-            f"{diagnosis.documents} documents ({diagnosis.bytes:,} bytes), shape "
-            f"{diagnosis.shape}; {diagnosis.movable} may be moved"
-            + (f": {diagnosis.reason}" if diagnosis.reason else "")
+            f"{seen['documents']} documents ({seen['bytes']:,} bytes), shape {seen['shape']}; "
+            f"{seen['movable']} may be moved" + (f": {seen['reason']}" if seen["reason"] else "")
         )
-    if diagnosis.why:
-        typer.echo(diagnosis.why)
+    if seen["why"]:
+        typer.echo(seen["why"])
 
 
 @app.command()

@@ -6,8 +6,9 @@ As in the hook, documents are learned from earlier bodies.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
+from typing import Any
 
 import orjson
 
@@ -43,41 +44,24 @@ WHY = {
 """Explanations, by reason."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
-    """The hook's view of a body.
-
-    Args:
-        documents: number of documents in all lists.
-        bytes: total length of the movable documents.
-        shape: format of the longest list; None if there is none.
-        movable: number of documents that the hook may move, perhaps only within a part of the list.
-        reason: why the hook moves no documents; None if it may move them.
-        why: the reason as a sentence.
-        api: the API used to read the body.
-    """
-
-    documents: int
-    bytes: int
-    shape: str | None
-    movable: int
-    reason: str | None
-    why: str | None
-    api: str | None
-
-
 def diagnose(
     body: bytes,
     settings: ContextSettings | None = None,
     *,
     earlier: Sequence[bytes] = (),
-) -> Diagnosis:
+) -> dict[str, Any]:
     """Return the hook's view of a body; never raise.
 
     Args:
         body: JSON of a body, or a line of a batch file with a ``body``.
         settings: settings of the route; None means the defaults.
         earlier: previous bodies, to learn documents from.
+
+    Returns:
+        `documents`, their number in all lists; `bytes`, the total length of the movable documents;
+        `shape`, the format of the longest list, if any; `movable`, how many the hook may move,
+        perhaps only within a part of the list; `reason`, why it moves none, if so, and `why` as a
+        sentence; `api`, the API used to read the body.
     """
     hook = ContextHook(replace(settings or ContextSettings(), holdout_share=0.0))
     for earlier_body in earlier:
@@ -85,15 +69,15 @@ def diagnose(
     plan, api = _observed(hook, body)
     shape = max(plan.shapes, key=itemgetter(1))[0] if plan.shapes else None
     reason = None if plan.reason in _MOVABLE else plan.reason.value
-    return Diagnosis(
-        documents=plan.documents,
-        bytes=plan.document_bytes,
-        shape=shape,
-        movable=0 if reason else plan.documents,
-        reason=reason,
-        why=WHY.get(reason) if reason else None,
-        api=api,
-    )
+    return {
+        "documents": plan.documents,
+        "bytes": plan.document_bytes,
+        "shape": shape,
+        "movable": 0 if reason else plan.documents,
+        "reason": reason,
+        "why": WHY.get(reason) if reason else None,
+        "api": api,
+    }
 
 
 def _observed(hook: ContextHook, body: bytes) -> tuple[TurnPlan, str | None]:
