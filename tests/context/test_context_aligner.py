@@ -101,17 +101,6 @@ def test_the_trie_holds_exactly_the_orders_within_capacity(history, capacity):
         assert index.match(0, path) == expected
 
 
-def test_orders_not_sent_again_expire(monkeypatch):
-    monkeypatch.setattr("laar.context.aligner.TTL_S", 10.0)
-    index = OrderIndex()
-    index.insert(0, 0, [1, 2, 3], 0.0)
-    index.insert(0, 0, [4, 5, 6], 8.0)
-    index.align(0, 0, [1, 2, 3], 11.0)
-    assert (index.match(0, [1, 2, 3]), index.match(0, [4, 5, 6])) == (0, 3)
-    index.align(0, 0, [1, 2], 100.0)
-    assert (len(index), len(index.orders), index.evicted_ttl) == (0, 0, 2)
-
-
 def test_sending_an_order_again_keeps_it():
     index = OrderIndex(capacity_docs=6)
     index.insert(0, 0, [1, 2, 3], 0.0)
@@ -119,7 +108,7 @@ def test_sending_an_order_again_keeps_it():
     index.insert(0, 0, [1, 2, 3], 2.0)
     index.insert(0, 0, [7, 8, 9], 3.0)
     assert (index.match(0, [1, 2, 3]), index.match(0, [4, 5, 6])) == (3, 0)
-    assert index.evicted_capacity == 1
+    assert len(index.orders) == 2
 
 
 @settings(max_examples=examples(150))
@@ -132,13 +121,12 @@ def test_only_orders_last_sent_to_an_endpoint_are_forgotten(history, emptied):
         live[tuple(docs)] = endpoint
     kept = [docs for docs, endpoint in live.items() if endpoint != emptied]
     index.forget(emptied)
-    assert index.evicted_told == len(live) - len(kept)
     assert (len(index.orders), len(index)) == (len(kept), len(prefixes(kept)))
     for docs in live:
         expected = max((n for n in range(len(docs) + 1) if docs[:n] in prefixes(kept)), default=0)
         assert index.match(0, docs) == expected
     index.forget(emptied)
-    assert index.evicted_told == len(live) - len(kept)
+    assert len(index.orders) == len(kept)
 
 
 @settings(max_examples=examples(150))
@@ -152,8 +140,7 @@ def test_only_orders_not_sent_again_since_are_forgotten(history, before):
     kept = [docs for docs, (endpoint, at) in live.items() if endpoint != "a" or at >= before]
     for _ in range(2):
         index.forget("a", before=float(before))
-        assert index.evicted_told == len(live) - len(kept)
-    assert (len(index.orders), len(index)) == (len(kept), len(prefixes(kept)))
+        assert (len(index.orders), len(index)) == (len(kept), len(prefixes(kept)))
 
 
 def test_an_order_belongs_to_the_endpoint_that_it_was_last_sent_to():
@@ -164,7 +151,7 @@ def test_an_order_belongs_to_the_endpoint_that_it_was_last_sent_to():
     index.forget("a")
     assert (len(index.orders), len(index)) == (1, 2)
     index.forget("b")
-    assert (len(index.orders), len(index), index.evicted_told) == (0, 0, 2)
+    assert (len(index.orders), len(index)) == (0, 0)
 
 
 def test_a_large_cache_is_forgotten_in_steps_except_orders_sent_again():

@@ -75,7 +75,7 @@ def letters(text):
 
 def handed_over(here, there, change=bytes):
     for key, data in here.memo.latest():
-        there.memo.put(key, change(data), 0.0)
+        there.memo.put(key, change(data))
 
 
 LATER = [{"role": "assistant", "content": "So it is."}, user("And then?")]
@@ -176,5 +176,5 @@ def test_each_change_is_reported_after_its_request_was_accepted():
     here.commit(made, 0.0, endpoint="e")
     assert [key for key, _ in told] == [dict(here.memo.latest()).popitem()[0]]
     there = hook()
-    there.memo.put(*told[0], 0.0)
+    there.memo.put(*told[0])
     assert send(there, [*asked, *LATER])[0] == [*sent, *LATER]

@@ -127,7 +127,6 @@ async def test_the_orders_of_an_endpoint_are_forgotten_when_it_is_removed(fleet,
         return (await there.memory())["index_orders"] == 0
 
     await eventually(gone, what="the orders to be forgotten")
-    assert metric(gateway.runner, 'laar_context_evicted_total{cause="told",route="rag"}') == 1
 
 
 class SmallRanks(RankedEngine):
@@ -151,8 +150,6 @@ async def test_orders_are_forgotten_when_other_prompts_fill_the_cache(
         table = gateway.runner.picker.table
         await eventually(lambda: len(table) == engine.ranks, what="the ranks")
     await there.learned()
-    told = 'laar_context_evicted_total{cause="told",route="rag"}'
-    before = metric(there.gateway.runner, told)  # an earlier order may be gone already
     numbers = iter(range(10_000))
 
     async def gone():
@@ -163,5 +160,4 @@ async def test_orders_are_forgotten_when_other_prompts_fill_the_cache(
         return (await there.memory())["index_orders"] == 0
 
     await eventually(gone, what="the orders to be forgotten")
-    assert metric(there.gateway.runner, told) == before + 1
     assert await there.forgot()

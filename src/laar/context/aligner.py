@@ -15,10 +15,9 @@ Only shared prefixes of orders have nodes. Below them the trie points to the ord
 tail costs 8 bytes per document and is compared directly.
 
 Guarantees: the result is a permutation, it shares at least as long a path as the received order,
-and aligning it again with the same index does not change it. Orders are evicted, oldest first,
-beyond `capacity_docs` nodes and after `TTL_S`, so that the index covers about the same time as the
-endpoints' caches. Each order records its last endpoint, so that `forget` can drop orders when an
-engine reports evictions. Hash collisions affect order, never content.
+and aligning it again with the same index does not change it. Orders beyond `capacity_docs` nodes
+are evicted, oldest first. Each order records its last endpoint, so that `forget` can drop orders
+when an engine reports evictions. Hash collisions affect order, never content.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _MOST_SHARED = 32
 """Maximum number of documents in all orders (8 bytes each), as a multiple of `capacity_docs`, which
 alone does not limit them: long orders that differ only at the end take one position each."""
 
-_EXPIRE_AT_ONCE = 32  # per call, so that a burst of expiries delays no request by a millisecond
+_DROP_AT_ONCE = 32  # per call, so that no request waits a millisecond for a smaller capacity
 _FORGET_AT_ONCE = 256  # when an endpoint's cache is gone (2 ms); later calls drop the rest
 
 
@@ -70,10 +69,6 @@ class _Branch:
     below: dict[int, _Branch | _Order]
 
 
-TTL_S = 900.0
-"""Seconds after which an order is forgotten unless sent again: about the age of the endpoints'
-caches."""
-
 MAX_SCOPES = 32
 """Maximum number of scopes with popularity counts (0.5 MB each); LRU eviction."""
 
@@ -93,13 +88,7 @@ class OrderIndex:
 
     def __init__(self, *, capacity_docs: int = 30_000) -> None:
         self.capacity_docs = capacity_docs
-        self._clear()
         self.affinities: Latest[int, Affinity] = Latest(MAX_SCOPES)
-        self.evicted_capacity = 0
-        self.evicted_ttl = 0
-        self.evicted_told = 0
-
-    def _clear(self) -> None:
         self._roots: dict[int, _Branch] = {}  # by seed
         self.orders: OrderedDict[int, _Order] = OrderedDict()
         self._sent_to: dict[str, dict[int, None]] = {}  # by endpoint; oldest first
@@ -120,7 +109,6 @@ class OrderIndex:
             docs: documents as received.
             now: seconds, monotonic.
         """
-        self._expire(now)
         affinity = self.affinities.get(scope)
         root = self._roots.get(seed)
         if affinity is None or root is None:
@@ -178,7 +166,7 @@ class OrderIndex:
         self.orders.move_to_end(whole)
         self._doomed.discard(whole)
         self._send(whole, order, endpoint or order.endpoint)
-        self._expire(now)
+        self._shrink()
 
     def forget(self, endpoint: str, *, before: float | None = None) -> None:
         """Drop the orders whose last endpoint is the given one.
@@ -213,7 +201,6 @@ class OrderIndex:
     def _sweep(self, most: int) -> None:
         for _ in range(min(most, len(self._doomed))):
             self._drop(self._doomed.pop())
-            self.evicted_told += 1
 
     def _thread(self, order: _Order) -> None:
         """Add an order along its path, down to the first unshared document."""
@@ -234,26 +221,14 @@ class OrderIndex:
             below.count += 1
             at = below
 
-    def _expire(self, now: float) -> None:
-        self._sweep(_EXPIRE_AT_ONCE)
-        if not self.orders:
-            return
-        if now - next(reversed(self.orders.values())).sent_at > TTL_S:
-            self.evicted_ttl += len(self.orders)
-            self._clear()
-            return
-        capacity = self.capacity_docs
-        for _ in range(_EXPIRE_AT_ONCE):
-            oldest, order = next(iter(self.orders.items()))
-            if now - order.sent_at > TTL_S:
-                self.evicted_ttl += 1
-            elif len(self.orders) > 1 and (
-                self._positions > capacity or self._docs > _MOST_SHARED * capacity
-            ):
-                self.evicted_capacity += 1
-            else:
+    def _shrink(self) -> None:
+        """Drop some of the orders to be forgotten, and some of the oldest beyond the capacity."""
+        self._sweep(_DROP_AT_ONCE)
+        most, most_shared = self.capacity_docs, _MOST_SHARED * self.capacity_docs
+        for _ in range(_DROP_AT_ONCE):
+            if len(self.orders) < 2 or (self._positions <= most and self._docs <= most_shared):
                 return
-            self._drop(oldest)
+            self._drop(next(iter(self.orders)))
 
     def _drop(self, whole: int) -> None:
         order = self.orders.pop(whole)

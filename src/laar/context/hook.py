@@ -167,7 +167,7 @@ class ContextHook:
             self.index.place(order.seed, order.docs, now, endpoint=endpoint)
             self.received.place(order.seed, order.received, now, endpoint=endpoint)
         for key, what in plan.memos:
-            self.memo.put(key, what, now)
+            self.memo.put(key, what)
             if what.changes and self.memo.tell is not None:
                 self.memo.tell(key, saved(what))
         while plan.seen:  # the plan lives until the request ends
@@ -195,14 +195,11 @@ class ContextHook:
         )
 
     def stats(self) -> dict[str, int]:
-        """Return the sizes of the index, the memo and learned pieces, and the eviction counts."""
+        """Return the sizes of the index, the memo and the learned pieces."""
         return {
             "index_documents": len(self.index),
             "index_orders": len(self.index.orders),
             "index_scopes": len(self.index.affinities),
-            "index_evicted_capacity": self.index.evicted_capacity,
-            "index_evicted_ttl": self.index.evicted_ttl,
-            "index_evicted_told": self.index.evicted_told,
             "memo_entries": len(self.memo),
             "pieces": len(self.recurrences),
         }

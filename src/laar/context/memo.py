@@ -9,6 +9,7 @@ Other processes receive positions and orders under salted keys (`saved`).
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -18,7 +19,6 @@ import msgspec
 import xxhash
 
 from laar.context.rewrite import Change
-from laar.latest import Latest
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,9 @@ MAX_MOVED = 400_000
 MAX_SAVED = 2048
 """Number of latest messages in a snapshot: 0.4 KB each with 6 documents, 1.9 KB with 40."""
 
-TTL_S = 3600.0
-"""Seconds without requests after which a conversation's messages may be reordered again."""
-
 
 class Memo:
-    """A bounded LRU map with a time to live.
+    """A bounded LRU map.
 
     Args:
         secret: returns the secret of the keys.
@@ -60,7 +57,7 @@ class Memo:
         secret: Callable[[], bytes] = bytes,
         tell: Callable[[int, bytes], object] | None = None,
     ) -> None:
-        self._entries: Latest[int, tuple[float, Remembered | bytes]] = Latest(MAX_ENTRIES + 1)
+        self._entries: OrderedDict[int, Remembered | bytes] = OrderedDict()
         self._moved = 0
         self._secret = secret
         self.tell = tell
@@ -73,26 +70,24 @@ class Memo:
         text = scope.to_bytes(8, "little") + xxhash.xxh3_128_digest(raw)
         return int.from_bytes(blake2b(text, digest_size=8, key=self._secret()).digest(), "little")
 
-    def get(self, key: int, now: float) -> Remembered | bytes | None:
+    def get(self, key: int) -> Remembered | bytes | None:
         """Return a text's changes, if known, and refresh the entry; they may be in `saved` form."""
-        entry = self._entries.get(key)
-        if entry is None or now - entry[0] > TTL_S:
-            return None
-        self.put(key, entry[1], now)
-        return entry[1]
+        if key in self._entries:
+            self._entries.move_to_end(key)
+        return self._entries.get(key)
 
-    def put(self, key: int, what: Remembered | bytes, now: float) -> None:
+    def put(self, key: int, what: Remembered | bytes) -> None:
         """Store the changes to a text; evict the oldest entries if there are too many."""
         entries = self._entries
-        self._moved += _moved(what) - (_moved(entries[key][1]) if key in entries else 0)
-        entries[key] = (now, what)
+        self._moved += _moved(what) - _moved(entries.pop(key, b""))
+        entries[key] = what
         while len(entries) > MAX_ENTRIES or (self._moved > MAX_MOVED and len(entries) > 1):
-            self._moved -= _moved(entries.popitem(last=False)[1][1])
+            self._moved -= _moved(entries.popitem(last=False)[1])
 
     def latest(self) -> Iterator[tuple[int, bytes]]:
         """Yield keys and `saved` changes of the latest changed texts; iterate on any thread."""
         kept = [*islice(reversed(self._entries.items()), MAX_SAVED)][::-1]
-        return ((key, saved(what)) for key, (_, what) in kept if getattr(what, "changes", what))
+        return ((key, saved(what)) for key, what in kept if getattr(what, "changes", what))
 
 
 def _moved(what: Remembered | bytes) -> int:

@@ -158,12 +158,12 @@ class Turn:
         if len(text.value) < least and _MARKS.isdisjoint(text.value):
             return text.value
         memo_key = self.hook.memo.key(self.scope, text.value.encode())
-        known = self.hook.memo.get(memo_key, self.now)
+        known = self.hook.memo.get(memo_key)
         if isinstance(known, bytes):
             data, known = known, Remembered()  # if any change does not fit, make none
             with suppress(ValueError, LookupError, RecursionError, Refused):
                 known = Remembered(tuple(self._checked(_read_changes(data), text)))
-            self.hook.memo.put(memo_key, known, self.now)
+            self.hook.memo.put(memo_key, known)
         if known is not None and not self.restores and any(change.ids for change in known.changes):
             known = None
         if not text.fresh and known is not None:  # as sent in its own turn

@@ -213,7 +213,7 @@ class Sharing:
                 if entries is not None:
                     entries.turn(entry, slot, context)
             case Moved(key, changes) if same_key and self.orders is not None:
-                self.orders.put(key, changes, now)
+                self.orders.put(key, changes)
             case Heard(address, word) if is_fresh and (slot := slot_of(address)) >= 0:
                 director.health.heard(slot, director.table.spec(slot).models[0], word, now)
             case Learned(address, sample) if (slot := slot_of(address)) >= 0:

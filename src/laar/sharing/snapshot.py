@@ -149,7 +149,7 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
     same_key = document.get("key_id") == sharing.key_id
     if same_key and sharing.orders is not None:
         for turn in islice(valid(document.get("orders"), Moved), MAX_STORED):
-            sharing.orders.put(turn.key, turn.changes, now)
+            sharing.orders.put(turn.key, turn.changes)
     if sharing.prefixes is not None and same_key:
         beliefs = sharing.prefixes.beliefs
         beliefs.make_room(director.table.capacity)

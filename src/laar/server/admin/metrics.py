@@ -177,14 +177,7 @@ class _Scrape:
 
     def hook_entries(self) -> _Series:
         for route in self._picker.context.orderings:
-            stats = route.hook.stats().items()
-            yield from (((route.rule.name, key), n) for key, n in stats if "evicted" not in key)
-
-    def hook_evictions(self) -> _Series:
-        for route in self._picker.context.orderings:
-            stats = route.hook.stats()
-            for cause in ("capacity", "ttl", "told"):
-                yield (route.rule.name, cause), stats[f"index_evicted_{cause}"]
+            yield from (((route.rule.name, key), n) for key, n in route.hook.stats().items())
 
 
 class _Columns:
