@@ -16,11 +16,9 @@ from laar.context.settings import ContextSettings, Reason
 from laar_lab.offline import plan, plan_file, plan_lines
 from support.exploring import examples
 
-SMALL = ContextSettings(min_saving_bytes=0)
 
-
-def text(ids):
-    return "".join(f"<doc id='d{i}'>document {i}</doc>\n" for i in ids) + "Question?"
+def text(ids, more=" and so on" * 20):
+    return "".join(f"<doc id='d{i}'>document {i}{more}</doc>\n" for i in ids) + "Question?"
 
 
 def chat(ids, **more):
@@ -59,7 +57,7 @@ def test_scheduling_and_ordering_pay_in_a_small_cache():
 def test_complete_lines_are_written_in_sending_order():
     lines = [chat(ids, n=i) for i, ids in enumerate(topics(60, 2))]
     others = [b"not json", b'{"messages": []}', b'{"a": 1}']
-    out, report = plan_lines([*lines, b"", *others], settings=SMALL)
+    out, report = plan_lines([*lines, b"", *others])
     assert (report.requests, report.planned, report.documents) == (63, 60, 300)
     assert report.left == {"invalid_json": 1, "no_documents": 1, "unsupported_api": 1}
     assert out[-3:] == others
@@ -79,7 +77,7 @@ def test_batch_file_lines_keep_their_envelope():
         json.dumps({"custom_id": f"c{i}", "body": orjson.loads(chat(ids))}).encode()
         for i, ids in enumerate([[3, 1, 2], [2, 1, 3, 4]])
     ]
-    out, report = plan_lines(lines, settings=SMALL)
+    out, report = plan_lines(lines)
     assert report.reordered == 1
     values = [orjson.loads(line) for line in out]
     assert sorted(value["custom_id"] for value in values) == ["c0", "c1"]
@@ -90,31 +88,29 @@ def test_batch_file_lines_keep_their_envelope():
 @pytest.mark.parametrize("key", ["prompt", "input"])
 def test_other_apis_are_recognized(key):
     lines = [json.dumps({key: text(ids)}).encode() for ids in ([3, 1, 2], [2, 1, 3, 4])]
-    assert plan_lines(lines, settings=SMALL)[1].planned == 2
+    assert plan_lines(lines)[1].planned == 2
 
 
 def test_prompts_that_differ_before_the_documents_expect_no_hits():
     lines = [chat([1, 2, 3], model=f"m{i}") for i in range(5)]
-    report = plan_lines(lines, settings=SMALL)[1]
+    report = plan_lines(lines)[1]
     assert (report.hit_received, report.hit_planned) == (0.0, 0.0)
 
 
-def test_repeated_and_short_documents_are_unchanged():
+def test_repeated_documents_are_unchanged():
     lines = [chat([1, 2, 1]), chat([1, 2, 3])]
-    assert plan_lines(lines, settings=SMALL)[1].left == {"repeated_documents": 1}
-    out, report = plan_lines(lines)
-    assert (out, report.planned) == (lines, 0)
+    assert plan_lines(lines)[1].left == {"repeated_documents": 1}
 
 
 @pytest.mark.parametrize("field", ["tools", "model"])
 def test_a_line_nested_too_deeply_to_write_stays_and_others_are_planned(field):
     deep = chat([1, 2, 3])[:-1] + b', "%s": %s}' % (field.encode(), b"[" * 300 + b"]" * 300)
-    out, report = plan_lines([deep, chat([1, 2, 3])], settings=SMALL)
+    out, report = plan_lines([deep, chat([1, 2, 3])])
     assert (out, report.left) == ([chat([1, 2, 3]), deep], {"too_complex": 1})
     if field != "model":  # the hook only compares models
         call = {"api": "chat", "tenant": "", "mode": "on"}
-        assert ContextHook(SMALL).apply(deep, now=0.0, **call).reason is Reason.TOO_COMPLEX
-    assert diagnose(deep)["reason"] in {"too_complex", "too_small"}
+        assert ContextHook().apply(deep, now=0.0, **call).reason is Reason.TOO_COMPLEX
+    assert diagnose(deep)["reason"] == (None if field == "model" else "too_complex")
     assert diagnose(b'{"body": %s}' % deep)["reason"] == "too_complex"
 
 
@@ -122,16 +118,17 @@ def test_a_plan_is_read_from_a_file_and_written_to_a_file(tmp_path):
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     lines = [chat(ids) for ids in topics(20, 3)]
     source.write_bytes(b"\r\n".join(lines))
-    report = plan_file(source, target, settings=SMALL, capacity_docs=100)
+    report = plan_file(source, target, capacity_docs=100)
     assert report.capacity_docs == 100
-    assert target.read_bytes().splitlines() == plan_lines(lines, settings=SMALL)[0]
+    assert target.read_bytes().splitlines() == plan_lines(lines)[0]
 
 
-@pytest.mark.parametrize("least", [700, 900, 1100])
-def test_a_batch_moves_the_same_documents_as_the_hook(least):
-    """Both subtract the length of the note about the order from the saving."""
-    chosen = ContextSettings(min_saving_bytes=least, holdout_share=0.0)
-    body = chat((3, 1, 2, 5, 4), model="m").replace(b"</doc>", b" and so on" * 18 + b"</doc>")
-    here = ContextHook(chosen).apply(body, api="chat", tenant="", now=0.0, mode="on")
-    _, report = plan_lines([body], settings=chosen)
-    assert (here.reason is Reason.TOO_SMALL) == ("too_small" in report.left)
+@pytest.mark.parametrize(("missing", "small"), [(0, False), (2, False), (3, True)])
+def test_a_batch_leaves_the_lists_that_the_hook_leaves_as_too_small(missing, small):
+    """Five documents of 146 bytes have 2 bytes more than eight times the length of a note, 91."""
+    message = text((3, 1, 2, 5, 4), "." * 117).replace(".", "", missing)
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": message}]}).encode()
+    call = {"api": "chat", "tenant": "", "mode": "on"}
+    here = ContextHook(ContextSettings(holdout_share=0.0)).apply(body, now=0.0, **call)
+    there = plan_lines([body])[1].left
+    assert (here.reason is Reason.TOO_SMALL, "too_small" in there) == (small, small)

@@ -22,6 +22,10 @@ MAX_SEARCHED = 32 << 20
 """Maximum number of characters searched for earlier copies of a text's repeated documents (7 ms);
 beyond it, the text is sent as received. Searching periodic text takes ten times as long."""
 
+_WORTH_NOTES = 8
+"""Minimum length of documents to reorder, as a multiple of their note's length: it is possible that
+no other request shares their order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -50,14 +54,10 @@ def as_received(block: Block) -> Change:
     return Change(block, tuple(range(len(block.items))))
 
 
-def note_bytes(block: Block, settings: ContextSettings) -> int:
-    """Return the approximate length of the note that moving a block adds; 0 if none is added."""
-    return 66 + 5 * len(block.items) if settings.annotate else 0
-
-
 def is_too_small(block: Block, size: int, settings: ContextSettings) -> bool:
-    """Return whether a block of `size` bytes would save too little even if it were all cached."""
-    return max(0, size - note_bytes(block, settings)) < settings.min_saving_bytes
+    """Return whether documents of `size` bytes are too short to be worth the note that is added."""
+    note_bytes = 66 + 5 * len(block.items)  # approximately
+    return settings.annotate and size < _WORTH_NOTES * note_bytes
 
 
 def is_lossless(text: str, changes: Sequence[Change]) -> bool:

@@ -95,9 +95,6 @@ class ContextSettings:
     """Roles whose messages may be changed; assistant messages never are."""
     min_docs: Annotated[int, FIXED, Ge(2)] = 3
     """Minimum number of documents in a list that is changed; shorter lists gain little."""
-    min_saving_bytes: Annotated[int, FIXED, Ge(0)] = 256
-    """Minimum possible saving (a list's text minus the note about its order) to change a list, in
-    bytes. 256 bytes is about 64 tokens: one to four blocks of an engine's cache."""
     annotate: Annotated[bool, FIXED] = True
     """Whether a note after reordered documents tells the model their original order; 5 to 6 tokens
     per document. Without it, measured accuracy was lower."""

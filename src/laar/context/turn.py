@@ -26,14 +26,7 @@ from laar.context.formats.jsonspans import Literal, Path
 from laar.context.lines import Seen
 from laar.context.memo import Remembered
 from laar.context.notes import WORTH_A_NOTE, head
-from laar.context.rewrite import (
-    Change,
-    as_received,
-    is_lossless,
-    is_too_small,
-    note_bytes,
-    rewrite,
-)
+from laar.context.rewrite import Change, as_received, is_lossless, is_too_small, rewrite
 from laar.context.settings import Reason
 
 if TYPE_CHECKING:
@@ -333,7 +326,7 @@ class Turn:
                 docs = keys = keys[first:stop]
                 sizes, live = sizes[first:stop], list(range(stop - first))
                 left = as_received(block)
-                may_move = not self._is_too_small(block, sum(sizes))
+                may_move = not is_too_small(block, sum(sizes), self.hook.settings)
         start = xxhash.xxh3_64_intdigest(text[: block.items[0].start].encode())
         seed = hash((self.scope, before, start))
         change = left
@@ -358,7 +351,7 @@ class Turn:
 
     def _can_align(self, block: Block, docs: Sequence[int], size: int) -> bool:
         """Return whether the documents are distinct and worth ordering; note the reason."""
-        if self._is_too_small(block, size):
+        if is_too_small(block, size, self.hook.settings):
             self._note(Reason.TOO_SMALL)
             return False
         if not docs:
@@ -366,12 +359,6 @@ class Turn:
         differ = len(set(docs)) == len(docs)
         self._note(Reason.UNCHANGED if differ else Reason.REPEATED)
         return differ
-
-    def _is_too_small(self, block: Block, size: int) -> bool:
-        """Return whether a block of `size` bytes is too small to save more than its note costs."""
-        settings = self.hook.settings
-        is_short = size < _WORTH_NOTES * note_bytes(block, settings)
-        return is_short or is_too_small(block, size, settings)
 
     def _count(self, change: Change, keys: Sequence[int], sizes: Sequence[int], seed: int) -> None:
         """Add a block to the plan: its order as sent and the expected hits."""
@@ -460,10 +447,6 @@ _LOOK_EVERY = 8
 _SHORT = 200
 _MARKS = frozenset("\n<[{")
 """A short text without any of these contains at most one document, so it needs no scan."""
-
-_WORTH_NOTES = 8
-"""Minimum length of documents to reorder, as a multiple of their note's length: it is possible that
-no other request shares their order."""
 
 
 def _whole(

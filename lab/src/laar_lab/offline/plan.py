@@ -113,7 +113,7 @@ def plan_lines(
     Args:
         lines: one JSON body each, without the line end; empty lines are dropped. Lines that can't
             be planned are put at the end, unchanged.
-        settings: formats, roles, sizes, `annotate` and `relabel`; the other settings are ignored.
+        settings: formats, roles, `min_docs`, `annotate` and `relabel`; others are ignored.
         capacity_docs: capacity of the cache for which hits are estimated; None for no limit.
 
     Returns:
