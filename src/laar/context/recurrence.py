@@ -134,8 +134,6 @@ class Recurrences:
         # By the keys of the first long lines: documents by hash, with length and key of last line.
         self._documents: OrderedDict[tuple[int, ...], Latest[int, tuple[int, int]]] = OrderedDict()
         self._begun: Counter[tuple[int, ...]] = Counter()  # documents by the start of these keys
-        # By first key: the keys of the document that begins with it, if there is only one.
-        self._alone: dict[int, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
         """Return the number of pieces held."""
@@ -209,7 +207,7 @@ class Recurrences:
     def _known(self, seen: Seen, begin: int, key: int, stop: int) -> tuple[int, int, Piece] | None:
         """Return the longest known document at `begin`, if any: end, last line's key and piece."""
         scope, text = seen.scope, seen.text
-        keys = self._alone.get(key) or self._key(scope, text, key, stop, len(text))
+        keys = self._key(scope, text, key, stop, len(text))
         for count in range(len(keys), 0, -1):
             alike = self._documents.get(keys[:count])
             if not alike or (count < KEY_LINES and self.is_heading(*keys[:count])):
@@ -367,14 +365,10 @@ class Recurrences:
             if known is None:
                 known = Latest(MAX_ALIKE)
                 self._begun.update(_beginnings(keys))
-                self._alone.pop(keys[0], None)
-                if self._begun[keys[:1]] == 1 < len(keys):
-                    self._alone[keys[0]] = keys
             known[whole] = end - begin, lines.last_keys[last]
             self._documents[keys] = known
             if len(self._documents) > MAX_DOCUMENTS:
                 evicted, _ = self._documents.popitem(last=False)
-                self._alone.pop(evicted[0], None)
                 for keys in _beginnings(evicted):
                     self._begun[keys] -= 1
                     if not self._begun[keys]:
