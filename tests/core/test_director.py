@@ -14,6 +14,7 @@ from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.policies import POLICY_NAMES
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.prefix.tokens import TokenBlocks
 from laar.tuning.tuner import Weights
 from support.directors import director_of
 
@@ -52,10 +53,13 @@ def test_a_concrete_name_restricts_the_choice():
     assert shared == {"10.0.0.1:80", "10.0.0.2:80"}
 
 
-def test_without_kv_events_requests_do_no_work_for_them():
+def test_without_kv_events_requests_do_no_work_for_them(monkeypatch):
+    called = []
+    for name in ("correct", "expect", "answered"):
+        monkeypatch.setattr(TokenBlocks, name, lambda *given: called.append(given))
     d = director(*FLEET, prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
     d.settle(d.decide(request(), 0.0), OK)
-    assert d.prefixes.published is None
+    assert not called
 
 
 @pytest.mark.parametrize("quadratic", [2_000.0, 200_000.0])

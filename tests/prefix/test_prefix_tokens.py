@@ -271,7 +271,7 @@ def test_memory_is_bounded_by_blocks_and_by_texts(monkeypatch: pytest.MonkeyPatc
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 24)
     beliefs.make_room(2)
     held = TokenBlocks()
-    beliefs.blocks_held = beliefs.published = held
+    beliefs.blocks_held = held
     for slot, words in ((0, 1400), (1, 300)):
         beliefs.emptied(slot, "m")
         Engine(beliefs, slot).run(text_of(slot, words))

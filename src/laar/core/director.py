@@ -232,8 +232,8 @@ class Director(Chooser):
             if decision.now >= prefixes.advises_at:
                 look = prefixes.look_later(decision.request, flight.model, decision.now)
                 self.later(partial(self.degraded.attempt, "prefixes", look))
-            held = prefixes.published
-            if held is not None and held.blocks and not decision.request.shadow:
+            held = prefixes.blocks_held
+            if held.blocks and not decision.request.shadow:
                 flight.traced_as = held.expect(self.new_id(), flight.slot, chain, decision.tokens)
 
     def _begin_prefill(self, decision: Decision, now: float) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from laar.prefix.advice import Advisor
 from laar.prefix.blocks import Chain, PromptHasher
 from laar.prefix.demand import PrefixDemand
 from laar.prefix.density import Density
@@ -21,10 +22,7 @@ from laar.prefix.evictions import Evictions
 from laar.prefix.index import PrefixIndex, Receipt
 from laar.prefix.lengths import PromptLengths
 from laar.prefix.templates import Template, template_for
-
-if TYPE_CHECKING:
-    from laar.prefix.advice import Advisor
-    from laar.prefix.tokens import TokenBlocks
+from laar.prefix.tokens import TokenBlocks
 
 ADVISE_EVERY_S = 1.0
 """Seconds between prompts sampled for advice; sampling one of 40 KB takes a millisecond."""
@@ -101,28 +99,14 @@ class PrefixBeliefs:
         self.index = PrefixIndex(0, max_bytes)
         self.popular = PrefixDemand()
         self.evictions = Evictions()
-        self.published: TokenBlocks | None = None  # None until the first event
+        self.blocks_held = TokenBlocks()  # empty if no engine publishes KV events, as most do not
+        self.advisor = Advisor()
         self.templates: dict[str, Template] = {}  # by model, as revealed by engines
         self.advises_at = -math.inf
         self.density = Density(BYTES_PER_TOKEN)
         self._slots = 0
         self._lengths = PromptLengths()
         self.watcher: PrefixWatcher | None = None
-
-    @cached_property
-    def blocks_held(self) -> TokenBlocks:
-        """The blocks that engines publish in KV events; most publish none."""
-        from laar.prefix.tokens import TokenBlocks
-
-        self.published = TokenBlocks()
-        return self.published
-
-    @cached_property
-    def advisor(self) -> Advisor:
-        """Reports what breaks prefixes; created on first use."""
-        from laar.prefix.advice import Advisor
-
-        return Advisor()
 
     def look_up(
         self,
@@ -177,8 +161,8 @@ class PrefixBeliefs:
         if capacity > self._slots:
             self.make_room(capacity)
         shares, fetched = self.index.shares(chain), None
-        if self.published is not None and self.published.texts:
-            fetched = self.published.correct(
+        if self.blocks_held.texts:
+            fetched = self.blocks_held.correct(
                 chain, shares, lambda slot: self.index.claimed(slot, chain)
             )
         return shares, fetched
@@ -254,8 +238,7 @@ class PrefixBeliefs:
 
     def drop(self, slot: int) -> None:
         """Forget a slot."""
-        if self.published is not None:
-            self.published.drop(slot)
+        self.blocks_held.drop(slot)
         self.density.drop(slot)
         if slot < self._slots:
             self.index.drop(slot)
@@ -277,9 +260,8 @@ class PrefixBeliefs:
 
     def restarted(self, slot: int, started_s: float = math.nan) -> None:
         """Record that a slot's engine restarted, at `started_s` by its clock."""
-        if self.published is not None and self.published.restarted(slot, started_s):
-            return  # keep the prompts sent after the restart
-        self.clear(slot)
+        if not self.blocks_held.restarted(slot, started_s):  # else keep the prompts sent since
+            self.clear(slot)
 
     def oldest_at(self, slot: int) -> float:
         """Return the time of the last use of the prompt that a slot's cache would evict first."""
