@@ -65,10 +65,10 @@ RULES = "\n".join(f"Rule {n}: keep the {n}th shelf of the archive in order." for
 )
 def test_the_breaking_line_of_nine_kinds_of_agents_is_found(kind, named, saves, arranged):
     (told,) = advice(bench_templates.bodies(kind, 5), ARRANGED[arranged])
-    assert named in " ".join(told.sentences)
+    assert named in " ".join(told["sentences"])
     if saves is not None:
-        assert (told.could > told.found + 0.05) is saves
-        assert ("of the prefill" in told.sentences[-1]) is saves
+        assert (told["could"] > told["found"] + 0.05) is saves
+        assert ("of the prefill" in told["sentences"][-1]) is saves
 
 
 @pytest.mark.parametrize(
@@ -95,23 +95,23 @@ def test_a_line_that_differs_is_found_at_any_position(line, named, place):
     tools = [{"type": "function", "function": {"name": "read", "description": RULES}}]
     (told,) = advice(chats(made, lambda n: f"How many are there of {n}?", tools=tools))
     if place == "top":
-        assert named in told.sentences[0]
-    assert "system prompt: " in told.sentences[0]
-    assert told.could > 0.85 > 0.75 > told.found
+        assert named in told["sentences"][0]
+    assert "system prompt: " in told["sentences"][0]
+    assert told["could"] > 0.85 > 0.75 > told["found"]
 
 
 def test_a_sentence_that_differs_is_found_in_a_prompt_of_one_line():
     rules = RULES.replace("\n", " ")
     (told,) = advice(chats(lambda n: f"{rules} It is {n % 12:02d}:{n:02d}. {rules}", "{}?".format))
-    assert f"character {len(rules) + 7} of the system prompt: a time" in told.sentences[0]
-    assert told.could > 0.9 > 0.6 > told.found
+    assert f"character {len(rules) + 7} of the system prompt: a time" in told["sentences"][0]
+    assert told["could"] > 0.9 > 0.6 > told["found"]
 
 
 def test_a_prompt_that_changes_once_breaks_nothing():
     (told,) = advice(chats(lambda n: f"Date: day {n // 30}\n{RULES}", "What of {}?".format, 60))
-    assert told.sentences == (
-        "Nothing breaks the prefixes; they diverge where the user's text begins.",
-    )
+    assert told["sentences"] == [
+        "Nothing breaks the prefixes; they diverge where the user's text begins."
+    ]
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_documents_that_cannot_be_shared_are_reported(template, named):
             body = TEMPLATES[template](docs, f"What of {n} and {rng.random()}?")
             yield Api.MESSAGES if "system" in body else Api.CHAT, orjson.dumps(body)
 
-    told = max(advice(bodies()), key=lambda each: each.prompts)
-    assert named in " ".join(told.sentences)
+    told = max(advice(bodies()), key=lambda each: each["prompts"])
+    assert named in " ".join(told["sentences"])
 
 
 def test_agents_are_distinguished_and_their_number_is_bounded():

@@ -145,7 +145,7 @@ def _advice_on(bodies: Sequence[bytes]) -> list[dict[str, Any]]:
             if isinstance(value, dict) and (api := api_of(value)):
                 read = read_body(Api(api), line)
                 advisor.look(read.model, "", read.spans, Template(), line)
-    return [advice._asdict() for advice in advisor.advice()]
+    return advisor.advice()
 
 
 def _of_route(config_file: Path | None, name: str) -> ContextSettings | None:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise, takewhile
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -75,24 +75,6 @@ _CAUSES = (
 """Kinds of differing words, the most informative first."""
 _WORD = re.compile(r"[^\s\"'(),;<>\[\]{}]+")
 _MAX_WORDS, _MAX_NAMED = 64, 8  # words kept where prompts differ, and words classified
-
-
-class Advice(NamedTuple):
-    """The advice on an agent's prompts.
-
-    Args:
-        agent: its model and tools.
-        prompts: number of sampled prompts; older ones have less weight.
-        found: share of their text that the simulated cache held.
-        could: the same share if the advice had been followed.
-        sentences: what breaks its prefixes, or where they diverge.
-    """
-
-    agent: str
-    prompts: int
-    found: float
-    could: float
-    sentences: tuple[str, ...]
 
 
 class _Line(NamedTuple):
@@ -210,8 +192,14 @@ class Advisor:
                 self._cached[chain] = None
         return found
 
-    def advice(self) -> list[Advice]:
-        """Return the advice on each agent, the latest first."""
+    def advice(self) -> list[dict[str, Any]]:
+        """Return the advice on each agent, the latest first.
+
+        It has the agent's model and tools (`agent`), the number of sampled prompts, where older
+        ones have less weight (`prompts`), the share of their text that the simulated cache held
+        (`found`), the same share if the advice had been followed (`could`), and what breaks the
+        prefixes, or where they diverge (`sentences`).
+        """
         return [
             _advice(agent)
             for agent in reversed(self._agents.values())
@@ -340,7 +328,7 @@ def _thoughts(spans: Sequence[str]) -> int:
     return found
 
 
-def _advice(agent: _Agent) -> Advice:
+def _advice(agent: _Agent) -> dict[str, Any]:
     """Return the advice on an agent that has been judged."""
     counts, said = agent.counts, list[str]()
     usual, total = _USUAL * counts["judged"], counts["total"]
@@ -391,4 +379,10 @@ def _advice(agent: _Agent) -> Advice:
         )
     if not said:
         said.append(f"Nothing breaks the prefixes; they diverge where {_WHERE[part]} begins.")
-    return Advice(agent.name, counts["prompts"], now, could, tuple(said))
+    return {
+        "agent": agent.name,
+        "prompts": counts["prompts"],
+        "found": now,
+        "could": could,
+        "sentences": said,
+    }

@@ -26,7 +26,7 @@ def context_routes(picker: Picker) -> list[Route]:
     async def show(_request: Request) -> Response:
         advice = [] if prefixes is None else prefixes.advisor.advice()
         routes = [_shown(ordering) for ordering in hooks.orderings]
-        return as_json({"routes": routes, "advice": [advised._asdict() for advised in advice]})
+        return as_json({"routes": routes, "advice": advice})
 
     async def reset(request: Request) -> Response:
         orderings, name = hooks.orderings, request.query_params.get("route")
