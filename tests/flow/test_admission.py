@@ -25,8 +25,8 @@ GONE = Completion(status=None, cause="disconnect", latency_s=0.0)
 SPEED = 1e-4  # seconds per token without measurements
 
 
-def fleet(names=("a", "b"), *, quadratic=None):
-    return director_of(*names, quadratic_tokens=quadratic)
+def fleet(names=("a", "b")):
+    return director_of(*names)
 
 
 def request(number, tokens=100, **fields):
@@ -277,24 +277,13 @@ def test_no_second_long_prompt_joins_one_while_short_ones_wait(shorts):
     assert gate.queue.waiting == 0
 
 
-def test_long_prompts_in_flight_are_weighted_by_their_quadratic_cost():
-    # With a quadratic length of 60,000, a prompt of 500,000 tokens weighs 9.3 times as much.
-    plain, squared = fleet(("a",)), fleet(("a",), quadratic=60_000.0)
-    for director, weight in ((plain, 5e5), (squared, 5e5 * (1 + 5e5 / 6e4))):
-        gate = admission(director)
-        decision = gate.ask(request(1, 500_000), 0.0)
-        assert director.table.queued_tokens[0] == pytest.approx(weight)
-        director.served_by(decision, "a", 0.0)
-        end(gate, director, decision)
-        assert director.table.queued_tokens[0] == 0.0
-
-
-def test_without_the_quadratic_term_a_prompt_is_weighted_by_its_tokens():
-    director = fleet()
-    decision = director.decide(request(1, 12_345), 0.0)
-    assert director.table.queued_tokens[decision.slot] == 12_345.0
-    weight = director.prefill_weight(decision.view)
-    assert np.array_equal(weight, decision.view.tokens - decision.view.cached_tokens)
+def test_the_work_of_a_waiting_prompt_grows_faster_than_its_length():
+    gate = admission(fleet(("a",)), max_requests=1)
+    gate.ask(request(0), 0.0)
+    for number, tokens in enumerate((10_000, 100_000), 1):
+        gate.ask(request(number, tokens, ttft_objective_s=3600.0), 0.0)
+    short, long = (item.work_s for item in gate.queue.items())
+    assert long > 12.0 * short  # attention: ten times as long, and more
 
 
 def test_a_prompt_larger_than_the_cap_still_goes_to_an_idle_endpoint():

@@ -31,7 +31,6 @@ OTHER: dict[str, Any] = {
     "routing.apart_tokens": 700,
     "routing.retries": "new-model",
     "routing.max_waiting": 7,
-    "routing.quadratic_tokens": 60_000,
     "accuracy.capability": "capability.json",
     "accuracy.online": False,
     "accuracy.signs": True,

@@ -6,7 +6,6 @@ a decision (reservations, prefixes, health).
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
