@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -210,11 +210,6 @@ class FleetState:
 
     def served(self, address: str, served: Served) -> None:
         """Record the model names that an endpoint lists, immediately or with the next update."""
-        if not self._table.named(address) and not self._own.is_nameless(address):
-            return
-        if self._own.is_held(address):  # the fleet changes once all of these have reported
-            self._take_names({address: served})
-            return
         self._reports[address] = served
         if self._gathering is None:
             self._take_reports()
@@ -224,13 +219,10 @@ class FleetState:
         if self._reports:
             self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._take_reports)
             reports, self._reports = self._reports, {}
-            self._take_names(reports)
+            for source in self._own.take(reports):
+                if not self._own.waits(source):
+                    self._take(source)
             self._table.served(reports)
-
-    def _take_names(self, reports: Mapping[str, Served]) -> None:
-        for source in self._own.take(reports):
-            if not self._own.waits(source):
-                self._take(source)
 
 
 def _names(specs: Iterable[EndpointSpec]) -> set[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ is queried again.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from laar.core.membership import EndpointSpec, Served
 from laar.latest import Latest
@@ -24,94 +24,66 @@ MAX_KEPT = 20_000
 _Pod = tuple[str, str]
 
 
-@dataclass(slots=True)
-class _Source:
-    """The endpoints of one source.
-
-    Args:
-        specs: all endpoints.
-        nameless: endpoints whose models the source does not name, by address.
-        pending: addresses of nameless endpoints that have not answered yet.
-        in_use: whether some already serve, so that others serve as soon as they have answered.
-    """
-
-    specs: Sequence[EndpointSpec]
-    nameless: dict[str, EndpointSpec]
-    pending: set[str]
-    in_use: bool
-
-
 class OwnNames:
     """The endpoints from all sources, supplemented with the models that pods report."""
 
     def __init__(self) -> None:
-        self._sources: dict[str, _Source] = {}
+        self._specs: dict[str, Sequence[EndpointSpec]] = {}
+        self._awaited: dict[str, set[_Pod]] = {}
+        """Of each source, the first pods that have not answered yet; the others wait for them."""
         self._served: Latest[_Pod, Served] = Latest(MAX_KEPT)
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         """Replace the endpoints of a source."""
-        before = self._sources.get(source)
-        nameless = {spec.address: spec for spec in specs if not spec.models}
-        in_use = before is not None and before.in_use and bool(nameless)
-        own = self._sources[source] = _Source(specs, nameless, set(), in_use)
-        own.pending = {a for a, spec in nameless.items() if _pod(spec) not in self._served}
+        is_first = self.waits(source) or all(spec.models for spec in self._specs.get(source, ()))
+        nameless = {_pod(spec) for spec in specs if not spec.models}
+        self._awaited[source] = nameless.difference(self._served) if is_first else set()
+        self._specs[source] = specs
 
     def nameless(self) -> list[EndpointSpec]:
         """Return all endpoints whose models no source names."""
-        return [spec for own in self._sources.values() for spec in own.nameless.values()]
-
-    def is_nameless(self, address: str) -> bool:
-        """Return whether a source lists an endpoint without its models."""
-        return any(address in own.nameless for own in self._sources.values())
+        return [spec for specs in self._specs.values() for spec in specs if not spec.models]
 
     def waits(self, source: str) -> bool:
         """Return whether the first pods of a source are held back until all have answered."""
-        own = self._sources[source]
-        return not own.in_use and bool(own.pending)
-
-    def is_held(self, address: str) -> bool:
-        """Return whether an endpoint is held back and has not answered yet."""
-        return any(address in own.pending and not own.in_use for own in self._sources.values())
+        return bool(self._awaited.get(source))
 
     def wait_no_longer(self, source: str) -> None:
         """Use the pods of a source that have answered."""
-        self._sources[source].in_use = True
+        self._awaited[source].clear()
 
     def named(self, source: str, reserved: Collection[str]) -> list[EndpointSpec]:
         """Return a source's endpoints that may be used: those whose models are known.
 
         The `reserved` aliases of several models must not be a pod's main name.
         """
-        own, waits = self._sources[source], self.waits(source)
-        named = []
-        for spec in own.specs:
+        named, waits = [], self.waits(source)
+        for spec in self._specs[source]:
             if spec.models:
                 named.append(spec)
             elif not waits and (known := self._served.get(_pod(spec), Served()).weights):
                 models = tuple(sorted(known, key=lambda name: name in reserved))
                 named.append(replace(spec, models=models))
-                own.in_use = True
         return named
 
     def reports(self, source: str) -> dict[str, Served]:
         """Return the last report of each pod of a source, by address."""
-        own = self._sources[source].nameless.items()
-        return {a: self._served[_pod(spec)] for a, spec in own if _pod(spec) in self._served}
+        pods = {spec.address: _pod(spec) for spec in self._specs[source] if not spec.models}
+        return {a: self._served[pod] for a, pod in pods.items() if pod in self._served}
 
     def take(self, reports: Mapping[str, Served]) -> set[str]:
         """Record the names that endpoints report, if any; return the affected sources."""
-        changed: set[str] = set()
-        for address, served in reports.items():
-            holders = {
-                source: _pod(own.nameless[address])
-                for source, own in self._sources.items()
-                if address in own.nameless
-            }
-            for source in holders:
-                self._sources[source].pending.discard(address)
-            news = {pod for pod in set(holders.values()) if self._keep(pod, served)}
-            changed.update(source for source, pod in holders.items() if pod in news)
-        return changed
+        answers = {
+            _pod(spec): reports[spec.address] for spec in self.nameless() if spec.address in reports
+        }
+        for awaited in self._awaited.values():
+            awaited.difference_update(answers)
+        news = {pod for pod, served in answers.items() if self._keep(pod, served)}
+        return {
+            source
+            for source, specs in self._specs.items()
+            if any(not spec.models and _pod(spec) in news for spec in specs)
+        }
 
     def _keep(self, pod: _Pod, served: Served) -> bool:
         """Store a pod's report; return whether it changes what is known about the pod's names.
