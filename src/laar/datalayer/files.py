@@ -53,8 +53,10 @@ def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     raise OSError(errno.ETIMEDOUT, "nothing is written to this pipe", str(path))
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file, readable by its owner only, so that readers never see partial content.
+def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Replace a file, so that readers never see partial content.
+
+    By default, only its owner can read it; the umask applies to `mode`.
 
     Other threads and processes may write the same file; the last one wins.
 
@@ -65,7 +67,7 @@ def replace_file(path: Path, content: bytes) -> None:
         raise OSError(errno.EINVAL, "not a regular file")
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.new")
     try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()

@@ -12,9 +12,6 @@ validated here. EDS does not resolve names: hosts are IP addresses.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +21,7 @@ import xxhash
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer.endpoints_file import is_ip, split_address
+from laar.datalayer.files import replace_file
 from laar.errors import SettingError
 
 if TYPE_CHECKING:
@@ -102,18 +100,12 @@ def write_eds(path: Path, specs: Sequence[EndpointSpec], *, keeps_others: bool =
         SettingError: an address is a hostname, not an IP address.
         OSError: the file can't be written; the old content stays.
     """
-    if path.is_char_device() or path.is_fifo():  # such as /dev/null
-        raise OSError(errno.EINVAL, "not a regular file")
-    if keeps_others and not specs and path.exists():
+    if keeps_others and not specs and path.is_file():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     content = _discovery_response(specs)
-    with contextlib.suppress(FileNotFoundError):
-        if path.read_bytes() == content:
-            return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    if not path.is_file() or path.read_bytes() != content:
+        replace_file(path, content, mode=0o666)
 
 
 def _discovery_response(specs: Sequence[EndpointSpec]) -> bytes:
