@@ -78,17 +78,12 @@ class FleetState:
             self._take(source)
 
     def _take(self, source: str) -> None:
-        specs = self._own.named(source, self._picker.director.settings.aliases)
-        before = {spec.address for spec in self._wanted.get(source, ())}
-        self._wanted[source] = specs
-        addresses = {spec.address for spec in specs}
-        # An endpoint that is removed before Envoy knows it is in the file, but not in the table.
-        unwritten = self._file is not None and not (before == addresses <= self._file.known)
-        if self._use(source) or unwritten:
-            self._changed.set()
+        self._wanted[source] = self._own.named(source, self._picker.director.settings.aliases)
+        self._use(source)
+        self._changed.set()
 
-    def _use(self, source: str) -> bool:
-        """Update the table with a source's usable endpoints; return whether it changed."""
+    def _use(self, source: str) -> None:
+        """Update the table with a source's usable endpoints."""
         specs = self._wanted[source]
         if self._file is not None:
             specs = [spec for spec in specs if spec.address in self._file.known]
@@ -96,14 +91,12 @@ class FleetState:
         self._used[source] = specs
         before, version = self._table.specs(), self._table.version
         self._table.replace(source, specs)
-        changed = self._table.version != version
-        if changed:
+        if self._table.version != version:
             known = {spec.address for spec in before}
             own = self._own.reports(source).items()
             self._table.served({a: served for a, served in own if a not in known})
             self._forget_who_left(before)
             _LOG.info("%d endpoints, after a change from %s", len(self._table), source)
-        return changed
 
     def _stand_ins(self, source: str, known: Sequence[EndpointSpec]) -> list[EndpointSpec]:
         """Return the removed endpoints whose successors Envoy does not know yet.
