@@ -142,18 +142,15 @@ async def test_envoy_leaves_ctrl_c_to_its_parent(options, tmp_path):
         await parent.wait()
 
 
-async def test_a_long_log_is_rotated(options, tmp_path, http, monkeypatch):
+async def test_a_long_log_is_emptied(options, tmp_path, http, monkeypatch):
     monkeypatch.setattr(process, "_LOG_BYTES", 2000)
     monkeypatch.setattr(process, "_LOG_LOOK_S", 0.01)
     async with EnvoyProcess(rendered("sidecar", options), tmp_path) as envoy:
         keeping = asyncio.create_task(envoy.keep_log_short())
-        earlier = tmp_path / "envoy.log.1"
         for _ in range(100):  # each writes a line to the log, and later one to the access log
             async with http.get(f"{envoy.url()}/v1/models") as response:
                 await response.read()
-        await eventually(earlier.exists, what="the log's earlier part")
         await eventually(lambda: envoy.log_path.stat().st_size <= 2000, what="a short log")
         keeping.cancel()
         await asyncio.wait([keeping])
-        assert earlier.stat().st_size > 2000
         assert b"\0" not in envoy.log_path.read_bytes()  # no gap where the file was cut

@@ -215,20 +215,12 @@ class EnvoyProcess:
                     await asyncio.sleep(_DRAIN_POLL_S)
 
     async def keep_log_short(self) -> None:
-        """Rotate the log whenever it is too long, until cancelled; keep one old file."""
+        """Empty the log whenever it is too long, until cancelled."""
         while True:
             await asyncio.sleep(_LOG_LOOK_S)
             with contextlib.suppress(OSError):  # the log was deleted
                 if self.log_path.stat().st_size > _LOG_BYTES:
-                    await asyncio.to_thread(self._put_log_aside)
-
-    def _put_log_aside(self) -> None:
-        earlier = self.log_path.with_suffix(".log.1")
-        try:
-            shutil.copyfile(self.log_path, earlier)
-        except OSError:  # the disk is full: drop the old file
-            earlier.unlink(missing_ok=True)
-        os.truncate(self.log_path, 0)
+                    os.truncate(self.log_path, 0)
 
     async def wait(self) -> int:
         """Wait for the process to end; return its exit status."""
