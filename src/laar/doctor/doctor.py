@@ -303,116 +303,109 @@ def _other_fleet(
     )
 
 
-def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
+def _fleet_findings(url: str, shown: Mapping[str, Any]) -> Iterator[Finding]:
     where = f"picker {url}"
-    found = []
     running = shown["about"]["version"]
     if running != version("laar"):
         what = f"runs laar {running}, but this is {version('laar')}"
-        found.append(warning(where, what, "install the same version, then check again"))
+        yield warning(where, what, "install the same version, then check again")
     for source, problem in shown["problems"].items():
         what = f"{source}: {problem}"
-        found.append(
-            warning(where, what, "restart the picker, or revert the settings")
-            if source == RESTART
-            else error(where, what, "correct it; the picker retries on its own")
-        )
+        if source == RESTART:
+            yield warning(where, what, "restart the picker, or revert the settings")
+        else:
+            yield error(where, what, "correct it; the picker retries on its own")
     states = Counter(row["health"] for row in shown["fleet"])
     if slow := [row["endpoint"] for row in shown["fleet"] if row["health"] == "slow"]:
         what = f"{', '.join(slow[:_MAX_SHOWN])}: slower than others with its model"
-        found.append(warning(where, what, "see its log, and what else uses its accelerator"))
+        yield warning(where, what, "see its log, and what else uses its accelerator")
     if waiting := shown["about"].get("waiting_turns"):
         what = f"{waiting} turns wait for room in a cache: all caches are full"
-        found.append(warning(where, what, "add endpoints, or limit the sessions"))
+        yield warning(where, what, "add endpoints, or limit the sessions")
     if shown["about"]["enforced"] < 1.0:
         what = f"enforces {shown['about']['enforced']:.0%} of its decisions; the rest are shadow"
         remedy = "once you trust them, set routing.mode: enforce and routing.enforce_share: 1"
-        found.append(warning(where, what, remedy))
+        yield warning(where, what, remedy)
     models = {row.get("model") for row in shown["fleet"]}
     if shown["about"].get("calibrated") is False and len(models) > 1:
         what = "not calibrated: `auto` chooses the model that answers fastest, right or wrong"
-        found.append(warning(where, what, "`laar calibrate URL...` measures the engines"))
-    found += sharing_findings(where, shown["about"].get("sharing"))
+        yield warning(where, what, "`laar calibrate URL...` measures the engines")
+    yield from sharing_findings(where, shown["about"].get("sharing"))
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no endpoints"
-    return [*found, fine(where, f"laar {running}, policy {shown['about']['policy']}: {counts}")]
+    yield fine(where, f"laar {running}, policy {shown['about']['policy']}: {counts}")
 
 
-def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Finding]:
-    """Return findings on a picker's view of the others; `_fleet_findings` reports store problems.
+def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """Yield findings on a picker's view of the others; `_fleet_findings` reports store problems.
 
     Args:
         where: the picker.
         shown: the section on sharing in `/fleet`; None if sharing is off.
     """
     if not shown or not shown["connected"]:
-        return []
+        return
     if not shown["pickers"]:
         remedy = "start another with the same share.url and share.namespace, or remove `share`"
         what = "shares its data, but receives none from other pickers: it is alone"
-        return [warning(where, what, remedy)]
-    found = []
+        yield warning(where, what, remedy)
+        return
     for reason, (finding, remedy) in _REFUSED.items():
         if count := shown["refused"].get(reason):
             what = f"could not use {count} batches from pickers that use a different {reason}"
-            found.append(finding(where, what, remedy))
+            yield finding(where, what, remedy)
     age_s = float(shown["age_s"])
     if age_s > _LATE_S:
         what = f"records from other pickers are {age_s:.1f} s old, by both machines' clocks"
-        found.append(warning(where, what, "check how fast the store answers, and run NTP"))
+        yield warning(where, what, "check how fast the store answers, and run NTP")
     what = f"other pickers: {shown['pickers']}; their records are {1e3 * age_s:.0f} ms old"
-    return [*found, fine(where, what)]
+    yield fine(where, what)
 
 
-def _coverage(decisions: Sequence[Mapping[str, Any]], calibrated: bool) -> list[Finding]:
-    """Return findings on recent decisions, and on whether outcomes are known for such requests."""
+def _coverage(decisions: Sequence[Mapping[str, Any]], calibrated: bool) -> Iterator[Finding]:
+    """Yield findings on recent decisions, and on whether outcomes are known for such requests."""
     if not decisions:
-        return [warning("decisions", "none yet, so there is nothing to check", "send requests")]
+        yield warning("decisions", "none yet, so there is nothing to check", "send requests")
+        return
     bare = Counter(
         (decision["language"], decision["bucket_tokens"], decision["task"])
         for decision in decisions
         if calibrated and any(row.get("evidence", 1) <= 0 for row in decision["candidates"])
     )
-    found = [
-        warning(
-            "artifact",
-            f"{count} of {len(decisions)} requests were {task or 'any'} tasks in {language} up to "
-            f"{bucket} tokens, and some model has no outcome for them",
-            "report outcomes (POST /outcomes), or use `laar measure` and `laar fit`",
-        )
-        for (language, bucket, task), count in bare.most_common(_MAX_SHOWN)
-        if bucket
-    ]
+    for (language, bucket, task), count in bare.most_common(_MAX_SHOWN):
+        if bucket:
+            yield warning(
+                "artifact",
+                f"{count} of {len(decisions)} requests were {task or 'any'} tasks in {language} up "
+                f"to {bucket} tokens, and some model has no outcome for them",
+                "report outcomes (POST /outcomes), or use `laar measure` and `laar fit`",
+            )
     if calibrated and not bare:
-        found.append(fine("artifact", f"covers the last {len(decisions)} requests"))
+        yield fine("artifact", f"covers the last {len(decisions)} requests")
     if degraded := sum(d["reason"].startswith("degraded") for d in decisions):
         what = f"{degraded} of {len(decisions)} decisions are degraded: a component failed"
-        found.append(error("decisions", what, "see laar_degraded_total and the log"))
-    return found
+        yield error("decisions", what, "see laar_degraded_total and the log")
 
 
-def _envoy_version(text: str, least: tuple[int, int]) -> list[Finding]:
+def _envoy_version(text: str, least: tuple[int, int]) -> Iterator[Finding]:
     """Check a version string such as ``commit/1.40.0/Clean/RELEASE/BoringSSL``."""
     found = re.search(r"/((\d+)\.(\d+)[^/]*)", text)
-    if found is None:
-        return []
-    if (int(found[2]), int(found[3])) < least:
+    if found is not None and (int(found[2]), int(found[3])) < least:
         what = f"is {found[1]}: it may lack override_host, or end the picker's streams too early"
-        return [warning("Envoy", what, f"use {least[0]}.{least[1]} or later")]
-    return [fine("Envoy", f"version {found[1]}")]
+        yield warning("Envoy", what, f"use {least[0]}.{least[1]} or later")
+    elif found is not None:
+        yield fine("Envoy", f"version {found[1]}")
 
 
-def _envoy_counters(stats: Sequence[Mapping[str, Any]]) -> list[Finding]:
+def _envoy_counters(stats: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     totals: Counter[str] = Counter()
     for stat in stats:
         name, value = str(stat.get("name", "")), stat.get("value", 0)
         if isinstance(value, int):
             totals[name.rpartition(".")[2]] += value
-    found = [
-        warning("Envoy", f"{name} {totals[name]}: {what}", "see laar's log and its latency metrics")
-        for name, what in _COUNTERS.items()
-        if totals[name]
-    ]
+    for name, what in _COUNTERS.items():
+        if count := totals[name]:
+            remedy = "see laar's log and its latency metrics"
+            yield warning("Envoy", f"{name} {count}: {what}", remedy)
     if overflows := sum(n for name, n in totals.items() if name.endswith("_overflow")):
         what = f"circuit breakers turned {overflows} requests away"
-        found.append(warning("Envoy", what, "raise circuit_breakers.thresholds, as above"))
-    return found
+        yield warning("Envoy", what, "raise circuit_breakers.thresholds, as above")
