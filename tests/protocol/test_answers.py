@@ -4,7 +4,7 @@ import time
 
 import orjson
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from laar.accuracy.signs import BROKEN_CALL, CUT, FORM, PLAIN, SURE, Sign
@@ -13,11 +13,9 @@ from laar.errors import RequestError
 from laar.protocol.answers import (
     MAX_ANSWER_BYTES,
     AnswerReader,
-    NameRestorer,
     Usage,
     error_body,
 )
-from support.exploring import examples
 
 EVENTS = (
     b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\r\n\r\n'
@@ -103,31 +101,6 @@ def test_an_endless_answer_is_not_buffered():
     assert len(reader._kept) <= 1 << 20
     reader.end()
     assert reader.usage == Usage()
-
-
-def test_the_name_is_restored_in_an_answer_too_long_to_buffer():
-    restorer = NameRestorer(served="srv", asked="auto", whole=True)
-    begin, rest = b'{"model":"srv","text":"', b"x" * 700_000
-    pieces = [begin, rest, rest, b'"}']
-    out = [restorer.feed(piece, end=piece is pieces[-1]) for piece in pieces]
-    assert b"".join(out) == b"".join(pieces).replace(b"srv", b"auto")
-    assert out[2]
-
-
-@settings(max_examples=examples(200))
-@given(
-    places=st.lists(st.integers(0, 10_000), max_size=8),
-    gap=st.sampled_from([b"", b" "]),
-    text=st.binary(max_size=30),
-)
-# The closing quote of a name does not open another name.
-@example(places=[25], gap=b"", text=b'model":"srv"')
-def test_names_are_restored_for_any_split_of_the_answer(places, gap, text):
-    data = text + b'"model":' + gap + b'"srv"' + text + b'"model":"other"' + b'"model":"sr'
-    restorer = NameRestorer(served="srv", asked="auto")
-    pieces = cut(data, places)
-    out = b"".join(restorer.feed(piece, end=i == len(pieces) - 1) for i, piece in enumerate(pieces))
-    assert out == data.replace(b'"model":' + gap + b'"srv"', b'"model":' + gap + b'"auto"')
 
 
 def test_a_refusal_has_the_format_of_openai_and_of_anthropic_with_code_and_reason():

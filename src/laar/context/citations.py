@@ -39,9 +39,6 @@ grammar."""
 _FIELDS = ("content", "reasoning_content", "reasoning", "text")
 """Fields with the model's text in a choice of an answer."""
 
-MAX_HELD_BYTES = 1 << 20
-"""Maximum length of an answer, or of a line in a stream, that is buffered."""
-
 _LONGEST = 7
 _NUMBER = re.compile(r"(?<!\d)[0-9]{1,6}(?!\d)")  # other scripts' digits could not be restored
 _AT_END = re.compile(r"(?<!\d)[0-9]{1,6}\Z")
@@ -164,7 +161,7 @@ class _Text:
 
 
 class Citations:
-    """Restores numbers in an answer that arrives in chunks; implements `Restorer`.
+    """Restores numbers in an answer, given its lines or all of it.
 
     Args:
         numbers: the client's number for each id.
@@ -174,19 +171,12 @@ class Citations:
     def __init__(self, numbers: Mapping[str, str], *, events: bool) -> None:
         self._events = events
         self._texts = {name: _Text(numbers) for name in _FIELDS}
-        self.held = b""
-        """See `laar.protocol.ports.Restorer`."""
 
-    def feed(self, chunk: bytes, *, end: bool) -> bytes:
-        """Return the chunk with numbers restored, except for the bytes held back."""
-        data = self.held + chunk
-        cut = len(data)
-        if not end and cut <= MAX_HELD_BYTES:
-            cut = data.rfind(b"\n") + 1 if self._events else 0
-        self.held = data[cut:]
+    def restored(self, data: bytes) -> bytes:
+        """Return whole lines, or the answer, with numbers restored."""
         if not self._events:
-            return self._document(data[:cut], whole=True)
-        return b"".join(map(self._line, data[:cut].splitlines(keepends=True)))
+            return self._document(data, whole=True)
+        return b"".join(map(self._line, data.splitlines(keepends=True)))
 
     def _line(self, line: bytes) -> bytes:
         own = line[5:].strip()

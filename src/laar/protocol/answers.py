@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -311,11 +312,10 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40
 
 
-class NameRestorer:
-    """Restores the client's model name in answers that contain the endpoint's name.
+def name_restorer(*, served: str, asked: str, whole: bool = False) -> Callable[[bytes], bytes]:
+    """Return a function that restores the client's model name in a part of an answer.
 
-    Only the member ``"model": "<name>"`` is changed. A line that is not complete is held back, up
-    to `MAX_ANSWER_BYTES`, since its reader waits for the rest too.
+    Only the member ``"model": "<name>"`` is changed.
 
     Args:
         served: name that the endpoint writes.
@@ -323,24 +323,14 @@ class NameRestorer:
         whole: the answer is one object, and nested objects may have that member too. Only its
             top-level member is changed.
     """
+    name, new = orjson.dumps(served), orjson.dumps(asked)
+    pattern = re.compile(b'("model": ?)' + re.escape(name))
 
-    def __init__(self, *, served: str, asked: str, whole: bool = False) -> None:
-        self._name = orjson.dumps(served)
-        self._is_whole = whole
-        self._pattern = re.compile(b'("model": ?)' + re.escape(self._name))
-        self._asked = orjson.dumps(asked)
-        self.held = b""
-        """See `laar.protocol.ports.Restorer`."""
+    def restored(data: bytes) -> bytes:
+        spans = member_spans(data) if whole else None
+        if spans is None:  # lines, or a part of an object that is too long to be held back
+            return pattern.sub(lambda found: found[1] + new, data)
+        start, stop = spans.get("model", (0, 0))
+        return data[:start] + new + data[stop:] if data[start:stop] == name else data
 
-    def feed(self, chunk: bytes, *, end: bool) -> bytes:
-        """Return the chunk with names restored, without the bytes held back."""
-        data = self.held + chunk
-        is_long = len(data) > MAX_ANSWER_BYTES
-        cut = len(data) if end or is_long else 0 if self._is_whole else data.rfind(b"\n") + 1
-        data, self.held = data[:cut], data[cut:]
-        if self._is_whole and not is_long:
-            start, stop = (member_spans(data) or {}).get("model", (0, 0))
-            is_name = data[start:stop] == self._name
-            return data[:start] + self._asked + data[stop:] if is_name else data
-        self._is_whole = False
-        return self._pattern.sub(lambda found: found[1] + self._asked, data)
+    return restored

@@ -6,6 +6,7 @@ internal error the request continues without the picker.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from laar.core.decision import Completion, Decision
@@ -45,14 +46,8 @@ class Recorder:
         """Record the end of a request, and again when its stream closes; only the first counts."""
 
 
-class Restorer(Protocol):
-    """Reverts changes made for the engine in its answer, even if they are split across chunks."""
-
-    held: bytes
-    """The bytes held back until the next chunk."""
-
-    def feed(self, chunk: bytes, *, end: bool) -> bytes:
-        """Return the chunk restored, without the bytes held back."""
+Restorer = Callable[[bytes], bytes]
+"""Reverts changes made for the engine in whole lines of an event stream, or in a whole answer."""
 
 
 class Rework(Protocol):

@@ -117,7 +117,7 @@ class _Reworked:
             return None
         from laar.context.citations import Citations  # imported lazily, like the hook
 
-        return Citations(self._plan.numbers, events=events)
+        return Citations(self._plan.numbers, events=events).restored
 
     def refused(self) -> None:
         self._hooks.after(partial(self._ordering.hook.retract, self._plan))

@@ -4,7 +4,7 @@ import gzip
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from test_stream_machine import BODY, HEADERS, Driver, headers
 
@@ -62,9 +62,12 @@ def test_a_chunk_with_part_of_a_name_is_held_until_the_rest_arrives():
     assert not driver.stream.held_chunks
 
 
-@given(st.lists(st.integers(0, 60), max_size=4))
-def test_every_chunk_is_answered_and_the_bytes_equal_the_complete_answer(places):
+@given(st.lists(st.integers(0, 60), max_size=4), st.binary(max_size=9))
+# The closing quote of a name does not open another name.
+@example([25], b'model":"m1"')
+def test_every_chunk_is_answered_and_the_bytes_equal_the_complete_answer(places, noise):
     text = b'data: {"model":"m1","a":"\\"model\\": "}\n\ndata: {"model": "m1"}\n\n'
+    text += noise + b'"model":"m2"' + noise + b'"model":"m1"' + noise + b'"model":"m'
     cuts = sorted({0, *places, len(text)})
     pieces = [text[a:b] for a, b in pairwise(cuts)]
     driver = begun()
@@ -74,14 +77,16 @@ def test_every_chunk_is_answered_and_the_bytes_equal_the_complete_answer(places)
             piece if data is None else data
             for data in answered(driver, ResponseBody(piece, number == len(pieces) - 1))
         ]
-    assert b"".join(answers) == text.replace(b'"m1"', b'"auto"')
+    for name in (b'"model":', b'"model": '):
+        text = text.replace(name + b'"m1"', name + b'"auto"')
+    assert b"".join(answers) == text
     assert len(answers) == len(pieces)
 
 
 def test_trailers_release_held_bytes():
     driver = begun()
     assert answered(driver, ResponseBody(b'{"x":"', False)) == []
-    assert answered(driver, ResponseTrailers()) == [b'{"x":"']
+    assert answered(driver, ResponseTrailers()) == [None]
 
 
 @pytest.mark.parametrize(
@@ -158,3 +163,17 @@ def test_a_compressed_stream_shows_when_its_answer_begins():
     (end,) = driver.recorder.ends
     assert end.ttft_s is not None
     assert end.cause == "complete"
+
+
+def test_the_name_is_restored_in_an_answer_too_long_to_hold_back():
+    driver = Driver()
+    head = {**HEADERS, ":path": "/v1/messages"}
+    driver.feed(RequestHeaders(head, False, Shape.STREAMED, body=BODY))
+    driver.feed(ResponseHeaders(200, media_type="application/json"))
+    begin, rest = b'{"model":"m1","text":"', b"x" * 700_000
+    assert answered(driver, ResponseBody(begin, False)) == []
+    assert answered(driver, ResponseBody(rest, False)) == []
+    passed, *others = answered(driver, ResponseBody(rest, False))
+    assert passed == b'{"model":"auto","text":"' + 2 * rest
+    assert others == [b"", b""]
+    assert answered(driver, ResponseBody(b'"}', True)) == [None]

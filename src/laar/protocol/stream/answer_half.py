@@ -12,7 +12,7 @@ from laar.core.decision import Decision
 from laar.core.request import Api
 from laar.protocol import agreed
 from laar.protocol import headers as names
-from laar.protocol.answers import NameRestorer
+from laar.protocol.answers import MAX_ANSWER_BYTES, name_restorer
 from laar.protocol.events import (
     Action,
     AnswerTrailers,
@@ -39,7 +39,9 @@ class AnswerHalf(StreamState):
     held_chunks = 0
     """Number of chunks that are held because a name may be split across them."""
     _held = b""
-    """The bytes to pass on for the held chunks, with names restored."""
+    """The bytes of the held chunks, as received."""
+    _holds_all = False
+    """Whether the answer is restored as a whole; otherwise each line is."""
 
     def _response_headers(
         self, event: ResponseHeaders, now: float, out: list[Action]
@@ -66,7 +68,7 @@ class AnswerHalf(StreamState):
                 self.rework.accepted(event.served or address, now, decision=decided)
                 restorer = self.rework.restorer(events=event.streamed, encoded=event.encoded)
                 if restorer is not None:
-                    answer.restorers = (restorer,)
+                    answer.restorers, self._holds_all = (restorer,), not event.streamed
                     event.forged += ("content-length",)  # the body's length will change
             else:
                 self.refuse_rework()
@@ -104,8 +106,9 @@ class AnswerHalf(StreamState):
             self.env.recorder.replied(decision, reply, now, read=read)
         if self.target is not None and self.asked and dialect.shows_answers:
             whole = self.api in _WITH_OBJECTS and not event.streamed
-            restorer = NameRestorer(served=self.target, asked=self.asked, whole=whole)
+            restorer = name_restorer(served=self.target, asked=self.asked, whole=whole)
             answer.restorers += (restorer,)
+            self._holds_all |= whole
         return self._complete(now) if event.end else ResponsePhase.ANSWER
 
     def _unanswered(
@@ -126,22 +129,20 @@ class AnswerHalf(StreamState):
         if not answer.restorers:
             self.dialect.pass_answer(1, data, out, end=event.end, same=True)
             return phase
-        self._restore(data, end=event.end)
+        self._held += data
         self.held_chunks += 1
-        if event.end or not any(restorer.held for restorer in answer.restorers):
-            self._pass_held(data, out, end=event.end)
+        is_whole = not self._held or (data.endswith(b"\n") and not self._holds_all)
+        if event.end or is_whole or len(self._held) > MAX_ANSWER_BYTES:
+            self._pass_held(out, end=event.end)
         return phase
 
-    def _restore(self, data: bytes, *, end: bool) -> None:
-        for restorer in self.answer.restorers:
-            data = restorer.feed(data, end=end)
-        self._held += data
-
-    def _pass_held(self, last: bytes, out: list[Action], *, end: bool) -> None:
-        """Pass on all held chunks; `last` is the last one as received."""
-        held, chunks, self._held, self.held_chunks = self._held, self.held_chunks, b"", 0
-        same = chunks == 1 and held == last
-        self.dialect.pass_answer(chunks, held, out, end=end, same=same)
+    def _pass_held(self, out: list[Action], *, end: bool) -> None:
+        """Pass on all held chunks, restored."""
+        made = held = self._held
+        for restored in self.answer.restorers:
+            made = restored(made)
+        chunks, self._held, self.held_chunks = self.held_chunks, b"", 0
+        self.dialect.pass_answer(chunks, made, out, end=end, same=chunks == 1 and made == held)
 
     def _response_trailers(
         self, event: ResponseTrailers, now: float, out: list[Action]
@@ -150,8 +151,7 @@ class AnswerHalf(StreamState):
             self.answer.read(self.decision, b"", now, self.env.recorder, end=True)
         phase = self._complete(now)
         if self.held_chunks:
-            self._restore(b"", end=True)
-            self._pass_held(b"", out, end=False)
+            self._pass_held(out, end=False)
         out.append(AnswerTrailers(Direction.RESPONSE))
         return phase
 
