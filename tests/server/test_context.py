@@ -165,13 +165,14 @@ def sources(ids):
     return f"Cite as [id].\n\n<context>\n{listed}\n</context>\n\nWhy?"
 
 
+ALL_READ = {"sample_answers": 1.0}
 SOURCE = re.compile(r'<source id="(\d+)" name="(\d+)\.pdf">')
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, "gateway"])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 async def test_numbered_documents_move_and_answers_cite_the_original_numbers(place, shape, stream):
-    there = await place(shape, {**ON, "sample_answers": 1.0})
+    there = await place(shape, ON, bodies=ALL_READ)
     rng = random.Random(5)
     answers: list[str] = []
 
@@ -378,7 +379,7 @@ def usage(cached):
     return Answer(body=orjson.dumps({"usage": details}))
 
 
-GUARDED = {**ON, "holdout_share": 0.5, "sample_answers": 1.0}
+GUARDED = {**ON, "holdout_share": 0.5}
 REQUESTS = 8
 """Conversations after which the guard judges in these tests."""
 
@@ -409,7 +410,7 @@ async def served(there, rounds, cached, enough=lambda: True):
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_hook_switches_itself_off_without_a_gain_and_reports_it(place, shape):
-    there = await place(shape, GUARDED)
+    there = await place(shape, GUARDED, bodies=ALL_READ)
 
     def off():
         return metric(there.runner, 'laar_context_off{route="rag"}') == 1
@@ -431,7 +432,7 @@ async def test_the_hook_switches_itself_off_without_a_gain_and_reports_it(place,
 
 
 async def test_the_hook_stays_on_if_engines_find_more_cached(place):
-    there = await place("standalone", GUARDED)
+    there = await place("standalone", GUARDED, bodies=ALL_READ)
     rng, ids = random.Random(5), list(range(8))
     for _ in range(60):
         rng.shuffle(ids)

@@ -92,9 +92,6 @@ class BodyHook(Protocol):
     are hashed over the bytes that the endpoint will see. It never refuses a body.
     """
 
-    def reads_answer(self, head: Head) -> bool:
-        """Return whether to read the answer for measurements, given a suitable body."""
-
     def apply(
         self,
         body: bytes,

@@ -209,15 +209,6 @@ class ContextHooks:
 
     # -- a request -----------------------------------------------------------------------------
 
-    def reads_answer(self, head: Head) -> bool:
-        """Return whether to read the response: a random share, as set by the path's routes."""
-        shares = [
-            ordering.rule.sample_answers
-            for ordering in self.orderings
-            if ordering.is_on and head.path.startswith(ordering.rule.path)
-        ]
-        return self._picker.rng.random() < max(shares, default=0.0)
-
     def apply(
         self,
         body: bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from annotated_types import Ge, Le, MaxLen, MinLen
+from annotated_types import MaxLen, MinLen
 from pydantic import Field, field_validator, model_validator
 
 from laar.context.settings import ContextSettings, Mode
@@ -28,9 +28,6 @@ class ContextRoute(Section):
     opt_in: bool = False
     """Whether `x-laar-context: on` switches reordering on for a request when the mode is `off` or
     `observe`. `x-laar-context: off` switches it off in any mode."""
-    sample_answers: Annotated[float, Ge(0), Le(1)] = 0.1
-    """Share of the route's answers read for comparison, in addition to `bodies.sample_answers`.
-    Reading costs about 50 us per chunk."""
 
     @field_validator("mode", "dedup", mode="before", check_fields=False)
     @classmethod
@@ -52,8 +49,8 @@ class Context(Section):
     routes: Annotated[tuple[ContextRoute, ...], MaxLen(16)] = ()
     """Rules for requests whose documents may be reordered; the first match applies. Without a rule,
     every body is forwarded unchanged. A changed route keeps its memory if only `path`,
-    `models`, `mode`, `opt_in` or `sample_answers` changed. Otherwise, or if it was removed in
-    between, it keeps only the orders of running conversations."""
+    `models`, `mode` or `opt_in` changed. Otherwise, or if it was removed in between, it keeps only
+    the orders of running conversations."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> Context:

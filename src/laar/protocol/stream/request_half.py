@@ -268,7 +268,6 @@ class RequestHalf(StreamState):
                 env.sampled(now)
                 or self.stores_answer
                 or (self.rework is not None and self.rework.renames)
-                or (env.hook is not None and env.hook.reads_answer(head))
             )
         self._complete_request(read)
         read.document = None
