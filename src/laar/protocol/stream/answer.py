@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from laar.core.decision import Completion, Decision
 from laar.core.request import Api
@@ -16,7 +14,6 @@ from laar.protocol.events import ResponseHeaders
 from laar.protocol.ports import Recorder, Restorer
 from laar.protocol.usefulness import REDIRECTS, flaw_of_type
 
-_without_status = partial(AnswerReader, events=None)
 _PROGRESS_S = 0.5
 """Minimum seconds between reports of a stream's progress."""
 
@@ -47,7 +44,6 @@ class Answer:
     _progress_at: float = float("-inf")
     _refusal: Reply | None = None
     _reader: AnswerReader | None = None
-    _new_reader: Callable[[], AnswerReader] = _without_status
 
     def replied(
         self, decision: Decision, event: ResponseHeaders, *, read: bool, stored: bool
@@ -73,15 +69,15 @@ class Answer:
             reply = Reply(status=event.status, found=GOOD)
         self._is_read = read
         self._error = reply.found is not None and reply.found is not GOOD
-        is_known = reply.found is not None or not self.accepted
-        self._new_reader = partial(
-            AnswerReader,
-            events=event.streamed and not event.encoded if event.media_type else None,
-            stored=stored,
-            status=event.status,
-            api=Api.OPAQUE if is_known else request.api,
-            max_tokens=request.max_tokens,
-        )
+        if read:
+            is_known = reply.found is not None or not self.accepted
+            self._reader = AnswerReader(
+                events=event.streamed and not event.encoded if event.media_type else None,
+                stored=stored,
+                status=event.status,
+                api=Api.OPAQUE if is_known else request.api,
+                max_tokens=request.max_tokens,
+            )
         return None if self._refusal is not None else reply
 
     def read(
@@ -96,7 +92,7 @@ class Answer:
         if refusal is not None:
             refusal.text = data[:MAX_ERROR_BYTES]
             recorder.replied(decision, refusal, now, read=True)
-        reader = self._reader = self._reader or self._new_reader()
+        reader = self._reader = self._reader or AnswerReader(events=None)
         known = reader.stored_ids
         replies = (reader.feed(data) if data else None, reader.end() if end else None)
         for reply in replies:
