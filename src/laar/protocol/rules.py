@@ -35,9 +35,7 @@ class GatewayRules:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._of: dict[str, _Rules] = {}  # by source
-        self.rewrites: dict[str, tuple[Rewrite, ...]] = {}
-        """Rewrites by pool; the key is empty for requests without a pool."""
+        self.by_source: dict[str, _Rules] = {}
 
     def priority(self, objective: str, pool: str = "") -> int:
         """Return the priority of a pool's objective; 0 if it is unknown or empty."""
@@ -52,25 +50,22 @@ class GatewayRules:
         A rule for the exact name takes precedence over a rule for any name; if there are several,
         the first applies. Targets without weights are equally likely.
         """
-        rules = self.rewrites.get(pool, ())
+        sources = self._in(pool)
+        rules = [rule for of in sources for rule in of.rewrites]
         rule = next((rule for rule in rules if model in rule.models), None)
-        rule = rule or next((rule for rule in rules if not rule.models), None)
+        if rule is None and len(sources) == 1:
+            rule = next((rule for rule in rules if not rule.models), None)
         if rule is None or not rule.targets:
             return None
         return self._rng.choices(rule.targets, rule.weights if any(rule.weights) else None)[0]
 
     def replace_priorities(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
         """Replace the objectives of a pool."""
-        self._of.setdefault(source, _Rules(pool)).priorities = dict(priorities)
+        self.by_source.setdefault(source, _Rules(pool)).priorities = dict(priorities)
 
     def replace_rewrites(self, source: str, pool: str, rewrites: Sequence[Rewrite]) -> None:
         """Replace the rewrites of a pool, in order of precedence."""
-        self._of.setdefault(source, _Rules(pool)).rewrites = tuple(rewrites)
-        for name in ("", pool):
-            every = self._in(name)
-            self.rewrites[name] = tuple(
-                rule for of in every for rule in of.rewrites if rule.models or len(every) == 1
-            )
+        self.by_source.setdefault(source, _Rules(pool)).rewrites = tuple(rewrites)
 
     def _in(self, pool: str) -> list[_Rules]:
-        return [rules for rules in self._of.values() if pool in ("", rules.pool)]
+        return [rules for rules in self.by_source.values() if pool in ("", rules.pool)]

@@ -72,7 +72,7 @@ class Faulty:
     def priority(self, objective, pool):
         return 0
 
-    rewrites = ("",)
+    by_source = ("",)
 
     def rewrite(self, model, pool):
         if self.rng.random() < 0.1:

@@ -281,8 +281,8 @@ class RequestHalf(StreamState):
             request.encodes = facts.route in paths.ENCODING_ROUTES
             request.response_id = paths.response_of(head.method, head.path)
         else:  # precedence: the cluster's rules, the gateway's header, the client
-            rules, model, pool = env.rules, request.model, self._pool
-            rewrite = rules.rewrite(model, pool) if pool in rules.rewrites else None
+            rules, model = env.rules, request.model
+            rewrite = rules.rewrite(model, self._pool) if rules.by_source else None
             request.model = rewrite or head.rewrite or model
         request.subset, request.pool = self._subset, self._pool
         if facts.route and self._subset is None and not self._pool:
