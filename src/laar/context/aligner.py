@@ -26,7 +26,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from operator import eq
 from typing import ClassVar
 
@@ -46,7 +46,7 @@ _MOST_SHARED = 32
 alone does not limit them: long orders that differ only at the end take one position each."""
 
 _DROP_AT_ONCE = 32  # per call, so that no request waits a millisecond for a smaller capacity
-_FORGET_AT_ONCE = 256  # when an endpoint's cache is gone (2 ms); later calls drop the rest
+_FORGET_AT_ONCE = 256  # when an endpoint's cache is gone (2 ms)
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +92,6 @@ class OrderIndex:
         self._roots: dict[int, _Branch] = {}  # by seed
         self.orders: OrderedDict[int, _Order] = OrderedDict()
         self._sent_to: dict[str, dict[int, None]] = {}  # by endpoint; oldest first
-        self._doomed: set[int] = set()
         self._positions = 0
         self._docs = 0  # documents of all orders
 
@@ -164,7 +163,6 @@ class OrderIndex:
             self._thread(order)
         order.sent_at = now
         self.orders.move_to_end(whole)
-        self._doomed.discard(whole)
         self._send(whole, order, endpoint or order.endpoint)
         self._shrink()
 
@@ -173,13 +171,13 @@ class OrderIndex:
 
         Call this when an endpoint's cache was emptied, or the endpoint restarted or was removed.
         With `before`, a time in seconds, later orders are kept, since an LRU cache still has them.
-        If there are more than a few hundred orders to drop, later requests drop the rest.
+        At most a few hundred orders are dropped at once; the others stay until later calls, or
+        until they are the oldest. They cost nothing: prompts that follow them share them again.
         """
         sent = self._sent_to.get(endpoint, {})
-        self._doomed.update(
-            takewhile(lambda o: before is None or self.orders[o].sent_at < before, sent)
-        )
-        self._sweep(_FORGET_AT_ONCE)
+        gone = takewhile(lambda o: before is None or self.orders[o].sent_at < before, sent)
+        for whole in [*islice(gone, _FORGET_AT_ONCE)]:
+            self._drop(whole)
 
     def retract(self, seed: int, docs: Sequence[int]) -> None:
         """Remove a refused request's order, unless an endpoint has received the same order."""
@@ -197,10 +195,6 @@ class OrderIndex:
         if endpoint:
             self._sent_to.setdefault(endpoint, {})[whole] = None
         order.endpoint = endpoint
-
-    def _sweep(self, most: int) -> None:
-        for _ in range(min(most, len(self._doomed))):
-            self._drop(self._doomed.pop())
 
     def _thread(self, order: _Order) -> None:
         """Add an order along its path, down to the first unshared document."""
@@ -222,8 +216,7 @@ class OrderIndex:
             at = below
 
     def _shrink(self) -> None:
-        """Drop some of the orders to be forgotten, and some of the oldest beyond the capacity."""
-        self._sweep(_DROP_AT_ONCE)
+        """Drop some of the oldest orders beyond the capacity."""
         most, most_shared = self.capacity_docs, _MOST_SHARED * self.capacity_docs
         for _ in range(_DROP_AT_ONCE):
             if len(self.orders) < 2 or (self._positions <= most and self._docs <= most_shared):
@@ -233,7 +226,6 @@ class OrderIndex:
     def _drop(self, whole: int) -> None:
         order = self.orders.pop(whole)
         self._docs -= len(order.docs)
-        self._doomed.discard(whole)
         self._send(whole, order, "")
         at = self._roots[order.seed]
         at.count -= 1
