@@ -284,7 +284,7 @@ def test_policies_keep_their_state_unless_their_parameters_change(tmp_path: Path
         settings = load(tmp_path / "laar.yaml").settings
         routing = settings.routing
         fresh = build_policies(routing.weights, routing.given, routing.policies)
-        picker.apply(settings, None, fresh)
+        picker.apply(settings, picker.learning.assessor.capability, fresh)
         return {
             name for name, policy in picker.director.policies.items() if policy is before.get(name)
         }

@@ -245,7 +245,7 @@ def test_an_artifact_for_other_models_is_reported_with_its_file(tmp_path):
     picker.check_artifact()
     assert "first.json knows no model" in picker.problems["accuracy.capability"]
     changed = given("second.json")
-    picker.apply(changed, artifact_of(changed.accuracy))
+    picker.apply(changed, artifact_of(changed.accuracy), picker.director.policies)
     assert "second.json knows no model" in picker.problems["accuracy.capability"]
 
 

@@ -117,33 +117,31 @@ class Picker:
     def apply(
         self,
         settings: Settings,
-        capability: CapabilityModel | None = None,
-        policies: Mapping[str, Policy] | None = None,
+        capability: CapabilityModel,
+        policies: Mapping[str, Policy],
     ) -> None:
         """Apply new settings. Synchronous: no request sees a partial change.
 
         Args:
             settings: the new settings, without changes to those that need a restart.
-            capability: a new artifact; None to keep the current one.
-            policies: policies of the new settings; None if `routing` is unchanged. They keep
-                their state unless the parameters of a policy have changed.
+            capability: their artifact.
+            policies: their policies. They keep their state unless the parameters of a policy have
+                changed.
         """
         before, self.settings = self.settings, settings
         self.context.apply_settings(settings)
-        if policies is None:
-            policies = self.director.policies
-        else:
-            if _parameters(before.routing) == _parameters(settings.routing):
-                kept = self.director.policies
-                policies = {name: kept.get(name, fresh) for name, fresh in policies.items()}
+        if _parameters(before.routing) == _parameters(settings.routing):
+            kept = self.director.policies
+            policies = {name: kept.get(name, fresh) for name, fresh in policies.items()}
+        if before.routing != settings.routing:
             for source in self._faulty:
                 self.problems.report(source, None)
             self._faulty.clear()
         self.director.use(settings.routing.director, policies)
-        if capability is not None:
+        if capability.digest != self.learning.assessor.capability.digest:
             self.learning.assessor.use(capability)
             self.director.engines.reassess(capability.speed)
-            self.check_artifact()
+        self.check_artifact()
         self.health.settings = settings.health.breaker
         self._apply_bodies(settings)
         self.pools.settings = settings.flow.admission

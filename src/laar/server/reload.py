@@ -44,10 +44,8 @@ RESTART = "settings restart"
 _NAMED = 10
 """Maximum number of settings named in a problem; more changes suggest a different file."""
 
-Policies = Mapping[str, Policy]
-
-Parts = tuple[Sequence[EndpointSpec], CapabilityModel | None, Policies | None]
-"""The endpoints in new settings, and a new artifact and new policies, or None if unchanged."""
+Parts = tuple[Sequence[EndpointSpec], CapabilityModel, Mapping[str, Policy]]
+"""The endpoints, the artifact and the policies that settings name."""
 
 Apply = Callable[[Settings, Parts], None]
 """Apply settings and parts. Synchronous: no request sees a partial change."""
@@ -72,7 +70,6 @@ class SettingsReloader:
         self._path = loaded.path
         self._stamps = loaded.stamps
         self._origins = loaded.origins
-        self._artifact = _artifact(loaded)
         self._wanted = loaded
         self.pending: tuple[str, ...] = ()
         self._problems = problems
@@ -115,18 +112,12 @@ class SettingsReloader:
             return
         self.is_refused = False
         self._problems.report(_SOURCE, None)
-        _, capability, _ = parts
-        applied = list(found.applied)
-        if capability is not None and "accuracy.capability" not in applied:
-            applied.append("accuracy.capability")  # only its content has changed
-        if _keys(loaded) != _keys(self._wanted) and "endpoints" not in (*applied, *found.pending):
-            applied.append("endpoints")
-        if applied:
+        before, files = self._wanted.stamps, loaded.stamps.items()
+        contents = [str(f) for f, stamp in files if f != path and before.get(f, stamp) != stamp]
+        if applied := [*found.applied, *contents]:
             apply(found.settings, parts)
             self.applied += 1
             _LOG.info("now in effect: %s", ", ".join(applied))
-        if capability is not None:
-            self._artifact = _artifact(loaded)
         kept = {path: self._origins[path] for path in found.pending}
         self.settings = found.settings
         self._origins = {**loaded.origins, **kept}
@@ -145,17 +136,10 @@ class SettingsReloader:
             raise SettingError(f"{path}: not a regular file")
         loaded = load(path)
         found = change(self.settings, loaded.settings)
-        with loaded.located():
-            endpoints = found.settings.listed()
-        routing, policies = found.settings.routing, None
-        if routing != self.settings.routing:  # in the thread, since a plug-in may fail or be slow
-            with loaded.located():
-                policies = build_policies(routing.weights, routing.given, routing.policies)
-        capability = None
-        if not found.obstacle and _artifact(loaded) != self._artifact:
-            with loaded.located():
-                capability = artifact_of(loaded.settings.accuracy)
-        return loaded, found, (endpoints, capability, policies)
+        settings, routing = found.settings, found.settings.routing
+        with loaded.located():  # policies too, since a plug-in may fail or be slow
+            policies = build_policies(routing.weights, routing.given, routing.policies)
+            return loaded, found, (settings.listed(), artifact_of(settings.accuracy), policies)
 
     def _remedy(self, found: Change) -> str:
         origins = self._wanted.origins
@@ -184,18 +168,6 @@ class SettingsReloader:
             for path in self.pending
         }
         return {**running, "origins": self._origins, "pending_restart": pending}
-
-
-def _artifact(loaded: Loaded) -> Stamp | None:
-    """Return the artifact's stamp, to detect changes; None if there is no artifact."""
-    path = loaded.settings.accuracy.capability
-    return loaded.stamps[path] if path is not None else None
-
-
-def _keys(loaded: Loaded) -> list[Stamp]:
-    """Return the stamps of the listed endpoints' key files, to detect changes."""
-    files = (endpoint.key_file for endpoint in loaded.settings.endpoints)
-    return [loaded.stamps[file] for file in files if file is not None]
 
 
 def _stamps(files: Mapping[Path, Stamp]) -> dict[Path, Stamp]:
