@@ -47,6 +47,11 @@ class Histogram:
         bounds = map(float, (*self._bounds, float("inf")))
         return zip(bounds, accumulate(self._counts), strict=True)
 
+    def median(self) -> float | None:
+        """Return the upper bound of the bucket with the median; None if there are no values."""
+        half = sum(self._counts) / 2
+        return next(bound for bound, count in self.buckets() if count >= half) if half else None
+
 
 class Metrics:
     """The counters; other parts of the picker update some of them directly."""

@@ -7,7 +7,6 @@ decision depends on it.
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -66,7 +65,7 @@ class Observability:
         settings, director, clock = picker.settings, picker.director, picker.clock
         metrics, reports, kept = picker.metrics, picker.learning.reports, settings.decisions
         self._picker = picker
-        self.history = History(random.Random(0))
+        self.history = History()
 
         def answered(judged: Answered) -> None:
             metrics.answered(judged)
