@@ -158,7 +158,7 @@ def test_a_starting_picker_learns_a_conversation_from_its_next_turn():
     net.exchange(1.01)
     late = sharing_picker("late/1", (A, B))
     everyone = Network([p, late])
-    late.hello(2.0)
+    late.outbox.send_all_loads()
     everyone.exchange(2.0)
     p.director.settle(p.director.decide(request(text + "again " * 50), 2.1), OK)
     everyone.exchange(2.2)
@@ -392,7 +392,6 @@ def test_records_that_affect_the_next_decision_are_urgent():
     net.exchange(0.9)
     for tell in (
         lambda: p.director.stored.note("resp_1", A, "session"),
-        lambda: p.hello(1.0),
         p.leaving,
         p.outbox.send_all_loads,
     ):

@@ -198,13 +198,9 @@ class Judged(_Record, tag="j"):
     reporter: Text = ""
 
 
-class Hello(_Record, tag="?"):
-    """A picker has started or missed something; all others should send all their loads."""
-
-
 class Leaving(_Record, tag="x"):
     """A picker is shutting down; its requests in flight no longer count."""
 
 
 _OfRequests = Entered | Ended | StoredAt | Turn | Moved
-Record = _OfRequests | Heard | Learned | Reported | Judged | Hello | Leaving
+Record = _OfRequests | Heard | Learned | Reported | Judged | Leaving

@@ -25,7 +25,6 @@ from laar.sharing.records import (
     Ended,
     Entered,
     Heard,
-    Hello,
     Judged,
     Learned,
     Leaving,
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
 SAMPLES_A_S = 50.0
 """Maximum number of engine samples sent per second: an engine's fit remembers about 500, so more
 would have no benefit."""
-
-HELLO_EVERY_S = 1.0
 
 _ID_CHARS = 64  # longest decision id
 
@@ -101,7 +98,6 @@ class Sharing:
         """Age of the last batch when it was received, according to both wall clocks."""
         self.now = 0.0
         """The time passed in the last call, for `SharedPrefixes`, which is called without one."""
-        self._hello_at = float("-inf")
         self._samples, self._samples_at = SAMPLES_A_S, 0.0
         self._listen()
 
@@ -114,12 +110,6 @@ class Sharing:
         """
         self.now = now
         return [write_batch(batch) for batch in self.outbox.batches(now)]
-
-    def hello(self, now: float) -> None:
-        """Announce this picker and ask for all loads, at the start and after an interruption."""
-        self._hello_at = now
-        self.outbox.add(Hello())
-        self.outbox.send_all_loads()
 
     def close(self) -> None:
         """Stop recording for other pickers, because there are none and never will be."""
@@ -158,8 +148,8 @@ class Sharing:
         if peer.seq and batch.seq > peer.seq + 1:
             self.lost["missed"] += batch.seq - peer.seq - 1
             peer.synced = False
-            if now - self._hello_at >= HELLO_EVERY_S:
-                self.hello(now)
+        if peer.gone or not peer.seq:  # it does not know this picker's loads
+            self.outbox.send_all_loads()
         peer.seq, peer.heard_at, peer.gone = batch.seq, now - age_s, False
         self.age_s = max(0.0, self.wall_clock() - batch.sent_at_s)
         is_fresh = age_s <= self.settings.lease_s
@@ -194,7 +184,6 @@ class Sharing:
         self.key, self.key_id = key, key_id(key)
         if self.prefixes is not None:
             self.prefixes.beliefs.rekey(key)
-        self.hello(self.now)
 
     def _take(
         self, record: Record, peer: Peer, now: float, *, is_fresh: bool, same_key: bool
@@ -225,8 +214,6 @@ class Sharing:
                     reports.report(decision_id, correct, now, reporter) is Verdict.TAKEN
                 ):
                     self.on_judged(decision_id, correct)
-            case Hello():
-                self.outbox.send_all_loads()
             case Leaving():
                 self.peers.leave(peer, now)
 

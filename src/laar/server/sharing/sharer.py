@@ -193,7 +193,7 @@ class Sharer:
         if snapshot is not None:
             await self._take_up(snapshot, "the others' snapshot")
         self._starting = False
-        self.sharing.hello(self._clock())
+        self.sharing.outbox.send_all_loads()
         await self._send()  # fails if the store is full, or read-only for this user
         self.connected = True
         self._problems.report("share", None)
