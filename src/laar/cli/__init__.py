@@ -23,11 +23,10 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def main(
-    ctx: typer.Context,
     show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Sends each LLM request to the endpoint where a correct answer is expected soonest."""
     if show_version:
         typer.echo(f"laar {version('laar')}")
         raise typer.Exit
-    ctx.with_resource(handle_signals())
+    handle_signals()

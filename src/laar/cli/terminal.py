@@ -7,9 +7,8 @@ import os
 import select
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -82,27 +81,20 @@ def report_errors() -> Iterator[None]:
     raise typer.Exit(FAULT)
 
 
-@contextmanager
-def handle_signals() -> Iterator[None]:
+def handle_signals() -> None:
     """Make SIGTERM and SIGHUP end a command and everything it started, as Ctrl-C does.
 
     Ctrl-C is enabled even if it was ignored, as in a script's background jobs. Commands with their
     own shutdown replace these handlers.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     handlers: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler}
     handlers[signal.SIGTERM] = lambda *_: signal.raise_signal(signal.SIGINT)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it
         handlers[signal.SIGHUP] = handlers[signal.SIGTERM]
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)  # the image's entry point blocks SIGTERM
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
+    with suppress(ValueError):  # not in the main thread
+        for number, handler in handlers.items():
             signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)  # the image's entry point blocks SIGTERM
 
 
 class _Unblocking:
