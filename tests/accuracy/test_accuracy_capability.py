@@ -21,6 +21,7 @@ from laar.accuracy.capability import (
     MIN_PROBABILITY,
     UNMEASURED_PROBABILITY,
     CapabilityModel,
+    SpeedPrior,
 )
 from laar.accuracy.features import Features
 from laar.core.request import Api, Request
@@ -191,14 +192,16 @@ def test_answer_times_count_as_measured_if_any_model_has_one(
         assert plain.speed is not None
         speed = plain.speed.model_copy(update={"fixed_s": seconds})
         models[name] = plain.model_copy(update={"speed": speed})
-    assert CapabilityModel(artifact(models)).timed == timed
+    capability = CapabilityModel(artifact(models))
+    answers = [capability.speed(name).answer_s for name in "abc"]
+    assert answers == (pytest.approx([*fixed_s, 0.005]) if timed else [None] * 3)
 
 
 def test_without_an_artifact_all_models_are_equal() -> None:
     capability = CapabilityModel()
     assert capability.probabilities(("a", "b"), QA).tolist() == [UNMEASURED_PROBABILITY] * 2
     assert len(set(capability.seconds_per_token(("a", "b")).tolist())) == 1
-    assert not capability.timed
+    assert capability.speed("a") == SpeedPrior()
 
 
 def test_each_failed_model_lowers_the_probabilities_of_the_others() -> None:

@@ -263,7 +263,7 @@ def test_prefill_time_elsewhere_is_not_learned_for_the_decoding_endpoint():
         d.answering(decision, 20.0 * n + 5.0)
         finish(d, decision, latency_s=6.0, ttft_s=5.0)
     slots = np.array([d.table.slot(P), d.table.slot(D)])
-    of = d.engines.constants(slots, np.zeros(2))
+    of = d.engines.constants(slots)
     read_s = of.read * 1e-4 * decision.tokens
     # Both share one c(m), which is now five times its initial value.
     assert read_s == pytest.approx(5.0, rel=0.3)

@@ -13,7 +13,6 @@ from scipy.optimize import lsq_linear
 
 from laar.accuracy.capability import SpeedPrior
 from laar.core.endpoints import Reading
-from laar.core.engine_model import Sample
 from laar.core.engines import Began, Engines
 from laar.core.lines import FORGET, Line
 from laar.core.membership import EndpointSpec
@@ -29,16 +28,15 @@ def fleet(*names):
     return table, Engines(table)
 
 
-def began(engines, slot, now, *, base_s=0.0, timed=False, **features):
+def began(engines, slot, now, **features):
     """Record a request that is sent to a slot: by default alone, nearby and streamed."""
     features = {"others": 0.0, "rtt_s": 0.0, "shown": True} | features
     features.setdefault("prompt_s", features["plain_s"])  # nothing is cached
-    return engines.began(Began(slot=slot, **features), now, base_s, timed=timed)
+    return engines.began(Began(slot=slot, **features), now)
 
 
 def of(table, engines):
-    slots = table.active
-    return engines.constants(slots, np.zeros(len(slots)))
+    return engines.constants(table.active)
 
 
 def serve(table, engines, took, count, *, shown=True, seed=1):
@@ -75,52 +73,35 @@ def serve(table, engines, took, count, *, shown=True, seed=1):
         heapq.heappush(due, (now + first_s + rest_s, 2 * number + 1, "end", *told))
 
 
-@pytest.mark.parametrize("base_s", [0.002, 0.05, 0.07, 3.0])
-def test_an_answer_is_predicted_to_take_its_measured_time(base_s):
+@pytest.mark.parametrize("seconds", [0.002, 0.05, 0.07, 3.0])
+def test_an_answer_is_predicted_to_take_its_measured_time(seconds):
     table, engines = fleet("a:1")
-    slots = table.active.copy()
-    bases = np.full(1, base_s)
-    timed = engines.constants(slots, bases, timed=True)
-    assert (timed.base_s[0], timed.answer_s[0]) == pytest.approx((0.0, base_s))
-    untimed = engines.constants(slots.copy(), bases)
-    assert (untimed.base_s[0], untimed.answer_s[0]) == pytest.approx((base_s, 2.0))
-    began(engines, 0, 0.0, plain_s=1.0, base_s=base_s, timed=True, shown=False)
-    begun = engines.constants(slots.copy(), bases, timed=True)
-    assert begun.answer_s[0] == pytest.approx(base_s)
-
-
-def two_models():
-    """Return engines of two models, and a function for the expected times of their answers."""
-    engines = Engines(table_of(*(EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab")))
-    slots = np.arange(2)
-
-    def answer_s(*bases):
-        return engines.constants(slots, np.array(bases), timed=True).answer_s.tolist()
-
-    return engines, answer_s
-
-
-def test_a_model_first_seen_by_another_picker_starts_with_its_measured_base():
-    engines, answer_s = two_models()
-    engines.heard(0, Sample(True, (1.0, 0.1, 0.0, 0.0, 0.0, 0.1), 0.1, 0.1, 0.02))
-    engines.reads(np.arange(2))  # as a scrape does, before any decision
-    assert answer_s(8.0, 3.0) == pytest.approx([8.0, 3.0])
+    engines.reassess(lambda _model: SpeedPrior(answer_s=seconds))
+    assert (of(table, engines).base_s[0], of(table, engines).answer_s[0]) == (
+        pytest.approx((0.0, seconds))
+    )
+    engines = Engines(table)
+    engines.reassess(lambda _model: SpeedPrior(start_s=seconds))
+    assert (of(table, engines).base_s[0], of(table, engines).answer_s[0]) == (
+        pytest.approx((seconds, 2.0))
+    )
 
 
 def test_a_new_artifact_applies_to_models_without_samples():
-    engines, answer_s = two_models()
-    began(engines, 0, 0.0, plain_s=1.0, base_s=8.0, timed=True)
-    assert answer_s(8.0, 3.0) == pytest.approx([8.0, 3.0])
-    engines.reassess()
-    assert answer_s(1.0, 2.0) == pytest.approx([1.0, 2.0])
-    began(engines, 0, 1.0, plain_s=1.0, base_s=1.0, timed=True)
-    assert answer_s(1.0, 2.0) == pytest.approx([1.0, 2.0])
+    table = table_of(*(EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab"))
+    engines = Engines(table)
+    for first, second in ((8.0, 3.0), (1.0, 2.0)):
+        measured = {"a": SpeedPrior(answer_s=first), "b": SpeedPrior(answer_s=second)}
+        engines.reassess(measured.__getitem__)
+        began(engines, 0, first, plain_s=1.0)
+        assert of(table, engines).answer_s == pytest.approx([first, second])
 
 
-def answered(engines, seconds, count, base):
-    """Serve requests one by one; `base` is the artifact's seconds per answer, if any."""
+def answered(engines, seconds, count, before):
+    """Serve requests one by one; `before` is the artifact's seconds per answer, if any."""
+    engines.reassess(lambda _model: SpeedPrior(answer_s=before))
     for at in range(count):
-        one = began(engines, 0, 10.0 * at, plain_s=0.0, base_s=base or 0.0, timed=base is not None)
+        one = began(engines, 0, 10.0 * at, plain_s=0.0)
         engines.ended(one, 10.0 * at + 5, ttft_s=1e-3, latency_s=seconds, answer_tokens=9)
 
 
@@ -131,20 +112,15 @@ def test_loading_an_artifact_while_serving_has_the_effect_of_a_restart(
     before, seconds, count, restarts
 ):
     """The restart has the learned state, or serves the same answers again."""
-
-    def expected_s(engines):
-        slots = np.arange(1)
-        return engines.constants(slots, np.array([seconds]), timed=True).answer_s[0]
-
     table, loaded = fleet("a:1")
     answered(loaded, seconds, count, before)
     if restarts:
         state, loaded = orjson.loads(orjson.dumps(loaded.state())), Engines(table)
         loaded.restore(state)
-    loaded.reassess()
+    loaded.reassess(lambda _model: SpeedPrior(answer_s=seconds))
     table, fresh = fleet("a:1")
     answered(fresh, seconds, count, seconds)
-    assert expected_s(loaded) == pytest.approx(expected_s(fresh), rel=0.1)
+    assert of(table, loaded).answer_s == pytest.approx(of(table, fresh).answer_s, rel=0.1)
 
 
 def test_a_state_saved_by_an_older_version_is_restored():

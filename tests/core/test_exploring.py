@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from laar.accuracy.assessor import Assessment, PlainAssessor
+from laar.accuracy.capability import SpeedPrior
 from laar.core import exploring
 from laar.core.director import Director
 from laar.core.membership import EndpointSpec
@@ -35,16 +36,16 @@ class Known(PlainAssessor):
         return replace(
             super().assess(request, models, tried, now),
             evidence=np.array([EVIDENCE[model] for model in models]),
-            base_s=np.array([SECONDS[model] for model in models]),
             cell=("en", 4096, "qa"),
-            timed_answers=True,
             reported=reported and np.array([reported.get(model, 0.0) for model in models]),
         )
 
 
 def director(reported: dict[str, float] | None, **settings: object) -> Director:
     specs = (EndpointSpec(address=f"10.0.0.{at}:80", models=(m,)) for at, m in enumerate(MODELS))
-    return director_of(*specs, seed=5, assessor=Known(reported), **settings)
+    made = director_of(*specs, seed=5, assessor=Known(reported), **settings)
+    made.engines.reassess(lambda model: SpeedPrior(answer_s=SECONDS[model]))
+    return made
 
 
 @pytest.fixture(autouse=True)

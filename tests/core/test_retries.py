@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from laar.accuracy.assessor import Assessment, PlainAssessor
+from laar.accuracy.capability import SpeedPrior
 from laar.accuracy.difficulty import given
 from laar.core.cost import CostWeights
 from laar.core.decision import Decision, DirectorSettings
@@ -36,8 +37,6 @@ class Known(PlainAssessor):
         return replace(
             super().assess(request, models, tried, now),
             probability=given(static, failed, 1.5),
-            base_s=np.array([SECONDS[model] for model in models]),
-            timed_answers=True,
             published=static,
         )
 
@@ -45,7 +44,9 @@ class Known(PlainAssessor):
 def director(**settings: object) -> Director:
     specs = (EndpointSpec(address=f"10.0.0.{at}:80", models=(m,)) for at, m in enumerate(MODELS))
     policies = build_policies(CostWeights())
-    return director_of(*specs, seed=3, policies=policies, assessor=Known(), **settings)
+    made = director_of(*specs, seed=3, policies=policies, assessor=Known(), **settings)
+    made.engines.reassess(lambda model: SpeedPrior(answer_s=SECONDS[model]))
+    return made
 
 
 def ask(d: Director, tried: str = "") -> Decision:

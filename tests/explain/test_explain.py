@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from laar.accuracy.assessor import Assessment
+from laar.accuracy.capability import SpeedPrior
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
@@ -44,7 +45,6 @@ class Known:
             seconds_per_token=per_token,
             base_s=base,
             cell=("ja", 65536, "generic"),
-            timed_answers=True,
         )
 
 
@@ -57,7 +57,7 @@ def fleet(known, *endpoints, prefixes=None):
             for address, model, labels in ((*e, {})[:3] for e in endpoints)
         ],
     )
-    return Director(
+    made = Director(
         table,
         build_policies(CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.0)),
         DirectorSettings(aliases=ALIASES),
@@ -65,6 +65,9 @@ def fleet(known, *endpoints, prefixes=None):
         assessor=known,
         prefixes=prefixes,
     )
+    if isinstance(known, Known):
+        made.engines.reassess(lambda model: SpeedPrior(answer_s=known.models.get(model, [0.0])[-1]))
+    return made
 
 
 def request(model="auto", **fields):
@@ -107,7 +110,7 @@ def test_the_sentence_explains_why_a_faster_and_equally_accurate_rival_lost():
     slot = director.table.slot("10.0.0.8:80")
     for _ in range(8):
         sent = Began(slot=slot, plain_s=0.53, prompt_s=0.53, others=0.0, rtt_s=0.0, shown=True)
-        director.engines.began(sent, 0.0, 0.3, timed=True)
+        director.engines.began(sent, 0.0)
         director.table.reserve(slot, 1000, 1000)
     sentence = told(director)["sentence"]
     assert "phi is faster (7.0 s against 8.3 s) but its first token comes later (" in sentence
@@ -149,7 +152,7 @@ def test_the_sentence_names_the_largest_difference(phi, queued, words):
     if queued:
         work_s = queued * phi[1]
         sent = Began(slot=slot, plain_s=work_s, prompt_s=work_s, others=0.0, rtt_s=0.0, shown=True)
-        director.engines.began(sent, 0.0, phi[2], timed=True)
+        director.engines.began(sent, 0.0)
         director.table.reserve(slot, queued, queued)
     sentence = told(director)["sentence"]
     assert sentence.startswith("granite at 10.0.0.7:80 won by ")

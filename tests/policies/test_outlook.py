@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 from laar.accuracy.assessor import PlainAssessor
+from laar.accuracy.capability import SpeedPrior
 from laar.core.decision import Completion
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
@@ -115,7 +116,6 @@ class Alternating:
     def assess(self, request, models, tried, now):
         known = self._plain.assess(request, models, tried, now)
         self.turn += 1
-        known.base_s[:] = 1.0
         known.probability[:] = [0.6, 0.6 + self.lead * (-1) ** self.turn]
         return known
 
@@ -124,6 +124,7 @@ class Alternating:
 def test_a_conversation_changes_its_model_only_for_a_clear_gain(lead, moved):
     specs = (EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab")
     d = fleet(*specs, assessor=Alternating(lead))
+    d.engines.reassess(lambda _model: SpeedPrior(start_s=1.0))
     chosen, penalties = [], set()
     for turn in range(20):
         text = DOCUMENT[:400] + "".join(f" turn {n}" for n in range(turn))

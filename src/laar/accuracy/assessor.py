@@ -40,8 +40,6 @@ class Assessment:
         seconds_per_token: c(m), seconds of prefill per token.
         base_s: seconds that do not grow with the prompt.
         cell: language, length bucket and task used for the look-up.
-        timed_answers: whether `base_s` includes decoding a typical answer, as in artifacts;
-            otherwise it ends at the first token at the latest.
         unlike: the request resembles nothing measured, so its probabilities are mostly base rates.
         published: the artifact's P(correct) for the request's class, ignoring failed models and
             reported outcomes: the Q of LAAR. None if only `probability` is known.
@@ -55,7 +53,6 @@ class Assessment:
     seconds_per_token: Floats
     base_s: Floats
     cell: Cell
-    timed_answers: bool = False
     unlike: bool = False
     published: Floats | None = None
     reported: Floats | None = None
@@ -175,7 +172,6 @@ class CapabilityAssessor:
             seconds_per_token=self.capability.seconds_per_token(key),
             base_s=self.capability.fixed_s(key),
             cell=features,
-            timed_answers=self.capability.timed,
             unlike=unlike,
             published=published,
             reported=reported,

@@ -64,19 +64,21 @@ _Row = NDArray[np.float64]
 
 
 class SpeedPrior(NamedTuple):
-    """A model's time to first token, as assumed before it has served any request.
+    """A model's speed, as assumed before it has served any request.
 
     Args:
         seconds_per_token: c(m).
         error: its relative standard error.
         start_s: seconds to the first token of an empty prompt.
         bend: how much `CONTEXT_TOKENS` of context add to the time per token, as a multiple of c(m).
+        answer_s: seconds from the first token to the end of a typical answer; None if not measured.
     """
 
     seconds_per_token: float = UNMEASURED_SECONDS_PER_TOKEN
     error: float = MAX_SPREAD_SHARE
     start_s: float = 0.0
     bend: float = BEND
+    answer_s: float | None = None
 
 
 class Guess(NamedTuple):
@@ -158,8 +160,7 @@ class CapabilityModel:
         fixed_s = {name: speed.fixed_s for name, speed in speeds.items()}
         self.fixed_s = _by_models(fixed_s, 0.0)
         """Returns each model's time in seconds for a typical answer, excluding the prompt."""
-        self.timed = any(fixed_s.values())
-        """Whether `fixed_s` was measured: a hand-written artifact may lack it."""
+        self._timed = any(fixed_s.values())  # a hand-written artifact may lack these times
         rows, tables = lru_cache(MAX_CACHED_ROWS), lru_cache(_MAX_CACHED_TABLES)
         self._row: Callable[[tuple[str, ...], Features], _Row] = rows(self._probabilities)
         self._table: Callable[[tuple[str, ...], str, int], TaskTable] = tables(self._task_table)
@@ -227,12 +228,15 @@ class CapabilityModel:
         return np.minimum(np.maximum(row, MIN_PROBABILITY), MAX_PROBABILITY)
 
     def speed(self, model: str) -> SpeedPrior:
-        """Return the speed of a model; the fleet's mean c(m) if it is unmeasured."""
+        """Return the speed of a model; the fleet's mean times if it is unmeasured."""
         found = self._speeds.get(model)
+        fixed_s = self.fixed_s((model,)).item() if self._timed else None
         if found is None:
-            return SpeedPrior(float(self.seconds_per_token((model,))[0]))
+            return SpeedPrior(float(self.seconds_per_token((model,))[0]), answer_s=fixed_s)
         error = max(found.spread_s_per_token / found.seconds_per_token, _LEAST_ERROR)
-        return SpeedPrior(found.seconds_per_token, error, found.start_s, found.bend)
+        start_s = found.start_s
+        answer_s = None if fixed_s is None else fixed_s - start_s
+        return SpeedPrior(found.seconds_per_token, error, start_s, found.bend, answer_s)
 
     def _evidence(self, models: tuple[str, ...], features: Features) -> _Row:
         cell = self._at_measured_length(features)

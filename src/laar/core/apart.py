@@ -68,7 +68,6 @@ class Apart:
         tokens: prompt tokens.
         cached_tokens: how many of them the endpoint probably has cached.
         seconds_per_token: seconds of prefill for one token.
-        base_s: the part of an answer's time that does not grow with the prompt, in seconds.
         decoding: requests that the endpoint answers itself.
         again: as in `View`; None means 0.
         chosen: for each candidate, the position of the prefiller that its cost assumes; -1 if
@@ -84,7 +83,6 @@ class Apart:
     tokens: Floats
     cached_tokens: Floats
     seconds_per_token: Floats
-    base_s: Floats
     decoding: Floats
     again: Floats | None = None
     chosen: Slots | None = None
@@ -101,7 +99,6 @@ class Prefiller:
         key: key of that endpoint.
         uncached_tokens: prompt tokens that it probably has not cached.
         began: the engines' record of the prefill.
-        base_s: `base_s` of its model, from the artifact.
         transfer_s: seconds that the chosen endpoint takes to fetch the KV.
         trial: the endpoint is excluded, and this request tests whether it has recovered.
     """
@@ -111,7 +108,6 @@ class Prefiller:
     key: str
     uncached_tokens: float
     began: Began
-    base_s: float
     transfer_s: float
     trial: bool = False
 

@@ -246,9 +246,7 @@ class Director(Chooser):
             if self.prefixes is not None and view.chain is not None:
                 insert = self.prefixes.insert
                 flight.prefill_receipt = attempt("prefixes", insert, slot, view.chain, now)
-            begin, own, base_s = self.engines.began, prefiller.began, prefiller.base_s
-            timed = view.timed_answers
-            flight.prefill_began = attempt("learning", begin, own, now, base_s, timed=timed)
+            flight.prefill_began = attempt("learning", self.engines.began, prefiller.began, now)
             self.table.visit(slot, decision.tokens, prefiller.uncached_tokens)
         for encoder in decision.encoders:
             self.table.visit(encoder.slot, 0.0, 0.0)

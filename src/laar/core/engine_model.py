@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from laar.accuracy.artifact import CONTEXT_TOKENS, MAX_BEND
-from laar.accuracy.capability import SpeedPrior
+from laar.accuracy.capability import UNMEASURED_SECONDS_PER_TOKEN, SpeedPrior
 from laar.core.endpoints import Floats, Slots
 from laar.core.lines import Line
 
@@ -103,13 +103,13 @@ class EngineModel:
     """The learned constants of the engines that serve one model.
 
     Args:
-        speed: prior for times to the first token; learned values are in units of its c(m).
+        speed: the prior; learned values are in units of its c(m).
     """
 
     def __init__(self, speed: SpeedPrior) -> None:
         self.speed = speed
         self.first = Line(
-            prior=_first_prior(0.0, False, speed),
+            prior=_first_prior(speed),
             doubt=_first_doubt(speed),
             low=(0.0, 0.005, 0.0, 0.0, 0.0, 0.0),
             high=(60.0, 20.0, 10.0, 20.0, MAX_BEND, 5.0),
@@ -119,36 +119,30 @@ class EngineModel:
         )  # d0, d1, in units of a mean answer
         self.unit_s, self._answers, self._tokens = _ANSWER_S, 1.0, 0.0
         self._guess_s, self._guess_share = _ANSWER_S, 1.0  # prior of `unit_s`, its share in it
-        self.base: tuple[float, bool] | None = None
-        """The arguments of the last call of `rebase`."""
-
-    def rebase(self, base_s: float, timed: bool) -> None:
-        """Replace the priors; what was learned from answers stays.
-
-        Args:
-            base_s: measured seconds that do not grow with the prompt; 0 if not measured.
-            timed: whether `base_s` extends to the end of a typical answer. Otherwise it extends to
-                the first token at most, and the time of an answer is unknown.
-        """
-        self.base = base_s, timed
-        self.first.expect(_first_prior(base_s, timed, self.speed), _first_doubt(self.speed))
-        if timed or not self.rest.seen:
-            answer_s = max(base_s - self.speed.start_s, _LEAST_ANSWER_S)
-            self._expect_answers(*((answer_s, 4.0) if timed else (_ANSWER_S, 1.0)))
+        self._expect_speed()
 
     def imitate(self, other: EngineModel) -> None:
         """Replace unmeasured priors that still matter with what another model has learned."""
-        if self._guess_share > _LEAST_SHARE and self.speed == SpeedPrior():
+        c, *_, answer_s = self.speed
+        is_measured = answer_s is not None or c != UNMEASURED_SECONDS_PER_TOKEN
+        if self._guess_share > _LEAST_SHARE and not is_measured:
             if not self.first.seen:
                 self.first.expect(other.first.now, _first_doubt(self.speed))
             self._expect_answers(max(other.mean_s, _LEAST_ANSWER_S), 1.0)
 
     def measured(self, speed: SpeedPrior) -> None:
-        """Replace the measured speed of first tokens; keep what was learned about them."""
+        """Replace the measured speed; keep what was learned."""
         self._restate(speed.seconds_per_token / self.speed.seconds_per_token)
         self.speed = speed
-        if self.base is not None:
-            self.rebase(*self.base)
+        self._expect_speed()
+
+    def _expect_speed(self) -> None:
+        """Replace the priors with those of `speed`; what was learned from answers stays."""
+        self.first.expect(_first_prior(self.speed), _first_doubt(self.speed))
+        if (answer_s := self.speed.answer_s) is not None:
+            self._expect_answers(max(answer_s, _LEAST_ANSWER_S), 4.0)
+        elif not self.rest.seen:
+            self._expect_answers(_ANSWER_S, 1.0)
 
     def _restate(self, factor: float) -> None:
         """Rescale all features but the first: their unit is c(m), which changed by `factor`."""
@@ -256,11 +250,12 @@ class EngineModel:
         if self.rest.restore(state.get("rest")):
             own = map(float, [*scalars, 0.0, 0.0][:5])
             self.unit_s, self._answers, self._tokens, self._guess_s, self._guess_share = own
+        self._expect_speed()
 
 
-def _first_prior(base_s: float, timed: bool, speed: SpeedPrior) -> tuple[float, ...]:
+def _first_prior(speed: SpeedPrior) -> tuple[float, ...]:
     """Return b, c, c * s, w * c, c * q and e of a first token."""
-    return speed.start_s if timed else base_s, 1.0, 0.0, 1.0, speed.bend, 0.0
+    return speed.start_s, 1.0, 0.0, 1.0, speed.bend, 0.0
 
 
 def _first_doubt(speed: SpeedPrior) -> tuple[float, ...]:

@@ -112,8 +112,8 @@ class Engines:
 
     # -- used by decisions ---------------------------------------------------------------------
 
-    def constants(self, slots: Slots, base_s: Floats, *, timed: bool = False) -> EndpointConstants:
-        """Return the constants of `slots`; `base_s` (one for each) and `timed` as in `began`."""
+    def constants(self, slots: Slots) -> EndpointConstants:
+        """Return the constants of `slots`."""
         table = self._table
         if self.batches.readings != table.readings and self.batches.look(self.traffic.done_s):
             self.kept = None
@@ -121,15 +121,12 @@ class Engines:
         if kept is not None and kept.of is slots and kept.models is table.models:
             return kept
         models, model_id = table.models, table.model_id[slots]
-        bases = np.full(len(models), math.nan)  # by model; those without a candidate stay NaN
-        bases[model_id] = base_s
-        known = zip(models, bases.tolist(), strict=True)
-        of = {name: self._model(name, (s, timed)) for name, s in known if not math.isnan(s)}
-        answered = [model for model in of.values() if model.rest.seen and not timed]
+        of = {at: self._model(models[at]) for at in set(model_id.tolist())}
+        answered = [model for model in of.values() if model.rest.seen]
         answered.sort(key=lambda model: model.mean_s)
         for model in of.values() if answered and len(of) > 1 else ():
             model.imitate(answered[0])
-        rows = [of[name].constants() if name in of else (math.nan,) * 8 for name in models]
+        rows = [of[at].constants() if at in of else (math.nan,) * 8 for at in range(len(models))]
         b, c, s, wc, d0, d1, bend, e = np.array(rows).T[:, model_id]
         first, rest = self.paces.first[slots], self.paces.rest[slots]
         self.kept = EndpointConstants(
@@ -155,16 +152,14 @@ class Engines:
         paced: Floats = self.paces.first[slots] * by_model[self._table.model_id[slots]]
         return paced
 
-    def reassess(self, speed: Callable[[str], SpeedPrior] | None = None) -> None:
-        """Use new estimates from the assessor from now on; `speed` returns a model's speed.
+    def reassess(self, speed: Callable[[str], SpeedPrior]) -> None:
+        """Use new estimates from an artifact from now on; `speed` returns a model's speed.
 
         What was learned remains valid, in units of the new c(m), so the next decision uses both.
         """
-        self.kept = None
-        if speed is not None:
-            self._speed = speed
-            for name, model in self._models.items():
-                model.measured(speed(name))
+        self.kept, self._speed = None, speed
+        for name, model in self._models.items():
+            model.measured(speed(name))
 
     def seen(self) -> dict[str, Seen]:
         """Return c(m) of the models whose first tokens were seen. Thread-safe."""
@@ -173,19 +168,12 @@ class Engines:
 
     # -- events --------------------------------------------------------------------------------
 
-    def began(self, began: Began, now: float, base_s: float, *, timed: bool) -> Began:
-        """Record a request that is being sent. Call it before the table counts the request.
-
-        Args:
-            began: the request.
-            now: the current time.
-            base_s: the assessor's value for the model, as a prior.
-            timed: whether `base_s` extends to the end of a typical answer.
-        """
+    def began(self, began: Began, now: float) -> Began:
+        """Record a request that is being sent. Call it before the table counts the request."""
         slot, traffic = began.slot, self.traffic
         traffic.advance(slot, now)
         at = self._table.model_id.item(slot)
-        model = self._model(self._table.models[at] if at >= 0 else "", (base_s, timed))
+        model = self._model(self._table.models[at] if at >= 0 else "")
         pace = max(model.first.now[1] * self.paces.first.item(slot), 1e-3)  # `_pace`, inlined
         began.model = model
         began.work_s = model.work_s(began.plain_s, began.context_tokens)
@@ -367,16 +355,13 @@ class Engines:
         at = self._table.model_id.item(slot)
         return self._table.models[at] if at >= 0 else ""
 
-    def _model(self, name: str, base: tuple[float, bool] | None = None) -> EngineModel:
-        """Return a model's constants, creating them if new; `base` is None while unknown."""
+    def _model(self, name: str) -> EngineModel:
+        """Return a model's constants, creating them if new."""
         model = self._models.get(name)
         if model is None:
             if len(self._models) >= max(_MAX_MODELS, 2 * len(self._table.models)):
                 self._models.clear()  # names come from endpoint sources, but still need a cap
             model = self._models[name] = EngineModel(self._speed(name))
-        if base is not None and model.base != base:
-            model.rebase(*base)
-            self.kept = None
         return model
 
 

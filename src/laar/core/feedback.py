@@ -52,9 +52,7 @@ class Feedback:
             and (decision.prefiller is None or decision.request.first_token_seen),
             reads=decision.prefiller is None,
         )
-        flight.began = self._engines.began(
-            began, now, view.base_s.item(at), timed=view.timed_answers
-        )
+        flight.began = self._engines.began(began, now)
 
     def _prefill_ended(self, decision: Decision, end: Completion, now: float) -> None:
         began, prefiller, view = decision.flight.prefill_began, decision.prefiller, decision.view

@@ -55,7 +55,6 @@ class View:
         base_s: the part of an answer's time that does not grow with the prompt, in seconds.
         times_tried: earlier attempts at the question with the candidate's model.
         cell: language, length bucket and task of the request.
-        timed_answers: `base_s` extends to the end of a typical answer.
         unlike: the request resembles nothing measured, so its probabilities are mostly base rates.
         published: Q as published for LAAR, static and independent of failures; None if not known.
         reported: number of outcomes reported for the candidate's model in the request's class;
@@ -95,7 +94,6 @@ class View:
     base_s: Floats
     times_tried: Floats
     cell: Cell = ("", 0, "")
-    timed_answers: bool = False
     unlike: bool = False
     published: Floats | None = None
     reported: Floats | None = None

@@ -32,19 +32,19 @@ def choose_prefiller(view: View, at: int, health: Health) -> Prefiller | None:
     apart, table = view.apart, view.table
     if apart is None or apart.chosen is None:
         return None  # no prefillers, or the policy computes no costs
-    place, columns = int(apart.chosen[at]), (apart.tokens, apart.seconds_per_token, apart.base_s)
+    place, columns = int(apart.chosen[at]), (apart.tokens, apart.seconds_per_token)
     slot, own, kv_group, trials = None, view.slots[at], table.kv_group, apart.of.trials
     if trials.trials and apart.of.kv_group_of[at] >= 0:
         due = health.due(trials, view.now)
         slot = None if due is None or due == own or kv_group[due] != kv_group[own] else due
     trial = slot is not None
     if slot is not None:  # an excluded endpoint: nothing is known about its cache or load
-        place, columns = at, (view.tokens, view.seconds_per_token, view.base_s)
+        place, columns = at, (view.tokens, view.seconds_per_token)
     elif place >= 0:
         slot = int(apart.of.slots[place])
     else:
         return None
-    tokens, seconds_per_token, base_s = (float(column[place]) for column in columns)
+    tokens, seconds_per_token = (float(column[place]) for column in columns)
     uncached = tokens if trial else tokens - float(apart.cached_tokens[place])
     fetched = tokens if trial else float(view.tokens[at] - view.cached_tokens[at])
     return Prefiller(
@@ -62,7 +62,6 @@ def choose_prefiller(view: View, at: int, health: Health) -> Prefiller | None:
             shown=view.request.first_token_seen,
             visits=True,
         ),
-        base_s=base_s,
         transfer_s=fetched * apart.transfer_s_per_token,
         trial=trial,
     )

@@ -77,15 +77,13 @@ def view_of(
             tokens=by_model[at],
             cached_tokens=shares[places] * by_model[at],
             seconds_per_token=known.seconds_per_token[at],
-            base_s=known.base_s[at],
             decoding=np.where(table.takes[places], np.maximum(itself, 0.0), 0.0),
             again=None if again is None else again[places],
         )
     tokens = by_model[model_id]
-    base_s = known.base_s[model_id]
     load_s = wake_s = None
     if weights_of:
-        of = chooser.engines.constants(slots, base_s, timed=known.timed_answers)
+        of = chooser.engines.constants(slots)
         load_s = chooser.adapters.price(slots, request.model, float(of.answer_s.mean()))
     if table.wakes and not (awake_now := awake(table, slots, now)).all():
         wake_s = np.where(awake_now, 0.0, table.wake_s[slots])
@@ -104,10 +102,9 @@ def view_of(
         probability=known.probability[judged],
         evidence=known.evidence[judged],
         seconds_per_token=known.seconds_per_token[model_id],
-        base_s=base_s,
+        base_s=known.base_s[model_id],
         times_tried=_times_tried(table.models, tried)[model_id] if tried else np.zeros(len(slots)),
         cell=known.cell,
-        timed_answers=known.timed_answers,
         engines=chooser.engines,
         demand=demand,
         again=None if again is None else again[slots],

@@ -393,7 +393,7 @@ class Admission:
 
     def _engines(self, view: View) -> EndpointConstants:
         """Return the learned constants of the candidates' engines."""
-        return self._director.engines.constants(view.slots, view.base_s, timed=view.timed_answers)
+        return self._director.engines.constants(view.slots)
 
     def _crowded(self, request: Request, view: View, free: Mask) -> Mask:
         """Return which `free` candidates may take a turn that is let in although no cache has room.

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from laar.accuracy.assessor import Assessment
+from laar.accuracy.capability import SpeedPrior
 from laar.core.cost import CostWeights
 from laar.core.picker import NEAR_TIE
 from laar.core.policy import Policy
@@ -59,7 +60,10 @@ class _LongAnswers(MeasuredAssessor):
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
         known = super().assess(request, models, tried, now)
-        return replace(known, base_s=known.base_s + _ANSWER_S, timed_answers=True)
+        return replace(known, base_s=known.base_s + _ANSWER_S)
+
+    def speed(self, model: str) -> SpeedPrior:
+        return SpeedPrior(answer_s=super().speed(model).start_s + _ANSWER_S)
 
 
 def _fleet(policy: Policy, seed: int, *, long_answers: bool = False) -> VirtualFleet:

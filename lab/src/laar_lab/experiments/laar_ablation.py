@@ -22,7 +22,7 @@ import numpy as np
 
 from laar.accuracy.artifact import Capability, RetryTerms
 from laar.accuracy.assessor import CapabilityAssessor
-from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.capability import CapabilityModel, SpeedPrior
 from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.trust import PriorTrust
@@ -64,7 +64,6 @@ _FIXED_WEIGHTS = PublishedWeights(k_rtt=0.05, k_queue=0.2, k_delay=0.4)
 
 _POLICIES: dict[str, Scorer] = {
     "laar": Outlook(_WEIGHTS),
-    "without decode time": Blind(_WEIGHTS, "base_s"),
     "without queue": Outlook(CostWeights(k_queue=0.0, k_delay=0.0)),
     "fixed weights": ExpectedTime(_FIXED_WEIGHTS),
     "without cache": Blind(_WEIGHTS, "cached_tokens"),
@@ -200,6 +199,8 @@ def run_variant(
         assessor=AllRight(assessor) if variant == "without Q" else assessor,
         policies=_policies(variant),
     )
+    if variant == "without decode time":
+        fleet.director.engines.reassess(lambda _model: SpeedPrior())
     asked = questions_of(surface, cell, seed, cached=shared > 1, shared=shared)
     return result_of(
         ask_until_correct(fleet, asked, concurrency=USERS, on_attempt=_observer(assessor))

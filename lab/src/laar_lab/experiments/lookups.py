@@ -302,8 +302,6 @@ class Blind:
     def score(self, view: View) -> Floats:
         """Score with the array set to zeros."""
         setattr(view, self._name, np.zeros(len(view.slots)))
-        if self._name == "base_s":
-            view.timed_answers = False
         return self._scorer.score(view)
 
 
@@ -311,13 +309,13 @@ class AllRight:
     """Sets P(correct) to 1 for every model, so that the cost is time alone."""
 
     def __init__(self, inner: Assessor) -> None:
-        self._inner = inner
+        self.inner = inner
 
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
         """Assess with probability 1 for every model, and with each model's speed."""
-        known = self._inner.assess(request, models, tried, now)
+        known = self.inner.assess(request, models, tried, now)
         return replace(known, probability=np.ones(len(models)))
 
 
@@ -325,7 +323,7 @@ class Oracle:
     """The oracle, which knows the correct models; no picker can do better."""
 
     def __init__(self, inner: Assessor, asked: Sequence[Question]) -> None:
-        self._inner = inner
+        self.inner = inner
         self._truth: Mapping[str, Question] = {q.request.id: q for q in asked}
 
     def assess(
@@ -333,6 +331,6 @@ class Oracle:
     ) -> Assessment:
         """Assess with the known outcome: probability 1 or 0."""
         question = self._truth[request.id.rpartition("/")[0]]
-        known = self._inner.assess(request, models, tried, now)
+        known = self.inner.assess(request, models, tried, now)
         right = np.array([float(question.is_correct(model)) for model in models])
         return replace(known, probability=right)

@@ -67,10 +67,13 @@ def run_prior(fleet_name: str, knowledge: str, seed: int) -> dict[str, float]:
         assessor = fleets.WrongSpeeds(MeasuredAssessor(sites), dict.fromkeys(models, factor))
     fleet = VirtualFleet(sites, FleetSettings(), seed=seed, assessor=assessor)
     if factor is not None:  # as a picker does that has read an artifact
-        known = assessor.assess(
-            Request(id="", api=Api.CHAT, model=""), models, (), 0.0
-        ).seconds_per_token
-        priors = {m: SpeedPrior(s, _ERROR) for m, s in zip(models, known.tolist(), strict=True)}
+        known = assessor.assess(Request(id="", api=Api.CHAT, model=""), models, (), 0.0)
+        priors = {
+            model: SpeedPrior(per_token, _ERROR, start_s)
+            for model, per_token, start_s in zip(
+                models, known.seconds_per_token.tolist(), known.base_s.tolist(), strict=True
+            )
+        }
         fleet.director.engines.reassess(priors.__getitem__)
     seen: list[tuple[float, float, float]] = []
 

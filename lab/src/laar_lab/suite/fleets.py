@@ -129,18 +129,18 @@ class WrongSpeeds:
     """Measured speeds that are wrong by a factor for each model.
 
     Args:
-        known: assessor with the correct speeds.
+        inner: assessor with the correct speeds.
         factors: factors by model.
     """
 
-    known: Assessor
+    inner: Assessor
     factors: dict[str, float]
 
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
         """Return the wrapped assessor's estimates with the speeds multiplied by the factors."""
-        found = self.known.assess(request, models, tried, now)
+        found = self.inner.assess(request, models, tried, now)
         factors = np.array([self.factors[model] for model in models])
         found.seconds_per_token = found.seconds_per_token * factors
         return found

@@ -68,7 +68,7 @@ def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingIn
     """Return the price of the prompt at each prefiller, as that of a one-token answer."""
     slots, now = apart.of.slots, float(inputs.now)
     none = np.zeros(len(slots))
-    constants = engines.constants(slots, apart.base_s, timed=view.timed_answers)
+    constants = engines.constants(slots)
     return price(
         replace(
             inputs,

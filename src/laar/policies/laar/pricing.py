@@ -166,7 +166,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
         and engine.models is table.models
         and engines.batches.readings == table.readings
     ):
-        engine = engines.constants(slots, view.base_s, timed=view.timed_answers)
+        engine = engines.constants(slots)
     asked = asked_of(traffic, slots, now)
     faded = math.exp(min(0.0, traffic.arrived_at - now) / RATE_S)
     rate, load = traffic.rate_of_all * faded, traffic.load_of_all * faded

@@ -6,11 +6,13 @@ prompts of different lengths. Q is 1 for every model, so the cost orders endpoin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from laar.accuracy.assessor import Assessment, PlainAssessor
+from laar.accuracy.assessor import Assessment, CapabilityAssessor, PlainAssessor
+from laar.accuracy.capability import SpeedPrior
+from laar.core.interfaces import Assessor
 from laar.core.request import Request
 from laar_lab.sim.engine import EngineProfile, Job, build_engine, drive
 from laar_lab.sim.fleet.site import Site
@@ -45,6 +47,28 @@ class MeasuredAssessor:
             base_s=np.array([fixed for _, fixed in speeds]),
             cell=("", 0, ""),
         )
+
+    def speed(self, model: str) -> SpeedPrior:
+        """Return the constant part of a model's time, which engines can't tell from the others."""
+        return SpeedPrior(start_s=self._speeds[model][1])
+
+
+def speeds_of(assessor: Assessor) -> Callable[[str], SpeedPrior]:
+    """Return the speeds that the engines assume: those times that do not grow with the prompt."""
+    assessor = getattr(assessor, "inner", assessor)
+    if isinstance(assessor, MeasuredAssessor):
+        return assessor.speed
+    if not isinstance(assessor, CapabilityAssessor):
+        return lambda _model: SpeedPrior()
+    measured = assessor.capability.speed
+
+    def speed(model: str) -> SpeedPrior:
+        known = measured(model)
+        return SpeedPrior(
+            answer_s=None if known.answer_s is None else known.start_s + known.answer_s
+        )
+
+    return speed
 
 
 def _measure(engine: EngineProfile) -> tuple[float, float]:

@@ -27,7 +27,7 @@ from laar.health import GOOD, Reply
 from laar.policies import build_policies
 from laar.protocol.sampling import Sampler
 from laar_lab.sim.engine import Job
-from laar_lab.sim.fleet.assessor import MeasuredAssessor
+from laar_lab.sim.fleet.assessor import MeasuredAssessor, speeds_of
 from laar_lab.sim.fleet.channel import Channel
 from laar_lab.sim.fleet.clock import VirtualClock
 from laar_lab.sim.fleet.collectors import Collectors
@@ -125,6 +125,8 @@ class VirtualFleet:
             )
             for number, prefixes in enumerate(self._prefixes)
         ]
+        for director in self.directors:
+            director.engines.reassess(speeds_of(assessor))
         self.director = self.directors[0]
         self.flows = [
             FlowControl(director, prefixes, flow, self.clock, by_load=by_load)
