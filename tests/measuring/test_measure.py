@@ -1,4 +1,4 @@
-"""`laar measure` is paced, resumes after interruptions, and repairs truncated files."""
+"""`laar measure` is paced, and resumes after interruptions and in truncated files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
-from laar.accuracy.fitting.records import parse_records
+from laar.accuracy.fitting.records import parse_records, read_records
 from laar.errors import SettingError
 from laar.measuring.asking import Asking
 from laar.measuring.checks import CheckSpec
-from laar.measuring.measure import Counts, Target, discover, measure, mend
+from laar.measuring.measure import Counts, Target, answered_in, discover, measure
 from laar.measuring.questions import Question, read_questions
 from support.scripted_fleet import completion
 
@@ -93,16 +93,16 @@ async def test_a_run_resumes_after_a_truncated_file(serve: Any, tmp_path: Path) 
     out.write_bytes(whole[:-10])
     summary = await measure(target, [question(n) for n in range(5)], out)
     assert (summary.asked, summary.resumed) == (3, 2)
-    assert summary.mended_bytes == len(whole.splitlines()[-1]) - 9
-    assert sorted(r.query_id for r in outcomes_of(out)) == [f"q{n}" for n in range(5)]
-    assert len(out.read_bytes().splitlines()) == 5
+    read = read_records([out])
+    assert sorted(r.query_id for r in read.outcomes) == [f"q{n}" for n in range(5)]
+    assert read.unreadable == 1
     again = await measure(target, [question(n) for n in range(5)], out)
     assert (again.asked, again.resumed) == (0, 5)
 
 
-def test_repairing_a_file_keeps_all_readable_lines(tmp_path: Path) -> None:
+def test_resuming_keeps_all_lines_of_a_file(tmp_path: Path) -> None:
     out = tmp_path / "o.jsonl"
-    assert mend(out) == (0, set())
+    assert answered_in(out) == set()
     row = {
         "query_id": "q",
         "model": "m",
@@ -113,17 +113,17 @@ def test_repairing_a_file_keeps_all_readable_lines(tmp_path: Path) -> None:
     }
     line = orjson.dumps(row)
     failed = orjson.dumps(row | {"query_id": "f", "correct": None, "status": 503})
-    for content, kept, cut in [
-        (line, line + b"\n", 0),
-        (line + b"\n" + line[:9], line + b"\n", 9),
-        (b"garbage\n" + line + b"\n", b"garbage\n" + line + b"\n", 0),
-        (line + b'\n{"model": "m"}', line + b'\n{"model": "m"}\n', 0),
-        (line + b"\n" + failed + b"\n", line + b"\n" + failed + b"\n", 0),
-        (b"", b"", 0),
+    for content, added in [
+        (line, b"\n"),
+        (line + b"\n" + line[:9], b"\n"),
+        (b"garbage\n" + line + b"\n", b""),
+        (line + b'\n{"model": "m"}', b"\n"),
+        (line + b"\n" + failed + b"\n", b""),
+        (b"", b""),
     ]:
         out.write_bytes(content)
-        assert mend(out) == (cut, {("q", "m")} if content else set())
-        assert out.read_bytes() == kept
+        assert answered_in(out) == ({("q", "m")} if content else set())
+        assert out.read_bytes() == content + added
 
 
 @pytest.mark.parametrize("content", [b'{"messages": []}\n{"messages": []}', b'{"a": 1}', b"\n7\n"])

@@ -123,7 +123,6 @@ def measure(
         raise typer.Exit(_INTERRUPTED) from None
     console.print(f"{out}: {counts.asked} outcomes added to {counts.resumed}.", markup=False)
     for count, what in (
-        (counts.mended_bytes, "bytes of an incomplete last line were removed first."),
         (counts.too_long, "were not sent: longer than the engine's window."),
         (counts.failed, "got no answer: run the command again to repeat them."),
     ):

@@ -1,9 +1,9 @@
 """`laar measure`: ask every model every question, and record the outcomes.
 
 Outcomes are appended to a JSONL file as they arrive, one line at a time, and a new run continues
-where the last one stopped, so an interruption loses only the requests in flight. An incomplete last
-line (full disk, power cut) is removed before anything is appended. Requests without an answer are
-recorded too; the next run repeats them.
+where the last one stopped, so an interruption loses only the requests in flight. `laar fit` skips
+an incomplete line (full disk, power cut). Requests without an answer are recorded too; the next run
+repeats them.
 
 By default each endpoint gets one question at a time, whatever it serves, so that latencies are
 those of the model, without a queue. Prompts longer than the endpoint's window are not sent.
@@ -81,7 +81,6 @@ class Counts:
         too_long: questions not sent because they exceed the endpoint's window.
         correct: correct answers in this run.
         failed: requests without an answer; run again to repeat them.
-        mended_bytes: bytes of an incomplete last line that were removed.
     """
 
     total: int = 0
@@ -90,7 +89,6 @@ class Counts:
     too_long: int = 0
     correct: int = 0
     failed: int = 0
-    mended_bytes: int = 0
 
 
 def ask(
@@ -209,7 +207,7 @@ async def measure(
     if twice := [name for name, n in Counter(one.id for one in asked).items() if n > 1]:
         raise SettingError(f"two questions have the same id {twice[0]!r}: make ids unique")
     counts = counts or Counts()
-    counts.mended_bytes, done = mend(out)
+    done = answered_in(out)
     async with _open(out) as file:
         # No connection limit, so that no request waits for another target's.
         connector = aiohttp.TCPConnector(limit=0)
@@ -233,43 +231,31 @@ async def measure(
     return counts
 
 
-def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
-    """Remove an incomplete last line, and find the (query, model) pairs that have been answered.
+def answered_in(out: Path) -> set[tuple[str, str]]:
+    """Return the (query, model) pairs that have an answer, and end an incomplete last line.
 
-    Returns:
-        The number of bytes removed, and the answered pairs. A last line that only lacks its newline
-        is kept, and so are other unreadable lines, which `laar fit` reports.
+    Unreadable lines are kept; `laar fit` reports them.
 
     Raises:
         SettingError: the file does not contain outcomes; it is left unchanged.
     """
     answered: set[tuple[str, str]] = set()
     if not out.exists():
-        return 0, answered
+        return answered
     with out.open("r+b") as file:
-        kept_to = 0
-        is_ours = is_other = False
+        is_ours, line = False, b""
         for line in file:
-            try:
+            is_ours = is_ours or line.startswith(_BEGINS)
+            with suppress(ValueError):
                 outcome = MeasuredOutcome.model_validate_json(line)
-            except ValueError:
-                outcome = None
-            if outcome is not None and outcome.status == 200:
-                answered.add((outcome.query_id, outcome.model))
-            ended = line.endswith(b"\n")
-            torn = not ended and outcome is None and line[: len(_BEGINS)] == _BEGINS[: len(line)]
-            is_ours = is_ours or outcome is not None or torn
-            is_other = is_other or bool(line.strip())
-            if torn:
-                file.truncate(kept_to)
-                return len(line), answered
-            kept_to += len(line)
-        if is_other and not is_ours:
+                is_ours = True
+                if outcome.status == 200:
+                    answered.add((outcome.query_id, outcome.model))
+        if file.tell() and not is_ours:
             raise SettingError(f"{out} is not a file of outcomes: name a different one")
-        if kept_to and not ended:
-            file.seek(0, os.SEEK_END)
+        if line and not line.endswith(b"\n"):
             file.write(b"\n")
-    return 0, answered
+    return answered
 
 
 @asynccontextmanager
