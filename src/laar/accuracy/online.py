@@ -83,7 +83,6 @@ class Taken(NamedTuple):
     features: Features
     correct: bool
     weight: Annotated[float, Meta(gt=0, le=1)]
-    prior: Annotated[float, Meta(ge=0, le=1)] | None
     offset: Annotated[float, Meta(ge=-1, le=1)]
     tenant: Name
     reporter: Name = UNNAMED
@@ -189,8 +188,7 @@ class OnlineOutcomes:
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
             self.refused += 1
             return False
-        prior = self._prior(model, features)
-        outcome = Taken(model, features, correct, weight, prior, offset, tenant, reporter)
+        outcome = Taken(model, features, correct, weight, offset, tenant, reporter)
         if not self.heard(outcome, now):
             return False
         if self.on_taken is not None:
@@ -199,7 +197,7 @@ class OnlineOutcomes:
 
     def heard(self, outcome: Taken, now: float) -> bool:
         """Record a validated outcome from this or another picker; return the same as `observe`."""
-        model, features, correct, weight, _, offset, tenant, reporter = outcome
+        model, features, correct, weight, offset, tenant, reporter = outcome
         admitted = self.reporters.admitted(reporter)
         if admitted != reporter and self._swept(now):  # before the look-up: it may drop cells
             admitted = self.reporters.admitted(reporter)
