@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from statistics import median
 
 import aiohttp
 import orjson
@@ -16,8 +17,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from laar_command import MODELS
 
-from laar.accuracy.artifact import parse_artifact
+from laar.accuracy.artifact import CONTEXT_TOKENS, parse_artifact
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
+from laar.accuracy.fitting.records import read_records
 from laar.client.until import Message
 from laar.errors import SettingError
 from laar.measuring.checks import decide
@@ -114,10 +116,17 @@ async def test_first_tokens_are_predicted_in_spite_of_jitter(
             *("--seconds", 20, "--max-tokens", 4),
         )
     assert ran.status == 0, ran.text
-    held_out = ran.text.partition("Predicted / actual time to first token")[2]
-    found = [float(each) for each in re.findall(r"(\d+\.\d\d)\s*\(\d+\)", held_out)]
-    assert len(found) == 5, ran.text
-    assert all(0.8 <= each <= 1.25 for each in found), ran.text
+    (model,) = parse_artifact((tmp_path / "c.json").read_bytes(), source="c.json").models.values()
+    assert model.speed is not None
+    ratios: dict[int, list[float]] = {}
+    for outcome in read_records([tmp_path / "o.jsonl"]).outcomes:
+        tokens, ttft_s = outcome.prompt_tokens or 0, outcome.ttft_s or 0.0
+        work = tokens * (1.0 + model.speed.bend * 0.5 * tokens / CONTEXT_TOKENS)
+        predicted_s = model.speed.start_s + model.speed.seconds_per_token * work
+        if 256 <= tokens < 8192:
+            ratios.setdefault(tokens.bit_length(), []).append(predicted_s / ttft_s)
+    assert len(ratios) == 5, ran.text
+    assert all(0.8 <= median(each) <= 1.25 for each in ratios.values()), ratios
 
 
 def test_an_unreachable_engine_is_an_error_that_suggests_a_fix(tmp_path: Path) -> None:

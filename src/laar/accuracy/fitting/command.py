@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
-from statistics import median
 
 import orjson
 from rich.console import Console
@@ -19,7 +18,6 @@ from laar.accuracy.features import task_name
 from laar.accuracy.fitting.evaluate import Evaluation
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.records import Records, read_records
-from laar.accuracy.fitting.speed import LENGTHS
 from laar.accuracy.text import MOST_LOSS
 from laar.errors import SettingError, install
 
@@ -94,7 +92,6 @@ def run_fit(
     except OSError as fault:
         raise SettingError(f"{written}: {fault.strerror}") from None
     _show(console, fitted, notes)
-    _show_first_tokens(console, fitted)
     if fitted.artifact.fitted_on is not None and hold_out:
         console.print(
             f"{hold_out:.0%} of the questions were held out: `laar evaluate {out} ...` tests on "
@@ -164,24 +161,6 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
         )
     for note in notes:
         console.print(f"note: {note}", markup=False)
-
-
-def _show_first_tokens(console: Console, fitted: Fit) -> None:
-    """Print predicted / actual times to first token, by prompt length."""
-    classes = list(pairwise(LENGTHS))
-    if not any(fitted.first_tokens.values()):
-        return
-    table = Table(title="Predicted / actual time to first token (answers), held out, by tokens")
-    table.add_column("model", overflow="fold")
-    for low, high in classes:
-        table.add_column(f"{low}-{high}", justify="right", overflow="fold")
-    for name, found in fitted.first_tokens.items():
-        cells = (found.get(class_, ()) for class_ in classes)
-        table.add_row(
-            escape(name),
-            *(f"{median(ratios):.2f} ({len(ratios)})" if ratios else "-" for ratios in cells),
-        )
-    console.print(table)
 
 
 def _text_gain(text: TextTerms) -> str:

@@ -41,7 +41,7 @@ from laar.accuracy.features import Features
 from laar.accuracy.fitting.evaluate import Evaluation, evaluate
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, by_query, features_of_outcome
 from laar.accuracy.fitting.records import fingerprint, is_kept_back, question_of
-from laar.accuracy.fitting.speed import first_token_ratios, fit_speed, rounded
+from laar.accuracy.fitting.speed import fit_speed, rounded
 from laar.accuracy.fitting.text import fit_text
 from laar.errors import SettingError, first_fault
 
@@ -62,14 +62,11 @@ class Fit:
     Args:
         artifact: the artifact.
         evaluation: the quality of its probabilities.
-        first_tokens: predicted / actual times to first token on the held-out queries, by model and
-            length class.
         no_speed: reasons why models have no speed, by model.
     """
 
     artifact: Capability
     evaluation: Evaluation
-    first_tokens: Mapping[str, Mapping[tuple[int, int], Sequence[float]]]
     no_speed: Mapping[str, str]
 
 
@@ -147,11 +144,6 @@ def _fit(judged: Sequence[MeasuredOutcome], created: str, data_sha256: str, hold
     return Fit(
         artifact=on_all.model_copy(update={"models": models, **added}),
         evaluation=evaluation,
-        first_tokens={
-            name: first_token_ratios(model.speed, [o for o in second if o.model == name])
-            for name, model in on_first.models.items()
-            if model.speed is not None
-        },
         no_speed=no_speed,
     )
 

@@ -11,17 +11,13 @@ An adapter uses the weights of its base, so one slope is fitted to the answers o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laar.accuracy.artifact import BEND, CONTEXT_TOKENS, MAX_BEND, Speed
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
-
-LENGTHS = (200, 500, 1000, 2000, 4000, 8000)
-"""Boundaries, in tokens, of the length classes for checking predicted times to first token."""
 
 _APART = 2.0  # minimum ratio of lengths; below it, two prompts differ only by jitter
 _LEAST_PAIRS = 10
@@ -31,7 +27,6 @@ _BENDS = (0.0, 1.0, BEND, 4.0, 8.0, 16.0, 32.0, MAX_BEND)
 _CLEARLY = 0.95  # a bend replaces the default if its error is below this share of the default's
 
 _Floats = NDArray[np.float64]
-_N = TypeVar("_N", float, _Floats)
 
 
 def fit_speed(shared: Sequence[MeasuredOutcome], own: Sequence[MeasuredOutcome]) -> Speed | str:
@@ -73,24 +68,7 @@ def fit_speed(shared: Sequence[MeasuredOutcome], own: Sequence[MeasuredOutcome])
     return speed
 
 
-def first_token_ratios(
-    speed: Speed, outcomes: Sequence[MeasuredOutcome]
-) -> dict[tuple[int, int], list[float]]:
-    """Return predicted / actual times to first token, by length class."""
-    found: dict[tuple[int, int], list[float]] = {}
-    for outcome in outcomes:
-        if outcome.ttft_s and outcome.prompt_tokens:
-            cached = outcome.cached_tokens or 0
-            uncached = outcome.prompt_tokens - cached
-            work = _work(float(outcome.prompt_tokens), float(cached), speed.bend)
-            predicted = speed.start_s + speed.seconds_per_token * work
-            for low, high in pairwise(LENGTHS):
-                if low <= uncached < high:
-                    found.setdefault((low, high), []).append(predicted / outcome.ttft_s)
-    return found
-
-
-def _work(tokens: _N, cached: _N, bend: float) -> _N:
+def _work(tokens: _Floats, cached: _Floats, bend: float) -> _Floats:
     """Return how many tokens without context would take as long to prefill as the uncached ones."""
     return (tokens - cached) * (1.0 + bend * 0.5 * (tokens + cached) / CONTEXT_TOKENS)
 
