@@ -485,11 +485,4 @@ class TokenBlocks:
             return 0
         if holders.get(blocks[wanted - 1], 0) & bit:
             return wanted
-        least, beyond = 1, wanted
-        while beyond - least > 1:
-            middle = (least + beyond) >> 1
-            if holders.get(blocks[middle - 1], 0) & bit:
-                least = middle
-            else:
-                beyond = middle
-        return least
+        return bisect_left(blocks, True, 1, wanted, key=lambda each: not holders.get(each, 0) & bit)
