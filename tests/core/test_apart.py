@@ -11,7 +11,7 @@ from laar.core.decision import Completion, DirectorSettings
 from laar.core.membership import ROLE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import RequestError
-from laar.health import Health, HealthSettings, Standing
+from laar.health import Health, HealthSettings
 from laar.health.kinds import Reply
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.lengths import DIGEST
@@ -240,7 +240,7 @@ def test_a_failing_prefiller_is_skipped_and_tried_again():
     assert read_by(ask(d, now=60.0, policy="least-loaded")) == ""
     trial = ask(d, now=60.0)
     assert read_by(trial) == P
-    assert trial.prefiller.trial
+    assert health.state(d.table.slot(P), 60.0) == "on trial"
     assert read_by(ask(d, now=60.1)) == ""
     d.replied(trial, Reply(status=200), 60.5)
     d.answering(trial, 60.5)
@@ -300,7 +300,6 @@ def test_the_cheapest_prefiller_is_the_best_of_all_pairs():
             slots=np.sort(draw.permutation(12)[:helpers]),
             kv_group=draw.integers(0, kv_groups, helpers),
             kv_group_of=draw.integers(-1, kv_groups, candidates),
-            trials=Standing(),
             answers=np.ones(helpers),
         )
         slots = np.sort(draw.permutation(12)[:candidates])

@@ -16,7 +16,6 @@ import numpy as np
 from laar.core.endpoints import Floats, Mask, Slots
 from laar.core.engines import Began
 from laar.core.request import Api, Request
-from laar.health import Standing
 
 ApartRule = Literal["by-cost", "never", "always", "threshold"]
 
@@ -25,14 +24,10 @@ _APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
 
 
 class Encoder(NamedTuple):
-    """The endpoint that encodes one image, sound or video for the endpoint that answers.
-
-    `trial` is true if the endpoint is excluded and this request tests whether it has recovered.
-    """
+    """The endpoint that encodes one image, sound or video for the endpoint that answers."""
 
     slot: int
     address: str
-    trial: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,14 +40,12 @@ class Prefillers:
             and a transfer between regions takes too long.
         kv_group_of: the KV group of each candidate; -1 if its group has no prefiller, or if
             the candidate can't fetch KV.
-        trials: the prefillers that health has excluded, and when each is tried again.
         answers: P(answers) of each prefiller.
     """
 
     slots: Slots
     kv_group: Slots
     kv_group_of: Slots
-    trials: Standing
     answers: Floats
 
 
@@ -100,7 +93,6 @@ class Prefiller:
         uncached_tokens: prompt tokens that it probably has not cached.
         began: the engines' record of the prefill.
         transfer_s: seconds that the chosen endpoint takes to fetch the KV.
-        trial: the endpoint is excluded, and this request tests whether it has recovered.
     """
 
     slot: int
@@ -109,7 +101,6 @@ class Prefiller:
     uncached_tokens: float
     began: Began
     transfer_s: float
-    trial: bool = False
 
 
 def may_be_apart(request: Request) -> bool:

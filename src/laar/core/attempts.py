@@ -53,8 +53,8 @@ class Attempts:
         )
         flight.read = health.wants_read(attempt, now)
 
-    def begin_helper(self, decision: Decision, slot: int, now: float, *, trial: bool) -> None:
-        """Begin the attempt at a prefiller or encoder."""
+    def begin_helper(self, decision: Decision, slot: int, now: float) -> None:
+        """Begin the attempt at a prefiller or encoder; if it is excluded, this is its trial."""
         attempt = self._health.sent(
             slot,
             decision.model,
@@ -62,7 +62,7 @@ class Attempts:
             predicted_s=expected_s(decision),
             tokens=decision.tokens,
             now=now,
-            trial=trial,
+            trial=self._health.is_due(slot, now),
             timed=False,
         )
         decision.flight.helpers += (attempt,)

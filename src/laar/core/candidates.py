@@ -19,7 +19,7 @@ from laar.core.filters import awake, reachable, unless_none, unsaturated, wakeab
 from laar.core.request import GENERATES, Request
 from laar.core.roundtrip import fresh_rtt
 from laar.errors import RequestError
-from laar.health import Health, Standing, set_apart, standing_of
+from laar.health import Health, Standing, standing_of
 
 MAX_AGE_S = 1.0
 """Seconds for which a group is valid without new readings, since readings go stale."""
@@ -43,8 +43,7 @@ class Group:
         health: health's version at that time.
         standing: the health of the candidates.
         prefillers: the endpoints that may prefill for them; None if there are none.
-        encoders: the endpoints that may encode images for them, and the trials of excluded
-            encoders; None if there are none.
+        encoders: the endpoints that may encode images for them; None if there are none.
         weights: key under which the name's prefixes are cached (`EndpointTable.weights`).
         on_trial: the last candidate is excluded, and the request would be its trial.
     """
@@ -62,7 +61,7 @@ class Group:
     health: int
     standing: Standing
     prefillers: Prefillers | None = None
-    encoders: tuple[Slots, Standing] | None = None
+    encoders: Slots | None = None
     weights: str = ""
     on_trial: bool = False
 
@@ -140,19 +139,18 @@ class Candidates:
         # If an engine could not be woken, a request sent to it may wait forever.
         reached = unless_none(reached, table.wake_s[reached] <= WAKE_TIMEOUT_S)
         slots = unless_none(reached, unsaturated(table, reached, self._max_waiting, now))
-        names = [table.models[i] for i in table.model_id[slots].tolist()]
         records, rtt_s = self._health.records, _round_trips(table, slots, now)
-        standing = standing_of(records, slots.tolist(), names, now)
+        standing = standing_of(records, slots.tolist(), self._names(slots), now)
         if standing.kept is not None:
             slots, rtt_s = slots[standing.kept], rtt_s[standing.kept]
         if standing.down:
             reached = reached[~np.isin(reached, list(standing.down))]
-        models = self._models(able)
+        models = frozenset(self._names(able))
         group = Group(
             able=able,
             models=models,
             alive=reached,
-            up=models if len(reached) == len(able) else self._models(reached),
+            up=models if len(reached) == len(able) else frozenset(self._names(reached)),
             slots=slots,
             model_id=table.model_id[slots],
             rtt_s=rtt_s,
@@ -166,39 +164,35 @@ class Candidates:
         if len(prefillers):
             group.prefillers = self._prefillers(group, prefillers, now)
         if len(encoders):
-            group.encoders = self._set_apart(group, encoders, now)
+            slots, _ = self._helpers(group, encoders, now)
+            group.encoders = slots if len(slots) else None
         return group
 
-    def _models(self, slots: Slots) -> frozenset[str]:
+    def _names(self, slots: Slots) -> list[str]:
         models = self._table.models
-        return frozenset(models[at] for at in self._table.model_id[slots].tolist())
+        return [models[at] for at in self._table.model_id[slots].tolist()]
 
-    def _set_apart(self, group: Group, slots: Slots, now: float) -> tuple[Slots, Standing] | None:
-        """Return the healthy prefillers or encoders, and when the others are tried again."""
+    def _helpers(self, group: Group, slots: Slots, now: float) -> tuple[Slots, Floats]:
+        """Return the prefillers or encoders that may be used, and P(answers) of each."""
         table = self._table
         slots = slots[reachable(table, slots) & awake(table, slots, now)]
         slots = slots[unsaturated(table, slots, self._max_waiting, now)]
-        trials = set_apart(self._health.records, slots.tolist(), now)
-        group.until = min(group.until, trials.until)
-        slots = slots if trials.kept is None else slots[trials.kept]
-        return (slots, trials) if len(slots) or trials.trials else None
+        standing = standing_of(
+            self._health.records, slots.tolist(), self._names(slots), now, optional=True
+        )
+        group.until = min(group.until, standing.until)
+        if standing.kept is not None:
+            slots = slots[standing.kept]
+        return slots, np.ones(len(slots)) if standing.answers is None else standing.answers
 
     def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
-        """Return the healthy endpoints that may prefill; if none may, no request is split."""
-        table, found = self._table, self._set_apart(group, slots, now)
-        if found is None:
+        """Return the endpoints that may prefill; if none may, no request is split."""
+        table, (slots, answers) = self._table, self._helpers(group, slots, now)
+        if not len(slots):
             return None
-        slots, trials = found
-        own = table.kv_group[group.slots]
-        helpers = [*slots.tolist(), *(slot for _, slot in trials.trials)]
-        own[~(table.fetches[group.slots] & np.isin(own, table.kv_group[helpers]))] = -1
-        return Prefillers(
-            slots=slots,
-            kv_group=table.kv_group[slots],
-            kv_group_of=own,
-            answers=np.array([self._health.answers(slot, now) for slot in slots.tolist()]),
-            trials=trials,
-        )
+        own, kv_group = table.kv_group[group.slots], table.kv_group[slots]
+        own[~(table.fetches[group.slots] & np.isin(own, kv_group))] = -1
+        return Prefillers(slots=slots, kv_group=kv_group, kv_group_of=own, answers=answers)
 
     def with_trial(self, group: Group, tried: Sequence[str], now: float) -> Group:
         """Append an excluded endpoint that is due for a trial to the candidates, if there is one.

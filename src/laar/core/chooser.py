@@ -137,10 +137,10 @@ class Chooser:
         exhausted = self._exhausted(policy, view, eligible, group, tried)
         prefiller = None
         if view.apart is not None:
-            prefiller = choose_prefiller(view, at, health)
+            prefiller = choose_prefiller(view, at)
         encoders = tuple[Encoder, ...]()
         if group.encoders is not None:
-            encoders = choose_encoders(view, *group.encoders, slot, health)
+            encoders = choose_encoders(view, group.encoders, slot)
         once = False
         # If all endpoints are failing, no request is blamed: one of them may have recovered.
         if health.culprits and not group.standing.all_failing:
@@ -212,9 +212,8 @@ class Chooser:
             self.ignored_tried += ignored
         if group.standing.trials and not request.shadow:
             group = self.candidates.with_trial(group, earlier, now)
-        if (group.prefillers or group.encoders) and (
-            self.settings.apart == "never" or not may_be_apart(request)
-        ):
+        has_helpers = group.prefillers is not None or group.encoders is not None
+        if has_helpers and (self.settings.apart == "never" or not may_be_apart(request)):
             group = replace(group, prefillers=None, encoders=None)
         return group, earlier
 

@@ -239,10 +239,10 @@ class Director(Chooser):
     def _begin_prefill(self, decision: Decision, now: float) -> None:
         """Count the prompt at its prefiller, and its images, sound and videos at their encoders."""
         view, flight, attempt = decision.view, decision.flight, self.degraded.attempt
-        trials = {encoder.slot: encoder.trial for encoder in decision.encoders}
+        helpers = {encoder.slot for encoder in decision.encoders}
         if (prefiller := decision.prefiller) is not None and view is not None:
             slot = prefiller.slot
-            trials[slot] = prefiller.trial
+            helpers.add(slot)
             if self.prefixes is not None and view.chain is not None:
                 insert = self.prefixes.insert
                 flight.prefill_receipt = attempt("prefixes", insert, slot, view.chain, now)
@@ -250,8 +250,8 @@ class Director(Chooser):
             self.table.visit(slot, decision.tokens, prefiller.uncached_tokens)
         for encoder in decision.encoders:
             self.table.visit(encoder.slot, 0.0, 0.0)
-        for slot, trial in trials.items():
-            attempt("health", self._attempts.begin_helper, decision, slot, now, trial=trial)
+        for slot in helpers:
+            attempt("health", self._attempts.begin_helper, decision, slot, now)
 
     def _end_prefill(self, decision: Decision, now: float | None) -> None:
         """Remove the prompt from its prefiller's and encoders' counts: they are done with it.

@@ -4,7 +4,7 @@ from laar.health.breaker import HealthSettings, Word
 from laar.health.endpoint import Attempt, Stage
 from laar.health.health import Health
 from laar.health.kinds import GOOD, USELESS, Kind, Reply, judge
-from laar.health.standing import Standing, set_apart, standing_of
+from laar.health.standing import Standing, standing_of
 
 __all__ = [
     "GOOD",
@@ -18,6 +18,5 @@ __all__ = [
     "Standing",
     "Word",
     "judge",
-    "set_apart",
     "standing_of",
 ]

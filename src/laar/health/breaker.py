@@ -69,6 +69,8 @@ timeout; after a refusal, it costs only a round trip."""
 _FIRST_SHARE = 0.2  # factor on P(answers) when a slow start begins
 _AGAIN_S = 0.5
 """Seconds until a trial without a verdict (the client is gone or at fault) is repeated."""
+_PROBE_FIRST_S = 1.0
+"""How long a trial that is due waits for a probe, in seconds."""
 _PROBES_BELIEVED = 6
 """Failed probes after which a request is tried anyway: the probe itself may be the problem."""
 _SUSPECT_S = 1.0
@@ -234,13 +236,18 @@ class Breaker:
         return float(int(max(1.0, self._limit) * math.exp2(since_s / _LIMIT_DOUBLES_S)))
 
     def trial_due(self, now: float) -> bool:
-        """Return whether the next request should be its trial."""
+        """Return whether a probe or request should test whether it has recovered."""
         return (
             self.state is State.OPEN
             and not self.probing
             and now >= self.trial_at
             and now >= self.full_until
         )
+
+    def request_due(self, now: float) -> bool:
+        """Return whether its trial should be a client's request, as no probe can come first."""
+        waited = now - self.trial_at > _PROBE_FIRST_S
+        return self.trial_due(now) and (waited or not self.probe_due(now))
 
     def probe_due(self, now: float) -> bool:
         """Return whether to probe it before risking a request."""

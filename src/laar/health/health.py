@@ -32,8 +32,6 @@ from laar.health.standing import Standing
 _LOOK_S = 0.25
 _READ_EVERY_S = 2.0
 """Seconds after which another answer of a healthy endpoint is read."""
-_PROBE_FIRST_S = 1.0
-"""How long a trial that is due waits for a probe, in seconds."""
 
 
 class Health:
@@ -286,12 +284,14 @@ class Health:
         for at, slot in standing.trials:
             if at > now:
                 break
-            endpoint = self._endpoints.get(slot)
-            if endpoint is None or not endpoint.breaker.trial_due(now):
-                continue
-            if now - at > _PROBE_FIRST_S or not endpoint.breaker.probe_due(now):
+            if self.is_due(slot, now):
                 return slot
         return None
+
+    def is_due(self, slot: int, now: float) -> bool:
+        """Return whether a client's request should be the trial of a slot now."""
+        endpoint = self._endpoints.get(slot)
+        return endpoint is not None and endpoint.breaker.request_due(now)
 
     # -- for reports ---------------------------------------------------------------------------
 

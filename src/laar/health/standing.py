@@ -21,8 +21,6 @@ Flags = NDArray[np.bool_]
 _LOOK_S = 1.0
 """Seconds for which a standing with outliers is valid."""
 
-_FULL_LOOK_S = 0.25
-
 MAX_OUT_SHARE = 0.7
 """Maximum share of a request's candidates that may be excluded at a time; the best of the others
 stay, at a higher price. A fleet that seems to lose more than two thirds is more likely overloaded
@@ -54,9 +52,18 @@ class Standing:
 
 
 def standing_of(
-    records: Records, slots: Sequence[int], models: Sequence[str], now: float
+    records: Records,
+    slots: Sequence[int],
+    models: Sequence[str],
+    now: float,
+    *,
+    optional: bool = False,
 ) -> Standing:
-    """Return the standing of some candidates, given the model that each serves."""
+    """Return the standing of some candidates, given the model that each serves.
+
+    All may be excluded if they are `optional` (prefillers and encoders); each is then kept as soon
+    as its trial is due.
+    """
     endpoints = [records.know(slot, model, now) for slot, model in zip(slots, models, strict=True)]
     if not records.outliers or not records.rules.settings.enabled:
         return Standing()
@@ -66,10 +73,14 @@ def standing_of(
     # Endpoints that are not outliers have closed breakers, and answer.
     chances = zip(endpoints, outliers, strict=True)
     answers = np.array([e.breaker.answers(now) if outlier else 1.0 for e, outlier in chances])
-    out, all_failing = _out(endpoints, answers)
+    if optional:
+        breakers, all_failing = [endpoint.breaker for endpoint in endpoints], False
+        out = np.array([b.is_out and not b.request_due(now) for b in breakers])
+    else:
+        out, all_failing = _out(endpoints, answers)
     full = np.array([endpoint.is_full(now) for endpoint in endpoints]) & ~out
     changes = [now + _LOOK_S, *(endpoints[at].breaker.full_until for at in np.flatnonzero(full))]
-    if (out | full).all():
+    if (out | full).all() and not optional:
         full[:] = False
     kept = ~(out | full)
     left = [endpoints[at] for at in np.flatnonzero(out)]
@@ -103,25 +114,6 @@ def _out(endpoints: Sequence[Endpoint], answers: Floats) -> tuple[Flags, bool]:
     worst_first = np.lexsort((answers, ~hopeless, ~out))
     out[worst_first[most:]] = False
     return out, False
-
-
-def set_apart(records: Records, slots: Sequence[int], now: float) -> Standing:
-    """Return the standing of prefillers or encoders, excluding unhealthy ones: all are optional."""
-    kept, trials, until = np.ones(len(slots), np.bool_), [], now + _LOOK_S
-    if not records.rules.settings.enabled:
-        return Standing(kept=kept, until=until)
-    for at, slot in enumerate(slots):
-        known = records.endpoints.get(slot)
-        if known is None:
-            continue
-        if known.breaker.is_out:
-            kept[at] = False
-            trials.append((known.breaker.trial_at, slot))
-        elif known.is_full(now):
-            kept[at] = False
-            until = min(until, max(known.breaker.full_until, now + _FULL_LOOK_S))
-    until = min([until, *(due_at for due_at, _ in trials if due_at > now)])
-    return Standing(kept=kept, trials=sorted(trials), until=until)
 
 
 def _why_out(endpoint: Endpoint, now: float) -> str:

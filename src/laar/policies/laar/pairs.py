@@ -36,9 +36,6 @@ def read_elsewhere(
         alone: the prices of candidates that prefill themselves.
     """
     helpers = apart.of
-    if not len(helpers.slots):  # all prefillers are excluded
-        apart.chosen = np.full(len(view.slots), -1)
-        return alone, np.zeros(len(view.slots))
     there = _at_prefillers(apart, view, engines, inputs)
     cost = there.total_s / np.maximum(helpers.answers, MIN_PROBABILITY)
     chosen = cheapest(cost, helpers, view.slots)
