@@ -225,6 +225,15 @@ def test_a_new_endpoint_learns_nothing_from_the_prefiller_whose_slot_it_took():
     assert not d.engines.traffic.shared(np.array([d.table.slot(Q)])).any()
 
 
+def test_an_answer_that_is_not_streamed_shows_nothing_about_a_prefill_elsewhere():
+    d = fleet((P, "prefill"), (D, "decode"), apart="always")
+    decision = ask(d, stream=False, first_token_seen=False)
+    assert read_by(decision) == P
+    d.answering(decision, 9.0)  # its first byte comes after its last token
+    finish(d, decision, latency_s=9.0, ttft_s=9.0)
+    assert d.engines.seen() == {}
+
+
 def test_a_failing_prefiller_is_skipped_and_tried_again():
     health = Health(HealthSettings(probe=False), rng=random.Random(3))
     d = fleet((P, "prefill"), (D, "decode"), health=health, apart="always")

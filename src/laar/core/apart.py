@@ -89,7 +89,6 @@ class Prefiller:
     Args:
         slot: slot of that endpoint.
         address: address of that endpoint.
-        key: key of that endpoint.
         uncached_tokens: prompt tokens that it probably has not cached.
         began: the engines' record of the prefill.
         transfer_s: seconds that the chosen endpoint takes to fetch the KV.
@@ -97,7 +96,6 @@ class Prefiller:
 
     slot: int
     address: str
-    key: str
     uncached_tokens: float
     began: Began
     transfer_s: float

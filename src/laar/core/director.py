@@ -65,7 +65,7 @@ class Director(Chooser):
             health=health,
             on_fault=on_fault,
         )
-        feedback = Feedback(self)
+        feedback = self._feedback = Feedback(self)
         attempts = self._attempts = Attempts(table, self.health)
         self.use_tuner(tuner)
         ids = random.Random(rng.getrandbits(40))
@@ -196,7 +196,7 @@ class Director(Chooser):
             self.degraded.attempt("health", self.health.answering, flight.attempt, now)
         if not flight.settled and not flight.answering:
             flight.answering = True
-            self._end_prefill(decision, now if ok else None)
+            self._end_prefill(decision, now, ok=ok)
             if flight.helpers and ok:
                 self.degraded.attempt("health", self._attempts.helped, decision, now)
             self.table.release_prefill(flight.slot, decision.uncached_tokens)
@@ -219,7 +219,7 @@ class Director(Chooser):
             end.ok = False  # learn no more from it than from a refusal
         run_steps(self._on_end, self.degraded, decision, end)
         if not flight.answering and (decision.prefiller is not None or decision.encoders):
-            self._end_prefill(decision, None)
+            self._end_prefill(decision, decision.now + end.latency_s, ok=False)
         self._release(decision)
         run_steps(self._on_released, self.degraded, decision, end)
 
@@ -253,19 +253,17 @@ class Director(Chooser):
         for slot in helpers:
             attempt("health", self._attempts.begin_helper, decision, slot, now)
 
-    def _end_prefill(self, decision: Decision, now: float | None) -> None:
+    def _end_prefill(self, decision: Decision, now: float, *, ok: bool) -> None:
         """Remove the prompt from its prefiller's and encoders' counts: they are done with it.
 
-        `now` is when a good answer began; None if none did.
+        `ok` is true if a good answer has just begun.
         """
         for encoder in decision.encoders:
             self.table.leave(encoder.slot, 0.0, 0.0)
-        began, prefiller = decision.flight.prefill_began, decision.prefiller
-        if prefiller is None:
-            return
-        if now is not None and began is not None:
-            self.degraded.attempt("learning", self.engines.answering, began, now)
-        self.table.leave(prefiller.slot, decision.tokens, prefiller.uncached_tokens)
+        if (prefiller := decision.prefiller) is not None:
+            learn = self._feedback.prefill_ended
+            self.degraded.attempt("learning", learn, decision, prefiller, now, ok=ok)
+            self.table.leave(prefiller.slot, decision.tokens, prefiller.uncached_tokens)
 
     def _release(self, decision: Decision) -> None:
         flight, uncached_tokens = decision.flight, decision.uncached_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from laar.core.apart import Prefiller
 from laar.core.chooser import Chooser
 from laar.core.decision import Completion, Decision
 from laar.core.engines import Began
@@ -54,23 +55,24 @@ class Feedback:
         )
         flight.began = self._engines.began(began, now)
 
-    def _prefill_ended(self, decision: Decision, end: Completion, now: float) -> None:
-        began, prefiller, view = decision.flight.prefill_began, decision.prefiller, decision.view
-        if began is None or prefiller is None or view is None:
+    def prefill_ended(
+        self, decision: Decision, prefiller: Prefiller, now: float, *, ok: bool
+    ) -> None:
+        """Tell the engines that a prefill ended, before the table removes it from its counts.
+
+        `ok` is true if it ended because a good answer began.
+        """
+        began, view = decision.flight.prefill_began, decision.view
+        if began is None or view is None:
             return
-        if self._table.slot_counted(prefiller.key) != prefiller.slot:
-            return  # the endpoint has left, and its slot may have been reused
         self._engines.gone(began, now)
-        complete = end.ok and end.cause == "complete"
-        if complete and end.ttft_s is not None and decision.flight.slot == decision.slot:
+        if ok and began.shown and decision.flight.slot == decision.slot:
             after_s = prefiller.transfer_s + float(view.rtt_s[decision.position])
-            self._engines.prefilled(began, end.ttft_s - after_s)
+            self._engines.prefilled(began, now - decision.now - after_s)
 
     def engine_ended(self, decision: Decision, end: Completion) -> None:
         """Tell the engines that a request ended, before the table removes it from its counts."""
         flight, now = decision.flight, decision.now + end.latency_s
-        if decision.prefiller is not None:
-            self._prefill_ended(decision, end, now)
         if (began := flight.began) is None:
             return
         if not end.ok or end.cause != "complete" or (decision.request.shadow and not flight.served):

@@ -40,7 +40,6 @@ def choose_prefiller(view: View, at: int) -> Prefiller | None:
     return Prefiller(
         slot=slot,
         address=spec.address,
-        key=spec.key,
         uncached_tokens=uncached,
         began=Began(
             slot=slot,
