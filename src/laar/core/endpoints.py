@@ -294,6 +294,8 @@ class EndpointTable(Names):
 
     def address(self, slot: int) -> str:
         """Return the key of a slot's endpoint, even while it is leaving; empty for a free slot."""
+        if slot in self.by_slot:
+            return self.by_slot[slot].key
         return next((a for a, known in self._slot_of.items() if known == slot), "")
 
     def cache_tokens(self) -> float:

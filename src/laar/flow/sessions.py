@@ -282,6 +282,7 @@ class Sessions:
 
     def shown(self, now: float, most: int) -> list[dict[str, object]]:
         """Return at most `most` places for display, next to be evicted first."""
+        places = (place for cache in self._caches.values() for place in cache.places.values())
         return [
             {
                 "session": place.key.rpartition("\0")[2] if isinstance(place.key, str) else "",
@@ -291,9 +292,8 @@ class Sessions:
                 "idle_s": 0.0 if place.busy else round(now - place.idle_at, 3),
                 "reread_s": round(place.reread_s, 3),
             }
-            for cache in self._caches.values()
-            for place in islice(cache.places.values(), most)
-        ][:most]
+            for place in islice(places, most)
+        ]
 
     def drop(self, slot: int) -> None:
         """Forget an endpoint's places: it was removed, or its cache was emptied.
