@@ -153,7 +153,7 @@ def test_forgotten_reporters_make_room_for_new_names() -> None:
     assert online.observe("a", CELLS[0], True, 1.0, reporter="new")
     assert "new" not in online.reporters.weights()  # as all old reporters still count
     for name in ("new", "newer"):
-        online.observe("a", CELLS[0], True, 300.0, reporter=name)
+        online.observe("a", CELLS[0], True, 700.0, reporter=name)
     assert set(online.reporters.weights()) == {"new", "newer"}
     (cell,) = online.cells.values()
     assert sum(s.outcomes for s in cell.shares.values()) == pytest.approx(cell.total.outcomes)

@@ -64,7 +64,7 @@ _MOST_OUTCOMES = 1000.0
 replaced under the same name, yet enough for a share's standard error to be at most 0.016."""
 
 _HOUR_S = 3600.0
-_SWEEP_S = 60.0  # minimum interval between sweeps, which free room when a cap is reached
+_SWEEP_S = 600.0  # minimum interval between sweeps, which free room when a cap is reached
 _FORGOTTEN = 0.5  # outcomes below which a cell, or a reporter's name in it, is dropped
 
 
@@ -387,18 +387,17 @@ class OnlineOutcomes:
     def _swept(self, now: float) -> bool:
         """Drop forgotten cells, the names of forgotten reporters, and the evidence of both.
 
-        Return False if the last sweep was less than a minute ago.
+        Return False if the last sweep was less than `_SWEEP_S` ago.
         """
         if now - self._swept_s < _SWEEP_S:
             return False
         self._swept_s = now
-        self.cells = {
-            key: cell
-            for key, cell in self.cells.items()
-            if self._kept(cell, now) * cell.total.outcomes >= _FORGOTTEN
-        }
-        for cell in self.cells.values():
-            _merge_forgotten(cell, self._kept(cell, now))
+        for key, cell in list(self.cells.items()):
+            kept = self._kept(cell, now)
+            if kept * cell.total.outcomes < _FORGOTTEN:
+                del self.cells[key]
+            elif cell.shares:
+                _merge_forgotten(cell, kept)
         self._recount()
         return True
 
@@ -412,7 +411,8 @@ class OnlineOutcomes:
             if cell.evidence:
                 self.trust.take(model, cell.evidence, ())
             for name, share in cell.shares.items():
-                self.reporters.take(name, share.found, ())
+                if share.found:
+                    self.reporters.take(name, share.found, ())
 
 
 def _merge_forgotten(cell: Cell, kept: float) -> None:
