@@ -28,7 +28,7 @@ from laar.datalayer.metrics_page import ENGINES, read_page
 from laar.errors import SettingError
 from laar.prefix.tokens import Stored
 from laar.protocol import headers as names
-from laar.protocol.answers import AnswerReader, NameRestorer
+from laar.protocol.answers import AnswerReader, name_restorer
 from laar.protocol.paths import DENIED_PATHS, DeniedPaths
 from laar.protocol.sessions import SESSION
 from laar.server.extproc.messages import event_of
@@ -79,18 +79,16 @@ def answers(data: bytes) -> None:
     )
     whole = AnswerReader(events=events)
     whole.feed(text)
-    reader, restorer = AnswerReader(events=events), NameRestorer(served="served", asked="auto")
-    got, at, turn = b"", 0, 0
+    reader, restored = AnswerReader(events=events), name_restorer(served="served", asked="auto")
+    at, turn = 0, 0
     while at < len(text):
         piece = text[at : at + cuts[turn % 4]]
         at, turn = at + len(piece), turn + 1
         reader.feed(piece)
-        got += restorer.feed(piece, end=False)
-    got += restorer.feed(b"", end=True)
     reader.end()
     whole.end()
     assert reader.usage == whole.usage
-    assert got == re.sub(rb'("model": ?)"served"', rb'\1"auto"', text)
+    assert restored(text) == re.sub(rb'("model": ?)"served"', rb'\1"auto"', text)
 
 
 _METRICS = (

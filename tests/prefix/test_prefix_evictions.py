@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from laar.prefix import evictions as module
 from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
 from laar.prefix.blocks import Chain, blocks_in
+from laar.prefix.demand import PrefixDemand
 from laar.prefix.evictions import MAX_SHARE, Evictions
 
 PROMPT_BYTES = 65_536
@@ -103,3 +105,21 @@ def test_a_prompt_costs_others_only_if_it_evicts_text_that_will_return() -> None
     assert again[busy] > 0.5
     assert again[empty] == 0.0
     assert again[stale] == 0.0
+
+
+@pytest.mark.parametrize("counter", [Evictions, PrefixDemand])
+def test_the_first_prompt_after_a_pause_is_noted_in_bounded_time(counter) -> None:
+    counts, calls = counter(), 0
+    for number in range(2_000):
+        counts.note(chain_of(number, 20_000), 1.0)
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event == "c_call"
+
+    sys.setprofile(count)
+    try:
+        counts.note(chain_of(9_999, 20_000), 3_000.0)
+    finally:
+        sys.setprofile(None)
+    assert calls < 20_000

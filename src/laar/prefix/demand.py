@@ -50,9 +50,9 @@ class PrefixDemand:
             key = hashes[block - 1]
             count, at = seen.pop(key, (0.0, now))  # popped and reinserted as the newest
             seen[key] = count * math.exp(min(0.0, at - now) / HORIZON_S) + 1.0, now
-        while seen and (
-            len(seen) > MAX_PREFIXES or next(iter(seen.values()))[1] < now - _FORGOTTEN_S
-        ):
+        for _ in range(min(len(seen), 2 * len(PLACES))):  # after a pause, all are forgotten
+            if len(seen) <= MAX_PREFIXES and next(iter(seen.values()))[1] >= now - _FORGOTTEN_S:
+                break
             seen.popitem(last=False)
 
     def expected(
