@@ -23,8 +23,6 @@ ODD = {
     "NaN": auto(b'"temperature":NaN'),
     "Infinity": auto(b'"temperature":-Infinity'),
     "1e400": auto(b'"temperature":1e400'),
-    "1,500 deep": auto(b'"x":' + b"[" * 1500 + b"]" * 1500),
-    "100,000 deep": auto(b'"x":' + b"[" * 100_000 + b"]" * 100_000),
     "byte order mark": b"\xef\xbb\xbf" + auto(),
     "white space": b" \t\r\n" * 5000 + auto(),
     "20,000 keys": auto(*(b'"k%d":0' % n for n in range(20_000))),
@@ -59,6 +57,8 @@ async def test_unusual_bodies_are_left_to_the_engine(
 
 
 REFUSED = {
+    "1,500 deep": auto(b'"x":' + b"[" * 1500 + b"]" * 1500),
+    "100,000 deep": auto(b'"x":' + b"[" * 100_000 + b"]" * 100_000),
     "UTF-16": auto().decode().encode("utf-16"),
     "UTF-32 without a mark": auto().decode().encode("utf-32-be"),
     "invalid UTF-8": auto(b'"user":"\xff\xfe"'),

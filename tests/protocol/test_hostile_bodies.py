@@ -102,6 +102,14 @@ def test_the_model_of_a_long_body_is_located_while_it_is_read(monkeypatch, api, 
     assert orjson.loads(spliced) == orjson.loads(body) | {"model": "served"}
 
 
+@pytest.mark.parametrize("wrong", [b'"stream":-NaN', b'"max_tokens":1NaN', b'"cache_salt":"\xff"'])
+def test_a_long_body_with_an_invalid_member_is_refused(wrong):
+    parts = b"[],".join([b""] * (jsonscan.MAX_PARTS + 9))
+    read = try_read(Api.CHAT, b'{%b,"model":"auto","x":[%b0]}' % (wrong, parts))
+    assert isinstance(read, RequestError)
+    assert read.status == 400
+
+
 @pytest.mark.parametrize("before", [b"", b'"x":1,'])
 def test_a_model_of_very_many_escapes_takes_little_memory(before):
     """In a body of 32 MB it took 2 GB, and blocked other requests for seconds."""

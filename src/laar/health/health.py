@@ -281,12 +281,7 @@ class Health:
 
     def due(self, standing: Standing, now: float) -> int | None:
         """Return a slot whose trial is due now; None if there is none."""
-        for at, slot in standing.trials:
-            if at > now:
-                break
-            if self.is_due(slot, now):
-                return slot
-        return None
+        return next((slot for _, slot in standing.trials if self.is_due(slot, now)), None)
 
     def is_due(self, slot: int, now: float) -> bool:
         """Return whether a client's request should be the trial of a slot now."""

@@ -102,6 +102,7 @@ class Questions:
             breaker = records.endpoints[slot].breaker
             if len(found) < most and breaker.probe_due(now):
                 breaker.probing = True
+                records.version += 1  # no request may be its trial meanwhile
                 found.append(slot)
         return found
 

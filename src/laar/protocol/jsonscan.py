@@ -43,7 +43,7 @@ class _Members(Struct):
 
 
 _decode = Decoder(_Members).decode
-_NOT_STRICT = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}|-?Infinity|NaN")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
 def member_spans(text: bytes) -> dict[str, Span] | None:
@@ -56,7 +56,9 @@ def member_spans(text: bytes) -> dict[str, Span] | None:
         try:
             members = _decode(text)
         except DecodeError:  # only the lengths of what is replaced matter
-            text = _NOT_STRICT.sub(_same_length, text)
+            text = _SURROGATE.sub(rb"\\u0000", text)
+            for word in (b"-Infinity", b"Infinity", b"NaN"):
+                text = text.replace(word, b"1".ljust(len(word), b"0"))
             members = _decode(text)
     except (DecodeError, RecursionError):
         return None
@@ -66,11 +68,6 @@ def member_spans(text: bytes) -> dict[str, Span] | None:
             start = _address(value) - begin
             spans[name] = start, start + size
     return spans
-
-
-def _same_length(found: re.Match[bytes]) -> bytes:
-    length = found.end() - found.start()
-    return b"\\u0000" if found[0].startswith(b"\\") else b"1".ljust(length, b"0")
 
 
 def _address(value: bytes | Raw) -> int:

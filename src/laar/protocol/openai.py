@@ -236,7 +236,10 @@ def _scalars(body: bytes) -> dict[str, Any]:
         if text[start] in b"{[":
             found[name] = []  # not a scalar: its content is not used
         elif end - start <= _MAX_SCALAR_BYTES:
-            found[name] = json.loads(text[start:end])
+            try:
+                found[name] = json.loads(text[start:end])
+            except ValueError:
+                raise _bad(f"`{name}` is not valid JSON") from None
     return found
 
 

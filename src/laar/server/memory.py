@@ -74,7 +74,9 @@ async def collect_at_rest(is_at_rest: Callable[[], bool]) -> None:
                 gc.unfreeze()
             gc.collect()
             gc.freeze()
-            last, memory = time.monotonic(), _memory_bytes()
+            last = time.monotonic()
+            if has_grown:
+                memory = _memory_bytes()
 
 
 def _memory_bytes() -> int:

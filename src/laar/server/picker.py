@@ -118,22 +118,24 @@ class Picker:
         self,
         settings: Settings,
         capability: CapabilityModel,
-        policies: Mapping[str, Policy],
+        policies: Mapping[str, Policy] | None,
     ) -> None:
         """Apply new settings. Synchronous: no request sees a partial change.
 
         Args:
             settings: the new settings, without changes to those that need a restart.
             capability: their artifact.
-            policies: their policies. They keep their state unless the parameters of a policy have
-                changed.
+            policies: their policies; None if `routing` is unchanged. They keep their state unless
+                the parameters of a policy have changed.
         """
         before, self.settings = self.settings, settings
         self.context.apply_settings(settings)
-        if _parameters(before.routing) == _parameters(settings.routing):
-            kept = self.director.policies
-            policies = {name: kept.get(name, fresh) for name, fresh in policies.items()}
-        if before.routing != settings.routing:
+        if policies is None:
+            policies = self.director.policies
+        else:
+            if _parameters(before.routing) == _parameters(settings.routing):
+                kept = self.director.policies
+                policies = {name: kept.get(name, fresh) for name, fresh in policies.items()}
             for source in self._faulty:
                 self.problems.report(source, None)
             self._faulty.clear()

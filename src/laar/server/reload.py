@@ -44,8 +44,8 @@ RESTART = "settings restart"
 _NAMED = 10
 """Maximum number of settings named in a problem; more changes suggest a different file."""
 
-Parts = tuple[Sequence[EndpointSpec], CapabilityModel, Mapping[str, Policy]]
-"""The endpoints, the artifact and the policies that settings name."""
+Parts = tuple[Sequence[EndpointSpec], CapabilityModel, Mapping[str, Policy] | None]
+"""The endpoints and the artifact of new settings, and the policies, or None if unchanged."""
 
 Apply = Callable[[Settings, Parts], None]
 """Apply settings and parts. Synchronous: no request sees a partial change."""
@@ -136,9 +136,10 @@ class SettingsReloader:
             raise SettingError(f"{path}: not a regular file")
         loaded = load(path)
         found = change(self.settings, loaded.settings)
-        settings, routing = found.settings, found.settings.routing
+        settings, routing, policies = found.settings, found.settings.routing, None
         with loaded.located():  # policies too, since a plug-in may fail or be slow
-            policies = build_policies(routing.weights, routing.given, routing.policies)
+            if routing != self.settings.routing:
+                policies = build_policies(routing.weights, routing.given, routing.policies)
             return loaded, found, (settings.listed(), artifact_of(settings.accuracy), policies)
 
     def _remedy(self, found: Change) -> str:

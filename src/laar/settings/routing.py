@@ -62,8 +62,8 @@ class Routing(Section):
     @field_validator("policy", check_fields=False)
     @classmethod
     def _policy_is_known(cls, policy: str, info: ValidationInfo) -> str:
-        composed = info.data.get("policies")
-        if composed is not None and policy not in composed:
+        composed, given = info.data.get("policies"), info.data.get("baselines")
+        if composed is not None and given is not None and policy not in {**composed, **given}:
             try:
                 build_policies(CostWeights(), {policy: {}})
             except SettingError as fault:

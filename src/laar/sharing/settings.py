@@ -18,7 +18,6 @@ kept (`history_s`). One of the pickers writes each snapshot."""
 class SharingSettings:
     """What pickers share, and how soon."""
 
-    section: ClassVar = "share"
     applies: ClassVar = Applies.AFTER_RESTART
 
     namespace: Annotated[str, Matches(r"[A-Za-z0-9._-]{1,64}")] = "laar"

@@ -50,7 +50,8 @@ class Histogram:
     def median(self) -> float | None:
         """Return the upper bound of the bucket with the median; None if there are no values."""
         half = sum(self._counts) / 2
-        return next(bound for bound, count in self.buckets() if count >= half) if half else None
+        bounds = (bound for bound, count in self.buckets() if count >= half)
+        return min(next(bounds), self._bounds[-1]) if half else None
 
 
 class Metrics:

@@ -100,8 +100,7 @@ class PoolMetrics:
         view, at = decision.view, decision.position
         if view is None or view.terms is None or view.terms.ttft_s is None:
             return None
-        uncached = view.tokens - view.cached_tokens
-        alone_s = float(np.minimum.reduce(view.seconds_per_token * uncached))
+        alone_s = float(np.minimum.reduce(view.terms.prefill_s))
         request, settings = decision.request, self.settings
         if request.ttft_objective_s is None and not request.objective:  # the usual case
             objective_s = settings.objective_base_s + settings.objective_factor * alone_s

@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import threading
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
@@ -34,6 +36,7 @@ LAST_S = 1.0
 """Maximum seconds for sending unsent spans at shutdown: a collector that is down must not delay a
 picker's exit."""
 
+_POLL_S = 0.01
 _SLICE_S = 0.0005
 """Seconds that encoding threads may hold the GIL; the default of 5 ms would delay decisions."""
 
@@ -125,9 +128,14 @@ class Spans:
         try:
             await asyncio.Event().wait()
         finally:
-            ending = asyncio.ensure_future(asyncio.to_thread(self.end))
-            await asyncio.wait([ending], timeout=LAST_S)
-            self._exporter.shutdown()  # ends the thread, if it still runs
+            # Not in the event loop's thread pool, for which shutdown would wait.
+            ending = threading.Thread(target=self.end, daemon=True)
+            ending.start()
+            last = time.monotonic() + LAST_S
+            while ending.is_alive() and time.monotonic() < last:  # noqa: ASYNC110 - awaits a thread
+                await asyncio.sleep(_POLL_S)
+            if ending.is_alive():
+                self._exporter.shutdown()
 
     def join(self, caller: Metadata, parent: str, state: str) -> Trace | None:
         """Start a decision's span; return its trace, or None if the decision belongs to none.

@@ -22,7 +22,7 @@ class TunerSettings:
     """Settings for the hill climb.
 
     Raises:
-        SettingError: a value is out of range.
+        SettingError: the bounds or the objective are not valid.
     """
 
     section: ClassVar = "tuner"

@@ -62,6 +62,17 @@ def test_a_chunk_with_part_of_a_name_is_held_until_the_rest_arrives():
     assert not driver.stream.held_chunks
 
 
+@pytest.mark.parametrize(
+    "answer", [{"media_type": "audio/mpeg"}, {"media_type": "text/event-stream", "encoded": True}]
+)
+def test_answers_without_readable_names_pass_at_once(answer):
+    driver = Driver()
+    driver.feed(RequestHeaders(HEADERS, False, Shape.STREAMED, body=BODY))
+    streamed = "event" in answer["media_type"]
+    driver.feed(ResponseHeaders(200, streamed, **answer))
+    assert answered(driver, ResponseBody(b"\x1f\x8b no line ends here", False)) == [None]
+
+
 @given(st.lists(st.integers(0, 60), max_size=4), st.binary(max_size=9))
 # The closing quote of a name does not open another name.
 @example([25], b'model":"m1"')

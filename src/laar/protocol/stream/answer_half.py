@@ -104,7 +104,8 @@ class AnswerHalf(StreamState):
         dialect.answer_headers(headers, event.forged, out, read=self.read_answer)
         if reply is not None:
             self.env.recorder.replied(decision, reply, now, read=read)
-        if self.target is not None and self.asked and dialect.shows_answers:
+        is_text = not event.encoded and (event.streamed or "json" in event.media_type)
+        if self.target is not None and self.asked and dialect.shows_answers and is_text:
             whole = self.api in _WITH_OBJECTS and not event.streamed
             restorer = name_restorer(served=self.target, asked=self.asked, whole=whole)
             answer.restorers += (restorer,)

@@ -101,7 +101,7 @@ class Collected:
         return self.held is None or self.held.take(self, count, now)
 
     def is_slow(self, now: float) -> bool:
-        """Return whether the body arrives more slowly than any real client sends."""
+        """Return whether the body arrives more slowly than real clients send, or has stalled."""
         return now - self._marked_at > _SLOW_S
 
     def give_way(self) -> None:
