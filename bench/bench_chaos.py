@@ -72,7 +72,6 @@ ZERO = (
     "laar_endpoint_queued_tokens",
     "laar_flow_waiting",
     "laar_flow_held_bytes",
-    "laar_flow_prefills",
 )
 """Metrics that must be zero when nothing is in flight."""
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import tracemalloc
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import Reading
-from laar.core.membership import EndpointSpec
+from laar.core.membership import ROLE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission
@@ -418,10 +417,11 @@ def test_each_request_gets_one_answer_and_leaves_nothing_behind(events):
         end(gate, director, decision)
     assert sorted(answered, key=int) == [str(n + 1) for n in range(number)]
     assert not waiting
-    assert len(gate.prefills) == gate.prefills.counted == 0
+    assert not gate.longs
     assert gate.queue.held_bytes == 0
-    for counts in (gate.prefills.seconds, gate.prefills.long_seconds, gate.prefills.longs):
-        assert np.abs(counts).max(initial=0.0) < 1e-9
+    traffic = director.engines.traffic
+    for seconds in (traffic.own_ahead_s, traffic.unseen_s, traffic.free_at - now):
+        assert seconds.max(initial=0.0) < 1e-9
     assert not director.table.in_flight.any()
 
 
@@ -492,8 +492,90 @@ def test_endpoints_that_come_and_go_leave_nothing_behind():
 
 def test_a_prefill_whose_first_token_is_not_seen_ends_after_its_estimate():
     director = fleet(("a",))
-    gate = admission(director, max_requests=9, max_prefill_s=1.0)
+    gate = admission(director, max_requests=9, max_prefill_s=0.01)
     for number in (1, 2):
         gate.ask(request(number, 10_000, first_token_seen=False), 0.0)
     assert gate.dispatch(1.1) == []  # c(m) says 1 s, but attention takes a little longer
     assert sent(gate.dispatch(1.2)) == ["2"]
+
+
+def test_unseen_prefills_end_one_after_another_and_idle_time_gives_no_credit():
+    gate = admission(fleet(("a",)), max_requests=9, max_prefill_s=1.0)
+    for number in (1, 2):  # 0.52 s each
+        assert isinstance(gate.ask(request(number, 5000, first_token_seen=False), 100.0), Decision)
+    gate.ask(request(3, first_token_seen=False), 100.0)
+    assert gate.dispatch(100.01) == []
+    assert sent(gate.dispatch(100.1)) == ["3"]
+
+
+@pytest.mark.parametrize("end_early", [False, True])
+def test_a_first_token_or_the_end_of_an_answer_makes_room(end_early):
+    director = fleet(("a",))
+    gate = admission(director, max_requests=9, max_prefill_s=1.0)
+    first = gate.ask(request(1, 10_000, first_token_seen=not end_early), 0.0)
+    gate.ask(request(2, 10_000), 0.0)
+    if not end_early:
+        assert gate.dispatch(4.0) == []  # the prompt counts until its first token is seen
+        director.answering(first, 4.0)
+        gate.answering(first)
+        assert sent(gate.dispatch(4.0)) == ["2"]
+    else:
+        assert gate.dispatch(0.01) == []
+        end(gate, director, first, 0.01)
+        assert sent(gate.dispatch(0.01)) == ["2"]
+
+
+@pytest.mark.parametrize("shown", [False, True])
+@pytest.mark.parametrize("tokens", [5000, 20_000])
+def test_a_request_that_moved_counts_where_it_went(shown, tokens):
+    director = fleet()
+    gate = admission(director, max_requests=9, max_prefill_s=0.3)
+    moved = gate.ask(request(1, tokens, first_token_seen=shown), 0.0)
+    other = "b" if moved.address == "a" else "a"
+    director.served_by(moved, other, 0.0)
+    gate.moved(moved, 0.0)
+    assert gate.ask(request(2, 5000), 0.0).address == moved.address
+    assert not isinstance(gate.ask(request(3, 5000), 0.0), Decision)
+
+
+def test_a_long_prompt_that_is_served_where_it_was_sent_keeps_its_expected_end():
+    director = fleet(("a",))
+    gate = admission(director, max_requests=9, max_prefill_s=100.0)
+    long = gate.ask(request(1, 10_000, first_token_seen=False), 0.0)
+    gate.ask(request(2, 20_000, first_token_seen=False), 0.0)
+    (before, _) = gate.longs.values()
+    director.served_by(long, "a", 1.0)
+    gate.moved(long, 1.0)
+    assert gate.longs[long.id] == before
+    assert 1.0 < before.until < 1.2
+
+
+@pytest.mark.parametrize("shadow", [False, True])
+@pytest.mark.parametrize("shown", [False, True])
+def test_a_long_prompt_leaves_half_of_its_endpoint_to_short_ones(shadow, shown):
+    director = fleet(("a",))
+    gate = admission(director, max_requests=9, max_prefill_s=2.0)
+    long = gate.ask(request(1, 400_000, first_token_seen=shown, shadow=shadow), 0.0)
+    for number, goes in ((2, True), (3, True), (4, False)):
+        answer = gate.ask(request(number, 5000, first_token_seen=shown), 0.0)
+        assert isinstance(answer, Decision) is goes
+    assert not isinstance(gate.ask(request(5, 9000), 0.0), Decision)
+    assert long.flight.admitted  # so its first token and its end are reported
+    end(gate, director, long)
+    assert not gate.longs
+
+
+def test_a_long_prompt_leaves_half_of_its_prefiller_to_short_ones():
+    specs = (EndpointSpec(address=a, models=("m",), labels={ROLE_LABEL: "both"}) for a in "ab")
+    director = director_of(*specs, apart="always")
+    gate = admission(director, max_requests=9, max_prefill_s=2.0)
+    long = gate.ask(request(1, 400_000), 0.0)
+    director.served_by(long, long.address, 0.0)
+    gate.moved(long, 0.0)
+    only = {"subset": frozenset([long.prefiller.address])}
+    for number, goes in ((2, True), (3, True), (4, False)):
+        assert isinstance(gate.ask(request(number, 5000, **only), 0.0), Decision) is goes
+    director.answering(long, 1.0)
+    gate.answering(long)
+    assert not gate.longs
+    assert sent(gate.dispatch(1.0)) == ["4"]

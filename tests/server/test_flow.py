@@ -31,7 +31,7 @@ def waiting(runner, number):
 
 
 async def nothing_left(runner):
-    names = ("laar_flow_waiting", "laar_flow_held_bytes", "laar_flow_prefills")
+    names = ("laar_flow_waiting", "laar_flow_held_bytes")
     await eventually(
         lambda: (
             not any(metric(runner, n) for n in names) and not runner.picker.table.in_flight.any()

@@ -61,7 +61,7 @@ class Door:
         return (
             queue.waiting,
             queue.held_bytes,
-            len(self.admission.prefills),
+            len(self.admission.longs),
             table.in_flight.sum(),
         )
 

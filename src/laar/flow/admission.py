@@ -9,8 +9,9 @@ Any other turn also needs room for its context. A turn that waits for that room 
 `max_hold_s` at the latest, or immediately if the queue is full. By default, requests never wait
 because of load, so those that name no session are sent as if there were no admission.
 
-Prefill seconds in flight are counted by `laar.flow.prefills`: the learned time of the tokens that
-the endpoint has probably not cached, including the quadratic cost of long prompts.
+Prefill seconds in flight are those of `laar.core.traffic`: the learned time of the tokens that the
+endpoint has probably not cached, including the quadratic cost of long prompts. They are counted
+until the first token, or if that is not seen, until the time at which it is expected.
 
 All of this is synchronous and reads no clock, so the lab runs the same code. Prefills that another
 picker sends to the same endpoints show only in the endpoints' readings.
@@ -37,9 +38,8 @@ from laar.core.interfaces import NoRoomError, View
 from laar.core.request import Api, Request
 from laar.core.stored import Context
 from laar.errors import RequestError
-from laar.flow.prefills import Prefill, Prefills
 from laar.flow.queue import SATURATED, WORDS, Item, Queue
-from laar.flow.saturation import has_room
+from laar.flow.saturation import Long, has_room, longs_at
 from laar.flow.sessions import Place, Sessions
 from laar.flow.settings import FlowSettings
 from laar.flow.slack import RHO_MAX
@@ -97,7 +97,7 @@ class Admission:
         queue: the waiting requests.
         ready: whether any endpoint is known; until then, every request that may wait does.
         draining: whether the picker is stopping, so no request waits any more.
-        prefills: the prefills in flight.
+        longs: the long prompts in flight that await their first token, by id of the decision.
         sessions: the sessions whose contexts have a place.
         on_turn: called with the slot, the prefix receipt and the context of each named turn that
             is sent; other pickers pass them to `heard`.
@@ -108,7 +108,7 @@ class Admission:
         self.queue: Queue[Verdict] = Queue(settings)
         self.ready = True
         self.draining = False
-        self.prefills = Prefills(director.table)
+        self.longs: dict[str, Long] = {}
         self.sessions = Sessions(director.table)
         self.on_turn: Callable[[int, Receipt | None, Context], None] | None = None
         director.on_left(self.sessions.drop)
@@ -136,7 +136,9 @@ class Admission:
         session, queue, for_context = _session(request), self.queue, False
         passes = request.api is Api.OPAQUE or request.shadow or self.draining
         if passes or not (self.by_load or session):
-            return self._director.decide(request, now)
+            decision = self._director.decide(request, now)
+            self._count_long(decision)
+            return decision
         if not self.ready:
             return self._hold(self._item(request, now), now)
 
@@ -426,10 +428,12 @@ class Admission:
     ) -> Mask:
         if not self.by_load:
             return np.ones(len(slots), np.bool_)
-        prefills, settings = self.prefills, self.queue.settings
-        prefills.look(now)
-        room = has_room(prefills, settings, slots, now, is_long, shorts_wait=shorts_wait)
-        return room & self._apart(prefills.longs[slots] > 0.5, item, now, is_long)
+        settings, table, engines = self.queue.settings, self._director.table, self._director.engines
+        longs = longs_at(self.longs.values(), engines, slots, now)
+        room = has_room(
+            table, engines, settings, slots, now, is_long, longs, shorts_wait=shorts_wait
+        )
+        return room & self._apart(longs[0] > 0.0, item, now, is_long)
 
     def _apart(self, mixed: Mask, item: Item, now: float, is_long: Mask) -> Mask:
         """Keep long and short prompts on different endpoints while possible.
@@ -460,7 +464,7 @@ class Admission:
             ok: whether the endpoint accepted the request.
             full: whether it may have refused the request for lack of room.
         """
-        self.prefills.answered(decision.id)
+        self.longs.pop(decision.id, None)
         if not ok and (place := self._turns.pop(decision.id, None)) is not None:
             self.sessions.refused(place)
             if full:
@@ -471,7 +475,7 @@ class Admission:
 
         A turn cut off before keeps no place, unless most of its context was cached already.
         """
-        self.prefills.ended(decision.id)
+        self.longs.pop(decision.id, None)
         place, attempt = self._turns.pop(decision.id, None), decision.flight.attempt
         begun = begun or 2.0 * decision.uncached_tokens < decision.tokens
         if place is not None and (not begun or (attempt is not None and attempt.useless)):
@@ -488,7 +492,10 @@ class Admission:
     def moved(self, decision: Decision, now: float) -> None:
         """Handle a request that Envoy sent to an endpoint other than the one picked."""
         slot = decision.flight.slot
-        self.prefills.moved(decision.id, slot, now)
+        long = self.longs.get(decision.id)
+        if long is not None and long.slot != slot and decision.prefiller is None:
+            del self.longs[decision.id]
+            self._count_long(decision)
         place = self._turns.get(decision.id)
         if place is not None and decision.slot != slot:
             self.sessions.full(decision.slot)
@@ -499,21 +506,25 @@ class Admission:
         view = decision.view
         assert view is not None  # opaque requests are not counted
         at = decision.position
-        read, began = self._engines(view).read.item(at), decision.flight.began
+        read = self._engines(view).read.item(at)
         token_s = read * view.seconds_per_token.item(at)
         found, reread_s = view.cached_tokens.item(at), _OWN_READ * token_s * view.tokens.item(at)
         decision.flight.admitted = True
         self._asked.pop(_session(decision.request), None)
         self._begin_turn(decision, decision.slot, found, reread_s, now)
-        if not self.by_load:
-            return
-        prefill = Prefill(
-            key=decision.id,
-            seconds=read * began.work_s if began is not None and began.reads else 0.0,
-            is_long=decision.uncached_tokens > self.queue.settings.long_tokens,
-            shown=decision.request.first_token_seen,
-        )
-        self.prefills.add(prefill, decision.slot, now)
+        self._count_long(decision)
+
+    def _count_long(self, decision: Decision) -> None:
+        """Count a long prompt at the endpoint that prefills it."""
+        flight, prefiller = decision.flight, decision.prefiller
+        began, tokens = flight.began, decision.uncached_tokens
+        if prefiller is not None:
+            began, tokens = flight.prefill_began, prefiller.uncached_tokens
+        if self.by_load and tokens > self.queue.settings.long_tokens and began is not None:
+            free_at = self._director.engines.traffic.free_at.item(began.slot)
+            until = math.inf if began.shown else free_at
+            self.longs[decision.id] = Long(began.slot, began.work_s, until)
+            flight.admitted = True
 
     def _begin_turn(
         self, decision: Decision, slot: int, found: float, reread_s: float, now: float

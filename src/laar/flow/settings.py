@@ -54,8 +54,7 @@ class FlowSettings:
     """Seconds of prefill in flight, as learned, that fill an endpoint. The default keeps its batch
     full between two decisions, and is short enough for the queue's order to matter. A request is
     counted until its first token is seen. If its answer is not streamed or not read
-    (`bodies.sample_answers`), it is counted for an estimated time, corrected by metrics
-    readings."""
+    (`bodies.sample_answers`), the seconds left of its prefill are estimated from elapsed time."""
     max_requests: Annotated[int, Ge(1), Le(100_000)] = 256
     """Number of requests that fill an endpoint, like vLLM's --max-num-seqs."""
 

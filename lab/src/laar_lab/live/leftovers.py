@@ -23,7 +23,7 @@ SETTLE_S = 15.0
 
 _POLL_S = 0.1
 _PICKER = ("laar_streams_open", "laar_endpoint_in_flight", "laar_endpoint_queued_tokens")
-_QUEUE = ("laar_flow_waiting", "laar_flow_held_bytes", "laar_flow_prefills")
+_QUEUE = ("laar_flow_waiting", "laar_flow_held_bytes")
 _ENDPOINT = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 _SERVED = "vllm:request_success_total"
 

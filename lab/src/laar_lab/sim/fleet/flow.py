@@ -53,8 +53,8 @@ class FlowControl:
 
     @property
     def left(self) -> int:
-        """Number of queued requests, plus prompts that endpoints are thought to be prefilling."""
-        return self._admission.queue.waiting + len(self._admission.prefills)
+        """Number of queued requests, plus long prompts that are counted as in flight."""
+        return self._admission.queue.waiting + len(self._admission.longs)
 
     def share(self, prefixes: SharedPrefixes) -> None:
         """Share with other pickers where each session is placed."""
