@@ -15,16 +15,17 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 48_480,
-    "statements": 29_589,
-    "lines of data": 682,
-    "modules": 214,
-    "lines loaded": 32_140,
-    "settings": 143,
+    "lines": 47_244,
+    "statements": 28_748,
+    "lines of data": 680,
+    "modules": 216,
+    "lines loaded": 32_255,
+    "settings": 140,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
 
-The session gate is on by default, so every picker loads its six modules.
+The session gate is on by default, so every picker loads its six modules. Advice on prompts and KV
+events' blocks are loaded at the start as well, since the first requests would load them.
 """
 
 SETTINGS = PACKAGE.parents[1] / "docs" / "reference" / "settings.md"
