@@ -20,6 +20,7 @@ from laar.accuracy.features import Features, bucket_of, language_of, task_of
 from laar.accuracy.fitting.text import packed
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.text import TextModel
+from laar.accuracy.tokens import TokenEstimator
 from laar.core.request import Api, Request
 from laar_lab.kv_lookup import queries
 from laar_lab.measure_fleet import default_artifact
@@ -74,7 +75,8 @@ def main() -> None:
     capability = CapabilityModel(parse_artifact(default_artifact(), source="default"))
     models = capability.models
     online = OnlineOutcomes(capability)
-    _, per_char = capability.tokens_per_char(models, "en")
+    tokens = TokenEstimator()
+    tokens.begin(capability.chars_per_token)
     prompts = {
         f"look-up, {query.language}": query.prompt
         for query in queries(lengths_tokens=[65536], per_cell=1)
@@ -83,7 +85,7 @@ def main() -> None:
     prompts["Cyrillic prose"] = "ничего особенного " * 22_000
     rows: list[tuple[str, float, float]] = []
     for name, text in prompts.items():
-        took = _per_call_us(partial(_features, text, len(text) * per_char))
+        took = _per_call_us(partial(_features, text, tokens.estimate(len(text), "en")))
         rows.append((f"features of {len(text) // 1000}K characters ({name})", took, 30.0))
     features = _features(prompts["look-up, ja"], 65536)
     for model in models:
@@ -107,7 +109,7 @@ def main() -> None:
         ),
         (
             "tokens of a prompt for 5 models",
-            _per_call_us(lambda: 393_000 * capability.tokens_per_char(models, "ja")[0]),
+            _per_call_us(lambda: tokens.tokens_per_char(models, "ja")),
             20.0,
         ),
     ]

@@ -15,11 +15,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 47_244,
-    "statements": 28_748,
+    "lines": 47_333,
+    "statements": 28_814,
     "lines of data": 680,
     "modules": 216,
-    "lines loaded": 32_255,
+    "lines loaded": 32_344,
     "settings": 140,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

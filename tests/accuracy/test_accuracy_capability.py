@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.accuracy.artifact import MAX_ARTIFACT_BYTES, TEXT_COLUMNS, parse_artifact
-from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import (
     MAX_CACHED_ROWS,
     MAX_PROBABILITY,
@@ -24,7 +23,6 @@ from laar.accuracy.capability import (
     SpeedPrior,
 )
 from laar.accuracy.features import Features
-from laar.core.request import Api, Request
 from laar.errors import SettingError
 from support.artifacts import artifact, model
 from support.exploring import examples
@@ -253,39 +251,3 @@ def test_a_new_kind_of_request_takes_no_longer_with_a_large_artifact() -> None:
         return min(took_s)
 
     assert seconds(tasks=100, adapters=50) < 20 * seconds(tasks=1, adapters=1)
-
-
-def with_ratios(**ratios: dict[str, float]) -> CapabilityAssessor:
-    """Return an assessor with these characters per token by model, then language."""
-    models = {
-        name: model().model_copy(update={"chars_per_token": each}) for name, each in ratios.items()
-    }
-    return CapabilityAssessor(CapabilityModel(artifact(models)))
-
-
-def lengths(assessor: CapabilityAssessor, question: str, models: str) -> list[float]:
-    """Return the tokens of a prompt of 6,000 characters, by model."""
-    request = Request(id="r", api=Api.CHAT, question=question, chars=6000)
-    return assessor.assess(request, tuple(models), (), 0.0).tokens.tolist()
-
-
-def test_until_reports_a_length_follows_the_artifact_ratio_of_model_and_language() -> None:
-    assessor = with_ratios(a={"en": 6.0, "ja": 2.0}, b={"en": 1.5})
-    assert lengths(assessor, "What is it?", "ab") == pytest.approx([1000, 4000])
-    # A model without a ratio for the language has the geometric mean of the others.
-    assert lengths(assessor, "What is it?", "ax") == pytest.approx([1000, 2000])
-    assert lengths(assessor, "これは何ですか", "ab") == pytest.approx([3000, 3000])
-    # No model has one for Chinese: the figure of the language counts.
-    assert lengths(assessor, "这是什么", "ab") == pytest.approx([4000, 4000])
-
-
-def test_a_new_artifact_brings_its_own_ratios() -> None:
-    assessor = with_ratios(a={"en": 6.0})
-    assert lengths(assessor, "What is it?", "a") == pytest.approx([1000])
-    assessor.use(with_ratios(a={"en": 3.0}).capability)
-    assert lengths(assessor, "What is it?", "a") == pytest.approx([2000])
-
-
-@pytest.mark.parametrize(("ratio", "tokens"), [(0.01, 30_000), (1000.0, 300)])
-def test_a_ratio_that_no_tokenizer_has_is_clipped(ratio: float, tokens: float) -> None:
-    assert lengths(with_ratios(a={"en": ratio}), "What is it?", "a") == pytest.approx([tokens])

@@ -1,14 +1,16 @@
-"""Features: language by script, length buckets and task detectors."""
+"""Features: language by script, length buckets, task detectors, and characters per token."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.accuracy.features import Features, bucket_of, language_of, task_of
+from laar.accuracy.tokens import MAX_TOKEN_CELLS, TokenEstimator
+from support.exploring import examples
 from support.features import features_of
 
 SLACK = 1.0625
@@ -118,3 +120,53 @@ def test_any_text_and_task_yield_features(text: str, task: str) -> None:
     assert features.language in {"en", "ja", "zh", "ko", "ru", "ar", "he", "hi", "th", "el"}
     assert 0 < len(features.task) <= 32
     assert features.task.isascii()
+
+
+def test_characters_per_token_are_learned_by_model_and_language() -> None:
+    tokens = TokenEstimator()
+    assert tokens.estimate(4000, "en", "a") == pytest.approx(1000)
+    for _ in range(300):
+        tokens.observe(6000, "en", "a", 1000)
+        tokens.observe(2000, "en", "b", 1000)
+    assert tokens.estimate(6000, "en", "a") == pytest.approx(1000, rel=0.01)
+    assert tokens.estimate(2000, "en", "b") == pytest.approx(1000, rel=0.01)
+    each, fleet = tokens.tokens_per_char(("a", "b"), "en")
+    assert 6000 * each == pytest.approx([1000, 3000], rel=0.02)
+    assert 6000 * fleet == pytest.approx(tokens.estimate(6000, "en"))
+    assert tokens.estimate(1500, "ja", "a") == pytest.approx(1000)
+    fleet = tokens.estimate(6000, "en", "never seen")
+    assert 1000 < fleet < 3000
+
+
+def test_learning_starts_from_the_ratios_of_the_artifact() -> None:
+    tokens = TokenEstimator()
+    tokens.begin({"a": {"en": 6.0}, "b": {"en": 6.0}})
+    assert tokens.estimate(6000, "en", "a") == pytest.approx(1000)
+    assert tokens.estimate(6000, "en") == pytest.approx(1000)
+
+
+@settings(max_examples=examples(50))
+@given(st.lists(st.tuples(st.integers(-5, 10**7), st.integers(-5, 10**12)), max_size=60))
+def test_false_usage_cannot_move_a_ratio_out_of_tokenizers_range(
+    reports: list[tuple[int, int]],
+) -> None:
+    tokens = TokenEstimator()
+    for chars, prompt_tokens in reports:
+        tokens.observe(chars, "en", "a", prompt_tokens)
+    assert 1000 / 20.001 <= tokens.estimate(1000, "en", "a") <= 1000 / 0.1999
+
+
+def test_one_false_report_hardly_moves_a_cell_with_many_reports() -> None:
+    tokens = TokenEstimator()
+    for _ in range(100):
+        tokens.observe(4000, "en", "a", 1000)
+    tokens.observe(4000, "en", "a", 10**9)
+    assert tokens.estimate(4000, "en", "a") == pytest.approx(1000, rel=0.07)
+
+
+def test_the_number_of_cells_is_capped() -> None:
+    tokens = TokenEstimator()
+    for number in range(MAX_TOKEN_CELLS + 10):
+        tokens.observe(4000, "en", f"m{number}", 2000)
+    latest = f"m{MAX_TOKEN_CELLS + 9}"  # no cell is left for it, so the fleet's mean applies
+    assert tokens.estimate(4000, "en", latest) == pytest.approx(2000, rel=0.01)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from laar.accuracy.assessor import PlainAssessor
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.endpoints import OFFLOADED, Reading
 from laar.core.membership import ROLE_LABEL, WAKE_LABEL, EndpointSpec
@@ -572,13 +573,14 @@ def test_no_endpoint_is_excluded_if_probes_of_all_get_the_same_page():
 
 def learned_from(kind=None, status=200):
     """Return all that is learned from an answer at A: a good one, a useless one or a refusal."""
-    tuned, traced, seen = [], [], []
+    tuned, lengths, traced, seen = [], [], [], []
     tuner = SimpleNamespace(
         weights=lambda _now: Weights(1, {}), observe=lambda sample, _now: tuned.append(sample.ok)
     )
-    prefixes = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
+    assessor, prefixes = PlainAssessor(), PrefixBeliefs(key=b"k", max_bytes=1 << 20)
+    assessor.usage = lambda _request, _model, tokens: lengths.append(tokens)
     prefixes.blocks_held.answered = lambda _session, tokens: traced.append(tokens)
-    d = fleet(A, B, C, prefixes=prefixes, tuner=tuner)
+    d = fleet(A, B, C, prefixes=prefixes, assessor=assessor, tuner=tuner)
     for address in (B, C):
         answer(d, address, GOOD, 0.5)
     d.watch(settled=lambda _decision, end: seen.append(end.ok))
@@ -597,6 +599,7 @@ def learned_from(kind=None, status=200):
     again = d.choose(ask, 2.0)
     return {
         "tuner": tuned[2:],
+        "lengths": lengths,
         "lengths by KV events": traced,
         "ok": seen,
         "speeds": d.engines.state() != before,

@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from math import exp, log
+from math import exp
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +35,6 @@ from laar.accuracy.cells import learned
 from laar.accuracy.difficulty import given
 from laar.accuracy.features import GENERIC, Features
 from laar.accuracy.text import Said, TaskTable, TextModel, task_table
-from laar.accuracy.tokens import LEAST_CHARS, MOST_CHARS, chars_per_token
 
 MIN_PROBABILITY, MAX_PROBABILITY = 0.001, 0.999
 """Bounds on Q: costs are divided by Q, and no evidence can show that a model never fails."""
@@ -127,9 +126,8 @@ class CapabilityModel:
         self.measured_models = dict(artifact.models) if artifact else {}
         """The artifact's entries for the measured models."""
         self.models = tuple(self.measured_models)
-        self.tokens_per_char: Callable[[tuple[str, ...], str], tuple[_Row, float]] = lru_cache(
-            _MAX_CACHED_TABLES
-        )(self._tokens_per_char)
+        self.chars_per_token = {name: m.chars_per_token for name, m in self.measured_models.items()}
+        """Characters per token by model, then language: initial values of a `TokenEstimator`."""
         self._difficulty = artifact.retry.difficulty if artifact else None
         measured_cells = {
             (name, cell.features): cell.outcomes
@@ -192,16 +190,6 @@ class CapabilityModel:
             row = self._table(tuple(models), features.language, features.bucket).row(shares)
             return np.minimum(np.maximum(row, MIN_PROBABILITY), MAX_PROBABILITY)
         return self._row(tuple(models), features)
-
-    def _tokens_per_char(self, models: tuple[str, ...], language: str) -> tuple[_Row, float]:
-        """Return the tokens per character of each model, and their mean over the fleet."""
-        logs = {
-            name: log(min(max(model.chars_per_token[language], LEAST_CHARS), MOST_CHARS))
-            for name, model in self.measured_models.items()
-            if language in model.chars_per_token
-        }
-        mean = sum(logs.values()) / len(logs) if logs else log(chars_per_token(language))
-        return np.exp([-logs.get(model, mean) for model in models]), exp(-mean)
 
     def _task_table(self, models: tuple[str, ...], language: str, bucket: int) -> TaskTable:
         """Return P(correct) by task of the text model, then model, for this language and length."""

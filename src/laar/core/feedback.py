@@ -93,7 +93,7 @@ class Feedback:
         )
 
     def ended(self, decision: Decision, end: Completion) -> None:
-        """Tell the tuner and the prefix index that a request ended."""
+        """Tell the tuner, the assessor and the prefix index that a request ended."""
         flight, now, chooser = decision.flight, decision.now + end.latency_s, self._chooser
         if chooser.tuner is not None and decision.weights_version:
             sample = Observed(
@@ -103,6 +103,13 @@ class Feedback:
                 ok=end.ok and end.cause == "complete",
             )
             chooser.degraded.attempt("learning", chooser.tuner.observe, sample, now)
+        # In shadow mode the prompt may have gone to an endpoint that Envoy does not report.
+        known = flight.served or not decision.request.shadow
+        if known and end.ok and end.prompt_tokens and not decision.request.tokens:
+            usage = chooser.assessor.usage
+            chooser.degraded.attempt(
+                "learning", usage, decision.request, flight.model, end.prompt_tokens
+            )
         prefixes, receipt = chooser.prefixes, flight.receipt
         if prefixes is None:
             return
@@ -116,8 +123,7 @@ class Feedback:
             prefixes.blocks_held.answered(flight.traced_as, tokens)
         if receipt is None:
             return
-        # In shadow mode the prompt may have gone to an endpoint that Envoy does not report.
-        if not end.ok or (decision.request.shadow and not flight.served):
+        if not known or not end.ok:
             prefixes.retract(receipt)
             return
         share = None
