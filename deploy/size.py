@@ -15,11 +15,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 47_333,
-    "statements": 28_814,
+    "lines": 47_328,
+    "statements": 28_811,
     "lines of data": 680,
     "modules": 216,
-    "lines loaded": 32_344,
+    "lines loaded": 32_339,
     "settings": 140,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

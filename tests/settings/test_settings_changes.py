@@ -112,26 +112,22 @@ def test_the_output_of_check_loads_as_the_same_settings(tmp_path_factory, paths)
     assert load(again).settings == loaded.settings
 
 
+ANCHORED = """endpoints: [{address: '10.0.0.1:80', model: m}]
+prefix: &same {enabled: false}
+flow:
+  <<: *same
+"""
+
+
 def test_a_value_from_an_anchor_does_not_count_as_a_default(tmp_path):
     path = tmp_path / "laar.yaml"
-    path.write_text(
-        "endpoints: [{address: '10.0.0.1:80', model: m}]\n"
-        "prefix: &same {enabled: false}\n"
-        "flow:\n"
-        "  <<: *same\n"
-    )
+    path.write_text(ANCHORED)
     assert load(path).origins["flow.enabled"] == "laar.yaml:3"
 
 
 def test_a_value_from_an_anchor_can_be_replaced(tmp_path):
     path = tmp_path / "laar.yaml"
-    path.write_text(
-        "endpoints: [{address: '10.0.0.1:80', model: m}]\n"
-        "prefix: &same {enabled: false}\n"
-        "flow:\n"
-        "  <<: *same\n"
-        "  enabled: true\n"
-    )
+    path.write_text(f"{ANCHORED}  enabled: true\n")
     loaded = load(path)
     assert (loaded.settings.prefix.enabled, loaded.settings.flow.enabled) == (False, True)
     assert loaded.origins["flow.enabled"] == "laar.yaml:5"

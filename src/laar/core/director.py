@@ -261,8 +261,7 @@ class Director(Chooser):
         for encoder in decision.encoders:
             self.table.leave(encoder.slot, 0.0, 0.0)
         if (prefiller := decision.prefiller) is not None:
-            learn = self._feedback.prefill_ended
-            self.degraded.attempt("learning", learn, decision, prefiller, now, ok=ok)
+            self.degraded.attempt("learning", self._feedback.prefill_ended, decision, now, ok=ok)
             self.table.leave(prefiller.slot, decision.tokens, prefiller.uncached_tokens)
 
     def _release(self, decision: Decision) -> None:

@@ -106,13 +106,13 @@ class EndpointTable(Names):
     Columns are arrays indexed by slot, longer than the number of endpoints. `rtt_s`, `rtt_at`,
     `waiting`, `running`, `kv_usage`, `capacity_tokens` and `read_at` are NaN until known; `asleep`
     is from the last reading. `queued_tokens` counts prompt tokens of incomplete requests,
-    `queued_uncached_tokens` those believed not cached, and `prefill_tokens`
-    those of them whose answers have not begun. `in_flight` counts requests, `visiting` this
-    picker's requests that are only prefilled there, for another endpoint, and `failures`
-    consecutive failed probes (infinite after a refused connection). `wake_s` is the time in seconds
-    to wake the engine; `has_tiers` is 1 if it has memory behind its cache. `model_id` indexes
-    `models`, the distinct first names. The `COUNTED` columns are the rows of `counted`; `elsewhere`
-    is the part of them that other pickers have in flight, 0 for a lone picker.
+    `queued_uncached_tokens` those believed not cached, and `prefill_tokens` those of them whose
+    answers have not begun. `in_flight` counts requests, `visiting` this picker's requests that are
+    only prefilled there, for another endpoint, and `failures` consecutive failed probes (infinite
+    after a refused connection). `wake_s` is the time in seconds to wake the engine; `has_tiers` is
+    1 if it has memory behind its cache. `model_id` indexes `models`, the distinct first names. The
+    `COUNTED` columns are the rows of `counted`; `elsewhere` is the part of them that other pickers
+    have in flight, 0 for a lone picker.
 
     Not thread-safe: one event loop, or one simulation, owns it.
     """

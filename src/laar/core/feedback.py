@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from laar.core.apart import Prefiller
 from laar.core.chooser import Chooser
 from laar.core.decision import Completion, Decision
 from laar.core.engines import Began
@@ -55,15 +54,13 @@ class Feedback:
         )
         flight.began = self._engines.began(began, now)
 
-    def prefill_ended(
-        self, decision: Decision, prefiller: Prefiller, now: float, *, ok: bool
-    ) -> None:
+    def prefill_ended(self, decision: Decision, now: float, *, ok: bool) -> None:
         """Tell the engines that a prefill ended, before the table removes it from its counts.
 
         `ok` is true if it ended because a good answer began.
         """
-        began, view = decision.flight.prefill_began, decision.view
-        if began is None or view is None:
+        began, view, prefiller = decision.flight.prefill_began, decision.view, decision.prefiller
+        if began is None or view is None or prefiller is None:
             return
         self._engines.gone(began, now)
         if ok and began.shown and decision.flight.slot == decision.slot:

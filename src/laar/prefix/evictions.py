@@ -80,8 +80,7 @@ class Evictions:
         self._next_at = min(self._next_at, now + _AGES_S[0])
         if len(self._age_of) > MAX_PROMPTS:
             oldest = next(waiting for waiting in reversed(self._waiting) if waiting)
-            key = next(iter(oldest))
-            del oldest[key], self._age_of[key]
+            del self._age_of[oldest.popitem(last=False)[0]]
 
     def again(self, ages_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return what share of text of these ages is requested again, at most `MAX_SHARE`."""

@@ -182,8 +182,8 @@ class AnswerHeaders(Action):
 
     `read_answer` asks Envoy to send this request's response body; `skip_body` asks it to send no
     body, and to keep the stream until the answer ends. `patience_s` is a value of
-    `laar.protocol.headers.PATIENCE`. `engine_headers` also go into the metadata,
-    for an Envoy whose routes set them; they go only there if Envoy keeps the headers.
+    `laar.protocol.headers.PATIENCE`. `engine_headers` also go into the metadata, for an Envoy whose
+    routes set them; they go only there if Envoy keeps the headers.
     """
 
     direction: Direction
