@@ -80,6 +80,24 @@ def test_no_answer_is_lost_to_errors_inside_answers_once_they_are_known(seed):
     assert fleet.probes >= 5
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("behavior", "clients", "at_most"),
+    [
+        pytest.param(refuses(503), 150, 1, id="503"),
+        pytest.param(error_event(), 12, 2, id="error event"),
+        pytest.param(hangs(), 150, 20, id="silence"),
+    ],
+)
+def test_a_new_endpoint_that_never_answers_costs_few_requests(behavior, clients, at_most, seed):
+    """It is idle, so it attracts the longest prompts, which are the likeliest to be at fault."""
+    fleet = VirtualFleet(behave={5: behavior}, clients=clients, seed=seed, probes=True)
+    fleet.addresses.append("10.0.0.6:80")
+    fleet.call(20.0, lambda: fleet.join(fleet.addresses))
+    fleet.run(10**6, until=45.0)
+    assert 1 <= len(fleet.seen.failed) <= at_most
+
+
 @pytest.mark.parametrize("policy", ["least-loaded", "round-robin", "random", "llm-d"])
 def test_a_failing_endpoint_gets_no_requests_under_any_policy(policy):
     assert policy in POLICY_NAMES

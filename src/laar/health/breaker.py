@@ -407,8 +407,8 @@ class Breaker:
     def suspect(self, kind: Kind, now: float, *, excused: bool = False) -> bool:
         """Request a probe unless one is pending; return whether it is due now.
 
-        No requests are sent until the probe is answered, unless the endpoint is trusted or in a
-        slow start, or the failure is `excused`, which means that the request was at fault.
+        No requests are sent until the probe is answered, unless the endpoint is trusted or the
+        failure is `excused`, which means that the request was at fault.
         """
         if self.is_out or self.is_suspected:
             return False
@@ -421,7 +421,7 @@ class Breaker:
         self.suspected_at = now
         self.kind = kind
         self.refused = False
-        if self.state is State.CLOSED and not excused and now >= self._trusted_until:
+        if not excused and now >= self._trusted_until:
             self.state = State.SUSPECT
             self.opened_at = now
             wait_s = _SUSPECT_S
@@ -433,7 +433,7 @@ class Breaker:
     def _acquit(self, now: float) -> None:
         """Restore the endpoint, and trust it for a while, longer each time."""
         longest_s = self.rules.settings.longest_trial_s
-        self.state = State.CLOSED
+        self.state = State.STARTING if now - self._closed_at < SLOW_START_S else State.CLOSED
         if now - self._trusted_until > longest_s:
             self._trust_s = 0.0
         self._trust_s = min(longest_s, max(FIRST_TRIAL_S, 2.0 * self._trust_s))

@@ -233,9 +233,9 @@ class Outcomes:
         if kind not in (Kind.ERROR, Kind.EVENT):
             return 1.0, None
         weight = 1.0
-        if attempt is not None:
-            # The weight is small if only the heaviest requests fail: 1 up to the median size of
-            # recent good requests, falling to a tenth beyond the largest.
+        if attempt is not None and endpoint.breaker.recent.good >= 1.0:
+            # Small if an endpoint that answers others fails the heaviest requests: 1 up to the
+            # median size of recent good requests, falling to a tenth beyond the largest.
             times = endpoint.family.times[attempt.stream]
             weight = max(_LIGHTEST, min(1.0, 2.0 * times.lightness(attempt.tokens)))
         if kind is Kind.ERROR:
