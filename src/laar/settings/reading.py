@@ -68,8 +68,8 @@ class Decisions(Section):
     """File with one JSON line per decision, written once its request has ended, and one per outcome
     reported later. Its directory must exist. None: no log."""
     viewers_token_file: Path | None = None
-    """File with the token for everything on the admin port but metrics, health and /outcomes, as
-    `Authorization: Bearer ...` or in the page's form. None: that is served only on loopback."""
+    """File with the token that the admin port requires, except for metrics, health and /outcomes:
+    `Authorization: Bearer ...`, or in the page's form. None: all else is only on loopback."""
 
 
 def _where(value: str) -> str:
