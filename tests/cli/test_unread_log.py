@@ -11,7 +11,7 @@ import yaml
 
 from support import eventually, free_port
 
-GAP = b"lines of the log missing, as nobody read them in time: "
+GAP = b"log lines dropped because nobody read them in time: "
 
 
 @pytest.mark.long

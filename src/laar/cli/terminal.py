@@ -106,7 +106,7 @@ class _Unblocking:
 
     def write(self, text: str) -> None:
         """Write text in parts that a writable pipe accepts at once."""
-        gap = f"\nlines of the log missing, as nobody read them in time: {self._dropped}\n"
+        gap = f"\nlog lines dropped because nobody read them in time: {self._dropped}\n"
         data = ((gap if self._dropped else "") + text).encode(errors="backslashreplace")
         while data and self._room.poll(0):
             data = data[os.write(self._handle, data[: select.PIPE_BUF]) :]
