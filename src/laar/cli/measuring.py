@@ -1,4 +1,4 @@
-"""`laar calibrate`, `laar measure`, `laar fit`: learn how fast and how often right models are."""
+"""`laar calibrate`, `laar measure`, `laar fit`: learn how fast and how accurate models are."""
 
 from __future__ import annotations
 

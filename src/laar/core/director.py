@@ -278,7 +278,7 @@ def _move_to_model(flight: InFlight, model: str) -> None:
     if model == flight.model:
         return
     earlier = flight.tried[:-1]
-    # The chosen model was not tried after all, so it is left unless it had been tried before.
+    # The chosen model has not been tried after all, unless an earlier attempt used it.
     flight.exhausted = flight.exhausted and flight.model in earlier
     flight.model = model
     if flight.tried:

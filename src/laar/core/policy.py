@@ -64,7 +64,7 @@ class Policy:
                 return scores
             total += weight * scores
             weights += weight
-        view.terms, view.reason = None, ""  # one scorer's do not explain the mean
+        view.terms, view.reason = None, ""  # set by one scorer, they do not explain the mean
         return total / weights if weights else 1.0 / (1.0 + view.in_flight)
 
     def order(

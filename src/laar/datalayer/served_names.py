@@ -70,7 +70,7 @@ class ServedNames(Visits):
                 self.soon(spec.address, DOUBT_ALL_S)
 
     def having(self, route: str, models: Collection[str] = ()) -> frozenset[str] | None:
-        """Return the endpoints of some models that may have a route; None if all may, or none."""
+        """Return the endpoints of some models that may serve a route; None if all may, or none."""
         wanted = frozenset(models)
         every = {s.address for s in self.targets() if not wanted or not wanted.isdisjoint(s.models)}
         able = {at for at in every if route in self.kept.get(at, (None, _ROUTES))[1]}

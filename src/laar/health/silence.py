@@ -19,9 +19,9 @@ _SLACK = 0.4
 """Maximum duration of overtaking requests, as a share of the silence: when a fleet slows down as
 a whole, some request is always overtaken."""
 _WORKED_S, _STREAMED_S, _BUSY_S = 2.5, 0.75, 60.0
-"""Age of a page that shows work (scraped each second), age of a chunk of another answer (reported
-twice a second), and silence that they excuse at most. Where others fill the KV cache, a prompt
-believed cached waits for memory and for 100,000 tokens."""
+"""Maximum age of a page that shows work (scraped each second) and of a chunk of another answer
+(reported twice a second), and the longest silence that they excuse: in a full KV cache, even a
+prompt believed cached waits for memory and for 100,000 tokens."""
 _DOUBTED_S = 0.25 * OVERDUE_S
 """Seconds of silence after which an endpoint is probed: requests sent to it until it is excluded
 would be lost as well."""

@@ -60,7 +60,7 @@ MAX_EXPECTED = 8192
 MAX_EXPECTED_BLOCKS = 4_000_000
 """Maximum number of blocks of all these requests (32 MB); the oldest are forgotten first."""
 
-_MORE_TOKENS = 65_536  # of images, which have more than two tokens per byte of the prompt
+_MORE_TOKENS = 65_536  # for images: over two tokens per byte of the prompt
 _BLOCKS_EACH = 64
 _MAX_LATE = 8  # answered requests of an endpoint whose events have not arrived yet
 _MAX_ANCHORS = 64  # offsets per text with a known token; a conversation has one per turn

@@ -51,7 +51,7 @@ Restorer = Callable[[bytes], bytes]
 
 
 class Rework(Protocol):
-    """The hook's result for one body; its methods are called with what happens to the request.
+    """The hook's result for one body; its methods are told what happens to the request.
 
     Attributes:
         body: the body to forward: the received object itself if nothing was changed.

@@ -80,7 +80,7 @@ def _unwritable(settings: Settings) -> Iterator[SettingError]:
         if path is None:
             continue
         above = path.parent
-        if name == "envoy.eds_file":  # whose directory laar creates
+        if name == "envoy.eds_file":  # laar creates its directory
             above = next(parent for parent in path.parents if parent.exists())
         appends = name == "decisions.log" and os.access(path, os.W_OK)  # others are replaced whole
         if not appends and not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
@@ -89,5 +89,5 @@ def _unwritable(settings: Settings) -> Iterator[SettingError]:
                 f"mkdir -p {path.parent}, and make this user its owner",
                 setting=name,
             )
-        elif path.is_dir():  # can't be told in a directory that this user may not enter
+        elif path.is_dir():  # unknown in a directory that this user may not enter
             yield SettingError(f"{path} is a directory; name a file in it", setting=name)

@@ -39,8 +39,8 @@ _AT_REST = 5.0
 keep the engines busy serving pages."""
 _WAKE_AGAIN_S = 5.0
 """Seconds until the metrics page shows whether an engine is awake; if not, it is woken again."""
-_COMPARE_AGAIN_S = 5.0  # three probes of a few tokens
-_MAX_COMPARED = 256  # at most fifty comparisons a second
+_COMPARE_AGAIN_S = 5.0  # a comparison sends three probes of a few tokens
+_MAX_COMPARED = 256  # limits comparisons to fifty a second
 _LOOK_S = 1.0
 """Seconds between checks for a KV events label, until the events can be read."""
 

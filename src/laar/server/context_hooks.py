@@ -247,8 +247,8 @@ class ContextHooks:
             self._picker.director.degraded[_WHAT] += 1
         teaches = plan.orders or plan.memos or plan.seen
         if not teaches and plan.body is body and (restores or not self.may_restore):
-            return None  # otherwise its response may show that responses pass through here
-        # Remember the order already now, so that a burst of requests shares it.
+            return None  # else its response may show whether responses pass through here
+        # Remember the order before the request ends, so that a burst of requests shares it.
         self.after(partial(ordering.hook.note, plan, now))
         return _Reworked(self, ordering, plan, observes=mode == "observe")
 

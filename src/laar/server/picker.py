@@ -90,7 +90,7 @@ class Picker:
         self.doubt_names: Callable[[str], None] = lambda _address: None
         """Schedules a refresh of the models of an endpoint, or of all if the address is empty."""
         self.having: Callable[[str, str], frozenset[str] | None] = lambda _route, _name: None
-        """Returns the endpoints that may have a route, if the name leaves a choice; else None."""
+        """Returns the endpoints that may serve an API route, if the name leaves a choice."""
         self.director = self._director()
         self.director.engines.reassess(self.learning.assessor.capability.speed)
         self.admission: Admission | None = None

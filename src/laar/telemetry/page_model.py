@@ -35,7 +35,7 @@ _SHOWN_FAILURES = 5
 _UNREAD = (math.nan, math.nan, math.nan)
 _HIT_WEIGHT = 0.3  # of the last scrape in an engine's hit rate
 _MAX_HIT_RATES = 20_000  # as many endpoints as one selector may match
-_SLOW_PACE = 1.5  # load differs by as much
+_SLOW_PACE = 1.5  # smaller differences are normal variation of load
 _POINTS = 80  # points in the plot of predicted against measured values
 
 

@@ -229,7 +229,7 @@ class KubernetesEndpoints:
 async def _gather(
     changed: asyncio.Event, report: Callable[[], None], wait_s: Callable[[], float] = lambda: 0.0
 ) -> None:
-    """Report all changes of `REPORT_EVERY_S` at once: each report takes the time of all objects."""
+    """Report changes at most every `REPORT_EVERY_S`, since each report covers all objects."""
     while True:
         await changed.wait()
         await asyncio.sleep(wait_s())

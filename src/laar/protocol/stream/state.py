@@ -38,8 +38,8 @@ class Environment:
         held: counts the bytes of unfinished bodies and of those to be read; None means no limit.
         catalog: returns the models of the fleet or a pool, or the entry of one name, as JSON; None
             if there is no list. Raises `RequestError` for an unknown name.
-        having: returns the endpoints that may have a route, given the model's name; None if that
-            restricts nothing.
+        having: returns the endpoints that may serve an API route, given the model's name; None if
+            that excludes none.
         recorder: records what happens to decided requests.
     """
 

@@ -46,7 +46,7 @@ class Attempts:
     """
 
     MOST = 10
-    """Maximum number of different wrong tokens in a row from an address: people err less."""
+    """Maximum number of different wrong tokens in a row from an address; a person makes fewer."""
     WAIT_S = 60.0
     MAX_ADDRESSES = 10_000
 

@@ -42,7 +42,7 @@ Wait = Callable[[], Awaitable[Event]]
 """A coroutine function whose result is the machine's next event."""
 
 LATE_S = 5.0
-"""Seconds that Envoy waits for a picker that is behind, which may hang."""
+"""Seconds that Envoy waits for a picker that is behind: it might have hung."""
 
 
 class Exchange(Handler):
@@ -95,7 +95,7 @@ class Exchange(Handler):
         stream.receive(Closed(), processor.clock())
 
     def reassure(self, *, late: bool = False) -> None:
-        """Ask Envoy to keep waiting, briefly if the message is late and can't be held later."""
+        """Ask Envoy to keep waiting: only briefly if `late`, unless flow control may hold it."""
         processor = self._processor
         is_brief = late and not (processor.flow and processor.flow.by_load)
         self._call.send(patience(LATE_S if is_brief else processor.longest_decision_s))

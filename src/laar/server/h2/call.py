@@ -227,7 +227,7 @@ class Call:
             self._counted_bytes = held
             if not room:
                 self._drop()
-                self._end = None  # a call that had ended, and waited for a window, must end again
+                self._end = None  # replaces an end that still waits for a window
                 self.end(Code.RESOURCE_EXHAUSTED, "too many messages are unfinished or unread")
 
     def write(self) -> bool:

@@ -97,7 +97,7 @@ class Share:
         self._taken = 0
 
     def take(self, count: int, mine: int) -> bool:
-        """Add a connection's change; return False if `mine`, its amount, exceeds its share."""
+        """Add `count` to the total; return False if `mine`, a connection's part, is too large."""
         self._taken += count
         return mine <= self.most - self._taken
 

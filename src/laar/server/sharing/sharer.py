@@ -38,7 +38,7 @@ from laar.telemetry.problems import Problems
 _LOG = logging.getLogger(__name__)
 
 WARM_S = 3.0
-"""Longest time in seconds that startup waits for records from the others or the file."""
+"""Maximum seconds that startup waits for records from the others or the file."""
 
 _POLL_S = 0.25
 _AGAIN_S = (0.1, 1.0)  # first and longest wait before reconnecting
