@@ -113,7 +113,7 @@ def make_image(dist: Path, wheel: Path | None) -> str:
     """
     for tool in ("buildah", "mmdebstrap"):
         if shutil.which(tool) is None:
-            sys.exit(f"{tool} is not here: apt-get install buildah mmdebstrap")
+            sys.exit(f"{tool} is not installed: apt-get install buildah mmdebstrap")
     version = _project()["version"]
     dist.mkdir(parents=True, exist_ok=True)
     archive = dist / f"laar-{version}-{arch()}.oci.tar"

@@ -39,7 +39,7 @@ MEANS = {
     "e2e_mean_s": "E2E mean s",
     "requests": "requests",
     "failed": "failed",
-    "span_s": "from first to last s",
+    "span_s": "first to last request s",
 }
 """Other numbers of `Tally.numbers` and their headings."""
 

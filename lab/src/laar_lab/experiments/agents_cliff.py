@@ -332,7 +332,7 @@ def run_at_fast(data: Path, half: int, load: float, rule: str, seed: int) -> dic
 
 
 def run_fast(scope: Scope) -> Report:
-    """Compare the gate with rules without a gate, on engines with time to prefill all again."""
+    """Compare the gate with rules without a gate, on engines that can prefill all contexts."""
     assert scope.data is not None
     half = int(scope.seeds[0] >= JUDGED_FROM)
     loads = (2.0,) if scope.quick else (1.0, 2.0, 3.0)
@@ -352,7 +352,7 @@ def run_fast(scope: Scope) -> Report:
 
 
 def run_fair(scope: Scope) -> Report:
-    """Compare the sessions with the longest turns, beside rules that hold no session back."""
+    """Compare the sessions with the longest turns, under the gate and under rules without one."""
     assert scope.data is not None
     half = int(scope.seeds[0] >= JUDGED_FROM)
     engines, loads = ((4,), (2.0,)) if scope.quick else ((4, 8), (1.5, 2.0, 3.0))

@@ -307,7 +307,7 @@ class _FullTrust(PriorTrust):
     """Lets every prior keep its full weight."""
 
     def share(self, model: str, own: Sequence[float] = ()) -> float:
-        """Return 1."""
+        """Return 1, the full weight."""
         return 1.0
 
 

@@ -81,7 +81,7 @@ def run_valve(valve: int, seed: int) -> dict[str, float]:
 
 
 def _trend(runs: dict[str, list[dict[str, float]]], name: str) -> list[float]:
-    """Return the least-squares slope over the thresholds in order, by seed."""
+    """Return the least-squares slope over the indexes of the thresholds, by seed."""
     by_seed = zip(*([run[name] for run in runs[valve]] for valve in VALVES), strict=True)
     return [float(np.polyfit(range(len(VALVES)), values, 1)[0]) for values in by_seed]
 

@@ -1,4 +1,4 @@
-"""What it is worth to know the speed of engines before they have answered.
+"""The value of knowing engines' speeds before they have answered.
 
 Chats arrive at a cold fleet. The picker knows nothing about the engines, their speeds as measured
 when idle, or these speeds times four or a quarter: about what could be inferred from a model's
