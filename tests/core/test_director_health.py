@@ -185,7 +185,7 @@ def test_after_retries_by_envoy_the_endpoints_tried_before_count_as_failed():
 
 
 def test_a_trial_that_envoy_had_to_retry_has_failed():
-    """The client gets another endpoint's answer; the failed one stays excluded, for longer."""
+    """The client gets another endpoint's answer; the failed endpoint stays excluded for longer."""
     d = fleet(A, B, C)
     now = fail(d, A, 1.0) + 1.3
     trial = d.decide(request(), now)

@@ -224,7 +224,7 @@ async def test_a_file_that_could_not_be_read_is_read_again_although_unchanged(
 async def test_a_change_is_not_lost_if_applying_it_fails_at_first(
     tmp_path: Path, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as without memory for another thread: the task is then restarted."""
+    """For example, there is no memory for another thread; the task is then restarted."""
     path = write(tmp_path / "e.yaml", ONE)
     file = EndpointsFile(path, recorder)
     file.load()

@@ -615,7 +615,7 @@ async def test_requests_are_served_while_a_long_batch_is_decoded_and_applied(
     assert len(at) > 100
 
 
-async def test_an_engine_is_heard_again_after_its_connection_died(
+async def test_events_arrive_again_after_a_connection_died(
     engine: Engine, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If a host goes down, its connection stays open, but no more bytes arrive."""

@@ -196,7 +196,7 @@ def test_panels_use_existing_series_and_do_not_overlap(known: set[str]) -> None:
 
 
 def test_the_panel_of_attempts_shows_one_while_no_question_is_retried() -> None:
-    """A quantile would be interpolated from 0 up to the first bound, and show a half."""
+    """A quantile interpolated between 0 and the first bound would show 0.5."""
     [panel] = [one for one in generator().panels() if one["title"].startswith("Attempts")]
     assert all("histogram_quantile" not in target["expr"] for target in panel["targets"])
 

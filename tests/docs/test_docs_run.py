@@ -87,7 +87,7 @@ def runnable(fence):
 
 
 def blocks():
-    """Return the blocks to run; one that occurs on several pages with the same files, once."""
+    """Return the blocks to run, without repeats of one that several pages share with its files."""
     seen = {}
     for page in sorted(DOCS.rglob("*.md")):
         if page.name == "tutorial.md":  # has its own test

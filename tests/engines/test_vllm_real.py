@@ -101,7 +101,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.wait(60)
 
 
-def test_the_lab_s_engine_model_has_the_shape_of_a_real_engine(server: str, tmp_path: Path) -> None:
+def test_the_labs_engine_model_has_the_shape_of_a_real_engine(server: str, tmp_path: Path) -> None:
     fitted = fit_engine(FitSettings(url=server, repeat=3, headers={}), lambda *_: None)
     console = Console(file=sys.stdout, width=160)
     show(fitted.report, console)

@@ -62,7 +62,7 @@ def test_one_failing_endpoint_of_five_costs_almost_nothing(behavior, at_most, se
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_an_endpoint_that_rejects_a_probe_waits_for_a_slower_sibling_s(seed):
+def test_an_endpoint_that_rejects_a_probe_waits_for_that_of_a_slower_sibling(seed):
     """Its own refusals are the fastest answers, so it would attract most requests meanwhile."""
     behave = {0: refuses(422, since=5.0)}
     seen = VirtualFleet(behave=behave, seed=seed, probes=True, service_s=1.0).run(500)
@@ -204,7 +204,7 @@ def test_some_clients_with_a_wrong_key_exclude_no_endpoint():
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_clients_that_stop_reading_exclude_no_endpoint(seed):
-    """Envoy buffers the rest of their answers, and the picker sees no end of those it reads not."""
+    """Envoy buffers the rest of their answers, and the picker does not see unread ones end."""
 
     def buffered(_fleet, job, _now, ordinary):
         if job.number < 0 or job.client >= 3 or job.decision.flight.read:

@@ -119,5 +119,5 @@ def test_an_empty_list_denies_only_paths_that_engines_may_read_differently():
 
 
 @pytest.mark.parametrize("end", ["/", "//", "%2F", "%0A", "/%0a?x"])
-def test_a_prompt_is_read_whatever_path_suffix_engines_ignore(end):
+def test_a_prompt_is_read_despite_a_path_suffix_that_engines_ignore(end):
     assert api_of(f"/v1/chat/completions{end}") is Api.CHAT

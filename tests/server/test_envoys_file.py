@@ -204,7 +204,7 @@ async def test_an_endpoint_that_returns_before_envoy_forgets_it_is_treated_as_ne
 
 
 async def test_a_change_is_not_lost_if_publishing_it_fails_at_first(eds, monkeypatch):
-    """Such as without memory for another thread: the task is then restarted."""
+    """For example, there is no memory for another thread; the task is then restarted."""
 
     def fail(*_args, **_options):
         raise RuntimeError("can't start new thread")

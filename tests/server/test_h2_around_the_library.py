@@ -413,7 +413,7 @@ def test_a_long_message_gets_its_window_replenished_and_arrives_whole():
 
 
 async def test_a_peers_timeout_is_extended_for_each_message_that_arrives_slowly(monkeypatch):
-    """Also for a later message of a call, whose first one arrived whole."""
+    """This includes a later message of a call whose first message arrived whole."""
     monkeypatch.setattr("laar.server.h2.connection.SLOW_S", -1.0)  # each message is slow
     server = H2Server(longest_bytes=1 << 20)
     served, extended = Served(server, 0), []
@@ -595,7 +595,7 @@ walks = st.one_of(
 @settings(max_examples=examples(60))
 @given(st.lists(walks, max_size=25))
 def test_messages_that_wait_reach_their_handlers_as_others_do(steps):
-    """If each frame ends a turn. Only calls that end meanwhile may see less, or more."""
+    """Here each frame ends a turn. Only calls that end meanwhile may get fewer, or more."""
     logs, credit, held_bytes = walked(steps, turn_s=1e-6)
     all_logs, all_credit, all_held_bytes = walked(steps, turn_s=math.inf)
     for number, log in all_logs.items():

@@ -376,7 +376,7 @@ async def test_unfinished_messages_of_all_streams_share_a_limit(served):
 
 @pytest.mark.parametrize("reads", [True, False])
 async def test_unread_answers_of_all_streams_share_a_limit(served, reads):
-    """Whether the peer opens no windows, or does not read its socket."""
+    """The peer either opens no windows or does not read its socket."""
     served.server.held_bytes = Share(20_000_000)
     async with Peer.to(served, window=0 if reads else 1 << 30) as peer:
         if not reads:

@@ -373,7 +373,7 @@ async def test_operator_paths_reach_no_endpoint_with_or_without_a_picker(gateway
 
 
 async def test_behind_any_gateway_no_path_leaves_the_base_path_of_an_engine(gateway, http):
-    """Else a client could use the engine's key for everything on its host."""
+    """Otherwise a client could use the engine's key for everything on its host."""
     upstream = await gateway.upstream()
     (gateway.directory / "key").write_text("engines-key")
     engine = {"address": f"http://{upstream.address}/openai/v1", "models": ["m"], "metrics_url": ""}

@@ -159,7 +159,7 @@ def test_chunks_of_all_usual_lengths_are_read_directly(size):
     st.integers(0, 40),
 )
 def test_a_chunk_is_read_directly_only_as_protobuf_would_read_it(size, end, more, changes, cut):
-    """Also if it is damaged, cut off, or followed by a message of any kind."""
+    """It may be damaged, cut off, or followed by a message of any kind."""
     body = pb.HttpBody(body=bytes(range(256)) * (size // 256 + 1), end_of_stream=end)
     body.body = body.body[:size]
     sent = bytearray(with_metadata(pb.ProcessingRequest(response_body=body)))

@@ -220,7 +220,7 @@ async def test_a_store_emptied_after_its_clock_was_ahead_does_not_separate_picke
 
 
 async def test_a_picker_that_starts_with_an_emptied_store_introduces_no_other_key(server, members):
-    """As if a node with the store and a picker failed, and both start on a different node."""
+    """This happens if a node with the store and a picker fails, and both start elsewhere."""
     await server.start()
     p = await members(1)
     await eventually(lambda: p.sharer.connected, what="the connection")

@@ -144,7 +144,7 @@ async def test_a_renewed_certificate_is_used_and_open_streams_are_kept(gateway, 
 async def test_a_renewed_certificate_is_used_even_if_that_fails_at_first(
     gateway, tmp_path, monkeypatch
 ):
-    """Such as in the second in which a flood of connections takes all file descriptors."""
+    """For example, while a flood of connections takes all file descriptors."""
     monkeypatch.setattr("laar.server.tasks.RESTART_S", 0.1)
     before, renewed = make_pair(tmp_path, "before"), make_pair(tmp_path, "renewed")
     runner = await picker(gateway, **put(tmp_path, before))

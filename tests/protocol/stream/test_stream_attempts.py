@@ -81,7 +81,7 @@ def test_the_list_covers_all_attempts_and_repeats_only_if_necessary(endpoints, a
 
 
 def test_a_gateway_that_gives_no_number_of_attempts_gets_one_endpoint():
-    """Its retries go where it chooses, so they say nothing about the other endpoints."""
+    """It chooses the endpoints of its retries itself, so these reveal nothing about others."""
     driven = Driven(3, 0)
     recorder = Recording(driven.director)
     stream = Stream(Environment(settings=StreamSettings(), new_id=lambda: "id", recorder=recorder))
