@@ -155,7 +155,7 @@ def processor(endpoints: int, clock: Callable[[], float] = time.monotonic) -> Ex
         metrics=metrics,
         rules=GatewayRules(rng),
         held=None,
-        having=lambda _route, _name: None,
+        with_route=lambda _route, _name: None,
         context=SimpleNamespace(in_use=None),
         observability=SimpleNamespace(spans=None),
     )

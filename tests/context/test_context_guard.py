@@ -83,7 +83,7 @@ class TestDeduplicationOnTrial:
     @staticmethod
     def share(g):
         rng = random.Random(6)
-        return sum(g.dedups(rng.getrandbits(62)) for _ in range(4000)) / 4000
+        return sum(g.deduplicates(rng.getrandbits(62)) for _ in range(4000)) / 4000
 
     def test_de_duplication_begins_with_a_share_of_the_conversations(self):
         assert self.share(guard()) == pytest.approx(0.05, abs=0.02)

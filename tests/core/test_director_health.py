@@ -322,7 +322,7 @@ def test_health_that_is_off_excludes_nothing():
     assert d.health.questions.due(now + 5.0, 16) == []
     late = d.table.slot(B)
     d.health.records.drop(late)
-    d.health.records.know(late, "m", now + 100.0)  # it joins late, which is a slow start
+    d.health.records.of(late, "m", now + 100.0)  # it joins late, which is a slow start
     assert d.health.answers(late, now + 100.0) == 1.0
 
 

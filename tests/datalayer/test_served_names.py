@@ -87,15 +87,15 @@ async def test_engines_that_may_have_a_route_are_found(
     models = {writes: ("m",), hears: ("whisper",), unclear: ("m",)}
     specs = [EndpointSpec(address=at, models=named) for at, named in models.items()]
     listed = ServedNames(lambda: specs, recorder, clock=time.monotonic, rng=random.Random(1))
-    assert listed.having(chat) is None  # nothing is known yet
+    assert listed.with_route(chat) is None  # nothing is known yet
     start(listed.run())
     await until(lambda: len({address for address, _ in recorder.names}) == 3)
-    assert listed.having(chat) == {writes, unclear}
-    assert listed.having(speech) == {hears, unclear}
-    assert listed.having(chat, ["m", "n"]) is None  # all endpoints of an alias's models may
-    assert listed.having(speech, ["m"]) == {unclear}, "others do not serve the alias's models"
+    assert listed.with_route(chat) == {writes, unclear}
+    assert listed.with_route(speech) == {hears, unclear}
+    assert listed.with_route(chat, ["m", "n"]) is None  # all endpoints of an alias's models may
+    assert listed.with_route(speech, ["m"]) == {unclear}, "others do not serve the alias's models"
     del specs[2]
-    assert listed.having("/classify") is None  # no engine has it: let one say so
+    assert listed.with_route("/classify") is None  # no engine has it: let one say so
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def full(health, now, slot=0):
 def known(now=1.0):
     health = Health(HealthSettings(), rng=random.Random(1))
     for slot in (0, 1):
-        health.records.know(slot, "m", now)
+        health.records.of(slot, "m", now)
     return health
 
 

@@ -86,9 +86,9 @@ async def engines(gateway):
     async def known():
         own = {"chat": "/v1/chat/completions", "embed": "/v1/embeddings", "rerank": "/classify"}
         own["whisper"] = "/v1/audio/transcriptions"
-        having, specs = runner.picker.having, runner.picker.table.specs()
+        with_route, specs = runner.picker.with_route, runner.picker.table.specs()
         return [spec.models[0] for spec in specs if spec.generates] == ["chat"] and all(
-            having(own[kind], "auto") == {engine.address} for kind, engine in found.items()
+            with_route(own[kind], "auto") == {engine.address} for kind, engine in found.items()
         )
 
     await eventually(known, what="the engines' routes")

@@ -243,7 +243,7 @@ def test_a_picker_that_was_cut_off_excludes_no_endpoint_for_the_others():
     assert p.outbox.waiting_bytes
     net.exchange(30.0)
     table, health = q.director.table, q.director.health
-    states = [health.records.know(table.slot(each), "m", 30.0).breaker.state for each in (A, B)]
+    states = [health.records.of(table.slot(each), "m", 30.0).breaker.state for each in (A, B)]
     assert states == [State.CLOSED, State.CLOSED]
     assert q.taken["entered"] == 6  # other records from the outage still count
 

@@ -141,7 +141,7 @@ class GainGuard:
             self._sides[conversation] = side
         return side
 
-    def dedups(self, conversation: int) -> bool:
+    def deduplicates(self, conversation: int) -> bool:
         """Return whether repeated documents of a conversation are replaced by notes."""
         if self.dedup == "off" or not self._share:
             return False

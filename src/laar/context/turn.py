@@ -404,7 +404,7 @@ class Turn:
         self._plan.conversation = conversation
         self._control = guard.holds_out(conversation)
         if settings.dedup == "auto":
-            self._dedups = guard.dedups(conversation)
+            self._dedups = guard.deduplicates(conversation)
 
     def _check(self) -> None:
         """Drop the plan if its time is up; called between steps."""

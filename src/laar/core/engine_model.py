@@ -25,7 +25,7 @@ _ANSWER_S = 2.0  # seconds per answer until one has been seen: 200 tokens at 10 
 _LEAST_ANSWER_S = 1e-3
 _LEAST_SHARE = 0.1  # a prior with less weight in the mean answer is not replaced
 _MOST_TOKENS = 100_000  # per answer; larger reports are not plausible
-_REPACED = 2.0  # samples lose 18 % of their weight if their paces change by 10 %
+_PACE_FADING = 2.0  # samples lose 18 % of their weight if their paces change by 10 %
 _TOKENIZE_S = 3e-6  # per token, standard deviation of the prior; vLLM takes 2.4e-6
 _LEAST_SLOWED = 0.01  # minimum prior of the slowdown by each other answer, as in vLLM
 
@@ -211,7 +211,7 @@ class EngineModel:
         changed = self.rest.learn(features, took, 0.01 + ERROR * guess, weight)
         return changed, (took + 0.01) / (guess + 0.01)
 
-    def repaced(self, first: float, rest: float) -> None:
+    def paces_changed(self, first: float, rest: float) -> None:
         """Discount earlier samples, which were adjusted with the previous paces.
 
         Args:
@@ -219,8 +219,8 @@ class EngineModel:
             rest: mean change in the logarithm of the paces `rest`.
         """
         if first or rest:
-            self.first.fade(math.exp(-_REPACED * first))
-            self.rest.fade(math.exp(-_REPACED * rest))
+            self.first.fade(math.exp(-_PACE_FADING * first))
+            self.rest.fade(math.exp(-_PACE_FADING * rest))
 
     def state(self) -> dict[str, object]:
         """Return the learned state as plain values."""

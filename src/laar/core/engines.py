@@ -330,7 +330,7 @@ class Engines:
         as_of = self.traffic.arrived_at
         moved = self.paces.learn(slot, ratio, weight, as_of, first=sample.first)
         if moved is not None:
-            model.repaced(*moved)
+            model.paces_changed(*moved)
         if changed or moved is not None:
             self.kept = None
 

@@ -69,7 +69,7 @@ class ServedNames(Visits):
             for spec in self.targets():
                 self.soon(spec.address, DOUBT_ALL_S)
 
-    def having(self, route: str, models: Collection[str] = ()) -> frozenset[str] | None:
+    def with_route(self, route: str, models: Collection[str] = ()) -> frozenset[str] | None:
         """Return the endpoints of some models that may serve a route; None if all may, or none."""
         wanted = frozenset(models)
         every = {s.address for s in self.targets() if not wanted or not wanted.isdisjoint(s.models)}

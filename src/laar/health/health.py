@@ -92,7 +92,7 @@ class Health:
         """Begin an attempt: a request for `name` (empty means `model`) is being sent to a slot."""
         endpoint = self._endpoints.get(slot)
         if endpoint is None or endpoint.model != model:
-            endpoint = self.records.know(slot, model, now)
+            endpoint = self.records.of(slot, model, now)
         ahead, name = len(endpoint.attempts), name or model
         attempt = Attempt(endpoint, stream, now, predicted_s, tokens, rtt_s, ahead, timed, name)
         endpoint.attempts[attempt] = None
@@ -262,7 +262,7 @@ class Health:
 
         Silent endpoints are detected by each picker from its own requests.
         """
-        endpoint = self.records.know(slot, model, now)
+        endpoint = self.records.of(slot, model, now)
         endpoint.breaker.hear(word, now)
         self.records.mark(endpoint)
 

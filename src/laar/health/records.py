@@ -33,7 +33,7 @@ class Records:
         self.on_word: Callable[[int, Word], object] = lambda _slot, _word: None
         self._began_at: float | None = None
 
-    def know(self, slot: int, model: str, now: float) -> Endpoint:
+    def of(self, slot: int, model: str, now: float) -> Endpoint:
         """Return the record of a slot; start a new endpoint slowly if it joins others."""
         known = self.endpoints.get(slot)
         if known is not None and known.model == model:

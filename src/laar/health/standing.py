@@ -64,7 +64,7 @@ def standing_of(
     All may be excluded if they are `optional` (prefillers and encoders); each is then kept as soon
     as its trial is due.
     """
-    endpoints = [records.know(slot, model, now) for slot, model in zip(slots, models, strict=True)]
+    endpoints = [records.of(slot, model, now) for slot, model in zip(slots, models, strict=True)]
     if not records.outliers or not records.rules.settings.enabled:
         return Standing()
     outliers = [e.slot in records.outliers and records.is_outlier(e, now) for e in endpoints]

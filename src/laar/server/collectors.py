@@ -127,12 +127,12 @@ class Collectors:
         names = ServedNames(lambda: [*self._targets(), *fleet.nameless()], fleet, **common)
         picker.doubt_names = names.doubt
 
-        def having(route: str, name: str) -> frozenset[str] | None:
+        def with_route(route: str, name: str) -> frozenset[str] | None:
             aliases = picker.director.settings.aliases
             is_virtual = not name or name in aliases
-            return names.having(route, aliases.get(name, ())) if is_virtual else None
+            return names.with_route(route, aliases.get(name, ())) if is_virtual else None
 
-        picker.having = having
+        picker.with_route = with_route
         scrape_s = partial(self.interval_s, readings.scrape_interval_s, STALE_S)
         probe_s = partial(self.interval_s, readings.probe_interval_s, STALE_AFTER_S)
         for visits in (

@@ -89,7 +89,7 @@ class Picker:
         self.health = Health(settings.health.breaker, rng=rng)
         self.doubt_names: Callable[[str], None] = lambda _address: None
         """Schedules a refresh of the models of an endpoint, or of all if the address is empty."""
-        self.having: Callable[[str, str], frozenset[str] | None] = lambda _route, _name: None
+        self.with_route: Callable[[str, str], frozenset[str] | None] = lambda _route, _name: None
         """Returns the endpoints that may serve an API route, if the name leaves a choice."""
         self.director = self._director()
         self.director.engines.reassess(self.learning.assessor.capability.speed)

@@ -58,7 +58,7 @@ class _Questions:
     def of(self, chosen: NDArray[np.bool_]) -> _Questions:
         return _Questions(self.rows[chosen], self.tasks[chosen], self.scores[chosen])
 
-    def are(self, task: str) -> NDArray[np.bool_]:
+    def in_task(self, task: str) -> NDArray[np.bool_]:
         """Return which questions belong to the task."""
         found: NDArray[np.bool_] = (self.tasks == task).all(axis=1)
         return found
@@ -164,7 +164,7 @@ def _some(questions: _Questions, known: Sequence[str]) -> _Questions:
     most = max(MIN_TASK_QUESTIONS, _MAX_LEFT_OUT // len(known) ** 2)
     chosen = np.ones(len(questions.tasks), bool)
     for task in known:
-        (here,) = np.nonzero(questions.are(task))
+        (here,) = np.nonzero(questions.in_task(task))
         if len(here) > most:
             chosen[Random(0).sample(here.tolist(), len(here) - most)] = False
     (mixed,) = np.nonzero(~questions.unmixed())
@@ -179,7 +179,7 @@ def _regression(questions: _Questions, task: str) -> tuple[float, _Floats]:
     regression = LogisticRegression(
         C=_STRENGTH, solver="liblinear", dual=True, tol=0.1, max_iter=50, random_state=0
     )
-    regression.fit(questions.rows, questions.are(task))
+    regression.fit(questions.rows, questions.in_task(task))
     return float(regression.intercept_[0]), regression.coef_[0]
 
 
@@ -206,7 +206,7 @@ def _left_out(questions: _Questions, known: Sequence[str]) -> list[_LeftOut]:
     if len(known) < 3:
         groups = [[]]
     fold = np.arange(len(questions.tasks)) % _FOLDS
-    if any(len(set(fold[questions.are(task)])) < 2 for task in known):  # tasks take turns
+    if any(len(set(fold[questions.in_task(task)])) < 2 for task in known):  # tasks take turns
         fold = np.random.default_rng(0).permutation(fold)
     made = []
     for number, group in enumerate(groups):
@@ -233,8 +233,8 @@ def _trust(left_out: Sequence[_LeftOut], task: str) -> tuple[float, float]:
     for fold in left_out:
         if task in fold.columns:
             column = fold.log_odds[:, fold.columns.index(task)]
-            own.append(column[fold.asked.are(task)])
-            strange += [column[fold.asked.are(other)] for other in fold.strangers]
+            own.append(column[fold.asked.in_task(task)])
+            strange += [column[fold.asked.in_task(other)] for other in fold.strangers]
     if not strange or not sum(map(len, own)):
         return 0.0, 1.0  # the log odds unchanged: there is no sample of unseen tasks
     x = np.concatenate(own)
@@ -260,7 +260,7 @@ def _gains(left_out: Sequence[_LeftOut]) -> list[float]:
         trust = np.array([_trust(others, task) for task in fold.columns]).T
         row = fold.table.row(shares_of(fold.log_odds, *trust))
         for task in fold.strangers:
-            here = fold.asked.are(task)
+            here = fold.asked.in_task(task)
             scores, picked = fold.asked.scores[here], row[here].argmax(axis=1)
             gained = scores[np.arange(len(scores)), picked] - scores[:, fold.single]
             gains.append(float(np.mean(np.nan_to_num(gained))))
@@ -269,7 +269,7 @@ def _gains(left_out: Sequence[_LeftOut]) -> list[float]:
 
 def _shares(questions: _Questions, tasks: Sequence[str]) -> tuple[TaskTable, int]:
     """Return the shares of correct answers by task and overall, and the best single model."""
-    chosen = np.stack([questions.unmixed(), *map(questions.are, tasks)]).astype(float)
+    chosen = np.stack([questions.unmixed(), *map(questions.in_task, tasks)]).astype(float)
     counts = chosen @ ~np.isnan(questions.scores)
     right = chosen @ np.nan_to_num(questions.scores)
     base = np.maximum(right[0], 1e-9) / np.maximum(counts[0], 1)

@@ -286,7 +286,7 @@ class RequestHalf(StreamState):
             request.model = rewrite or head.rewrite or model
         request.subset, request.pool = self._subset, self._pool
         if facts.route and self._subset is None and not self._pool:
-            request.subset = env.having(facts.route, request.model)
+            request.subset = env.with_route(facts.route, request.model)
         if head.tenant and env.settings.by_tenant:
             request.salt = f"{head.tenant}\n{request.salt}"  # tenant names have no line breaks
         request.id = self._id

@@ -38,8 +38,8 @@ class Environment:
         held: counts the bytes of unfinished bodies and of those to be read; None means no limit.
         catalog: returns the models of the fleet or a pool, or the entry of one name, as JSON; None
             if there is no list. Raises `RequestError` for an unknown name.
-        having: returns the endpoints that may serve an API route, given the model's name; None if
-            that excludes none.
+        with_route: returns the endpoints that may serve an API route, given the model's name;
+            None if that excludes none.
         recorder: records what happens to decided requests.
     """
 
@@ -51,7 +51,7 @@ class Environment:
     hook: BodyHook | None = None
     held: HeldBytes | None = None
     catalog: Callable[[str, str], bytes | None] = lambda _pool, _name: None
-    having: Callable[[str, str], frozenset[str] | None] = lambda _route, _name: None
+    with_route: Callable[[str, str], frozenset[str] | None] = lambda _route, _name: None
     recorder: Recorder = _NO_RECORDER
     facts_of: Callable[[str], PathFacts] = field(init=False)
     """Returns the properties of a path, by the settings."""

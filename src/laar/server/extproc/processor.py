@@ -89,7 +89,7 @@ class ExternalProcessor(Recorder):
             hook=picker.context.in_use,
             held=picker.held,
             catalog=self._listed,
-            having=lambda route, name: picker.having(route, name),
+            with_route=lambda route, name: picker.with_route(route, name),
             recorder=self,
         )
         """State shared by new streams."""
