@@ -229,7 +229,7 @@ def test_a_client_that_disconnects_releases_its_place_immediately():
     assert not picker.flow.queue.waiting
 
 
-def test_sessions_that_never_return_delay_nothing_once_that_is_learned():
+def test_sessions_known_never_to_return_delay_nothing():
     picker = Picker()
     now = 0.0
     for number in range(40):  # long pauses, so that each session is alone
