@@ -11,6 +11,7 @@ import pytest
 
 from laar.core.cost import CostWeights
 from laar.core.picker import pick
+from laar.core.request import Api, Request
 from laar.errors import SettingError
 from laar.policies import POLICY_NAMES, build_policies
 from laar.policies.llm_d import FewestTokens, StickyUntilSaturated, llm_d
@@ -18,6 +19,7 @@ from laar.policies.own import OWN
 from laar.policies.pickers import ShuffledMaxScore, WeightedRandom
 from laar.policies.registry import Kind, find
 from laar_lab.policy_text import parse_policy
+from support.directors import director_of
 from support.views import chosen, view_of
 
 
@@ -98,6 +100,13 @@ def test_llm_ds_picker_chooses_evenly_among_only_the_best() -> None:
     spread = Counter(picker.order(scores, view)[0] for view in views)
     assert spread.keys() == {1, 2}, "near-ties do not count"
     assert 70 < spread[1] < 130, "load does not count"
+
+
+def test_a_session_stays_at_its_endpoint_whatever_the_load_even_among_a_thousand() -> None:
+    names = (f"10.0.{n >> 8}.{n & 255}:80" for n in range(1000))
+    director = director_of(*names, policy="session-affinity")
+    turns = [Request(id="r", api=Api.CHAT, model="m", session="s", chars=99) for _ in range(8)]
+    assert len({director.decide(turn, 0.0).address for turn in turns}) == 1
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ import xxhash
 
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
+from laar.policies.pickers import ranks
 
 PREFIX_CHARS = 1024
 """About 256 tokens, which GORGO's affinity baseline hashes if there is no session id."""
@@ -57,11 +58,8 @@ class SessionAffinity:
             xxhash.xxh3_64_intdigest(view.table.spec(int(slot)).key.encode(), seed)
             for slot in view.slots
         ]
-        scores: Floats = np.array(draws, np.float64) / 2.0**64
         # Load must not decide between hashes that are nearly equal, so score by rank.
-        ranked: Floats = np.empty(len(scores))
-        ranked[np.argsort(scores)] = np.linspace(0.0, 1.0, len(scores) + 1)[1:]
-        return ranked**8 if len(scores) > 8 else ranked
+        return ranks(sorted(range(len(draws)), key=draws.__getitem__, reverse=True))
 
 
 class Random:
