@@ -342,6 +342,21 @@ def test_an_engine_that_restarts_with_fewer_slots_is_detected_as_full_again():
     assert of(table, engines).slots.tolist() == [16.0]
 
 
+def test_an_engine_with_fewer_slots_than_the_removed_one_it_replaces_is_detected_as_full():
+    table, engines = fleet("large:1", "other:1")
+    table.on_free = engines.drop
+    table.read("large:1", Reading(running=64, waiting=0), 1.0)
+    table.replace("t", [EndpointSpec(address="other:1", models=("m",))])
+    table.read("other:1", Reading(), 1.0)
+    of(table, engines)
+    table.replace("t", [EndpointSpec(address=a, models=("m",)) for a in ("small:1", "other:1")])
+    for at in range(2, 10):
+        table.read("small:1", Reading(running=16, waiting=9), float(at))
+        of(table, engines)
+        read_prompt(engines, table.slot("small:1"), at + 0.5)
+    assert engines.constants(np.array([table.slot("small:1")])).slots.tolist() == [16.0]
+
+
 def test_prompts_wait_for_room_in_a_full_cache_except_for_shared_beginnings():
     table, engines = fleet("small:1", "large:1", "unknown:1")
     slots, own = np.arange(3), np.full(3, 40_000.0)

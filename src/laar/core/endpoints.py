@@ -96,8 +96,8 @@ _FIRST_VALUES = {
     "fetches": False,
     "may_wake": False,
 }
-"""Initial values of an endpoint's columns; they replace those of the slot's previous endpoint. The
-last nine are derived from its spec."""
+"""Values of a free slot's columns, and initially of its next endpoint's. The last nine are derived
+from its spec."""
 
 
 class EndpointTable(Names):
@@ -232,17 +232,16 @@ class EndpointTable(Names):
             return self._slot_of[key]
         if not self._free:
             self._grow()
-        slot = heapq.heappop(self._free)
-        for name, value in _FIRST_VALUES.items():
-            getattr(self, name)[slot] = value
-        self.elsewhere[:, slot] = 0.0
-        self._slot_of[key] = slot
+        slot = self._slot_of[key] = heapq.heappop(self._free)
         return slot
 
     def _free_if_idle(self, key: str, slot: int) -> None:
         if self.in_flight[slot] <= 0:
             del self._slot_of[key]
             heapq.heappush(self._free, slot)
+            for name, value in _FIRST_VALUES.items():
+                getattr(self, name)[slot] = value
+            self.elsewhere[:, slot] = 0.0
             self.on_free(slot)
 
     def _grow(self) -> None:
