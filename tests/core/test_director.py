@@ -572,3 +572,19 @@ def test_the_time_to_the_first_token_is_learned_only_from_streamed_answers():
         assert set(d.engines.seen()) == ({"m1"} if streamed else set())
         ttft_s = expected_ttft_s(d.choose(request("m1"), 60.0))
         assert (ttft_s > 0.4) == streamed
+
+
+@pytest.mark.parametrize("chars", [16_384, 16_500])
+def test_an_engine_that_caches_nothing_does_not_make_short_prompts_look_slow(chars):
+    """A repeated prompt, believed cached, takes a second; if its length is 16 KiB, all of it is."""
+    d = director(*FLEET, prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
+    long = request("m1", text="x" * (chars - len("\x1euser\x1f")))
+    for now in range(0, 300, 10):
+        decision = d.decide(long, float(now))
+        d.answering(decision, now + 1.0)
+        end = Completion(
+            status=200, cause="complete", latency_s=2.0, ttft_s=1.0,
+            prompt_tokens=4096, cached_tokens=0,
+        )  # fmt: skip
+        d.settle(decision, end)
+    assert expected_ttft_s(d.choose(request("m1", text="hello"), 400.0)) < 0.1
