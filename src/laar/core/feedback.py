@@ -128,7 +128,7 @@ class Feedback:
         if decision.prefiller is None and end.prompt_tokens and end.cached_tokens is not None:
             share = min(1.0, end.cached_tokens / end.prompt_tokens)
         prefixes.settle(receipt, share, end.prompt_tokens or 0, flight.model)
-        if share is not None and flight.slot == decision.slot:
+        if share is not None and flight.slot == decision.slot and decision.request.first_token_seen:
             self._learn_fetching(prefixes, decision, end, share)
 
     def _learn_fetching(
