@@ -414,6 +414,14 @@ def test_an_unanswered_probe_excludes_an_endpoint_only_briefly():
     assert d.health.state(d.table.slot(A), 2.1) == ""
 
 
+def test_a_suspect_that_another_picker_excludes_gets_no_requests_until_its_trial():
+    d = doubted(A, B, C)
+    d.health.questions.due(1.1, 16)  # this picker's probe is not answered
+    d.health.heard(d.table.slot(A), "m", Word("out", Kind.STATUS, 8.0), 1.2)
+    decision = d.choose(request(), 5.0)
+    assert {decision.address, *decision.fallbacks} == {B, C}
+
+
 def test_the_only_candidate_stays_in_use_although_it_is_a_suspect():
     d = doubted(A, B)
     assert addresses_of(d, 1.1) == {B}

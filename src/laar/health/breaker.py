@@ -472,7 +472,7 @@ class Breaker:
             case "bad":
                 self.record_failure(None, word.kind, word.amount, now)
             case "out":
-                if not self.is_out:
+                if not self.is_open:
                     self.open(word.kind, now)
                 if self.state is State.OPEN:  # try a little later than that picker
                     longest_s = self.rules.settings.longest_trial_s
