@@ -358,3 +358,14 @@ def test_an_endpoint_with_two_roles_has_no_load_before_its_first_request():
     assert read_by(decision) == P == decision.encoders[0].address
     assert d.engines.traffic.mean[slot] == 0.0
     assert d.table.visiting[slot] == 2.0
+
+
+@pytest.mark.parametrize("roles", [("prefill", "decode", "decode"), ("", "", "")])
+def test_a_prompt_that_several_endpoints_prefill_counts_as_one_request_in_the_demand(roles):
+    d = fleet(*zip((P, D, E), roles, strict=True), apart="always")
+    first = ask(d)
+    assert read_by(first) == (P if roles[0] else "")
+    d.served_by(first, next(a for a in (D, E) if a != first.address), 0.1)  # Envoy's retry
+    finish(d, first)
+    again = ask(d, now=2.0)
+    assert again.view.demand[1].max() <= 1.0

@@ -228,12 +228,11 @@ class EndpointTable(Names):
 
     def _take(self, key: str) -> int:
         """Return the endpoint's slot, or a free one for a new endpoint."""
-        if key in self._slot_of:
-            return self._slot_of[key]
-        if not self._free:
-            self._grow()
-        slot = self._slot_of[key] = heapq.heappop(self._free)
-        return slot
+        if key not in self._slot_of:
+            if not self._free:
+                self._grow()
+            self._slot_of[key] = heapq.heappop(self._free)
+        return self._slot_of[key]
 
     def _free_if_idle(self, key: str, slot: int) -> None:
         if self.in_flight[slot] <= 0:

@@ -183,8 +183,10 @@ class PrefixBeliefs:
 
     def insert(self, slot: int, chain: Chain, now: float, *, heard: bool = False) -> Receipt:
         """Record that a prompt was sent to a slot; `heard` if by another picker."""
-        self.popular.note(chain, now)
-        self.evictions.note(chain, now)
+        if not chain.counted:  # else it is one request's prompt at a further endpoint
+            chain.counted = True
+            self.popular.note(chain, now)
+            self.evictions.note(chain, now)
         receipt = self.index.insert(slot, chain, now)
         if self.watcher is not None and not heard:
             self.watcher.entered(slot, chain, receipt)

@@ -66,12 +66,14 @@ class Chain:
         total_bytes: length of the prompt in UTF-8, including the partial last block.
         weighed: how its length was estimated; None if there was no text to estimate it from.
         tokens: its length if it is one prompt of token ids; 0 if it must be estimated.
+        counted: whether its request has been counted in the demand.
     """
 
     hashes: array[int]
     total_bytes: int
     weighed: Weighed | None = None
     tokens: int = 0
+    counted: bool = False
 
     def __len__(self) -> int:
         return len(self.hashes)
