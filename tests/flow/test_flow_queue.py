@@ -238,6 +238,15 @@ def test_the_retry_delay_follows_the_speed_of_the_queue():
     assert 10 <= shed.retry_after_s <= 15  # 30 wait, and two are sent per second
 
 
+def test_a_pause_in_which_nothing_waited_does_not_make_the_queue_look_slow():
+    queue = filled(item("first"), limits=FlowSettings(max_waiting=2))
+    order(queue, 1.0)
+    for name in "abc":  # the first of a burst is sent half a second after it came
+        queue.enqueue(item(name, arrival_s=3600.0), 3600.0)
+        queue.dispatch(3600.5, one_place() if name == "a" else nowhere)
+    assert answer(queue.enqueue(item("d", arrival_s=3600.5), 3600.5))[2] == 1
+
+
 def test_held_bytes_are_capped():
     queue: Queue[str] = Queue(FlowSettings(max_held_bytes=2500))
     assert queue.enqueue(item("a"), 0.0) is None

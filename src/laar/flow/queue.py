@@ -145,7 +145,7 @@ class Queue(Generic[T]):
         self._shorts = 0
         self._verdicts: list[tuple[Item, T | RequestError]] = []  # known, but not yet returned
         self._more = False
-        self._left_s: float | None = None
+        self._left_s: float | None = None  # the last departure since the queue was empty
         self._gap_s = 0.0  # mean seconds between departures, over about 10
 
     @property
@@ -171,6 +171,8 @@ class Queue(Generic[T]):
             return self._refused(item, 503, _expired(item))
         if not self._make_room(item, now):
             return self._refused(item, 429, SATURATED)
+        if not self._waiting:
+            self._left_s = None
         self._insert(item, self._order(now - item.earlier_s, objective_s, work_s, work_s))
         self._expiries.put(item.id, Line(now + hold_s, 1.0))
         return None
@@ -275,11 +277,10 @@ class Queue(Generic[T]):
     def cancel(self, item_id: Hashable) -> bool:
         """Forget a request whose client is gone; return False if its verdict is already known."""
         item = self._waiting.get(item_id)
-        if item is None:
-            return False
-        self._remove(item)
-        self.sheds[CANCELLED] += 1
-        return True
+        if item is not None:
+            self._remove(item)
+            self.sheds[CANCELLED] += 1
+        return item is not None
 
     def next_wakeup_s(self, now: float) -> float | None:
         """Return the seconds until `dispatch` must be called; None if no call is due."""
@@ -345,10 +346,9 @@ class Queue(Generic[T]):
     def _expire(self, now: float) -> None:
         """Drop expired requests, up to one call's worth of verdicts."""
         while len(self._verdicts) < MAX_VERDICTS and (first := self._expiries.first(0.0)):
-            key, expires_s = first
-            if expires_s > now:
+            if first[1] > now:
                 break
-            item = self._waiting[key]
+            item = self._waiting[first[0]]
             self._drop(item, 503, _expired(item))
 
     def _drop(self, item: Item, status: int, reason: str) -> None:
