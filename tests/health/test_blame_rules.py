@@ -113,6 +113,18 @@ def test_poison_requests_cost_one_attempt_each_and_exclude_no_endpoint(probes, s
     )
 
 
+def test_failed_requests_that_never_return_stop_costing_the_others_time():
+    fleet = Fleet()
+    for n in range(20):
+        fleet.ask(session="good")
+        fleet.ask(poison=n < 3, session=f"{n}")
+    assert fleet.health.culprits  # the traits of all requests are compared with these
+    fleet.now += 300.0
+    for _ in range(20):
+        fleet.ask(session="good")
+    assert not fleet.health.culprits
+
+
 @pytest.mark.long
 def test_poison_among_similar_requests_costs_one_attempt_and_few_answers():
     fleet, attempts, lost = Fleet(), [], 0

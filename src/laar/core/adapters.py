@@ -94,12 +94,10 @@ class Adapters:
 
     def ended(self, slot: int, name: str) -> None:
         """Record that the request ended, or moved to another endpoint."""
-        known = self._endpoints.get(slot)
-        if known is None:
-            return
-        known.in_flight[name] -= 1
-        if known.in_flight[name] <= 0:
-            del known.in_flight[name]
+        if known := self._endpoints.get(slot):
+            known.in_flight[name] -= 1
+            if known.in_flight[name] <= 0:
+                del known.in_flight[name]
 
     def read(self, slot: int, running: frozenset[str], max_adapters: float) -> None:
         """Record the running adapters and their limit, as an endpoint's metrics page reports them.

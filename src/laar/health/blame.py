@@ -12,6 +12,7 @@ whole fleet fails, the requests are not to blame.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from itertools import islice
 
 from laar.health.recent import Recent
 from laar.latest import Latest
@@ -24,6 +25,7 @@ _LEAST = 2.5
 _CULPRIT = 1 / 3
 """Minimum share of failures among a culprit's requests: half, minus a margin for chance. Below it,
 a tenant's requests are mostly good and must keep their fallbacks."""
+_FADED = 0.05  # failures that no longer matter, as one failure does after two minutes
 
 
 class _Record(Recent):
@@ -42,15 +44,14 @@ class Blame:
         self.records: Latest[int, _Record] = Latest(_MOST)
         """Records by trait."""
 
-    def good(self, traits: Iterable[int], now: float, count: float = 1.0) -> None:
+    def good(self, traits: Collection[int], now: float, count: float = 1.0) -> None:
         """Record that a request with these traits was answered; a `count` of -1 retracts it."""
-        for trait in traits:
-            record = self.records.get(trait)
-            if record is None:
-                continue
-            record.add(now, good=count)
-            if record.good > 4.0 * record.bad:
-                del self.records[trait]
+        # Also look at the trait that failed least recently, so that all are dropped in time.
+        for trait in {*traits, *islice(self.records, 1)}:
+            if record := self.records.get(trait):
+                record.add(now, good=count if trait in traits else 0.0)
+                if record.good > 4.0 * record.bad or record.bad < _FADED:
+                    del self.records[trait]
 
     def bad(self, traits: Iterable[int], slots: Collection[int], now: float) -> None:
         """Record that a request failed at these endpoints, which are all known to be healthy."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from laar.health.breaker import OTHERS_TRIAL_S, HealthSettings, Rules, State, Word
 from laar.health.endpoint import Attempt, Stage
@@ -199,7 +199,7 @@ class Health:
     # -- attempts that Envoy retried elsewhere -------------------------------------------------
 
     def retried(
-        self, traits: Iterable[int], failed: Collection[int], reply: Reply | None, now: float
+        self, traits: Collection[int], failed: Collection[int], reply: Reply | None, now: float
     ) -> Kind:
         """Record a request's end; return why its attempts before the last probably failed.
 
