@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
@@ -64,6 +65,17 @@ class Door:
             len(self.admission.longs),
             table.in_flight.sum(),
         )
+
+
+async def test_engines_can_compare_the_priorities_from_pickers_on_different_hosts():
+    found = []
+    for earlier_s in (0.0, 5e6):  # a monotonic clock counts from the host's start
+        door = Door(clock=lambda earlier_s=earlier_s: time.monotonic() + earlier_s)
+        specs = door.director.table.specs()
+        door.director.table.replace("t", [replace(spec, priority_field=True) for spec in specs])
+        decision, _ = await door.ask(1)
+        found.append(decision.engine_priority)
+    assert 0 <= found[1] - found[0] < 60_000
 
 
 async def test_thousands_of_clients_that_disconnect_together_leave_nothing_behind():

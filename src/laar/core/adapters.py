@@ -75,8 +75,7 @@ class Adapters:
         return np.array(prices) if any(prices) else None
 
     def _price(self, slot: int, name: str, answer_s: float) -> float:
-        name = self.named(slot, name)
-        if not name:
+        if not (name := self.named(slot, name)):
             return 0.0
         known = self._endpoints.get(slot)
         if known is None:

@@ -99,6 +99,8 @@ class Admission:
         draining: whether the picker is stopping, so no request waits any more.
         longs: the long prompts in flight that await their first token, by id of the decision.
         sessions: the sessions whose contexts have a place.
+        epoch_s: when the clock was 0, in seconds since 1970: with it, engines can compare the
+            priorities that several pickers give. 0 for a lone picker.
         on_turn: called with the slot, the prefix receipt and the context of each named turn that
             is sent; other pickers pass them to `heard`.
     """
@@ -108,6 +110,7 @@ class Admission:
         self.queue: Queue[Verdict] = Queue(settings)
         self.ready = True
         self.draining = False
+        self.epoch_s = 0.0
         self.longs: dict[str, Long] = {}
         self.sessions = Sessions(director.table)
         self.on_turn: Callable[[int, Receipt | None, Context], None] | None = None
@@ -159,7 +162,7 @@ class Admission:
             return free & (fits and queue.waiting == (0 if needs_place else queue.contexts))
 
         def priority(view: View) -> int:
-            return _engine_priority(self._item(request, now, view))
+            return self._priority(self._item(request, now, view))
 
         try:
             decision = self._director.decide(request, now, room, priority if self.by_load else None)
@@ -236,7 +239,7 @@ class Admission:
                     self._room(view, item, now, shorts_wait=shorts_wait)
                     & self._places(request, view, now, self._own(request, view))
                 ),
-                (lambda _view: _engine_priority(item)) if self.by_load else None,
+                (lambda _view: self._priority(item)) if self.by_load else None,
             )
         except NoRoomError:
             return None
@@ -365,6 +368,12 @@ class Admission:
             reach=reach,
             request=request,
         )
+
+    def _priority(self, item: Item) -> int:
+        """Return a priority for engines, lower first: by band, then by when slack runs out."""
+        band = max(-_MAX_BAND, min(_MAX_BAND, item.band))
+        slack_ends_s = item.arrival_s - item.earlier_s + max(0.0, item.objective_s - item.work_s)
+        return -band * _BAND_STEP + int((self.epoch_s + slack_ends_s) * 1000.0)
 
     # -- room ----------------------------------------------------------------------------------
 
@@ -554,10 +563,3 @@ def _waiting_can_help(error: RequestError, request: Request) -> bool:
     """
     empty = error.reason in ("no-endpoints", "no-candidates", "asleep")
     return empty and request.subset is None and not (request.response_id or request.stored_ids)
-
-
-def _engine_priority(item: Item) -> int:
-    """Return a priority for engines, lower first: by band, then by when slack runs out."""
-    band = max(-_MAX_BAND, min(_MAX_BAND, item.band))
-    slack_ends_s = item.arrival_s - item.earlier_s + max(0.0, item.objective_s - item.work_s)
-    return -band * _BAND_STEP + int(slack_ends_s * 1000.0)

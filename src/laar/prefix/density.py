@@ -33,10 +33,8 @@ class Density:
 
     def of(self, slot: int) -> float:
         """Return a slot's density, which is close to the mean while it has few samples."""
-        seen = self._slots.get(slot)
-        if seen is None:
-            return self.mean
-        return _bounded((seen[0] + self.mean * _PRIOR_TOKENS) / (seen[1] + _PRIOR_TOKENS))
+        total_bytes, tokens = self._slots.get(slot, (0.0, 0.0))
+        return _bounded((total_bytes + self.mean * _PRIOR_TOKENS) / (tokens + _PRIOR_TOKENS))
 
     def learn(self, slot: int, total_bytes: int, tokens: int) -> None:
         """Learn that a prompt of `total_bytes` bytes had `tokens` tokens; both are positive."""

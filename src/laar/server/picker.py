@@ -97,6 +97,7 @@ class Picker:
         flow = settings.flow
         if flow.enabled or flow.admission.max_hold_s:
             self.admission = Admission(self.director, flow.admission, by_load=flow.enabled)
+            self.admission.epoch_s = time.time() - clock()
         self.sharer = self._sharer(snapshot)
         self.rules = GatewayRules(rng)
         self.held = HeldBytes(settings.bodies.max_held_bytes)
