@@ -3,6 +3,7 @@
 import json
 import random
 import time
+import tracemalloc
 
 import orjson
 import pytest
@@ -161,6 +162,20 @@ def test_a_long_prompt_is_sampled_in_little_time(spans):
     began = time.process_time()
     Advisor().look("m", "", spans, Template(), b"")
     assert time.process_time() - began < 0.6
+
+
+def test_roles_that_a_client_makes_up_take_no_memory():
+    tracemalloc.start()
+    advisor = Advisor()
+    for n in range(30):
+        turns = [("system", RULES), (f"{n}" + "r" * 100_000, f"Hello {n}"), ("user", f"Bye {n}")]
+        messages = [{"role": role, "content": text} for role, text in turns]
+        read = read_body(Api.CHAT, orjson.dumps({"model": "m", "messages": messages}))
+        advisor.look("m", "", read.spans, Template(), b"")
+    del read, turns, messages
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held_bytes < 500_000
 
 
 @pytest.mark.parametrize(
