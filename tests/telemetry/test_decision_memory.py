@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import random
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,18 @@ def test_bytes_are_bounded_whatever_the_size_of_the_fleet(monkeypatch):
     assert memory.held_bytes == sum(
         3000 + (104 * 500 if a.decision.view else 0) for a in memory.latest(999)
     )
+
+
+@pytest.mark.parametrize("field", ["salt", "response_id"])
+def test_texts_that_clients_send_do_not_outlive_their_requests(field):
+    made, memory = remembering(1)
+    tracemalloc.start()
+    for n in range(30):
+        made.settle(made.decide(request(**{field: f"{n}" + "x" * 100_000}), 0.0), END)
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(memory) == 30
+    assert held_bytes < 500_000
 
 
 def test_the_end_and_the_serving_endpoint_are_added():

@@ -75,7 +75,6 @@ _CAUSES = (
 """Kinds of differing words, the most informative first."""
 _WORD = re.compile(r"[^\s\"'(),;<>\[\]{}]+")
 _MAX_WORDS, _MAX_NAMED = 64, 8  # words kept where prompts differ, and words classified
-_ROLE_CHARS = 32  # kept of a role, which clients may make up
 
 
 class _Line(NamedTuple):
@@ -213,7 +212,7 @@ def _lines(spans: Sequence[str], names: list[str]) -> Iterator[_Line]:
     role, at, left = "", 0, MAX_LINES
     for text in spans:
         if text[:1] == MESSAGE:
-            role, at = text[1:-1][:_ROLE_CHARS], 0
+            role, at = text[1:-1][:32], 0  # clients may make up roles
         elif role == "tools":
             yield _Line(hash(text), role, 0, text, _unordered(text, names))
         else:

@@ -84,6 +84,7 @@ class DecisionMemory:
         if record is not None:
             record.end, request, flight.receipt = end, decision.request, None
             request.spans, request.body, request.question, request.system = (), b"", "", ""
+            request.salt, request.response_id = "", request.response_id[:256]  # of any length
             if flight.served or not request.shadow:
                 record.served, record.answered = flight.address, flight.model
             for observe in self.on_settled:
