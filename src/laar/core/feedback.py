@@ -78,7 +78,8 @@ class Feedback:
         plain_s = None
         if began.reads and end.prompt_tokens and end.cached_tokens is not None:
             uncached = max(0, end.prompt_tokens - end.cached_tokens)
-            plain_s = began.prompt_s * uncached / max(decision.tokens, 1.0)
+            known_s = began.plain_s or began.prompt_s  # all may have been believed cached
+            plain_s = known_s * uncached / max(decision.uncached_tokens or decision.tokens, 1.0)
         self._engines.ended(
             began,
             now,

@@ -277,10 +277,11 @@ class Queue(Generic[T]):
     def cancel(self, item_id: Hashable) -> bool:
         """Forget a request whose client is gone; return False if its verdict is already known."""
         item = self._waiting.get(item_id)
-        if item is not None:
-            self._remove(item)
-            self.sheds[CANCELLED] += 1
-        return item is not None
+        if item is None:
+            return False
+        self._remove(item)
+        self.sheds[CANCELLED] += 1
+        return True
 
     def next_wakeup_s(self, now: float) -> float | None:
         """Return the seconds until `dispatch` must be called; None if no call is due."""
@@ -346,9 +347,10 @@ class Queue(Generic[T]):
     def _expire(self, now: float) -> None:
         """Drop expired requests, up to one call's worth of verdicts."""
         while len(self._verdicts) < MAX_VERDICTS and (first := self._expiries.first(0.0)):
-            if first[1] > now:
+            key, expires_s = first
+            if expires_s > now:
                 break
-            item = self._waiting[first[0]]
+            item = self._waiting[key]
             self._drop(item, 503, _expired(item))
 
     def _drop(self, item: Item, status: int, reason: str) -> None:
