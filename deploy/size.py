@@ -15,7 +15,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 47_328,
+    "lines": 47_327,
     "statements": 28_811,
     "lines of data": 680,
     "modules": 216,

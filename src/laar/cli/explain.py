@@ -150,7 +150,7 @@ async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> d
     import aiohttp
     import orjson
 
-    from laar.datalayer.fetching import read_capped
+    from laar.datalayer.fetching import fault_of, read_capped
 
     if token:
         more["headers"] = {**more.get("headers", {}), "authorization": f"Bearer {token}"}
@@ -162,7 +162,7 @@ async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> d
             answer = orjson.loads(await read_capped(got.content, _MAX_BYTES))
             status = got.status
     except (aiohttp.ClientConnectorError, TimeoutError) as error:
-        raise LaarError(f"{url}: no picker's admin port answers there ({error})") from None
+        raise LaarError(f"{url}: no picker's admin port answers ({fault_of(error)})") from None
     except (aiohttp.ClientError, ValueError):  # ValueError: not JSON, or no host name
         status, answer = 0, None
     if not isinstance(answer, dict) or (status != 200 and "error" not in answer):

@@ -25,7 +25,7 @@ from laar.core.membership import EndpointSpec
 from laar.datalayer.asking import MAX_UNDER_WAY, ask, new_session
 from laar.datalayer.discovery import LISTED_BY_LAAR, OTHER_LAAR
 from laar.datalayer.endpoints_file import is_ip, split_address
-from laar.datalayer.fetching import options_for, read_capped
+from laar.datalayer.fetching import fault_of, options_for, read_capped
 from laar.datalayer.metrics_page import ENGINES, page_url, read_page
 from laar.datalayer.scrape import MAX_PAGE_BYTES
 from laar.datalayer.served_names import read_served
@@ -142,7 +142,7 @@ class Doctor:
         found = []
         if status != 200:
             why = body.decode(errors="replace").strip()[:_MAX_SHOWN_CHARS]
-            found.append(error(where, why, "see the endpoints above"))
+            found.append(error(where, why, "see the endpoints above; if there are none, list some"))
         if not {"about", "fleet", "decisions"} <= {*about, *recent}:
             remedy = "give the token with --token-file, or the right address with --picker"
             return [*found, error(where, "does not return its fleet", remedy)]
@@ -189,7 +189,7 @@ async def _get(
     headers: Mapping[str, str] | None = None,
     spec: EndpointSpec | None = None,
 ) -> tuple[int, bytes]:
-    """Return a page's status (0 on failure) and body; an endpoint's key replaces `headers`."""
+    """Return a page's status and body, or 0 and the error; an endpoint's key replaces `headers`."""
     try:
         options = {} if spec is None else options_for(spec, url)
         headers = {**(headers or {}), **options.pop("headers", {})}
@@ -197,8 +197,8 @@ async def _get(
         async with http.get(url, headers=headers, allow_redirects=False, **options) as answer:
             max_bytes = _MAX_ADMIN_BYTES if spec is None else MAX_PAGE_BYTES
             return answer.status, await read_capped(answer.content, max_bytes)
-    except (aiohttp.ClientError, OSError, ValueError):
-        return 0, b""
+    except (aiohttp.ClientError, OSError, ValueError) as fault:
+        return 0, fault_of(fault).encode()
 
 
 async def _get_json(
@@ -241,7 +241,7 @@ async def _endpoint(
     status, body = await _get(http, url, key, spec)
     if not status:
         remedy = "start it, make it reachable (https: ca_file, sni), or remove it from the settings"
-        return [error(where, f"no answer at {url} within {_TIMEOUT_S:g} s", remedy)]
+        return [error(where, f"no answer at {url} ({body.decode()})", remedy)]
     found = []
     if status >= _SERVER_FAULT:
         remedy = "see the engine's log; it may still be loading its model"

@@ -31,7 +31,7 @@ from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome
 from laar.accuracy.fitting.records import texts_of
 from laar.client.transport import Reply, completions_url, post
 from laar.client.until import RETRYABLE, Message, pause_s
-from laar.datalayer.fetching import read_capped
+from laar.datalayer.fetching import fault_of, read_capped
 from laar.datalayer.served_names import read_list
 from laar.errors import SettingError
 from laar.measuring.asking import Asking
@@ -158,8 +158,7 @@ async def discover(
                     answer.raise_for_status()
                     listed = read_list(await read_capped(answer.content, _MAX_MODELS_BYTES))
             except (aiohttp.ClientError, OSError, ValueError) as fault:
-                # Not the repr, which includes the request's headers and thus the key.
-                why = f"{type(fault).__name__}: {fault}"
+                why = fault_of(fault)  # not the repr, whose request headers include the key
                 raise SettingError(f"{url} lists no models ({why}): is it running?") from None
             if not listed:
                 raise SettingError(f"{url} lists no models with valid names: is one loaded?")
