@@ -90,6 +90,6 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
         known: the names that exist.
     """
     names = list(map(str, known))
-    near = difflib.get_close_matches(str(name), names, n=1)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.75)
     meant = f" (did you mean `{near[0]}`?)" if near else ""
     return f"unknown {kind} `{name}`{meant}; known: {', '.join(names) or 'none'}"

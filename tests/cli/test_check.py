@@ -82,7 +82,12 @@ WRONG = [
     Wrong("scheme", "endpoints: [{address: 'ftp://a:1', model: m}]", "write host:port, http://"),
     Wrong("plain", "endpoints: [{address: 'a:1', model: m, sni: b}]", "address with https://"),
     Wrong(
-        "CA", "endpoints: [{address: 'https://a', model: m, ca_file: x.pem}]", "x.pem is not a file"
+        "CA",
+        "endpoints:\n- {address: 'a:1', model: m}\n"
+        "- {address: 'https://a', model: m, ca_file: x.pem}",
+        "endpoints[1]: ",
+        "x.pem is not a file",
+        line=3,
     ),
     Wrong(
         "key", "endpoints: [{address: 'a:1', model: m, key_file: x.key}]", "x.key: can't be read"
@@ -122,7 +127,7 @@ WRONG = [
         file="faulty.yaml",
         line=3,
     ),
-    Wrong("no cluster", "kubernetes: [{pool: p}]", "kubernetes.0", "kubectl proxy", line=1),
+    Wrong("no cluster", "kubernetes: [{pool: p}]", "kubernetes[0]: ", "kubectl proxy", line=1),
     # files
     Wrong(
         "no artifact",
@@ -293,7 +298,7 @@ IGNORED = {
     "flow: {patience: 7}": "flow.patience: has no effect without flow.enabled",
     "prefix: {enabled: false, max_bytes: 2000000}": "prefix.max_bytes: has no effect",
     "routing: {mode: shadow, enforce_share: 0.5}": "has no effect without routing.mode: enforce",
-    "routing: {aliases: {fast: [mm]}}": "unknown model `mm` (did you mean `m`?)",
+    "routing: {aliases: {fast: [mm]}}": "unknown model `mm`; known: m; the alias omits it",
     "share: {url: 'redis://s', ca_file: not.pem}": "has no effect without share.url: rediss://",
     "share: {password_file: short.token}": "has no effect without share.url;",
     "share: {url: 'redis://s', snapshot_file: s}": "has no effect without share.url: null",

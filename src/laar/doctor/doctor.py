@@ -1,9 +1,8 @@
 """`laar doctor`: check the endpoints, the picker and Envoy, and suggest fixes.
 
 Everything is read over HTTP with short timeouts. Nothing is changed, and each endpoint generates at
-most a few tokens. Unreachable parts are findings too. The picker's admin port provides recent
-traffic and the age of its readings; the endpoints are also queried directly, since the doctor must
-work even if the picker does not start.
+most a few tokens. The picker's admin port provides recent traffic and the age of its readings; the
+endpoints are also queried directly, since the doctor must work even if the picker does not start.
 """
 
 from __future__ import annotations

@@ -158,8 +158,9 @@ async def discover(
                     answer.raise_for_status()
                     listed = read_list(await read_capped(answer.content, _MAX_MODELS_BYTES))
             except (aiohttp.ClientError, OSError, ValueError) as fault:
-                why = fault_of(fault)  # not the repr, whose request headers include the key
-                raise SettingError(f"{url} lists no models ({why}): is it running?") from None
+                raise SettingError(
+                    f"{url} lists no models ({fault_of(fault)}): is it running?"
+                ) from None
             if not listed:
                 raise SettingError(f"{url} lists no models with valid names: is one loaded?")
             # Several names with one root come from vLLM's --served-model-name; answers contain the

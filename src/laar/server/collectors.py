@@ -81,7 +81,7 @@ class Collectors:
             try:
                 cluster = KubernetesEndpoints(source.access(), self._fleet, source)
             except SettingError as fault:
-                raise SettingError(str(fault), setting=f"kubernetes.{index}") from None
+                raise SettingError(str(fault), setting=f"kubernetes[{index}]") from None
             # Sources with different ports or clusters can have the same labels or pool.
             names[cluster.source] += 1
             if (nth := names[cluster.source]) > 1:

@@ -64,7 +64,7 @@ class Settings(Section):
             try:
                 found.append(endpoint.spec())
             except SettingError as fault:
-                raise SettingError(str(fault), setting=f"endpoints.{index}") from None
+                raise SettingError(str(fault), setting=f"endpoints[{index}]") from None
         return found
 
     def declared(self) -> list[EndpointSpec]:
@@ -79,8 +79,7 @@ class Settings(Section):
     @property
     def stream(self) -> StreamSettings:
         """Return the stream settings, from several sections."""
-        sections = (self.bodies, self.flow, self.headers, self.prefix, self.routing)
-        return part(StreamSettings, *sections)
+        return part(StreamSettings, self.bodies, self.flow, self.headers, self.prefix, self.routing)
 
     @model_validator(mode="after")
     def _has_endpoints_and_tunes_what_it_serves(self) -> Settings:
@@ -114,7 +113,8 @@ class Loaded:
 
     def at(self, setting: str) -> str:
         """Return ``FILE:LINE: SETTING: ``, or ``FILE: SETTING: `` if the key is not in the file."""
-        place: Place = tuple(int(part) if part.isdigit() else part for part in setting.split("."))
+        parts = setting.replace("]", "").replace("[", ".").split(".")
+        place: Place = tuple(int(part) if part.isdigit() else part for part in parts)
         written = any(place[: count + 1] in self.lines for count in range(len(place)))
         where = f"{self.path}:{line_of(place, self.lines)}" if written else str(self.path)
         return f"{where}: {setting}: "
