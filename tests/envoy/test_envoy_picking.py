@@ -297,9 +297,10 @@ async def test_the_native_shape_takes_two_messages_and_ends_with_the_exchange(fl
     assert phases(fleet) == ["request_body", "response_headers"]
 
 
-async def test_needed_headers_come_with_the_body_and_are_not_forwarded(fleet, http):
+@pytest.mark.parametrize("tenant_header", ["x-team", "X-Team"])
+async def test_needed_headers_come_with_the_body_and_are_not_forwarded(fleet, http, tenant_header):
     (a,) = await fleet.picked(1)
-    envoy = await fleet.envoy("sidecar", BootstrapOptions(tenant_header="x-team"))
+    envoy = await fleet.envoy("sidecar", BootstrapOptions(tenant_header=tenant_header))
     sent = {"x-laar-tried-models": "a,b", "x-team": "blue", "x-request-id": "mine"}
     await post(http, envoy.url(), headers=sent)
     (attributes,) = fleet.seen[0].attributes.values()

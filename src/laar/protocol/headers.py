@@ -234,7 +234,7 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
             *AGENT_HEADERS,
             TRACE_PARENT,
             TRACE_STATE,
-            tenant_header,
+            tenant_header.lower(),
         }
     )
     return [
