@@ -3,7 +3,10 @@
 import asyncio
 import contextlib
 import json
+import os
 import random
+import threading
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -16,10 +19,12 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
+from laar.datalayer.visits import cancel
 from laar.policies import build_policies
 from laar.telemetry import log as log_module
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.log import DecisionLog
+from support import eventually
 
 END = Completion(status=200, cause="complete", latency_s=1.0)
 SETTINGS = DirectorSettings()
@@ -201,6 +206,26 @@ async def test_cancelling_while_lines_are_rendered_writes_them_all(tmp_path):
     with contextlib.suppress(asyncio.CancelledError):
         await running
     assert lines(tmp_path / "log") == ids
+
+
+async def test_a_log_that_nobody_reads_does_not_keep_a_picker_from_stopping(tmp_path, monkeypatch):
+    monkeypatch.setattr("laar.datalayer.visits._CANCEL_AGAIN_S", 0.1)
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    logged = Logged(path)
+    running = asyncio.create_task(logged.log.run())
+    logged.decide(1)
+    await eventually(lambda: not logged.log._queue, what="a line on its way")
+    logged.decide(1)
+    reading = threading.Timer(5.0, os.open, (path, os.O_RDONLY | os.O_NONBLOCK))
+    reading.start()
+    began = time.monotonic()
+    await cancel([running])
+    assert time.monotonic() - began < 4.0
+    reading.cancel()
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    await asyncio.get_running_loop().shutdown_default_executor()
+    os.close(reader)
 
 
 async def test_old_files_are_numbered_and_the_oldest_is_deleted(tmp_path, monkeypatch):

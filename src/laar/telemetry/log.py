@@ -74,7 +74,7 @@ class DecisionLog:
             lines = [*self._lines, *map(self._line, self._queue)]
             self._queue.clear()
             if lines:
-                self._note(len(lines), self._write(b"".join(lines)))
+                self._note(len(lines), await asyncio.to_thread(self._write, b"".join(lines)))
 
     async def flush(self) -> None:
         """Write all lines queued now."""
