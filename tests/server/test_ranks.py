@@ -44,11 +44,12 @@ class RankedEngine(ServedEngine):
         self.kind = kind
         self.elsewhere = elsewhere
         self.dead = False
+        self.page = ""
         self.prompts = defaultdict(list)
 
     async def _handle(self, request):
         if request.path == "/metrics":
-            return web.Response(text=self._page())
+            return web.Response(text=self.page or self._page())
         if request.path == "/server_info":
             return web.json_response(
                 {"dp_size": self.ranks + self.elsewhere, "internal_states": []}
@@ -156,7 +157,7 @@ async def test_names_that_an_engine_lists_survive_the_discovery_of_its_ranks():
     await eventually(lambda: len(table.serving("lora")) == 6, what="the adapter at each rank")
 
 
-async def test_an_endpoint_that_is_back_before_the_next_scrape_keeps_its_ranks():
+async def test_an_endpoint_keeps_its_ranks_if_it_or_its_page_is_away_for_a_moment():
     picker = Picker(Settings.model_validate({"endpoints": [{"address": "a:1", "model": "m"}]}))
     fleet, table = FleetState(picker), picker.table
     async with RankedEngine() as engine:
@@ -176,6 +177,10 @@ async def test_an_endpoint_that_is_back_before_the_next_scrape_keeps_its_ranks()
                 fleet.replace("test", [])  # such as a pod that is unready for a moment
                 fleet.replace("test", [spec])
             await eventually(lambda: len(table) == 2, what="both ranks again")
+            known = table.specs()
+            engine.page = "<html>Please wait</html>"  # from a proxy
+            await eventually(lambda: bool(picker.problems), what="the page is a problem")
+            assert table.specs() == known
         finally:
             scraping.cancel()
             await asyncio.wait([scraping])

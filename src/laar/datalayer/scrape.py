@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import ClassVar
 
 import aiohttp
 import orjson
 
-from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec, key_of
 from laar.datalayer.fetching import failed_rtt_s, fault_of, get, read_capped
 from laar.datalayer.interface import GONE
@@ -76,15 +75,18 @@ class Scraper(Visits):
             pages = [page]
         if len(pages) != len(kept.counters):
             kept.counters = [None] * len(pages)
-        self._sink.ranked(spec.address, len(pages))
-        readings = await aside(is_long, _read, pages, spec.engine, kept.counters)
+        found = map(read_page, pages, repeat(spec.engine), kept.counters)
+        readings = await aside(is_long, list, found)
+        is_blank = all(math.isnan(it.waiting) and math.isnan(it.running) for it, _ in readings)
+        if not is_blank:  # a proxy's page, for example, does not show that ranks are gone
+            self._sink.ranked(spec.address, len(pages))
         for rank, (reading, kept.counters[rank]) in enumerate(readings):
             key = key_of(spec.address, rank if len(pages) > 1 else None)
             self._sink.reading(key, reading, self._clock())
         problem = None
         if len(page) > MAX_PAGE_BYTES:
             problem = f"{url} is longer than {MAX_PAGE_BYTES} bytes: cut off"
-        elif math.isnan(reading.waiting) and math.isnan(reading.running):
+        elif is_blank:
             of = ENGINES[spec.engine]
             problem = (
                 f"{url} has no {of.waiting[0].decode()} and no {of.running[0].decode()}; "
@@ -107,9 +109,3 @@ class Scraper(Visits):
                     kept.ranks = None
                     kept.ranks = orjson.loads(said).get("dp_size")
         return kept.ranks == ranks
-
-
-def _read(
-    pages: Sequence[bytes], engine: str, before: Sequence[Counters | None]
-) -> list[tuple[Reading, Counters]]:
-    return [read_page(page, engine, known) for page, known in zip(pages, before, strict=True)]
