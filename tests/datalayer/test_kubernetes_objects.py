@@ -338,6 +338,13 @@ def test_settings_are_converted_for_the_collector() -> None:
     assert source.access().url == "http://x:1"
 
 
+def test_the_name_of_https_pods_is_certified_without_its_last_dot() -> None:
+    source = KubernetesSource.model_validate(
+        {"selector": {"a": "b"}, "ports": [1], "base_url": "https://engine.example./v1"}
+    )
+    assert source.way().name == "engine.example"
+
+
 def test_a_model_name_that_no_header_can_carry_is_an_error_of_its_pod() -> None:
     item = pod("a", "10.0.0.1")
     item["metadata"]["annotations"] = {"laar.dev/model": "one\ntwo"}

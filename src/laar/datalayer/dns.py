@@ -145,7 +145,7 @@ class Resolver:
         for spec in self._declared[source]:
             name, way = dns_name(spec.address), spec.way
             if name and way is not PLAIN and not way.name:
-                way = replace(way, name=name)
+                way = replace(way, name=name.removesuffix("."))  # not in certificates
             port = spec.address.rpartition(":")[2]
             known = [join_address(ip, port) for ip in self._addresses.get(name, ())]
             for address in known if name else [spec.address]:

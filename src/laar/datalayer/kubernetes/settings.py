@@ -111,7 +111,7 @@ class KubernetesSource(BaseModel):
             key_file=self.key_file,
         )
         way = one.way()
-        return replace(way, name=dns_name(one.host_port)) if way.tls else way
+        return replace(way, name=dns_name(one.host_port).removesuffix(".")) if way.tls else way
 
     def access(self) -> ApiAccess:
         """Return the API server's address and credentials, with the namespace.
