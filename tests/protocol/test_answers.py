@@ -82,6 +82,10 @@ def test_usage_is_the_same_for_any_split_of_a_stream(places):
             Usage(950, None, 0),
         ),
         ({"usage": {"prompt_tokens": 950, "cache_read_input_tokens": 900}}, Usage(950, None, 900)),
+        (
+            {"usage": {"prompt_tokens": 50, "prompt_tokens_details": {"cached_tokens": 160}}},
+            Usage(50),
+        ),
         ({"usage": {"prompt_tokens": -5, "completion_tokens": "many"}}, Usage()),
         ({"usage": None}, Usage()),
         ([1], Usage()),

@@ -304,7 +304,8 @@ def _merged(old: Usage, found: dict[str, Any]) -> Usage:
     return Usage(
         old.prompt_tokens if prompt is None else prompt,
         old.completion_tokens if completion is None else completion,
-        old.cached_tokens if cached is None else cached,
+        # SGLang added up all choices' (https://github.com/sgl-project/sglang/pull/12814).
+        old.cached_tokens if cached is None or cached > (prompt or cached) else cached,
     )
 
 
