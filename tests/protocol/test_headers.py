@@ -97,6 +97,13 @@ def test_llm_ds_tenant_header_is_ignored_if_another_is_configured():
     assert read_head(NEW, "x-team").tenant == ""
 
 
+@pytest.mark.parametrize("name", ["authorization", "x-api-key", "api-key"])
+def test_tenants_named_by_their_keys_are_distinguished_without_keeping_the_keys(name):
+    found = [read_head({name: f"Bearer {key}"}, name).tenant for key in ("sk-1", "sk-2", "sk-1")]
+    assert found[0] == found[2] != found[1]
+    assert not any("sk-" in tenant for tenant in found)
+
+
 def test_tenants_with_unprintable_names_are_still_distinguished():
     token = "Bearer " + "x" * 900
     given = ["Müller", "Møller", token + "1", token + "2", "a\tb"]

@@ -91,15 +91,7 @@ RANK = "x-data-parallel-rank"
 SESSION_ID = "x-session-id"
 """A session id for vLLM, which adds it to the KV events of the request's blocks."""
 
-ENGINE_HEADERS = frozenset(
-    {
-        PREFILLER,
-        PRIORITY,
-        RANK,
-        "x-data-parallel-host-port",
-        ENCODERS,
-    }
-)
+ENGINE_HEADERS = frozenset({PREFILLER, PRIORITY, RANK, "x-data-parallel-host-port", ENCODERS})
 """Headers that control engines: addresses of other endpoints, rank, priority. Clients may not set
 them."""
 
@@ -132,13 +124,10 @@ TEST_SELECTED = "x-conformance-test-selected-endpoint"
 TEST_SERVED = "x-conformance-test-served-endpoint"
 """Headers of the Gateway API Inference Extension's conformance tests."""
 
-_OWN = "x-laar-"
-_OTHERS_ON_ANSWERS = frozenset({SERVED, TEST_SELECTED, TEST_SERVED})
-
 
 def is_own(name: str) -> bool:
     """Return whether only the picker or its Envoy may set this response header."""
-    return name.startswith(_OWN) or name in _OTHERS_ON_ANSWERS
+    return name.startswith("x-laar-") or name in (SERVED, TEST_SELECTED, TEST_SERVED)
 
 
 CONTROL_HEADERS = frozenset(
@@ -261,7 +250,7 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         method=method,
         id=request_id if _REQUEST_ID.fullmatch(request_id) else "",
         session="" if NAMING.isdisjoint(headers) else session_of_headers(headers),
-        tenant=tenant and _tenant(tenant),
+        tenant=tenant and _tenant(tenant, secret=tenant_header in CREDENTIALS),
         upgrade="upgrade" in headers or method == "CONNECT",
         signed=not SIGNATURES.isdisjoint(headers),
         trace_parent=get(TRACE_PARENT, ""),
@@ -319,13 +308,16 @@ def text_of(raw: bytes) -> str:
         return raw.decode("latin-1")
 
 
-def _tenant(value: str) -> str:
-    """Return a tenant's name, or a digest if it is not a valid name (a long token, accents).
+def _tenant(value: str, *, secret: bool) -> str:
+    """Return a tenant's name, or a digest if it is secret or not a valid name (accents, too long).
 
-    If such names were ignored, their tenants would share prefixes and one turn in the queue.
+    Names are sent to other pickers. If invalid names were ignored, their tenants would share
+    prefixes and one turn in the queue.
     """
     value = value.strip()
-    return name_of(value) or (blake2b(value.encode(), digest_size=16).hexdigest() if value else "")
+    if value and (secret or not name_of(value)):
+        return blake2b(value.encode(), digest_size=16).hexdigest()
+    return value
 
 
 def _milliseconds(value: str) -> float | None:
