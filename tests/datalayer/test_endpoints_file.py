@@ -202,6 +202,22 @@ async def test_an_authority_that_is_written_after_the_list_that_names_it_is_used
     assert not recorder.problems
 
 
+async def test_an_authority_pasted_in_place_of_its_path_is_reported_and_changes_nothing(
+    tmp_path: Path, recorder: Any, start: Any, until: Any
+) -> None:
+    path = write(tmp_path / "e.yaml", ONE)
+    file = EndpointsFile(path, recorder)
+    file.load()
+    start(file.run())
+    path.write_text(ONE.replace("10.0.0.7", "https://10.0.0.8") + f"    ca_file: {'MIIB' * 99}\n")
+    await until(lambda: recorder.problems)
+    assert "File name too long" in "".join(recorder.problems.values())
+    assert recorder.addresses == ["10.0.0.7:8000"]
+    path.write_text(TWO)
+    await until(lambda: len(recorder.addresses) == 2)
+    assert not recorder.problems
+
+
 async def test_a_file_that_could_not_be_read_is_read_again_although_unchanged(
     tmp_path: Path, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

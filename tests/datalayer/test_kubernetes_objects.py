@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -343,6 +344,13 @@ def test_the_name_of_https_pods_is_certified_without_its_last_dot() -> None:
         {"selector": {"a": "b"}, "ports": [1], "base_url": "https://engine.example./v1"}
     )
     assert source.way().name == "engine.example"
+
+
+def test_an_authority_pasted_in_place_of_its_path_is_an_error_of_each_pod() -> None:
+    rules = RULES.model_copy(update={"base_url": "https://a.example", "ca_file": Path("MIIB" * 99)})
+    found = pod_endpoints(pod("a", "10.0.0.1"), (8000,), rules)
+    assert found is not None
+    assert "File name too long" in found.fault
 
 
 def test_a_model_name_that_no_header_can_carry_is_an_error_of_its_pod() -> None:

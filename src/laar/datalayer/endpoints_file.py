@@ -339,7 +339,7 @@ class EndpointsFile:
         """Reread the file; return whether it can be used."""
         try:
             specs = await asyncio.to_thread(self._read)
-        except SettingError as error:
+        except (SettingError, OSError) as error:  # such as a directory that can't be entered
             self._sink.problem(self.source, f"the endpoints stay as they were: {error}")
             return False
         self._sink.replace(self.source, specs)

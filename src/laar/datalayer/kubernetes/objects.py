@@ -116,7 +116,7 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
         for model in models:
             check_model_name(model)
         way = rules.way()
-    except SettingError as error:
+    except (SettingError, OSError) as error:
         return PodEndpoints(fault=f"{name}: {error}")
     except ValueError as error:
         return PodEndpoints(fault=f"{name}: {MODEL_KEY}: {error}")
