@@ -356,6 +356,8 @@ def test_an_impossible_capacity_is_unknown(blocks: str, size: str) -> None:
     """The capacity is later converted to an integer, which fails for infinity."""
     text = f'vllm:cache_config_info{{num_gpu_blocks="{blocks}",block_size="{size}"}} 1\n'
     assert math.isnan(page(text).capacity_tokens)
+    host = page("sglang:hicache_host_total_tokens 1e30\n", "sglang")
+    assert math.isnan(host.host_tokens)
 
 
 def test_running_adapters_come_from_the_latest_sample() -> None:

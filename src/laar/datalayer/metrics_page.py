@@ -270,7 +270,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         refused=counters.refused_since(before),
         asleep=asleep if _labelled(page, names.awake) == 0.0 else 0.0,  # all ranks sleep
         has_tiers=host_tokens > 0.0 or _total(page, names.tiers_tokens) > 0.0,
-        host_tokens=host_tokens,
+        host_tokens=host_tokens if host_tokens < _MAX_CAPACITY_TOKENS else math.nan,
     )
     return reading, counters.or_known(before)
 
