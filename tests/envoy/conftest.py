@@ -58,6 +58,7 @@ class Fleet:
         shape: Any,
         options: BootstrapOptions | None = None,
         *,
+        picker_host: str = "127.0.0.1",
         edit: Callable[[Any], None] = lambda bootstrap: None,
     ) -> EnvoyProcess:
         """Start Envoy; ``edit`` may change the rendered bootstrap first."""
@@ -65,7 +66,7 @@ class Fleet:
             shape,
             replace(
                 options or BootstrapOptions(),
-                picker=f"127.0.0.1:{self.picker_port}",
+                picker=f"{picker_host}:{self.picker_port}",
                 eds_path=str(self._eds),
                 listen_port=0,
                 ready_port=0,

@@ -36,11 +36,25 @@ def self_signed(directory: Path, name: str) -> tuple[Path, grpc.ServerCredential
     return certificate, grpc.ssl_server_credentials([pair])
 
 
+def dial_loopback(bootstrap):
+    """Change the picker's address, as if its name had been resolved, but not its certificate's."""
+    (picker,) = (c for c in bootstrap["static_resources"]["clusters"] if c["name"] == "laar-picker")
+    [[endpoint]] = [each["lb_endpoints"] for each in picker["load_assignment"]["endpoints"]]
+    endpoint["endpoint"]["address"]["socket_address"]["address"] = "127.0.0.1"
+    picker["type"] = "STATIC"
+
+
 @pytest.mark.parametrize(
-    ("name", "trusted"), [("IP:127.0.0.1", True), ("IP:127.0.0.2", False), ("DNS:picker", False)]
+    ("host", "name", "trusted"),
+    [
+        ("127.0.0.1", "IP:127.0.0.1", True),
+        ("127.0.0.1", "IP:127.0.0.2", False),
+        ("127.0.0.1", "DNS:picker", False),
+        ("picker.example.", "DNS:picker.example", True),
+    ],
 )
 async def test_a_picker_is_called_only_if_its_certificate_matches_its_address(
-    fleet, http, tmp_path, name, trusted
+    fleet, http, tmp_path, host, name, trusted
 ):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
@@ -48,7 +62,8 @@ async def test_a_picker_is_called_only_if_its_certificate_matches_its_address(
     picker = NoopPicker(a.address, observe=fleet.seen.append)
     server = await start(picker, fleet.picker_port, credentials)
     try:
-        envoy = await fleet.envoy("standalone", BootstrapOptions(picker_ca_path=str(ca_path)))
+        options = BootstrapOptions(picker_ca_path=str(ca_path))
+        envoy = await fleet.envoy("standalone", options, picker_host=host, edit=dial_loopback)
         async with http.post(f"{envoy.url()}/v1/completions", data=BytesIO(b"{}")) as response:
             assert response.status == 200
     finally:

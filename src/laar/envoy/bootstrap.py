@@ -231,7 +231,7 @@ def _picker_tls(host: str, options: BootstrapOptions) -> Any:
         "picker_tls",
         ca_path=options.picker_ca_path,
         san_type="IP_ADDRESS" if is_ip(host) else "DNS",
-        host=host,
+        host=host.removesuffix("."),  # which certificates never have
         client_certificate=certificate,
-        sni={} if is_ip(host) else {"sni": host},
+        sni={} if is_ip(host) else {"sni": host.removesuffix(".")},
     )
