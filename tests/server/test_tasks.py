@@ -8,14 +8,15 @@ from laar.telemetry.problems import Problems
 from support import eventually
 
 
-async def test_a_failed_task_is_restarted(monkeypatch):
+async def test_a_failed_task_is_restarted_and_a_problem_until_it_keeps_running(monkeypatch):
     monkeypatch.setattr("laar.server.tasks.RESTART_S", 0.05)
     problems = Problems()
     tasks = Tasks(problems)
     began = []
 
     async def part():
-        began.append(problems.get("part"))
+        began.append(problems.current()["part"])
+        await asyncio.sleep(0.01)
         if len(began) < 3:
             raise ZeroDivisionError
         await asyncio.Event().wait()
@@ -23,8 +24,9 @@ async def test_a_failed_task_is_restarted(monkeypatch):
     tasks.spawn("part", part)
     try:
         await eventually(lambda: len(began) == 3, what="the third start")
-        assert "part" not in problems
+        assert began == [0, 1, 1]
         assert problems.counts["part"] == 2
+        await eventually(lambda: not problems, what="the end of the problem")
     finally:
         await tasks.cancel()
 

@@ -18,7 +18,7 @@ RESTART_S = 5.0
 class Tasks:
     """The tasks of one picker.
 
-    A failed task is reported to `problems` by its name and restarted; the others continue.
+    A failed task is restarted, and is a problem until it has run for `RESTART_S`.
     """
 
     def __init__(self, problems: Problems) -> None:
@@ -27,9 +27,8 @@ class Tasks:
 
     def spawn(self, name: str, part: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         """Start a task, restarted on failure until it returns."""
-        task = asyncio.create_task(self._guard(name, part), name=name)
-        self._tasks.append(task)
-        return task
+        self._tasks.append(asyncio.create_task(self._guard(name, part), name=name))
+        return self._tasks[-1]
 
     async def cancel(self) -> None:
         """Cancel all tasks and wait for them to end."""
@@ -37,11 +36,14 @@ class Tasks:
 
     async def _guard(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
         while True:
+            is_sound = asyncio.get_running_loop().call_later(
+                RESTART_S, self._problems.report, f"{name} task", None
+            )
             try:
                 await part()
                 return
             except Exception:  # noqa: BLE001 - any task is restarted
+                is_sound.cancel()
                 _LOG.exception("%s failed; restarting it in %g s", name, RESTART_S)
-                self._problems.report(name, "failed; see the log")
+                self._problems.report(f"{name} task", "failed; see the log")
             await asyncio.sleep(RESTART_S)
-            self._problems.report(name, None)
