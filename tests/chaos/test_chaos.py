@@ -37,7 +37,7 @@ async def chaos(*options):
     return process.returncode, told.decode()
 
 
-async def test_every_promise_holds_under_a_schedule_of_faults(tmp_path, envoy_binary):
+async def test_every_promise_holds_during_a_schedule_of_faults(tmp_path, envoy_binary):
     figures = tmp_path / "chaos.json"
     options = ("--seconds", str(SECONDS), "--seed", "7", "--shapes", "standalone")
     status, told = await chaos(*options, "--json", str(figures))

@@ -99,7 +99,7 @@ def test_a_document_has_one_id_in_all_prompts_and_its_number_is_restored(form):
         ({"guided_regex": "[1-5]"}, {}),
     ],
 )
-def test_numbers_stay_unless_they_can_be_restored(fields, how):
+def test_numbers_are_unchanged_unless_they_can_be_restored(fields, how):
     hook, _ = taught("open webui", 8)
     given = body("open webui", [3, 1, 7, 2, 5], **fields)
     made = sent(hook, given, **how)
@@ -108,7 +108,7 @@ def test_numbers_stay_unless_they_can_be_restored(fields, how):
     assert made.reason is Reason.POSITIONAL_LABELS
 
 
-def test_numbers_in_digits_of_other_scripts_stay():
+def test_numbers_in_digits_of_other_scripts_are_unchanged():
     """Numbers are restored in the digits 0 to 9, which these clients may not expect."""
     digits = str.maketrans("0123456789", "".join(map(chr, range(0x660, 0x66A))))
     hook, rng = ContextHook(ContextSettings(holdout_share=0.0)), random.Random(1)

@@ -48,7 +48,7 @@ def test_a_plan_sends_every_request_once_with_its_documents(contexts, capacity):
     assert 0.0 <= planned.hit_planned <= 1.0
 
 
-def test_scheduling_and_ordering_pay_in_a_small_cache():
+def test_scheduling_and_ordering_increase_hits_in_a_small_cache():
     planned = plan(topics(300, 1), capacity_docs=20)
     assert planned.hit_planned > 3 * planned.hit_received
     assert planned.hit_planned > 0.5
@@ -124,7 +124,7 @@ def test_a_plan_is_read_from_a_file_and_written_to_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(("missing", "small"), [(0, False), (2, False), (3, True)])
-def test_a_batch_leaves_the_lists_that_the_hook_leaves_as_too_small(missing, small):
+def test_a_batch_plan_ignores_the_lists_that_the_hook_ignores_as_too_small(missing, small):
     """Five documents of 146 bytes have 2 bytes more than eight times the length of a note, 91."""
     message = text((3, 1, 2, 5, 4), "." * 117).replace(".", "", missing)
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": message}]}).encode()

@@ -244,7 +244,7 @@ def test_many_tags_in_sentences_before_a_long_text_take_little_time():
 
 
 @pytest.mark.parametrize("given", [{"between": "\n"}, {"item": "1{n}"}])
-def test_only_so_many_declared_delimiters_are_read(given):
+def test_the_number_of_declared_delimiters_that_are_read_is_limited(given):
     declared = ContextSettings(delimiters=(Delimiters(**given),))
     began = time.process_time()
     with contextlib.suppress(Refused):

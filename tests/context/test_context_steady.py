@@ -114,7 +114,7 @@ def test_moved_lines_follow_the_last_text_of_the_user():
         [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Today is it"}],
     ],
 )
-def test_lines_stay_if_there_is_no_user_text_to_follow(messages):
+def test_lines_are_not_moved_if_there_is_no_text_of_the_user(messages):
     raw = orjson.dumps({"messages": messages})
     assert sent(raw, LINES)[1] is raw
 

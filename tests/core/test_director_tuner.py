@@ -141,7 +141,7 @@ def test_a_scorer_cannot_change_the_weights_of_the_tuner():
     assert d.degraded["scorer"] == len(seen)  # each attempt counts as an error of the plug-in
 
 
-def test_decisions_between_windows_count_so_that_the_next_one_opens():
+def test_decisions_between_windows_are_reported_so_that_the_next_window_opens():
     tuner = Tuner(TunerSettings(bounds=BOUNDS, window=24), START)
     d = director(tuner)
     versions = []

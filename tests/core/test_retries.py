@@ -70,7 +70,7 @@ def test_with_new_model_every_policy_tries_each_model_once_and_stops(policy: str
     assert sorted(chain(director(policy=policy, retries="new-model"))) == list(MODELS)
 
 
-def test_the_rule_as_scored_does_not_change_other_policies() -> None:
+def test_by_default_other_policies_may_try_a_model_again() -> None:
     assert len(chain(director(policy="least-loaded"))) == 10
 
 

@@ -136,7 +136,7 @@ async def test_an_impossible_address_raises_an_expected_error(address: str) -> N
                 pass
 
 
-async def test_one_connection_at_a_time_to_a_host() -> None:
+async def test_a_host_gets_one_connection_at_a_time() -> None:
     server = Server([OK[:-1], OK[-1:]])
     async with listening(server) as port, session() as it:
         urls = [f"http://127.0.0.1:{port}/{n}" for n in range(9)]

@@ -247,7 +247,7 @@ _ONLY_TEXT = re.compile(rb'(?:\{"content"|"text"):"(?:[^"\\]|\\.)*".*"finish_rea
 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_every_answer_equals_the_engines(shape, gateway, engines):
+async def test_every_answer_equals_the_answer_of_the_engine(shape, gateway, engines):
     asked = [("POST", path, body) for path, body in BODIES] + [("GET", path, b"") for path in GETS]
     async with gateway(shape) as behind:
         differ = []

@@ -31,7 +31,7 @@ from support.commands import run, run_in_thread
 from support.waiting import eventually, free_ports
 
 
-async def test_two_commands_lead_from_two_engines_to_an_answer(tmp_path: Path) -> None:
+async def test_two_commands_are_enough_to_get_an_answer_from_two_engines(tmp_path: Path) -> None:
     one, nothing, listen, ready, *picker = free_ports(7)
     command = ("sim-endpoint", "--port", str(one), "--served-name", "llama", "--time-scale", "0.01")
     process = LaarProcess(command, tmp_path / "llama.log")

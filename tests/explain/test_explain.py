@@ -427,7 +427,7 @@ def test_the_sentence_gives_cost_and_gain_of_leaving_a_warm_model(weak, words):
     assert words in sentence
 
 
-def test_the_sentence_names_no_gain_that_looks_like_none():
+def test_the_sentence_omits_a_gain_that_rounds_to_zero():
     known = Known(weak=(0.8996, 1e-4, 1.0), strong=(0.9, 1e-4, 1.0))
     director = fleet(known, ("10.0.0.1:80", "weak"), ("10.0.0.2:80", "strong"), prefixes=Warm())
     assert "0.90" not in told(director)["sentence"]

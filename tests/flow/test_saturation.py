@@ -63,7 +63,7 @@ class Fleet:
 CAPS = FlowSettings(max_prefill_s=2.0, max_requests=10)
 
 
-def test_each_cap_alone_can_make_an_endpoint_full():
+def test_reaching_any_single_limit_makes_an_endpoint_full():
     some = Fleet(
         prefill_s=[0.0, 2.0, 1.9, 0.0, 0.0, 0.0],
         requests=[0.0, 0.0, 9.0, 10.0, 0.0, 0.0],
@@ -84,7 +84,7 @@ def test_stale_readings_fill_no_endpoint_but_the_pickers_counters_do(age_s):
     assert some.has_room() == [True, False]
 
 
-def test_a_full_fleet_without_new_readings_reopens_as_its_requests_end():
+def test_without_new_readings_a_full_fleet_has_room_again_once_requests_end():
     full = Fleet(requests=[10.0] * 3, kv_usage=[1.0] * 3, reading_age_s=[60.0] * 3)
     assert not any(full.has_room())
     drained = Fleet(requests=[9.0] * 3, kv_usage=[1.0] * 3, reading_age_s=[60.0] * 3)

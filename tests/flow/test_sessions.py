@@ -88,7 +88,7 @@ def test_the_time_that_a_turn_waited_is_reported():
     assert outcome.waited_s == pytest.approx(5.5)
 
 
-def test_only_sessions_are_held_if_load_holds_nothing():
+def test_without_load_limits_only_sessions_are_held():
     picker = Picker(by_load=False)
     first = picker.ask(0.0, session="one")
     for _ in range(300):  # more than the load limits allow at an endpoint
@@ -191,16 +191,16 @@ def let_in(picker, number, **fields):
     return [decision.address for decision in picker.dispatch(61.0)]
 
 
-def test_turns_let_in_without_room_evict_contexts_at_one_endpoint_only():
+def test_turns_admitted_without_room_go_to_a_single_endpoint():
     assert len(set(let_in(Picker("a", "b", "c", by_load=False), 3))) == 1
 
 
-def test_turns_are_let_in_elsewhere_if_the_wait_would_be_too_long():
+def test_turns_admitted_without_room_go_elsewhere_if_the_wait_would_be_too_long():
     picker = Picker("a", "b", "c", by_load=False, max_hold_s=0.5)  # prefill takes 0.6 s
     assert sorted(let_in(picker, 3)) == ["a", "b", "c"]
 
 
-def test_turns_are_let_in_at_different_engines_if_these_prefill_in_parallel(monkeypatch):
+def test_turns_admitted_without_room_are_spread_over_engines_that_prefill_in_parallel(monkeypatch):
     picker = Picker("a", "b", "c", by_load=False)
     learned = picker.director.engines.constants
     in_parallel = {"turns": np.zeros(3)}
@@ -212,7 +212,7 @@ def test_turns_are_let_in_at_different_engines_if_these_prefill_in_parallel(monk
     assert sorted(let_in(picker, 3)) == ["a", "b", "c"]
 
 
-def test_a_turn_with_an_objective_is_let_in_where_it_is_served_soonest():
+def test_a_turn_with_an_objective_goes_where_it_is_served_soonest():
     addresses = let_in(Picker("a", "b", "c", by_load=False), 3, ttft_objective_s=30.0)
     assert sorted(addresses) == ["a", "b", "c"]
 
@@ -314,7 +314,7 @@ def test_a_place_is_kept_for_a_shorter_time_if_few_turns_would_wait_for_the_pref
     assert len(picker.dispatch(ended_at + 8.0)) == 1
 
 
-def test_a_sure_return_is_worth_less_where_prefills_run_in_parallel():
+def test_the_place_of_a_returning_session_is_worth_less_if_prefills_run_in_parallel():
     picker = busy()
     ended_at = returning(picker, "agent", 0.0)
     in_turn, in_parallel = (price_of_the_place_of_another(picker, w, ended_at) for w in (1.0, 0.0))
@@ -326,7 +326,7 @@ def price_of_the_place_of_another(picker, turns, now):
     return next(picker.flow.sessions.prices(view, np.array([turns]), now))
 
 
-def test_a_session_that_has_returned_once_is_not_sure_to_come_back():
+def test_a_session_that_has_returned_once_is_not_certain_to_return():
     prices = []
     for turns in (2, 3):
         picker = busy()
@@ -344,7 +344,7 @@ def test_at_most_five_turns_are_assumed_to_be_delayed_by_a_return():
     assert prices[0] < prices[1] == pytest.approx(prices[2])
 
 
-def test_a_place_is_worth_half_where_prefills_run_in_parallel():
+def test_a_place_is_worth_half_as_much_if_prefills_run_in_parallel():
     picker = Picker(by_load=False)
     turn = picker.ask(0.0, session="one")
     picker.end(turn, 1.0)
@@ -356,7 +356,7 @@ def test_a_place_is_worth_half_where_prefills_run_in_parallel():
 
 
 @pytest.mark.parametrize("status", [429, 500])
-def test_a_single_refusal_is_forgotten_in_time(status):
+def test_a_single_refusal_is_eventually_forgotten(status):
     picker = Picker(by_load=False)
     picker.end(picker.ask(0.0, session="one"), 1.0)
     refused = Completion(status=status, cause="complete", latency_s=0.1)
@@ -478,7 +478,7 @@ def test_a_short_request_in_parallel_does_not_move_its_session():
     assert again.address == main.address
 
 
-def test_a_title_asked_for_between_turns_leaves_the_place_of_its_session():
+def test_a_title_request_between_turns_does_not_release_the_place_of_its_session():
     picker = Picker(cache_tokens=65_000, by_load=False)
     picker.end(picker.ask(0.0, session="one", text=story("one"), tokens=55_000), 1.0)
     picker.end(picker.ask(1.1, session="one", tokens=200), 1.2)
@@ -650,7 +650,7 @@ def test_a_turn_that_its_engine_refuses_costs_other_sessions_nothing(tokens):
         assert isinstance(picker.ask(20.1, session=name, text=story(name)), Decision)
 
 
-def test_waiting_turns_of_one_name_go_once_one_of_them_has_a_place():
+def test_all_waiting_turns_of_a_name_are_sent_once_one_of_them_has_a_place():
     picker = Picker(by_load=False)
     picker.ask(0.0, session="one")  # a turn that never ends
     for at in (0.0, 10.0, 20.0):
@@ -774,7 +774,7 @@ def test_a_turn_in_parallel_that_waits_for_load_does_not_wait_for_a_place():
     assert {error.status for error in picker.dispatch(10.0)} == {503}
 
 
-def test_a_turn_that_cannot_be_let_in_is_counted_as_refused():
+def test_a_turn_that_cannot_be_admitted_is_counted_as_refused():
     picker = Picker()
     picker.flow.use(FlowSettings(max_requests=1))
     picker.ask(0.0, session="one")

@@ -151,7 +151,7 @@ def test_a_policy_compared_with_itself_is_as_good_and_no_better() -> None:
 
 
 def test_shuffled_labels_show_no_effect() -> None:
-    """If it is random which value of a pair is ours, an effect of 20 % disappears."""
+    """Swapping the values of random pairs removes an effect of 20 %."""
     shown = 0
     for seed in range(100):
         real, rng = times(seed, 0.8), random.Random(f"labels {seed}")

@@ -47,7 +47,7 @@ def test_a_64k_prompt_is_about_400_kilobytes() -> None:
     assert len(query.prompt) == pytest.approx(65536 * 6, rel=0.001)
 
 
-def test_cells_and_splits_and_seeds_share_no_key() -> None:
+def test_different_cells_and_splits_and_seeds_use_different_keys() -> None:
     drawn = [
         query
         for seed in (0, 1)

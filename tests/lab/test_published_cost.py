@@ -129,7 +129,7 @@ def test_a_tried_model_loses_to_any_untried_one_until_only_it_is_left():
     assert math.isfinite(terms(PublishedWeights(), one, one, one, one, one, 10 * one).cost_s[0])
 
 
-def test_a_failing_share_is_priced():
+def test_the_share_of_failed_attempts_raises_the_cost():
     """Compare with the formula, computed by hand."""
     ones = np.ones(2)
     terms = expected_time(

@@ -61,7 +61,7 @@ def cached_share(arrivals: list[Arrival]) -> float:
 # -- workloads ---------------------------------------------------------------------------------
 
 
-def test_both_roles_have_their_own_workloads() -> None:
+def test_workloads_have_unique_names_and_both_roles_occur() -> None:
     names = [case.name for case in SUITE]
     assert len(set(names)) == len(names)
     assert {case.role for case in SUITE} == {"choose", "judge"}

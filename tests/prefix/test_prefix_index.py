@@ -336,7 +336,7 @@ def test_a_cleared_cache_keeps_the_claims_of_open_requests() -> None:
     assert held(index, open_) == [0]
 
 
-def test_a_miss_between_two_requests_in_flight_proves_nothing() -> None:
+def test_a_miss_while_two_requests_are_in_flight_proves_nothing() -> None:
     index = PrefixIndex(1)
     old, burst = HASHER.chain([text(1, 8192)]), HASHER.chain([text(2, 8192)])
     index.settle(index.insert(0, old))
@@ -347,7 +347,7 @@ def test_a_miss_between_two_requests_in_flight_proves_nothing() -> None:
     assert held(index, old) == [len(old)]
 
 
-def test_a_receipt_from_before_a_drop_has_no_effect_after_it() -> None:
+def test_a_receipt_has_no_effect_once_its_slot_was_dropped() -> None:
     index, chain = PrefixIndex(1), HASHER.chain([text(1, 5000)])
     settled, retracted = index.insert(0, chain), index.insert(0, chain)
     index.drop(0)

@@ -21,7 +21,7 @@ def reads(*, share: float, chunks: int, a_second: int = 50, seconds: int = 60) -
     return answers, answers * chunks
 
 
-def test_sparse_traffic_is_read_four_times_a_second() -> None:
+def test_in_sparse_traffic_up_to_four_answers_a_second_are_read() -> None:
     answers, _ = reads(share=1e-9, chunks=100)
     assert 60 * 3 < answers <= 60 * 4
 
@@ -33,7 +33,7 @@ def test_long_answers_are_read_less_often(chunks: int) -> None:
     assert read <= 60 * CHUNKS_PER_S + chunks
 
 
-def test_the_share_is_read_however_long_the_answers_are() -> None:
+def test_the_configured_share_is_read_however_long_the_answers_are() -> None:
     answers, _ = reads(share=1.0, chunks=10_000)
     assert answers == 50 * 60
 

@@ -435,7 +435,7 @@ async def test_the_feed_shows_decisions_their_ends_and_problems(tmp_path, http):
             assert runner.picker.observability.feed.viewers == 1
 
 
-async def test_the_time_to_a_correct_answer_runs_from_the_first_attempt(tmp_path, http):
+async def test_the_time_to_a_correct_answer_is_measured_from_the_first_attempt(tmp_path, http):
     async with watched_picker(tmp_path) as (runner, url):
         first = ask(runner, tried="")
         settle(runner, first)

@@ -151,7 +151,7 @@ def head(count, *more):
     return (*named, *((b"x-%d" % n, b"y") for n in range(count - len(named) - len(more))), *more)
 
 
-def test_calls_share_parsed_headers_except_long_lists():
+def test_parsed_headers_are_shared_by_calls_unless_there_are_many():
     seen = head_of(head(8, (b"content-length", b"5"), (b"x", b"a"), (b"x", b"b")))
     assert seen is head_of(head(8, (b"content-length", b"5"), (b"x", b"a"), (b"x", b"b")))
     assert seen.content_length == 5

@@ -37,7 +37,9 @@ async def ask(http, url, body, path="/v1/chat/completions", **headers):
 
 
 @pytest.mark.parametrize("shape", ["sidecar", "standalone", "full-duplex"])
-async def test_the_sidecar_gets_the_pickers_prefiller_and_never_a_clients(gateway, http, shape):
+async def test_the_sidecar_gets_the_prefiller_from_the_picker_and_never_from_a_client(
+    gateway, http, shape
+):
     p, d = await gateway.upstream(), await gateway.upstream()
     write(gateway, **{p.address: "prefill", d.address: "decode"})
     await gateway.picker(routing={"apart": "threshold", "apart_tokens": 100})
@@ -92,7 +94,9 @@ class Sidecar(RecordingUpstream):
         return await super()._handle(request)
 
 
-async def test_no_client_is_used_to_try_a_failed_prefiller_again(gateway, http, monkeypatch):
+async def test_no_request_of_a_client_is_the_trial_of_a_failed_prefiller(
+    gateway, http, monkeypatch
+):
     d, e = [await gateway.enter(Sidecar()) for _ in range(2)]
     p = await gateway.upstream()
     p.default_answer = Answer(status=503)

@@ -61,7 +61,7 @@ async def test_an_answer_is_fetched_while_it_streams(gateway, http, shape):
         assert not answer.content.at_eof()
 
 
-async def test_posts_below_responses_do_not_continue_an_answer(gateway, http):
+async def test_posts_to_paths_below_responses_are_not_continuations(gateway, http):
     url = await three_engines(gateway, "standalone")
     for name in ("render", "input_tokens"):
         body = {"model": "m", "input": "hi"}

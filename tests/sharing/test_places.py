@@ -78,7 +78,7 @@ def test_a_turn_waits_for_a_session_that_another_picker_serves(pickers, network)
     assert second.request.session == "y"
 
 
-def test_a_title_asked_for_between_turns_leaves_the_place_that_others_know(pickers, network):
+def test_a_title_request_between_turns_does_not_change_the_place_that_others_know(pickers, network):
     one, two = pickers
     for now, tokens in ((0.0, 6_000), (0.3, 200)):
         one.end(one.ask(now, "x", tokens), now + 0.1)

@@ -144,7 +144,7 @@ def test_an_answer_is_lost_if_its_engine_crashes_after_the_headers() -> None:
     assert [(each.status, each.failed) for each in ended] == [(503, ())]
 
 
-def test_health_sees_answers_that_are_read_continue() -> None:
+def test_health_learns_that_answers_which_are_read_continue() -> None:
     fleet = fleet_of()
     prompt = Prompt(prompt_tokens=1000, output_tokens=300, blocks=spread(1, 62))
     request = request_of(1, Arrival(at_s=0.0, prompt=prompt))
@@ -158,7 +158,7 @@ def test_health_sees_answers_that_are_read_continue() -> None:
     assert 1.0 <= seen[1] < seen[2] < seen[3]
 
 
-def test_probes_find_that_a_crashed_engine_is_down() -> None:
+def test_probes_detect_a_crashed_engine() -> None:
     failed = []
     for probe in (True, False):
         fleet = fleet_of(FleetSettings(health=HealthSettings(probe=probe)))

@@ -89,7 +89,7 @@ def test_texts_that_clients_send_do_not_outlive_their_requests(field):
     assert held_bytes < 500_000
 
 
-def test_the_end_and_the_serving_endpoint_are_added():
+def test_a_record_gets_the_end_and_the_serving_endpoint():
     made, memory = remembering()
     plain, moved = made.decide(request(), 0.0), made.decide(request(), 0.0)
     picked = moved.address
