@@ -54,7 +54,7 @@ by `python docs/reference/generate.py`. For completion in an editor, name
 Names end in their unit: `_s` seconds, `_ms` milliseconds, `_bytes`, `_tokens`. Unknown keys are
 errors. Relative paths are relative to the directory of the file that names them.
 
-A running picker follows the file. The column *a change applies* says which settings it takes over
+A running picker rereads a changed file. The column *a change applies* says which settings change
 [at once](../guides/change-settings.md), and which after a restart.
 """
 
