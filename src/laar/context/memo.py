@@ -91,7 +91,7 @@ class Memo:
 
 
 def _moved(what: Remembered | bytes) -> int:
-    """Return the number of documents in changes, assuming 30 bytes for each saved one."""
+    """Return the number of documents moved, assuming 30 bytes each in saved changes."""
     return len(what) // 30 if isinstance(what, bytes) else sum(len(c.order) for c in what.changes)
 
 

@@ -385,7 +385,7 @@ class Recurrences:
         if piece.previous != before:
             piece.previous = before if piece.previous < 0 else 0
         above = [seen.labels.get(first - k, NO_LABEL) for k in range(len(piece.head) + 1)]
-        now = [(hash(number), hash(name)) for number, name in above]  # of an empty string: 0
+        now = [(hash(number), hash(name)) for number, name in above]  # 0 for an empty string
         if piece.labels != now:
             piece.labels = [
                 (number if number == known[0] else None, name if name == known[1] else None)

@@ -419,7 +419,7 @@ def _start(chain: Chain | None) -> int:
 
 
 def _begins(place: Place, chain: Chain | None) -> bool:
-    """Return whether a prompt begins like a place's; true if either is unknown."""
+    """Return whether a prompt begins like that of a place; true if either is unknown."""
     return not place.start or _start(chain) in (0, place.start)
 
 

@@ -70,7 +70,7 @@ _FIRST_SHARE = 0.2  # factor on P(answers) when a slow start begins
 _AGAIN_S = 0.5
 """Seconds until a trial without a verdict (the client is gone or at fault) is repeated."""
 _PROBE_FIRST_S = 1.0
-"""How long a trial that is due waits for a probe, in seconds."""
+"""Seconds that a due trial waits for a probe."""
 _PROBES_BELIEVED = 6
 """Failed probes after which a request is tried anyway: the probe itself may be the problem."""
 _SUSPECT_S = 1.0
@@ -153,7 +153,7 @@ class Breaker:
     trial: Attempt | None = None
     """The attempt that serves as the current trial."""
     trial_at: float = 0.0
-    """When the next trial is due, or when a suspect returns whose probe is unanswered."""
+    """When the next trial is due, or a suspect with an unanswered probe returns."""
     trials: int = 0
     full_until: float = 0.0
     """The endpoint is full, and gets no requests before this time."""

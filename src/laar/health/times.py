@@ -46,7 +46,7 @@ class _Usual:
 
 
 class GroupTimes:
-    """The times in which a model's answers, streamed or not, are accepted, begin and end."""
+    """How long a model's answers, streamed or not, take to be accepted, begin and end."""
 
     def __init__(self) -> None:
         self._stages = (_Usual(), _Usual(), _Usual())

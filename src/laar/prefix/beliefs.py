@@ -193,7 +193,7 @@ class PrefixBeliefs:
         return receipt
 
     def look_later(self, prompt: Prompt, model: str, now: float) -> Callable[[], None]:
-        """Return a call that examines a prompt for advice; start the interval to the next one."""
+        """Return a function that examines a prompt for advice; restart the interval."""
         self.advises_at = now + ADVISE_EVERY_S
         template, look = template_for(prompt.model, (model,), self.templates), self.advisor.look
         return partial(look, prompt.model, prompt.salt, prompt.spans, template, prompt.body)

@@ -127,7 +127,7 @@ class Call:
 
     @property
     def waits(self) -> bool:
-        """Return whether a message waits, or is still arriving: the first, or part of another."""
+        """Return whether a message is waiting for the handler, or still arriving."""
         arrives = not self._is_whole or self._unframer is not None
         return self._end is None and (arrives or (bool(self._inbox) and not self._holding))
 

@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
             self.drain()
 
     def data_received(self, data: bytes) -> None:
-        """Handle the bytes, and write the answers they cause."""
+        """Handle received bytes and write any replies."""
         if self._closing:
             return
         self._frames = chain(self._frames, self.guard.feed(data, self._loop.time()))

@@ -380,7 +380,7 @@ class VirtualFleet:
             self.flows[exchange.picker].answering(exchange.decision)
 
     def _continue(self, name: str) -> None:
-        """Report chunks of the answers that are read and continue."""
+        """Report new chunks of answers that are still being read."""
         now = self.clock.now
         self.clock.later(now + _CHUNKS_EVERY_S, self._continue, name)
         for job_id, exchange in self._streams[name].items():

@@ -85,7 +85,7 @@ class EngineHost:
 
     @property
     def worked_s(self) -> float:
-        """Seconds that the engine has spent running steps, with the current one."""
+        """Seconds that the engine has spent running steps, including the current one."""
         return self.busy_s + (self._clock.now - self._ran_at if self._step is not None else 0.0)
 
     def load(self) -> Load:
