@@ -69,7 +69,7 @@ def bodies(load: str, seed: int) -> Iterator[bytes]:
 
 
 def run(load: str, hook: ContextHook | None, seed: int = 5) -> tuple[float, int]:
-    """Return the cached share of tokens, and the request at which the hook went off (or 0)."""
+    """Return the cached share of tokens, and the request at which the hook switched off (or 0)."""
     table = EndpointTable()
     table.replace(
         "bench", [EndpointSpec(address=f"{n}:1", models=("m",)) for n in range(ENDPOINTS)]

@@ -56,7 +56,7 @@ async def _means(case: Case, pickers: Pickers | None) -> dict[str, float]:
     runs = []
     for seed in SEEDS:
         runs.append(run_case(case, "laar", seed, share=MINUTES_SHARE, pickers=pickers))
-        await asyncio.sleep(0)  # let the part's deadline fire
+        await asyncio.sleep(0)  # let the part's deadline expire
     return {name: statistics.fmean(run[name] for run in runs) for name in runs[0]}
 
 

@@ -412,7 +412,7 @@ class Turn:
             raise Refused(Reason.OVER_BUDGET)
 
     def _is_alone(self, text: Text) -> bool:
-        """Return whether probably no other prompt shares the documents of a text.
+        """Return whether other prompts are unlikely to share the documents of a text.
 
         One in `_LOOK_EVERY` conversations is examined in any case: other prompts may contain its
         documents too, and answers with and without notes must be compared.

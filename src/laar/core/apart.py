@@ -122,7 +122,7 @@ def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:
     size = 1 + max(int(kv_group.max(initial=0)), int(wanted.max(initial=0)))
     first, second = np.full(size, -1), np.full(size, -1)
     order = np.argsort(cost, kind="stable")[::-1]
-    first[kv_group[order]] = order  # the last write, of the cheapest, wins
+    first[kv_group[order]] = order  # the last write wins: the cheapest
     others = order[first[kv_group[order]] != order]
     second[kv_group[others]] = others
     best = np.where(wanted < 0, -1, first[wanted])

@@ -45,7 +45,7 @@ _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.OK: "green"}
 def show_findings(console: Console, findings: Sequence[Finding]) -> None:
     """Print findings, worst first, each with its fix below."""
     for finding in sorted(findings, key=lambda finding: list(Level).index(finding.level)):
-        # An engine's answer may contain control characters, which a terminal would obey, or lines.
+        # Engines' answers may contain line breaks, or control characters that a terminal obeys.
         text = re.sub(r"[\0-\t\v-\x1f\x7f-\x9f]", " ", f"{finding.where}: {finding.what}")
         text = text.replace("\n", "\n        ")
         line = Text.assemble((f"{finding.level:8}", _STYLES[finding.level]), text)

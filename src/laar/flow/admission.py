@@ -407,7 +407,7 @@ class Admission:
         return self._director.engines.constants(view.slots)
 
     def _crowded(self, request: Request, view: View, free: Mask) -> Mask:
-        """Return which `free` candidates may take a turn that is let in although no cache has room.
+        """Return which `free` candidates may take a turn that is admitted without room in a cache.
 
         Such a turn evicts a context wherever it goes. Spread evenly, they would leave no context in
         any cache, so all go to the endpoint with the longest wait, up to `max_hold_s`. The choice

@@ -161,7 +161,7 @@ class Sessions:
         return next(filter(None, map(self._places.get, reversed(chain.hashes))), named)
 
     def prices(self, view: View, turns: Floats, now: float) -> Iterator[float]:
-        """Yield by candidate how much a second of waiting saves the session that gains most.
+        """Yield for each candidate the most that a second of waiting saves any session.
 
         Above 1, the prompt should be held; infinite if turns in flight occupy the room. `turns` is
         the share of the prompts ahead that a prompt waits for, by candidate (`laar.core.engines`).

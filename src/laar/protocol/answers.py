@@ -271,7 +271,7 @@ class AnswerReader:
     def _show(self, choice: dict[str, Any]) -> None:
         from laar.accuracy.signs import sign_of
 
-        with suppress(RecursionError, OverflowError):  # no engine's own nesting or numbers
+        with suppress(RecursionError, OverflowError):  # beyond what engines write
             self.sign = sign_of(choice, self._max_tokens)
 
     def _read_ids(self, document: dict[str, Any]) -> None:

@@ -275,7 +275,7 @@ class RequestHalf(StreamState):
         return RequestPhase.DECIDING
 
     def _complete_request(self, request: Body) -> None:
-        """Add what the headers and the path tell to what was read from the body."""
+        """Add information from the headers and the path to what was read from the body."""
         head, env, facts = self._head, self.env, self._facts
         if self.api is _OPAQUE:
             request.encodes = facts.route in paths.ENCODING_ROUTES

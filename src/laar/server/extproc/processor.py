@@ -119,7 +119,7 @@ class ExternalProcessor(Recorder):
         if name not in known:
             self._picker.doubt_names("")
             raise no_such_model(name)
-        return orjson.dumps(known[name])  # kept, the bytes of each name would take 4 KB
+        return orjson.dumps(known[name])  # not cached: each name would take 4 KB
 
     def _list(self, pool: str) -> tuple[bytes, dict[str, Any]]:
         """Return the body that lists the models of a pool, and each model by its name."""

@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
         self._reading = False
         self._frames: Iterator[tuple[int, int, bytes]] = iter(())  # rest of an unfinished read
         self.next_turn: asyncio.Handle | None = None
-        """Until this turn, messages have to wait."""
+        """The turn until which messages have to wait."""
         self.late: deque[Call] = deque()
         """Calls with messages that wait, in order."""
         self._pumping: asyncio.Handle | None = None
