@@ -75,7 +75,6 @@ def run(load: str, hook: ContextHook | None, seed: int = 5) -> tuple[float, int]
         "bench", [EndpointSpec(address=f"{n}:1", models=("m",)) for n in range(ENDPOINTS)]
     )
     beliefs = PrefixBeliefs(key=b"bench", max_bytes=1 << 26)
-    beliefs.make_room(table.capacity)
     director = Director(
         table,
         build_policies(CostWeights()),

@@ -58,7 +58,6 @@ def _run(past: float, *, precise: bool) -> tuple[list[float], list[float], float
     specs = [EndpointSpec(address=f"{at}:1", models=("m",)) for at in range(ENDPOINTS)]
     table.replace("bench", specs)
     beliefs = PrefixBeliefs(key=b"bench", max_bytes=1 << 26)
-    beliefs.make_room(table.capacity)
     director = Director(
         table,
         build_policies(CostWeights()),

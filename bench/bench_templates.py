@@ -224,7 +224,6 @@ def run(kind: str, template: str, seed: int = 3) -> tuple[float, float]:
     specs = [EndpointSpec(address=f"{at}:1", models=("m",)) for at in range(ENDPOINTS)]
     table.replace("bench", specs)
     beliefs = PrefixBeliefs(key=b"bench", max_bytes=1 << 26)
-    beliefs.make_room(table.capacity)
     probes = [read_in_engine(TokenizeBody, orjson.dumps(each)) for each in PROBES]
     beliefs.templates["m"] = template_of([each.ids(template) for each in probes])
     director = Director(

@@ -178,7 +178,7 @@ def test_a_prompt_counts_at_its_prefiller_until_it_is_prefilled():
 def test_prefiller_and_decoder_have_the_prompt_cached_after_the_answer(status, believed):
     d = fleet((P, "prefill"), (D, "decode"), apart="always")
     finish(d, ask(d), status)
-    shares = d.prefixes.match(d.prefixes.chain(request_of(LONG)), d.table.capacity)[0]
+    shares = d.prefixes.match(d.prefixes.chain(request_of(LONG)))[0]
     held = shares[[d.table.slot(P), d.table.slot(D)]] > 0.9
     assert held.tolist() == [believed, believed]
     assert not d.table.in_flight.any()

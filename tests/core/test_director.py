@@ -355,6 +355,9 @@ class Broken(PlainAssessor):
 
     insert = retract = settle = drop = look_up
 
+    def make_room(self, _):
+        """Allow a table to grow."""
+
     def score(self, _):
         raise ValueError
 
@@ -549,6 +552,19 @@ def test_a_decision_is_immutable_and_its_flight_has_the_later_state():
     assert (decision.flight.address, decision.flight.served) == (other, True)
     assert decision.flight.model != decision.model
     assert decision.flight.tried == (decision.flight.model,)
+
+
+def test_a_prompt_is_believed_cached_where_envoy_sent_it_even_if_that_endpoint_is_new():
+    d = director(("a:1", "m"), prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
+    text = "a long beginning " * 400
+    decision = d.decide(request(text=text), 0.0)
+    names = [f"b{n}:1" for n in range(d.table.capacity)]
+    d.table.replace("test", [EndpointSpec(address=name, models=("m",)) for name in ("a:1", *names)])
+    d.served_by(decision, names[-1], 0.1)
+    d.settle(decision, OK)
+    view = d.choose(request(text=text), 1.0).view
+    [at] = np.flatnonzero(view.slots == d.table.slot(names[-1]))
+    assert view.cached_tokens[at] > 0.9 * view.tokens[at]
 
 
 def test_an_idle_endpoint_does_not_look_busy_if_answers_are_not_streamed():

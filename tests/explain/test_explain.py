@@ -407,9 +407,8 @@ class Warm(PrefixBeliefs):
     def __init__(self):
         super().__init__(key=b"k", max_bytes=1 << 20)
 
-    def match(self, chain, capacity):
-        self.make_room(capacity)
-        return np.array([0.9, *[0.0] * (capacity - 1)]), None
+    def match(self, chain):
+        return np.array([0.9, *[0.0] * (len(self.index.room_bytes) - 1)]), None
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def believed(bytes_per_token: float) -> tuple[int, PrefixBeliefs]:
     for name in range(PROMPTS):
         beliefs.settle(beliefs.insert(0, chain_of(name), float(name)), None, tokens)
         beliefs.set_capacity(0, ROOM_TOKENS)  # as with each metrics page
-    shares = [beliefs.match(chain_of(name), 2)[0][0] for name in range(PROMPTS)]
+    shares = [beliefs.match(chain_of(name))[0][0] for name in range(PROMPTS)]
     held = int(np.sum(np.array(shares) > 0.99))
     assert all(share > 0.99 for share in shares[PROMPTS - held :])
     return held, beliefs
@@ -41,7 +41,7 @@ def test_a_slot_without_answers_has_the_mean_density() -> None:
     beliefs.set_capacity(1, ROOM_TOKENS)
     for name in range(8):
         beliefs.settle(beliefs.insert(1, chain_of(100 + name), 0.0), None)
-    held = [beliefs.match(chain_of(100 + name), 2)[0][1] > 0.99 for name in range(8)]
+    held = [beliefs.match(chain_of(100 + name))[0][1] > 0.99 for name in range(8)]
     assert held == [False] * 4 + [True] * 4
 
 
@@ -54,7 +54,7 @@ def test_the_density_of_a_slot_is_forgotten_when_its_endpoint_is_removed() -> No
     beliefs.set_capacity(1, ROOM_TOKENS)
     for name in range(8):
         beliefs.settle(beliefs.insert(1, chain_of(200 + name), 0.0), None)
-    assert all(beliefs.match(chain_of(200 + name), 2)[0][1] > 0.99 for name in range(8))
+    assert all(beliefs.match(chain_of(200 + name))[0][1] > 0.99 for name in range(8))
     assert beliefs.density.mean == before
 
 

@@ -81,7 +81,6 @@ class Offloading:
         for slot, name in enumerate(names):
             table.read(name, Reading(waiting=0, running=0, kv_usage=0.0), 0.0)
             table.round_trip(name, 0.001, 0.0)
-            self.prefixes.make_room(table.capacity)
             self.prefixes.emptied(slot, "m")
         self.fetch_share = fetch_share
         self.held: dict[int, list[int]] = {}

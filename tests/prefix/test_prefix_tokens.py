@@ -83,7 +83,7 @@ def known(beliefs: PrefixBeliefs, text: str, salt: str = "") -> None:
 
 
 def share(beliefs: PrefixBeliefs, text: str, slot: int = 0, salt: str = "") -> float:
-    return float(beliefs.match(beliefs.chain(request(text, salt)), 4)[0][slot])
+    return float(beliefs.match(beliefs.chain(request(text, salt)))[0][slot])
 
 
 def served(beliefs: PrefixBeliefs, text: str, slot: int = 0) -> None:
@@ -526,7 +526,7 @@ def test_prompts_of_token_ids_are_estimated_within_one_point(
         talk += random.choices(range(5, 250), k=random.choice([0, size, random.randint(40, 200)]))
         spans = read_body(Api.COMPLETIONS, orjson.dumps({"prompt": talk})).spans
         prompt = Request(id="r", api=Api.COMPLETIONS, spans=spans, chars=0, tokens=len(talk))
-        match = beliefs.look_up(prompt, "", ["m"], np.full(1, float(len(talk))), 2, float(number))
+        match = beliefs.look_up(prompt, "", ["m"], np.full(1, float(len(talk))), float(number))
         found, session = engine.found(talk), f"s{number}"
         total += len(talk)
         off += float(match.shares[engine.slot]) * len(talk) - found

@@ -178,15 +178,16 @@ def agents_turn(turn, *, attribution_block):
 def believed(first, second):
     """Return the share of the second body's prompt that is believed cached after the first."""
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 24)
+    beliefs.make_room(1)
     chains = []
     for body in (first, second):
         read = read_body(Api.MESSAGES, body)
         chains.append(
             beliefs.chain(Request(id="r", api=Api.MESSAGES, spans=read.spans, salt=read.salt))
         )
-    assert beliefs.match(chains[0], 1)[0][0] == 0.0
+    assert beliefs.match(chains[0])[0][0] == 0.0
     beliefs.insert(0, chains[0], 0.0)
-    return float(beliefs.match(chains[1], 1)[0][0])
+    return float(beliefs.match(chains[1])[0][0])
 
 
 @pytest.mark.parametrize("attribution_block", [True, False])

@@ -151,7 +151,7 @@ def test_an_engines_cache_is_forgotten_when_it_falls_asleep():
 
     def share_after(page):
         fleet.reading(ADDRESS, page, 0.0)
-        return beliefs.match(chain, 1)[0][0]
+        return beliefs.match(chain)[0][0]
 
     beliefs.settle(beliefs.insert(0, chain, 0.0), None)
     assert share_after(Reading()) > 0.9

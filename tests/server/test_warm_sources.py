@@ -67,5 +67,5 @@ async def test_a_snapshot_also_applies_to_endpoints_found_slightly_later(tmp_pat
         await eventually(lambda: table.slot(TWO) >= 0, what="the endpoint of the second")
         prefixes = runner.picker.director.prefixes
         for at, text in TEXTS.items():
-            held = prefixes.match(prefixes.chain(request(text)), table.capacity)[0]
+            held = prefixes.match(prefixes.chain(request(text)))[0]
             assert held[table.slot(at)] > 0.9

@@ -38,8 +38,8 @@ def counted(picker):
 
 
 def held(picker, text):
-    prefixes, capacity = picker.director.prefixes, picker.director.table.capacity
-    return float(prefixes.match(prefixes.chain(request(text)), capacity)[0].max())
+    prefixes = picker.director.prefixes
+    return float(prefixes.match(prefixes.chain(request(text)))[0].max())
 
 
 def test_a_decision_and_its_end_are_counted_by_the_other_picker():
@@ -192,7 +192,7 @@ def test_a_cache_that_is_emptied_repeatedly_is_empty_each_time():
         p.director.settle(p.director.decide(request(f"{second} words " * 100), now), OK)
         p.director.prefixes.emptied(0, "m")
         chain = p.director.prefixes.chain(request(f"{second} words " * 100))
-        assert p.director.prefixes.match(chain, p.director.table.capacity)[0][0] == 0.0
+        assert p.director.prefixes.match(chain)[0][0] == 0.0
 
 
 def test_pickers_with_different_keys_share_loads_but_no_prefixes():
@@ -348,9 +348,9 @@ def test_prompts_in_a_long_backlog_are_still_believed_cached():
     net.exchange(30.0)  # the ends of the requests come in other batches
 
     def believed(picker):
-        table, prefixes = picker.director.table, picker.director.prefixes
+        prefixes = picker.director.prefixes
         chains = [prefixes.chain(request(each)) for each in prompts]
-        return sum(prefixes.match(chain, table.capacity)[0].max() > 0.9 for chain in chains)
+        return sum(prefixes.match(chain)[0].max() > 0.9 for chain in chains)
 
     assert believed(q) == believed(p) > 400
 
@@ -553,9 +553,8 @@ def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
         held = []
         for picker in (p, fresh):
             table = picker.director.table
-            matched = picker.director.prefixes.match(
-                picker.director.prefixes.chain(request(text)), table.capacity
-            )[0]
+            prefixes = picker.director.prefixes
+            matched = prefixes.match(prefixes.chain(request(text)))[0]
             held.append({a: round(float(matched[table.slot(a)]), 6) for a in (A, B)})
         assert held[0] == held[1]
     mine, theirs = (x.director.engines._models["m"].constants() for x in (p, fresh))

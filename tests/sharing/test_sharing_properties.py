@@ -182,7 +182,7 @@ class Life(RuleBasedStateMachine):
         table, prefixes = picker.director.table, picker.director.prefixes
         slot = table.slot(address)
         chain = prefixes.chain(request(prompt))
-        return round(float(prefixes.match(chain, table.capacity)[0][slot]) * len(prompt)) // 64
+        return round(float(prefixes.match(chain)[0][slot]) * len(prompt)) // 64
 
 
 class Orderly(Life):

@@ -296,9 +296,9 @@ def test_the_index_treats_ids_like_the_text_they_represent(
         asked = Prompt(prompt_tokens=16 * len(blocks) + 5, output_tokens=1, blocks=blocks)
         beliefs.upcoming = asked
         chains.append(beliefs.chain(request_of(1, Arrival(at_s=0.0, prompt=asked))))
-    beliefs.match(chains[0], 2)[0]
+    beliefs.make_room(2)
     beliefs.index.insert(1, chains[0])
-    share = beliefs.match(chains[1], 2)[0]
+    share = beliefs.match(chains[1])[0]
     ends = [*range(0, 4097, 64), *range(4352, 32769, 256), *range(33792, 10**6, 1024)]
     whole = max(end for end in ends if end <= 64 * shared)
     assert share[0] == 0.0

@@ -89,6 +89,8 @@ class Director(Chooser):
         if prefixes is not None:
             self._on_placed.insert(0, ("prefixes", self._enter_prefix))
             self._on_left.append(("prefixes", prefixes.drop))
+            prefixes.make_room(table.capacity)
+            table.on_grow.append(prefixes.make_room)
         table.on_free = lambda slot: run_steps(self._on_left, self.degraded, slot)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:

@@ -176,7 +176,7 @@ class EndpointTable(Names):
         """Number of changes to the set of endpoints or to their specs."""
         self.on_free: Callable[[int], None] = lambda _slot: None
         """Called when a slot is freed, before it can be reused."""
-        self.on_grow: Callable[[int], None] = lambda _size: None
+        self.on_grow: list[Callable[[int], object]] = []
         """Called with the new length of the columns."""
         self.on_count: Callable[[int, bool], None] | None = None
         """Called when this picker adds to a slot's counters (True) or takes from them (False)."""
@@ -259,7 +259,8 @@ class EndpointTable(Names):
             setattr(self, name, row)
         self._free = list(range(before, size))  # ascending, hence a valid heap
         self.capacity = size
-        self.on_grow(size)
+        for grow in self.on_grow:
+            grow(size)
 
     def _reindex(self) -> None:
         specs = self.by_slot

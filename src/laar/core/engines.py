@@ -108,7 +108,7 @@ class Engines:
         self.on_sample: Callable[[int, Sample], None] = lambda _slot, _sample: None
         """Called with the slot and each sample that this picker measures, before it is learned."""
         self._grow(table.capacity)
-        table.on_grow = self._grow
+        table.on_grow.append(self._grow)
 
     # -- used by decisions ---------------------------------------------------------------------
 

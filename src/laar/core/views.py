@@ -57,7 +57,7 @@ def view_of(
     if prefixes is not None:
         try:
             chain, by_model, shares, demand, again, fetched = prefixes.look_up(
-                request, weights_of, table.models, by_model, table.capacity, now
+                request, weights_of, table.models, by_model, now
             )
         except Exception:  # noqa: BLE001
             reason = chooser.degraded.degraded("prefixes")

@@ -104,7 +104,6 @@ class PrefixBeliefs:
         self.templates: dict[str, Template] = {}  # by model, as revealed by engines
         self.advises_at = -math.inf
         self.density = Density(BYTES_PER_TOKEN)
-        self._slots = 0
         self._lengths = PromptLengths()
         self.watcher: PrefixWatcher | None = None
 
@@ -114,7 +113,6 @@ class PrefixBeliefs:
         weights: str,
         models: Sequence[str],
         guess: Floats,
-        capacity: int,
         now: float,
     ) -> PrefixMatch:
         """Match a prompt with every cache, and estimate its length.
@@ -124,7 +122,6 @@ class PrefixBeliefs:
             weights: key of its adapters (`Names.weights`); empty means the endpoints' own models.
             models: the models for which to estimate tokens.
             guess: tokens according to another estimate; shape ``(len(models),)``.
-            capacity: number of slots.
             now: monotonic seconds.
         """
         template = template_for(prompt.model, models, self.templates)
@@ -133,7 +130,7 @@ class PrefixBeliefs:
         tokens = guess
         if text is not None and not prompt.tokens:
             tokens = self._lengths.estimate(chain, text, models, guess)
-        shares, fetched = self.match(chain, capacity)
+        shares, fetched = self.match(chain)
         demand = self.popular.expected(chain, now)
         again = self.again(chain, shares, now)
         if template.tools_weight != 1.0:
@@ -156,10 +153,8 @@ class PrefixBeliefs:
         tokens = 0 if text[:2] == b"[[" else prompt.tokens  # `[[`: several prompts in one
         return self._hasher.chain_of(text, salt, tokens), text
 
-    def match(self, chain: Chain, capacity: int) -> tuple[Floats, Floats | None]:
-        """Return `shares` and `fetched` of a `PrefixMatch` for the slots below `capacity`."""
-        if capacity > self._slots:
-            self.make_room(capacity)
+    def match(self, chain: Chain) -> tuple[Floats, Floats | None]:
+        """Return `shares` and `fetched` of a `PrefixMatch`."""
         shares, fetched = self.index.shares(chain), None
         if self.blocks_held.texts:
             fetched = self.blocks_held.correct(
@@ -168,15 +163,13 @@ class PrefixBeliefs:
         return shares, fetched
 
     def make_room(self, capacity: int) -> None:
-        """Make room for slots below `capacity`."""
-        if capacity > self._slots:
-            self._slots = capacity
-            self.index.resize(capacity)
+        """Make room for slots below `capacity`, before anything else is called with one of them."""
+        self.index.resize(capacity)
 
     def rekey(self, key: bytes) -> None:
         """Switch to a different secret, and forget all entries hashed with the old secret."""
         self._hasher = PromptHasher(key)
-        for slot in range(self._slots):
+        for slot in range(len(self.index.room_bytes)):
             self.index.drop(slot)
         self.popular = PrefixDemand()
         self.evictions = Evictions()
@@ -242,13 +235,11 @@ class PrefixBeliefs:
         """Forget a slot."""
         self.blocks_held.drop(slot)
         self.density.drop(slot)
-        if slot < self._slots:
-            self.index.drop(slot)
+        self.index.drop(slot)
 
     def clear(self, slot: int) -> None:
         """Forget the slot's cached prompts, but not those of requests in flight."""
-        if slot < self._slots:
-            self.index.clear(slot)
+        self.index.clear(slot)
 
     def emptied(self, slot: int, model: str, *, past: bool = False, at_s: float = math.nan) -> None:
         """Record that a slot's cache was emptied at `at_s` by its engine's clock; track its events.
@@ -267,9 +258,9 @@ class PrefixBeliefs:
 
     def oldest_at(self, slot: int) -> float:
         """Return the time of the last use of the prompt that a slot's cache would evict first."""
-        return float(self.index.oldest_at[slot]) if 0 <= slot < self._slots else -math.inf
+        return float(self.index.oldest_at[slot]) if slot >= 0 else -math.inf
 
     def set_capacity(self, slot: int, tokens: float) -> None:
         """Set the cache size in tokens, as reported by the engine."""
-        if slot < self._slots and tokens == tokens:  # not NaN (unknown)
+        if tokens == tokens:  # not NaN (unknown)
             self.index.set_capacity(slot, int(tokens * self.density.of(slot)))

@@ -80,12 +80,11 @@ class Entries:
         self._prefixes = prefixes
         self._open: OrderedDict[int, tuple[Receipt, Ends | None]] = OrderedDict()
 
-    def enter(self, record: Entered, slot: int, capacity: int, now: float) -> None:
+    def enter(self, record: Entered, slot: int, now: float) -> None:
         """Enter a prompt, unless it is known already."""
         if record.entry in self._open:
             return
         beliefs = self._prefixes.beliefs
-        beliefs.make_room(capacity)
         chain: Any = Chain(from_bytes(record.hashes), record.total_bytes)
         self._open[record.entry] = beliefs.insert(slot, chain, now, heard=True), None
         if len(self._open) > MAX_OPEN:

@@ -193,7 +193,7 @@ class Sharing:
         match record:
             case Entered(_, address) if same_key and (slot := slot_of(address)) >= 0:
                 if entries is not None:
-                    entries.enter(record, slot, director.table.capacity, now)
+                    entries.enter(record, slot, now)
             case Ended() if entries is not None:
                 entries.end(record)
             case StoredAt(object_id, address, session):

@@ -74,7 +74,6 @@ def snapshot(
     sizes: _Sizes | None = None
     if sharing.prefixes is not None:
         beliefs = sharing.prefixes.beliefs
-        beliefs.make_room(table.capacity)
         uses = beliefs.index.dump(MAX_BLOCKS)
         rooms_bytes = beliefs.index.room_bytes.tolist()
         sizes = _Sizes(
@@ -152,7 +151,6 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
             sharing.orders.put(turn.key, turn.changes)
     if sharing.prefixes is not None and same_key:
         beliefs = sharing.prefixes.beliefs
-        beliefs.make_room(director.table.capacity)
         # Make room for the prompts: engines report their cache sizes only after the start.
         for sizes in valid([] if beliefs.index.uses else [document.get("sizes")], _Sizes):
             beliefs.density = Density(sizes.bytes_per_token)

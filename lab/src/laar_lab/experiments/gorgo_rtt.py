@@ -124,7 +124,6 @@ def _rightly(policy: Policy, seed: int, share: float) -> bool:
         prefixes.upcoming = Prompt(
             prompt_tokens=cached * 16, output_tokens=1, blocks=blocks[:cached]
         )
-        prefixes.make_room(table.capacity)
         prefixes.insert(table.slot(_FAR), prefixes.chain(request), now)
     prefixes.upcoming = prompt
     decision = director.choose(request, now)
