@@ -242,6 +242,14 @@ flowControl: {saturationDetector: {pluginRef: utilization-detector}, noEndpointR
     assert "No equal" not in got.output
 
 
+@pytest.mark.parametrize("ttl", ["0s", '"0"'])
+def test_a_limit_of_zero_stays_unlimited(tmp_path, ttl):
+    text = f'flowControl: {{maxRequests: 0, maxBytes: "0", defaultRequestTTL: {ttl}}}\n'
+    got = converted(tmp_path, HEAD + text)
+    assert yaml.safe_load(got.output)["flow"] == {"max_hold_s": 3580.0, "min_hold_s": 5.0}
+    assert "waiting prompts may take" not in got.output
+
+
 def test_no_name_in_the_configuration_becomes_a_setting(tmp_path):
     text = 'plugins: [{type: "x\\nrouting: {mode: shadow}"}]\n"y\\nlisten: {}": 1\n'
     got = converted(tmp_path, HEAD + text)

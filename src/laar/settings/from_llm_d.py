@@ -290,16 +290,16 @@ def _flow(config: PickerConfig, moved: Moved) -> None:
     if given is None:
         return
     flow = moved.settings.setdefault("flow", {})
-    if given.maxRequests is not None:
-        flow["max_waiting"] = _quantity("flowControl.maxRequests", given.maxRequests)
-    if given.maxBytes is not None:
-        flow["max_held_bytes"] = held = _quantity("flowControl.maxBytes", given.maxBytes)
+    if most := _quantity("flowControl.maxRequests", given.maxRequests or 0):  # 0: unlimited
+        flow["max_waiting"] = most
+    if held := _quantity("flowControl.maxBytes", given.maxBytes or 0):
+        flow["max_held_bytes"] = held
         moved.taken.append(
             f"flowControl.maxBytes: waiting prompts may take {held / (1 << 20):,.0f} MiB, which "
             "the pod's memory limit has to allow (deploy/base has 1 GiB)"
         )
     if given.defaultRequestTTL is not None:
-        seconds = _seconds("flowControl.defaultRequestTTL", given.defaultRequestTTL)
+        seconds = _seconds("flowControl.defaultRequestTTL", given.defaultRequestTTL) or _MAX_HOLD_S
         flow["max_hold_s"] = min(seconds, _MAX_HOLD_S)
         flow["min_hold_s"] = min(seconds, 5.0)
         moved.taken.append(
@@ -335,6 +335,6 @@ def _quantity(name: str, value: str | int) -> int:
 def _seconds(name: str, value: str) -> float:
     """Parse a Go duration, such as 1m30s, into seconds."""
     parts = re.findall(r"(\d{1,12}(?:\.\d{1,9})?)(ms|us|ns|h|m|s)", value)
-    if not parts or "".join(number + unit for number, unit in parts) != value:
+    if value != "0" and (not parts or "".join(map("".join, parts)) != value):
         raise SettingError(f"{name}: {value[:40]!r} is not a duration such as 30s")
     return float(sum(float(number) * _UNIT_S[unit] for number, unit in parts))
