@@ -9,6 +9,7 @@ from random import Random
 from statistics import NormalDist
 
 import numpy as np
+import orjson
 import pytest
 
 from laar.accuracy.artifact import MIN_CELL_OUTCOMES, parse_artifact
@@ -336,6 +337,21 @@ def test_an_artifact_can_be_written_to_a_pipe(tmp_path: Path) -> None:
         run_fit([outcomes], out=pipe, json_file=None)
         assert parse_artifact(file.read(), source="pipe").models
     assert pipe.is_fifo()
+
+
+def test_the_speed_is_not_fitted_to_the_decision_log() -> None:
+    """Its lengths are rounded up, and its times include queues and depend on the caches."""
+    rows = [
+        {"id": f"d{n}", "model": "m", "task": "qa", "language": "en", "bucket_tokens": bucket}
+        | {"candidates": [], "correct": n % 3 > 0}
+        | {"completion": {"model": "m", "latency_s": 0.5 + 1e-4 * tokens, "prompt_tokens": tokens}}
+        for n in range(200)
+        for tokens, bucket in [((600, 1024), (1400, 2048), (2300, 4096), (9000, 16384))[n % 4]]
+    ]
+    read = parse_records([(b"".join(orjson.dumps(row) + b"\n" for row in rows), "log")])
+    made = fitted(read.outcomes)
+    assert len(read.outcomes) == 200
+    assert made.artifact.models["m"].speed is None
 
 
 def test_lengths_are_estimated_if_the_endpoint_reports_no_usage() -> None:

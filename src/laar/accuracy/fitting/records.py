@@ -370,8 +370,8 @@ def _graded(raw: dict[str, Any]) -> MeasuredOutcome:
     if raw.keys().isdisjoint(_GRADES):
         raise ValueError("has neither scores nor correct, score or grade")
     end = raw.get("completion")
-    if isinstance(end, dict):  # it contains Envoy's last choice
-        raw = raw | {name: end[name] for name in ("model", "latency_s") if name in end}
+    if isinstance(end, dict) and "model" in end:  # Envoy's last choice
+        raw = raw | {"model": end["model"]}  # without its time, which includes queues and caches
     entry = _Graded.model_validate(_present(raw))
     return entry.outcome(entry.adapter or entry.model, entry.grade, entry.seconds, entry.dollars)
 
