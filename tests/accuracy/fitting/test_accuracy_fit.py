@@ -379,6 +379,13 @@ def test_repeats_contradictions_and_missing_verdicts_are_counted() -> None:
     assert read.outcomes[0].correct is False
 
 
+def test_two_sets_of_questions_may_use_the_same_ids() -> None:
+    other = [outcome(f"q{n}", "m", n % 2 == 1, task="sql", prompt_chars=99) for n in range(10)]
+    files = [(b"".join(map(dump_outcome, rows)), str(n)) for n, rows in enumerate((GOOD, other))]
+    read = parse_records(files)
+    assert (len(read.outcomes), read.contradictions) == (20, 0)
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -85,7 +85,7 @@ class Records:
     contradictions: int = 0
     from_measure: bool = False
     sha256: str = ""
-    _last: dict[tuple[str, str], MeasuredOutcome] = field(default_factory=dict)
+    _last: dict[tuple[str, str, str, int], MeasuredOutcome] = field(default_factory=dict)
 
     @property
     def outcomes(self) -> list[MeasuredOutcome]:
@@ -97,7 +97,8 @@ class Records:
         if outcome.correct is None:
             self.unjudged += 1
             return
-        key = (outcome.query_id, outcome.model)
+        # Two sets of questions may use the same ids.
+        key = (outcome.query_id, outcome.model, outcome.task, outcome.prompt_chars)
         earlier = self._last.get(key)
         self.contradictions += earlier is not None and earlier.correct != outcome.correct
         self._last[key] = outcome
