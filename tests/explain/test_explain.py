@@ -131,6 +131,8 @@ def test_the_sentence_explains_that_time_decided_between_unmeasured_models():
         "No outcomes are known for these models, so time decided: short answers win."
     )
     assert "No outcome" not in told(fleet(Known(**times), *TWO))["sentence"]
+    retry = told(fleet(Unknown(**times), *TWO), request(tried="phi"))["sentence"]
+    assert retry.endswith("phi was tried already.")
 
 
 def test_times_that_look_equal_get_another_digit():

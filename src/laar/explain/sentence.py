@@ -107,7 +107,7 @@ def _who_won(record: DecisionRecord) -> str:
 def _blind(record: DecisionRecord, view: View) -> str:
     """Return a warning if only time decided between models; empty if accuracy is known."""
     models = {record.specs[int(slot)].models[0] for slot in view.slots}
-    if len(models) < 2 or view.evidence.any() or np.ptp(view.probability) > 0.0:
+    if len(models) < 2 or view.evidence.any() or view.times_tried.any() or np.ptp(view.probability):
         return ""
     return " No outcomes are known for these models, so time decided: short answers win."
 
