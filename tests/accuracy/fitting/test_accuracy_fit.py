@@ -339,6 +339,18 @@ def test_an_artifact_can_be_written_to_a_pipe(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
+def test_a_link_to_the_artifact_stays_a_link(tmp_path: Path) -> None:
+    """If standard output goes to a file, /dev/stdout is a link to that file too."""
+    outcomes, link = tmp_path / "outcomes.jsonl", tmp_path / "artifact.json"
+    outcomes.write_bytes(b"".join(dump_outcome(each) for each in world(2)))
+    (tmp_path / "kept").mkdir()
+    link.symlink_to(tmp_path / "kept" / "artifact.json")
+    for _ in range(2):  # first a link to no file yet
+        run_fit([outcomes], out=link, json_file=None)
+        assert link.is_symlink()
+        assert parse_artifact(link.read_bytes(), source="link").models
+
+
 def test_the_speed_is_not_fitted_to_the_decision_log() -> None:
     """Its lengths are rounded up, and its times include queues and depend on the caches."""
     rows = [

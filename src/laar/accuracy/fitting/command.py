@@ -83,9 +83,10 @@ def run_fit(
     written = out
     try:
         device = out.is_char_device() or out.is_fifo()  # such as /dev/stdout
-        temporary = out if device else out.with_name(f".{out.name}.new")
+        place = out if device else out.resolve()  # a link, as /dev/stdout is, must stay a link
+        temporary = place if device else place.with_name(f".{place.name}.new")
         temporary.write_bytes(data)
-        temporary.replace(out)
+        temporary.replace(place)
         if json_file is not None:
             written = json_file
             json_file.write_bytes(_as_json(fitted.evaluation))
