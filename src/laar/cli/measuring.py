@@ -158,4 +158,5 @@ def fit(
     """Learn each model's success rates and speed from outcomes, with their uncertainty."""
     from laar.accuracy.fitting.command import run_fit
 
+    check_places(out, json_file)
     run_fit(outcomes, out=out, hold_out=hold_out, json_file=json_file)

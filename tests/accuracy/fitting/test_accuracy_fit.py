@@ -11,6 +11,7 @@ from statistics import NormalDist
 import numpy as np
 import orjson
 import pytest
+from typer.testing import CliRunner
 
 from laar.accuracy.artifact import MIN_CELL_OUTCOMES, parse_artifact
 from laar.accuracy.capability import CapabilityModel
@@ -27,6 +28,7 @@ from laar.accuracy.fitting.outcomes import (
 )
 from laar.accuracy.fitting.records import parse_records
 from laar.accuracy.fitting.text import fit_text
+from laar.cli import app
 from laar.errors import SettingError
 
 NORMAL = NormalDist()
@@ -424,11 +426,12 @@ def test_a_file_without_outcomes_is_rejected(data: bytes) -> None:
         parse_records([(data, "o.jsonl")])
 
 
-def test_a_directory_is_rejected_as_output_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("out", ["", ".", "absent/a.json"])
+def test_a_place_that_cannot_be_written_is_rejected_before_the_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for out in (Path(), tmp_path):
-        with pytest.raises(SettingError, match="directory"):
-            run_fit([tmp_path / "never-read"], out=out, json_file=None)
+    got = CliRunner().invoke(app, ["fit", "never-read", "-o", out])
+    assert got.exit_code == 2
+    assert "directory" in got.output
     assert not list(tmp_path.parent.glob(".*.new"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from laar.accuracy.fitting.evaluate import Evaluation
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.records import Records, read_records
 from laar.accuracy.text import MOST_LOSS
-from laar.errors import SettingError, install
+from laar.errors import SettingError
 
 _HELD_OUT_OF_RECORDS = 0.2
 _MOST_NAMED = 20  # tasks or models listed
@@ -44,13 +43,12 @@ def run_fit(
         hold_out: share of the questions reserved for `laar evaluate`; None means the default.
 
     Raises:
-        SettingError: a file can't be read or written, there are too few outcomes or too many for an
-            artifact, or scikit-learn is missing.
+        ModuleNotFoundError: scikit-learn is missing.
+        SettingError: a file can't be read or written, or there are too few outcomes or too many for
+            an artifact.
     """
-    if find_spec("sklearn") is None:
-        raise SettingError(f"`laar fit` needs scikit-learn; {install('fit')}")
-    if out.is_dir():
-        raise SettingError(f"{out} is a directory: give the file to write the artifact to")
+    import sklearn  # noqa: F401 - fail before reading the files
+
     console = Console()
     read = read_records(outcomes)
     if hold_out is None:
