@@ -369,6 +369,16 @@ def test_a_stream_is_read_in_chunks_of_any_size(cut: int) -> None:
     assert deltas.completion().text == "a\u2028bc"
 
 
+def test_of_several_choices_in_a_stream_the_first_is_read() -> None:
+    """With `n` in the request the choices' chunks are interleaved, in any order."""
+    deltas = Deltas()
+    for index, text in ((1, "24"), (0, "4"), (1, "?"), (0, "2")):
+        choice = {"index": index, "delta": {"content": text}}
+        deltas.feed(b"data: %s\n\n" % orjson.dumps({"choices": [choice]}))
+    deltas.feed(b"data: [DONE]\n\n")
+    assert deltas.completion().text == "42"
+
+
 def test_a_long_answer_may_have_many_tokens() -> None:
     """A reasoning model may send 128,000 tokens: 40 MB of events with 500 kB of text."""
     data = _events(*1000 * ["four"])[: -len(_events())]

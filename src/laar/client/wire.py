@@ -129,9 +129,9 @@ def _object(data: bytes) -> dict[str, object]:
 
 
 def _first(choices: object) -> dict[str, object]:
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        return choices[0]
-    return {}
+    """Return the choice with index 0; a chunk of a stream may hold another."""
+    items = choices if isinstance(choices, list) else ()
+    return next((item for item in items if isinstance(item, dict) and not item.get("index")), {})
 
 
 def _text(value: object) -> str | None:
