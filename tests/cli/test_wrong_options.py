@@ -29,6 +29,21 @@ def test_a_file_of_reporters_is_rejected_as_the_viewers_token(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        ["calibrate", "http://user:secret@127.0.0.1:1"],
+        ["context", "advise", "--url", "user:secret@127.0.0.1:1"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_no_password_is_printed_with_an_address(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(app, command)
+    assert (ended.exit_code, "http://127.0.0.1:1/" in ended.output) == (2, True)
+    assert "secret" not in ended.output
+
+
+@pytest.mark.parametrize(
     ("name", "why"), [("pipe", "nothing is written"), (".", "Is a directory"), ("none", "No such")]
 )
 def test_an_unreadable_token_file_ends_the_command(tmp_path, monkeypatch, name, why):

@@ -72,6 +72,14 @@ async def test_one_outcome_is_written_for_each_model_and_question(
     assert all(h["authorization"] == "Bearer k" for h in fleet.headers)
 
 
+async def test_a_password_in_the_address_is_not_recorded(serve: Any, tmp_path: Path) -> None:
+    fleet = await serve(echo)
+    target = Target(base_url=fleet.url.replace("://", "://user:secret@"), model="good")
+    await measure([target], [question(1)], tmp_path / "o.jsonl")
+    (row,) = outcomes_of(tmp_path / "o.jsonl")
+    assert (row.correct, row.endpoint) == (True, fleet.url)
+
+
 async def test_an_outcome_has_the_class_of_the_last_user_text(serve: Any, tmp_path: Path) -> None:
     """The text may follow a document, or precede the beginning of an answer."""
     parts = [{"type": "text", "text": text} for text in ("Некий документ.", "Translate it.")]

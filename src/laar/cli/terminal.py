@@ -16,6 +16,7 @@ import typer
 
 from laar.datalayer.files import read_file
 from laar.errors import LaarError, SettingError, install
+from laar.telemetry.problems import PASSWORD
 
 ConfigFile = Annotated[
     Path, typer.Option("--config", "-c", help="Settings file.", show_default=True)
@@ -77,7 +78,7 @@ def report_errors() -> Iterator[None]:
         text = f"{error.filename}: {error.strerror}"
     else:
         return
-    typer.echo(f"laar: {text}", err=True)
+    typer.echo(f"laar: {PASSWORD.sub('', text)}", err=True)
     raise typer.Exit(FAULT)
 
 

@@ -37,6 +37,7 @@ from laar.errors import SettingError
 from laar.measuring.asking import Asking
 from laar.measuring.checks import decide
 from laar.measuring.questions import Question
+from laar.telemetry.problems import PASSWORD
 
 _LEAST_CHARS = 400  # minimum for learning characters per token; templates distort shorter prompts
 _TRIES = 3  # attempts at a request that the endpoint refuses; the next run repeats it
@@ -325,7 +326,7 @@ class _Run:
             latency_s=reply.latency_s,
             ttft_s=reply.ttft_s,
             status=reply.status,
-            endpoint=target.base_url,
+            endpoint=PASSWORD.sub("", target.base_url),
             error=reply.error,
             base=target.base,
         )

@@ -71,10 +71,9 @@ def _question(line: bytes, where: str) -> Question:
         raise SettingError(f"{where}: {first_fault(fault)}") from fault
     except ValueError as fault:
         raise SettingError(f"{where}: not JSON: {fault}") from fault
-    messages = question.messages
     return Question(
-        id=question.id or blake2b(orjson.dumps(messages), digest_size=12).hexdigest(),
-        ask=lambda: messages,
+        id=question.id or blake2b(orjson.dumps(question.messages), digest_size=12).hexdigest(),
+        ask=lambda: question.messages,
         check=question.check,
         task=question.task,
     )

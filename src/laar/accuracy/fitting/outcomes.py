@@ -1,7 +1,4 @@
-"""Measured outcomes: one line of JSON per query and model, as written by `laar measure`.
-
-If a query occurs twice with the same model, the later line is used.
-"""
+"""Measured outcomes: one line of JSON per query and model, as written by `laar measure`."""
 
 from __future__ import annotations
 
