@@ -137,6 +137,15 @@ def test_the_gain_over_the_best_model_alone_is_reported(large: Fit) -> None:
     assert abs(int(chosen) - int(alone) - int(points)) <= 1
 
 
+def test_the_best_single_model_is_not_chosen_on_the_questions_that_judge_it(large: Fit) -> None:
+    """Of equal models the luckiest one there always beats the artifact."""
+    unlucky = [
+        each.model_copy(update={"correct": each.correct and each.model != "strong"})
+        for each in world(50, seed=9)
+    ]
+    assert "with strong alone" in evaluate(large.artifact, unlucky).worth
+
+
 def fast_and_slow() -> list[MeasuredOutcome]:
     """Return outcomes of a model ten times as fast as another, and correct 3 times out of 5."""
     made = []

@@ -80,7 +80,7 @@ def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> 
         return "Nothing to compare: only one model, or no held-out question answered by all.", 0.0
     if not any(answer.correct for answers in asked for answer in answers.values()):
         return f"No model answered any of {len(asked)} held-out questions correctly.", 0.0
-    best = max(models, key=lambda model: sum(answers[model].right for answers in asked))
+    best = max(models, key=capability.base_rates.__getitem__)  # not the luckiest of these answers
     (right, took_s, correct_s), (alone, alone_s, alone_correct_s) = (
         _figures([list(_attempts(capability, answers, first)) for answers in asked])
         for first in ("", best)
