@@ -143,6 +143,7 @@ def test_a_better_result_counts_only_if_it_repeats() -> None:
     winner = step(tuning, lambda _: 1.9)
     assert last(tuning)["outcome"] == "won once"
     assert best(tuning) == START
+    assert step(tuning, lambda _: 2.0) == START
     assert step(tuning, lambda _: 1.95) == winner
     assert last(tuning)["outcome"] == "accepted"
     assert best(tuning) == winner
@@ -155,6 +156,7 @@ def test_a_lucky_window_is_detected() -> None:
     tuning = tuner()
     step(tuning, lambda _: 2.0)
     step(tuning, lambda _: 1.0)
+    step(tuning, lambda _: 2.0)
     step(tuning, lambda _: 2.5)
     assert last(tuning)["outcome"] == "rejected"
     assert best(tuning) == START
@@ -168,6 +170,14 @@ def test_when_load_falls_the_incumbent_is_remeasured_before_a_candidate_wins() -
     assert step(tuning, lambda _: 1.0) == START
     step(tuning, lambda _: 1.1)
     assert last(tuning)["outcome"] == "rejected"
+    assert best(tuning) == START
+
+
+def test_caches_that_fill_during_the_first_window_let_no_candidate_win() -> None:
+    tuning = tuner()
+    step(tuning, lambda _: 2.0)
+    for _ in range(6):
+        step(tuning, lambda _: 1.0)
     assert best(tuning) == START
 
 
@@ -268,9 +278,8 @@ def test_failures_that_the_incumbent_also_has_stop_no_candidate() -> None:
         finish(tuning, decisions[:failures], lambda _: seconds, ok=False)
         finish(tuning, decisions[failures:], lambda _: seconds)
 
-    window(8, 2.0)
-    for _ in range(2):
-        window(8, 1.5)
+    for seconds in (2.0, 1.5, 2.0, 1.5):
+        window(8, seconds)
     assert last(tuning)["outcome"] == "accepted"
 
 

@@ -211,9 +211,8 @@ class Tuner:
         if baseline is None or score.cost_s >= baseline.cost_s - tolerance * baseline.cost_s:
             return self._lose("rejected", remeasure=self._lost_in_a_row + 1 >= REMEASURE_EVERY)
         if self._candidate is None:
-            # Repeat it against an incumbent measured in the same minutes.
-            self._candidate = score.weights
-            self._remeasure = baseline.version != score.version - 1
+            # Repeat it against an incumbent measured just before: load and caches change.
+            self._candidate, self._remeasure = score.weights, True
             return "won once"
         self._incumbent, self._baseline, self._candidate = score.weights, score, None
         self.sigma = min(self.sigma * GROWTH, SIGMA_MAX)
