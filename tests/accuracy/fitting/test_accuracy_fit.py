@@ -435,6 +435,17 @@ def test_a_file_without_outcomes_is_rejected(data: bytes) -> None:
         parse_records([(data, "o.jsonl")])
 
 
+def test_the_artifact_never_replaces_the_outcomes(tmp_path: Path) -> None:
+    outcomes, link = tmp_path / "outcomes.jsonl", tmp_path / "link"
+    outcomes.write_bytes(b"".join(dump_outcome(each) for each in world(2)))
+    link.symlink_to(outcomes)
+    measured = outcomes.read_bytes()
+    for out in (outcomes, link):
+        with pytest.raises(SettingError, match="holds outcomes"):
+            run_fit([outcomes], out=out, json_file=None)
+    assert outcomes.read_bytes() == measured
+
+
 @pytest.mark.parametrize("out", ["", ".", "absent/a.json"])
 def test_a_place_that_cannot_be_written_is_rejected_before_the_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str

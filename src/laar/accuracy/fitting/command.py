@@ -44,11 +44,13 @@ def run_fit(
 
     Raises:
         ModuleNotFoundError: scikit-learn is missing.
-        SettingError: a file can't be read or written, or there are too few outcomes or too many for
-            an artifact.
+        SettingError: a file can't be read or written, or is both read and written, or there are too
+            few outcomes or too many for an artifact.
     """
     import sklearn  # noqa: F401 - fail before reading the files
 
+    if out.resolve() in [path.resolve() for path in outcomes]:
+        raise SettingError(f"{out} holds outcomes: give another file to write the artifact to")
     console = Console()
     read = read_records(outcomes)
     if hold_out is None:
