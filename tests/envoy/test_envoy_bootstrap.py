@@ -76,6 +76,7 @@ def test_envoy_accepts_every_shape_as_yaml(envoy_binary, options, shape):
         {"fail_open": False},
         {"longest_hold_s": 3590.0},
         {"max_body_bytes": 1},
+        {"request_timeout_s": 1e9, "idle_timeout_s": 1_000_000.5},
     ],
     ids=str,
 )
@@ -154,6 +155,13 @@ def test_late_pings_cut_streams_early_only_if_their_answers_continue(shape, fail
     (protocol,) = picker["typed_extension_protocol_options"].values()
     http2 = protocol["explicit_http_config"]["http2_protocol_options"]
     assert http2.get("connection_keepalive", {}).get("timeout") == timeout
+
+
+def test_long_timeouts_are_written_in_full():
+    options = BootstrapOptions(request_timeout_s=1e9, idle_timeout_s=123456.789)
+    text = to_yaml(render("standalone", options))
+    assert "timeout: 1000000000s" in text
+    assert "idle_timeout: 123456.789s" in text
 
 
 def test_the_maximum_message_timeout_exceeds_the_longest_hold():

@@ -111,7 +111,7 @@ def to_yaml(bootstrap: dict[str, Any]) -> str:
 
 def duration(seconds: float) -> str:
     """Return a duration in Envoy's notation."""
-    return f"{seconds:g}s"
+    return f"{seconds:.13g}s"
 
 
 # -- the template ------------------------------------------------------------------------------
