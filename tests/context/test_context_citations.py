@@ -108,6 +108,19 @@ def test_numbers_are_unchanged_unless_they_can_be_restored(fields, how):
     assert made.reason is Reason.POSITIONAL_LABELS
 
 
+def test_numbers_are_unchanged_in_a_batch_of_prompts_that_number_documents_differently():
+    hook = ContextHook(ContextSettings(holdout_share=0.0, dedup="off"))
+    rng = random.Random(1)
+    for n in range(12):
+        lists = [rng.sample(range(8), 5) for _ in "ab"]
+        prompts = [content(body("open webui", ids, f"Why in {n}?")) for ids in lists]
+        given = orjson.dumps({"model": "m", "prompt": prompts})
+        made = hook.apply(given, api="completions", tenant="", now=0.0, mode="on", restores=True)
+        hook.commit(made, 0.0, endpoint="e")
+        assert made.body == given
+    assert made.reason is Reason.POSITIONAL_LABELS
+
+
 def test_numbers_in_digits_of_other_scripts_are_unchanged():
     """Numbers are restored in the digits 0 to 9, which these clients may not expect."""
     digits = str.maketrans("0123456789", "".join(map(chr, range(0x660, 0x66A))))

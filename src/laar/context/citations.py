@@ -52,6 +52,7 @@ def can_restore(body: Mapping[str, Any], api: str) -> bool:
     return (
         api in ("chat", "completions")
         and body.get("n") in (None, 1)
+        and not isinstance(body.get("prompt"), list)
         and all(name in _PLAIN or name == "n" or not value for name, value in body.items())
     )
 
