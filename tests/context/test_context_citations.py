@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.context.citations import Citations, ids_of, numbered
+from laar.context.citations import Citations, ids_of, numbered, numbers_in
 from laar.context.doctor import diagnose
 from laar.context.hook import ContextHook
 from laar.context.settings import ContextSettings, Reason
@@ -149,12 +149,55 @@ def test_later_turns_repeat_the_ids_only_if_they_can_be_restored():
     assert sent(hook, given, restores=False).body == given
 
 
-def test_no_id_occurs_in_the_prompt():
-    (own,) = ids_of(1, [77], ["text"])
-    (other,) = ids_of(1, [77], ["text", f"in {own}"])
+def conversation(given, *later):
+    value = orjson.loads(given)
+    for answer, question in later:
+        value["messages"] += [
+            {"role": "assistant", "content": answer},
+            {"role": "user", "content": question},
+        ]
+    return orjson.dumps(value)
+
+
+def test_an_id_is_not_used_if_a_later_turn_names_the_same_number():
+    hook, _ = taught("open webui", 8)
+    given = body("open webui", [3, 1, 7, 2, 5])
+    own = next(iter(sent(hook, given).numbers))
+    assert sent(hook, conversation(given, ("[1]", "More?"))).numbers
+    for turn in ((f"It costs {own} dollars", "More?"), ("[1]", f"What does {own} mean?")):
+        asked = conversation(given, turn)
+        made = sent(hook, asked)
+        assert own not in made.numbers
+        assert content(made.body) == content(asked)
+
+
+def test_no_new_id_is_a_number_of_an_earlier_answer():
+    hook, _ = taught("open webui", 8)
+    listed = body("open webui", [3, 1, 7, 2, 5])
+    own = next(iter(sent(hook, listed).numbers))
+    begun = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "Hello?"}]})
+    for said, is_used in (("hello", True), (f"That was {own}", False)):
+        made = sent(hook, conversation(begun, (said, content(listed))))
+        assert len(made.numbers) == 5
+        assert (own in made.numbers) is is_used
+
+
+def test_documents_of_two_turns_have_different_ids():
+    hook, _ = taught("open webui", 8)
+    given = body("open webui", [3, 1, 7, 2, 5])
+    first = sent(hook, given)
+    later = sent(hook, conversation(given, ("[1]", content(body("open webui", [5, 2, 1, 7, 3])))))
+    assert content(later.body) == content(first.body)
+    assert len(later.numbers) == 10
+    assert sorted(later.numbers.values()) == sorted("12345" * 2)
+
+
+def test_no_id_occurs_in_the_request():
+    (own,) = ids_of(1, [77], set())
+    (other,) = ids_of(1, [77], numbers_in(b'{"text": "in %d"}' % int(own)))
     assert own != other
-    assert len(set(ids_of(1, range(200), []))) == 200
-    assert ids_of(1, [77], [" ".join(map(str, range(10_000)))]) == ()
+    assert len(set(ids_of(1, range(200), set()))) == 200
+    assert ids_of(1, [77], set(range(10_000))) == ()
 
 
 def test_ambiguous_labels_keep_their_numbers():

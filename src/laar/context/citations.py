@@ -6,7 +6,7 @@ numbers to ids, and ids in the answer are replaced by the numbers.
 
     [1] a [2] b  ->  [4821] b [7340] a (note: 1 = [7340], 2 = [4821])  ->  "see [4821]"  ->  [2]
 
-An id has four digits: longer than list numbers, not a year, and not in the prompt. If the picker
+An id has four digits: longer than list numbers, not a year, and not in the request. If the picker
 dies and the answer bypasses it, the citations match no document instead of a wrong one.
 """
 
@@ -102,16 +102,15 @@ def numbered(text: str, block: Block) -> Block:
     return replace(block, items=tuple(named), numbers=tuple(sorted(numbers)), fixed=False, end=end)
 
 
-def ids_of(scope: int, keys: Sequence[int], texts: Sequence[str]) -> tuple[str, ...]:
+def ids_of(scope: int, keys: Sequence[int], taken: set[int]) -> tuple[str, ...]:
     """Return an id for each document, the same in all prompts; empty if one has no unused id.
 
     Args:
         scope: hash of tenant, route and model.
         keys: hashes of the documents.
-        texts: all texts of the prompt, which must not contain an id.
+        taken: numbers that are no ids, to which the ids are added.
     """
     ids: list[str] = []
-    taken = _numbers_in("\n".join(texts))
     for key in keys:
         for attempt in range(_TRIES):
             own = _LEAST + hash((scope, key, attempt)) % _IDS
@@ -124,9 +123,9 @@ def ids_of(scope: int, keys: Sequence[int], texts: Sequence[str]) -> tuple[str, 
     return tuple(ids)
 
 
-def _numbers_in(text: str) -> set[int]:
+def numbers_in(body: bytes) -> set[int]:
     """Return the values of all runs of four digits."""
-    signs = np.frombuffer(text.encode(errors="replace"), np.uint8) - np.uint8(ord("0"))
+    signs = np.frombuffer(body, np.uint8) - np.uint8(ord("0"))
     at = np.flatnonzero(signs < 10)
     last = at[_DIGITS - 1 :]
     last = last[last - at[: len(last)] == _DIGITS - 1]
@@ -183,8 +182,7 @@ class Citations:
         own = line[5:].strip()
         if not line.startswith(b"data:") or not own.startswith(b"{"):
             return line
-        made = self._document(own, whole=False)
-        return line if made is own else line.replace(own, made)
+        return line.replace(own, self._document(own, whole=False))
 
     def _document(self, text: bytes, *, whole: bool) -> bytes:
         """Return an event or a whole answer with numbers restored; the same object if unchanged."""

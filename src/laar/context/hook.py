@@ -18,6 +18,7 @@ has separate counts.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, Literal
 
 import orjson
@@ -25,7 +26,7 @@ import xxhash
 
 from laar.context.aligner import OrderIndex
 from laar.context.blocks import Refused
-from laar.context.citations import can_restore
+from laar.context.citations import can_restore, numbers_in
 from laar.context.formats.jsonspans import splice
 from laar.context.guard import GainGuard
 from laar.context.memo import Memo, saved
@@ -114,6 +115,7 @@ class ContextHook:
                 ends_at=ends_at,
                 observes=observe,
                 restores=restores and can_restore(parsed, api),
+                numbers=cache(partial(numbers_in, body)),
             )
             plan = turn.plan(parsed, api, steady)
             plan.body_bytes = len(steady)

@@ -9,7 +9,7 @@ the same body; candidates are found by hash, then compared.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -105,6 +105,7 @@ class Turn:
         ends_at: time on the hook's clock after which the plan is dropped.
         observes: the body will be forwarded unchanged, so the guard does not apply.
         restores: whether ids in the answer can be replaced by numbers.
+        numbers: returns the numbers in the received body, and new ids; none may be an id.
     """
 
     hook: ContextHook
@@ -113,8 +114,8 @@ class Turn:
     ends_at: float
     observes: bool
     restores: bool
+    numbers: Callable[[], set[int]]
     _plan: TurnPlan = field(init=False)
-    _texts: Sequence[Text] = field(init=False, default=())
     _control: bool = field(init=False, default=False)
     _late: bool = field(init=False, default=False)  # whether time is up
     _dedups: bool = field(init=False, default=False)
@@ -124,8 +125,8 @@ class Turn:
     def plan(self, body: dict[str, object], api: str, raw: bytes) -> TurnPlan:
         """Return the plan for a body; `raw` is as for `prompt_texts`. Call it once."""
         self._plan = plan = TurnPlan(scope=self.scope)
-        self._texts = texts = prompt_texts(body, api, raw)
-        self._draw_groups()
+        texts = prompt_texts(body, api, raw)
+        self._draw_groups(texts)
         moved: Path | None = None  # content whose blocks moved; their texts stay unchanged
         for text in texts:
             # Prompts of a batch are independent; not every template renders `documents`.
@@ -157,7 +158,8 @@ class Turn:
             with suppress(ValueError, LookupError, RecursionError, Refused):
                 known = Remembered(tuple(self._checked(_read_changes(data), text)))
             self.hook.memo.put(memo_key, known)
-        if known is not None and not self.restores and any(change.ids for change in known.changes):
+        ids = [int(own) for change in known.changes for own in change.ids] if known else ()
+        if ids and not (self.restores and self.numbers().isdisjoint(ids)):
             known = None
         if not text.fresh and known is not None:  # as sent in its own turn
             self._in_full.update(known.docs)
@@ -342,12 +344,11 @@ class Turn:
         self, block: Block, docs: Sequence[int], order: tuple[int, ...], repeated: frozenset[int]
     ) -> Change | None:
         """Return the change to an order; None if required ids are unavailable."""
-        ids: tuple[str, ...] = ()
-        if block.numbers:
-            ids = ids_of(self.scope, docs, [text.value for text in self._texts])
-            if repeated or not ids:
-                return None
-        return Change(block, order, repeated, ids)
+        if not block.numbers:
+            return Change(block, order, repeated)
+        self.numbers().update(map(int, self._plan.numbers))  # ids of earlier turns
+        ids = ids_of(self.scope, docs, self.numbers())
+        return Change(block, order, repeated, ids) if ids and not repeated else None
 
     def _can_align(self, block: Block, docs: Sequence[int], size: int) -> bool:
         """Return whether the documents are distinct and worth ordering; note the reason."""
@@ -385,21 +386,20 @@ class Turn:
             if key in self._in_full or key in here:
                 repeated.add(i)
             here.add(key)
-        if not repeated:
-            return frozenset()
-        self._plan.deduplicated = self._dedups
-        return frozenset(repeated) if self._dedups else frozenset()
+        if repeated:
+            self._plan.deduplicated = self._dedups
+        return frozenset(repeated if self._dedups else ())
 
     # -- all of the request --------------------------------------------------------------------
 
-    def _draw_groups(self) -> None:
+    def _draw_groups(self, texts: Sequence[Text]) -> None:
         """Decide whether this conversation is left unchanged, and whether it is de-duplicated."""
         settings, guard = self.hook.settings, self.hook.guard
         self._dedups = settings.dedup == "exact"
-        if self.observes or not self._texts:
+        if self.observes or not texts:
             return
         # All turns of a conversation begin with the same text.
-        first = next((text for text in self._texts if text.role == "user"), self._texts[0])
+        first = next((text for text in texts if text.role == "user"), texts[0])
         conversation = hash((self.scope, xxhash.xxh3_64_intdigest(first.value.encode())))
         self._plan.conversation = conversation
         self._control = guard.holds_out(conversation)
