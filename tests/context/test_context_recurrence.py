@@ -220,6 +220,25 @@ def test_a_text_of_beginnings_of_long_documents_is_read_in_linear_time():
     assert process_time() - began < 1.0
 
 
+def test_a_long_run_of_short_lines_takes_no_longer_if_separators_have_many_lines():
+    taken = {}
+    for apart in (1, 24):
+        gap = "\n" + "--\n" * (apart - 1) + "==\n"
+        rng, known = random.Random(1), Recurrences()
+        for n in range(60):
+            docs = map(prose, rng.sample(range(8), 6))
+            texts = (prose(100 + n), *docs, prose(500 + n))
+            known.learn(known.find(SCOPE, gap.join(texts))[1])
+        text = gap.join(map(prose, (99, *range(7)))) + "\n" + "--\n" * 3500 + prose(7)
+        times = []
+        for _ in range(3):
+            began = process_time()
+            assert known.find(SCOPE, text)[0]
+            times.append(process_time() - began)
+        taken[apart] = min(times)
+    assert taken[24] < 2.5 * taken[1]
+
+
 @pytest.mark.parametrize(("apart", "is_found"), [(20, True), (100, False)])
 def test_only_short_separators_are_searched_for(apart, is_found):
     """Looking for long ones line by line would take quadratic time."""

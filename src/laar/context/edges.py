@@ -153,10 +153,11 @@ class Edges:
             return None
         start, end = gap.start, gap.end
         if not gap.sure or gap.masked != self._separator:
+            between = self._seen.without_numbers(gap.first, gap.stop)
             found = [
-                at
-                for at in range(gap.first, gap.stop - size + 1)
-                if size and self._seen.without_numbers(at, at + size) == self._separator
+                gap.first + at
+                for at in range(len(between) - size + 1)
+                if size and between[at : at + size] == self._separator
             ]
             if len(found) != 1:
                 return None if gap.sure else self._one_sided(x, y, gap)
