@@ -332,10 +332,17 @@ def test_texts_unlike_pythons_repr_are_not_lists(text):
     assert found(text) == []
 
 
-def test_escapes_that_python_does_not_know_cause_no_warnings(recwarn):
+@pytest.mark.parametrize("piece", ["{x}", "' + 'a", "' if 1 else 'a"])
+def test_code_that_begins_like_a_list_takes_less_time_than_a_list(piece):
+    code = f"['a b', f'{piece * (50_000 // len(piece))}', 'c d']"
+    assert seconds(code) < seconds(str(["a b"] * (len(code) // 7)))
+
+
+def test_escapes_that_python_does_not_write_cause_no_warnings(recwarn):
     """Python 3.12 prints these warnings, one for each escape in a body."""
     warnings.simplefilter("always")
-    assert found(r"['a \d', 'b \w', 'c d']") == [[r"'a \d'", r"'b \w'", "'c d'"]]
+    assert found(r"['a \\d', 'b \n', 'c d']") == [[r"'a \\d'", r"'b \n'", "'c d'"]]
+    assert found(r"['a \d', 'b \w', 'c d']") == []
     assert not recwarn.list
 
 

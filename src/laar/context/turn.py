@@ -132,12 +132,10 @@ class Turn:
             # Prompts of a batch are independent; not every template renders `documents`.
             if text.path[0] in ("prompt", "documents"):
                 self._sent, self._in_full = [], set()
-            if moved is not None and text.path[: len(moved)] == moved:
-                self._sent.append(text.value)
-                continue
-            made = (
-                self._outgoing(body, text) if text.role in self.hook.settings.roles else text.value
-            )
+            is_moved = moved is not None and text.path[: len(moved)] == moved
+            made = text.value
+            if text.role in self.hook.settings.roles and not is_moved:
+                made = self._outgoing(body, text)
             if made != text.value:
                 plan.edits[text.path] = Literal(made) if text.parts else made
                 moved = text.path if text.parts else moved

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, pairwise
 from typing import TypeAlias
-from warnings import catch_warnings
 
 import orjson
 
@@ -28,6 +27,11 @@ _NAMES = ("rank", "position", "index", "id", "url", "path", "source", "title", "
 _BEGIN = re.compile(r"\n[ \t]*+(?:\{(?=\s*+\")|\[(?=\s*+[\[{\"]))")
 
 _WRITTEN = re.compile(r"\[(?=\{?['\"])")
+
+_LITERALS = re.compile(  # only what `str` writes; parsing an f-string may take seconds
+    r"(?:[\[{(,:] ?-?|[]})]|[\d.]++(?:e[-+]\d+)?|None|True|False"
+    r"""|'[^'\\\r]*+(?:\\[\\'nrtxuU][^'\\\r]*+)*+'|"[^"\\\r]*+(?:\\[\\nrtxuU][^"\\\r]*+)*+")*+"""
+)
 
 MAX_WRITTEN = 64 << 10
 """Longest repr of a Python list that is parsed; parsing takes about 2 ms."""
@@ -73,19 +77,18 @@ def written_by_python(text: str, least: int) -> list[Block]:
         return []
     line = text[start.start() :].partition("\n")[0]
     end = line.rfind("]") + 1
-    if line[end:].lstrip().startswith("}"):  # in an object, which must stay JSON
+    # In an object it must stay JSON.
+    if line[end:].lstrip().startswith("}") or not _LITERALS.fullmatch(line, 0, end):
         return []
     source = line[:end].encode()
     if len(source) > MAX_WRITTEN:
         raise Refused(Reason.TOO_COMPLEX)
     try:
-        with catch_warnings(action="ignore"):  # such as about an escape that `repr` never writes
-            written = ast.parse(source, mode="eval").body
+        written = ast.parse(source, mode="eval").body
         values: list[_Json] = ast.literal_eval(written)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return []
-    # Offsets of the elements count from the line's start, and a lone \r begins a line too.
-    if not isinstance(written, ast.List) or written.end_lineno != 1 or len(values) < least:
+    if not isinstance(written, ast.List) or len(values) < least:
         return []
     if len(values) > MAX_DOCS:
         raise Refused(Reason.TOO_MANY)

@@ -46,7 +46,7 @@ def scan(text: str, *, by_tool: bool) -> list[Block]:
 def _of_texts(text: str, parts: Sequence[Any]) -> list[Block]:
     """Return the blocks of a tool result, if all are text; fixed if labels number them."""
     own = [_own_text(part) for part in parts]
-    if len(own) < _LEAST or not all(own):
+    if not own or not all(own):
         return []
     numbers = [match[1] if (match := _COUNTED.match(text)) else "" for text in own]
     run: _Run = [(i, ("text",)) for i in range(len(own))]
@@ -63,7 +63,6 @@ def _own_text(part: object) -> str:
     return text if isinstance(text, str) else ""
 
 
-_LEAST = 2
 _COUNTED = re.compile(r"\W{0,8}(?:[^\W\d]{1,20}[ #_\[]{0,3})?(\d{1,4})\b")
 """A numbered label at the start of a text."""
 
