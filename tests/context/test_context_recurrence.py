@@ -193,6 +193,16 @@ def test_position_numbers_are_recognized():
     assert block.labels_stay
 
 
+def test_a_document_that_begins_the_text_may_lack_its_first_short_lines():
+    def labeled(i):
+        return "\n".join(f"field {n} of {i}" for n in "abcdefgh") + f"\n{prose(i, lines=1)}"
+
+    known = taught(bodies(labeled, "blank lines", 40))
+    first, *others = (prose(1, lines=1), labeled(2), labeled(3), labeled(4))
+    assert items(known, "\n\n".join([first, *others])) == others
+    assert items(known, f"{first}\n\n{prose(2, lines=1)}") == []
+
+
 @pytest.mark.parametrize("piece", ["\n", "a\n", "x" * 30 + "\n", "- 1: a: b\n", "[1] ", "```\n"])
 def test_hostile_texts_take_bounded_time_and_memory(piece):
     known = Recurrences()

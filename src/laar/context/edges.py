@@ -209,7 +209,7 @@ class Edges:
         if own is None:
             return self._core(place, first) if first == place.line else None
         at = place.line - len(own)
-        if at and self._is_below_heading(place, at):
+        if at > 0 and self._is_below_heading(place, at):
             return None
         # The first line may be the end of a longer line that begins with words of the frame.
         if at < max(0, first - 1) or tuple(lines.keys[at + 1 : place.line]) != own[1:]:
