@@ -176,6 +176,17 @@ def test_existing_secrets_are_kept_and_foreign_ones_unchanged(chart: Path) -> No
         server.shutdown()
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_values_without_content_mean_the_default(chart: Path, shape: str) -> None:
+    """As in a file in which all lines below `extraVolumes:` are comments."""
+    values = yaml.safe_load((ROOT / "deploy" / "chart" / "values.yaml").read_text())
+    empty = dict.fromkeys(values.keys() - {"shape", "image", "replicas"})
+    made = rendered(chart, {"shape": shape, **empty})
+    secrets = [made.pop(key) for key in list(made) if key[0] == "Secret"]
+    assert made == rendered(chart, {"shape": shape, "tokens": {"create": False}})
+    assert len(secrets) == (2 if shape == "shared" else 1)
+
+
 @pytest.mark.parametrize("wrong", ["replica=3", "image.name=laar", "replicas=many"])
 def test_unknown_values_are_refused(chart: Path, wrong: str) -> None:
     done = helm("template", "laar", chart, "--set", wrong)
