@@ -139,13 +139,10 @@ class _Reworked:
         """Record the measured cached tokens."""
         self._hooks.shows_answers |= end.ttft_s is not None
         if self._plan.orders and not self._observes and end.cached_tokens is not None:
-            self._hooks.after(partial(self._measured, end.prompt_tokens or 0, end.cached_tokens))
-
-    def _measured(self, prompt_tokens: int, cached_tokens: int) -> None:
-        self._ordering.hook.record_usage(
-            self._plan, prompt_tokens=prompt_tokens, cached_tokens=cached_tokens
-        )
-        self._hooks.judge(self._ordering)
+            record = partial(self._ordering.hook.record_usage, self._plan)
+            tokens = {"prompt_tokens": end.prompt_tokens or 0, "cached_tokens": end.cached_tokens}
+            self._hooks.after(partial(record, **tokens))
+            self._hooks.after(partial(self._hooks.judge, self._ordering))
 
 
 class ContextHooks:
