@@ -604,3 +604,16 @@ def test_an_engine_that_caches_nothing_does_not_make_short_prompts_look_slow(cha
         )  # fmt: skip
         d.settle(decision, end)
     assert expected_ttft_s(d.choose(request("m1", text="hello"), 400.0)) < 0.1
+
+
+@pytest.mark.parametrize("preview", [False, True])
+def test_round_robin_takes_the_endpoints_of_each_model_in_turn_despite_previews(preview):
+    fleet = (("a:1", "m"), ("b:1", "m"), ("c:1", "n"), ("d:1", "n"))
+    d = director(*fleet, policy="round-robin")
+    chosen = []
+    for _ in range(4):
+        for model in "mn":
+            if preview:
+                d.choose(request("m"), 0.0)
+            chosen.append(d.decide(request(model), 0.0).address)
+    assert chosen == ["a:1", "c:1", "b:1", "d:1"] * 2

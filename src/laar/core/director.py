@@ -126,6 +126,8 @@ class Director(Chooser):
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # the next decision uses new weights
         flight = decision.flight
+        self.table.decisions += 1
+        self.table.chosen[decision.slot] = self.table.decisions
         run_steps(self._on_placed, self.degraded, decision, now)
         self.table.reserve(decision.slot, decision.tokens, decision.uncached_tokens)
         if decision.prefiller is not None or decision.encoders:
@@ -182,8 +184,7 @@ class Director(Chooser):
         self.table.reserve(
             slot, decision.tokens, decision.uncached_tokens, answering=flight.answering
         )
-        name = decision.rewrite or decision.request.model
-        flight.adapter = self.adapters.named(slot, name)
+        flight.adapter = self.adapters.named(slot, decision.rewrite or decision.request.model)
         if flight.adapter:
             self.adapters.sent(slot, flight.adapter)
         self.degraded.attempt("health", self._attempts.begin, decision, now)

@@ -81,7 +81,7 @@ COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_toke
 """The counters that are summed over all pickers."""
 _READ = ("waiting", "running", "kv_usage", "capacity_tokens", "asleep", "has_tiers")
 _UNKNOWN = ("rtt_s", "rtt_at", "waiting", "running", "kv_usage", "capacity_tokens", "read_at")
-_COUNTERS = (*COUNTED, "visiting", "failures", "asleep", "has_tiers")
+_COUNTERS = (*COUNTED, "visiting", "chosen", "failures", "asleep", "has_tiers")
 _FIRST_VALUES = {
     **dict.fromkeys(_UNKNOWN, math.nan),
     **dict.fromkeys(_COUNTERS, 0.0),
@@ -109,10 +109,11 @@ class EndpointTable(Names):
     `queued_uncached_tokens` those believed not cached, and `prefill_tokens` those of them whose
     answers have not begun. `in_flight` counts requests, `visiting` this picker's requests that are
     only prefilled there, for another endpoint, and `failures` consecutive failed probes (infinite
-    after a refused connection). `wake_s` is the time in seconds to wake the engine; `has_tiers` is
-    1 if it has memory behind its cache. `model_id` indexes `models`, the distinct first names. The
-    `COUNTED` columns are the rows of `counted`; `elsewhere` is the part of them that other pickers
-    have in flight, 0 for a lone picker.
+    after a refused connection). `decisions` counts this picker's decisions, and `chosen` is the
+    number of the latest one for the endpoint, or 0. `wake_s` is the time in seconds to wake the
+    engine; `has_tiers` is 1 if it has memory behind its cache. `model_id` indexes `models`, the
+    distinct first names. The `COUNTED` columns are the rows of `counted`; `elsewhere` is the part
+    of them that other pickers have in flight, 0 for a lone picker.
 
     Not thread-safe: one event loop, or one simulation, owns it.
     """
@@ -129,6 +130,7 @@ class EndpointTable(Names):
     prefill_tokens: Floats
     in_flight: Floats
     visiting: Floats
+    chosen: Floats
     failures: Floats
     asleep: Floats
     wake_s: Floats
@@ -170,6 +172,7 @@ class EndpointTable(Names):
         self.wakes = False
         """Whether the picker may wake any engine."""
         self.active: Slots = np.empty(0, np.intp)
+        self.decisions = 0
         self.readings = 0
         """Number of readings, round trips and failures, to detect changes."""
         self.version = 0
@@ -408,10 +411,8 @@ class EndpointTable(Names):
             left = counted.item(row, slot) + load[row] - elsewhere.item(row, slot)
             counted[row, slot] = 0.0 if idle else max(0.0, left)
             elsewhere[row, slot] = load[row]
-        if idle and slot not in self.by_slot:
-            address = self.address(slot)
-            if address:
-                self._free_if_idle(address, slot)
+        if idle and slot not in self.by_slot and (address := self.address(slot)):
+            self._free_if_idle(address, slot)
 
     def slot_counted(self, key: str) -> int:
         """Return the slot of an endpoint that is present or has requests in flight, else -1."""

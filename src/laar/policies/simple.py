@@ -36,8 +36,7 @@ class LoadAware:
 
     def score(self, view: View) -> Floats:
         """Return half of the free share of the threshold."""
-        waiting = view.table.waiting[view.slots]
-        known = np.where(np.isnan(waiting), self._threshold, waiting)
+        known = np.nan_to_num(view.table.waiting[view.slots], nan=self._threshold)
         return 0.5 * (1.0 - np.minimum(known, self._threshold) / self._threshold)
 
 
@@ -73,19 +72,10 @@ class Random:
 
 
 class RoundRobin:
-    """The candidates in turn.
-
-    The turn is kept as a slot rather than a position, so a filter that hides an endpoint for one
-    request does not change the turn of the others.
-    """
-
-    def __init__(self) -> None:
-        self._last = -1
+    """The candidates in turn, whichever of them each request has."""
 
     def score(self, view: View) -> Floats:
-        """Return 1 for the first candidate after the last one served, 0 for the others."""
-        position = int(np.searchsorted(view.slots, self._last, side="right")) % len(view.slots)
-        self._last = int(view.slots[position])
+        """Return 1 for the candidate that was chosen the longest ago, 0 for the others."""
         scores = np.zeros(len(view.slots))
-        scores[position] = 1.0
+        scores[view.table.chosen[view.slots].argmin()] = 1.0
         return scores
