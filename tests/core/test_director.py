@@ -606,6 +606,23 @@ def test_an_engine_that_caches_nothing_does_not_make_short_prompts_look_slow(cha
     assert expected_ttft_s(d.choose(request("m1", text="hello"), 400.0)) < 0.1
 
 
+@pytest.mark.parametrize("fields", [{"shadow": True}, {}])
+def test_a_request_that_another_endpoint_serves_is_counted_as_one_arrival(fields):
+    there, moved = (director(("a:1", "m"), ("b:1", "m")) for _ in range(2))
+    for at in range(100):
+        asked = {"text": "word " * 9000, "first_token_seen": True}
+        decision = there.decide(request(subset=("b:1",), **asked), at / 10)
+        there.answering(decision, at / 10)
+        there.settle(decision, Completion(status=200, cause="complete", latency_s=0.0))
+        decision = moved.decide(request(subset=("a:1",), **asked, **fields), at / 10)
+        moved.served_by(decision, "b:1", at / 10)
+        moved.answering(decision, at / 10)
+        moved.settle(decision, Completion(status=200, cause="complete", latency_s=0.0))
+    expected, found = (d.choose(request(), 10.0).view.terms for d in (there, moved))
+    assert found.latency_s.tolist() == pytest.approx(expected.latency_s.tolist())
+    assert found.others_s.tolist() == pytest.approx(expected.others_s.tolist())
+
+
 @pytest.mark.parametrize("preview", [False, True])
 def test_round_robin_takes_the_endpoints_of_each_model_in_turn_despite_previews(preview):
     fleet = (("a:1", "m"), ("b:1", "m"), ("c:1", "n"), ("d:1", "n"))

@@ -37,6 +37,7 @@ class Feedback:
         earlier, flight.began = flight.began, None
         if earlier is not None:
             self._engines.gone(earlier, now)
+            self._engines.traffic.uncount(earlier.slot, earlier.work_s, decision.now, now)
         began = Began(
             slot=flight.slot,
             plain_s=decision.uncached_tokens * view.seconds_per_token.item(at),

@@ -159,6 +159,11 @@ class Traffic:
         self.sent_s[slot] += work_s
         self._arrived(slot, 1.0, work_s, now, counted=counted)
 
+    def uncount(self, slot: int, work_s: float, came_at: float, now: float) -> None:
+        """Take back an arrival: the request is about to be counted at another endpoint."""
+        left = math.exp(min(0.0, came_at - now) / RATE_S)
+        self._arrived(slot, -left, -left * work_s, now)
+
     def read(self, slot: int, now: float, work_s: float, pace: float, *, shown: bool) -> None:
         """Remove a prompt from the work ahead; it has been prefilled, or never will be."""
         self.done_s[slot] += work_s
@@ -223,7 +228,6 @@ class Traffic:
         self.load[slot] += work_s / RATE_S * scale
         self.came[slot] += requests * scale
         fade = math.exp(min(0.0, self.arrived_at - now) / RATE_S)
-        rate = self.rate_of_all * fade
-        self.rate_of_all = rate + requests / RATE_S if counted else rate
+        self.rate_of_all = self.rate_of_all * fade + counted * requests / RATE_S
         self.load_of_all = self.load_of_all * fade + work_s / RATE_S
         self.arrived_at = now
