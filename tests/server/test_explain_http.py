@@ -378,6 +378,38 @@ async def test_a_token_that_is_replaced_in_its_file_is_replaced_in_the_picker(
         assert await asked("that-leaked") == (401, 401)
 
 
+@pytest.mark.parametrize("lost", ["viewers", "outcomes"])
+async def test_a_token_is_replaced_even_while_the_other_token_file_is_missing(
+    tmp_path, http, monkeypatch, lost
+):
+    monkeypatch.setattr("laar.server.admin.port.TOKENS_S", 0.05)
+    files = {name: tmp_path / name for name in ("viewers", "outcomes")}
+    for file in files.values():
+        file.write_text("token-that-leaked")
+    sections = {
+        "decisions": {"viewers_token_file": str(files["viewers"])},
+        "accuracy": {"outcomes_token_file": str(files["outcomes"])},
+    }
+    async with watched_picker(tmp_path, **sections) as (runner, url):
+
+        async def asked(token):
+            sent = {"authorization": f"Bearer {token}"}
+            if lost == "outcomes":
+                return (await get(http, f"{url}/fleet", headers=sent))[0]
+            async with http.post(f"{url}/outcomes", json={"outcomes": []}, headers=sent) as answer:
+                return answer.status
+
+        async def is_replaced():
+            return await asked("token-of-today") == 200
+
+        files[lost].unlink()
+        for name in files.keys() - {lost}:
+            files[name].write_text("token-of-today")
+        await eventually(is_replaced, what="the new token")
+        assert await asked("token-that-leaked") == 401
+        assert f"{files[lost]} can't be read" in runner.picker.problems["token files"]
+
+
 async def test_the_form_stores_the_token_in_a_cookie_that_scripts_cannot_read(tmp_path, http):
     (tmp_path / "token").write_text(TOKEN)
     sections = {"decisions": {"viewers_token_file": str(tmp_path / "token")}}

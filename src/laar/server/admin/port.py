@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from laar.datalayer.endpoints_file import is_loopback, join_address, split_address
-from laar.errors import RequestError, SettingError
+from laar.errors import RequestError
 from laar.server.admin.answers import as_json, refused
 from laar.server.admin.auth import AdminAuth, Attempts
 from laar.server.admin.context import context_routes
@@ -57,17 +57,18 @@ class AdminPort:
         picker = self._picker
         while True:
             await asyncio.sleep(TOKENS_S)
-            try:
-                viewers = await asyncio.to_thread(viewers_token, picker.settings)
-                reporters = await asyncio.to_thread(reporter_tokens, picker.settings)
-            except SettingError as fault:
-                picker.problems.report("token files", f"{fault}; the previous tokens stay in use")
-                continue
-            picker.problems.report("token files", None)
-            if self._auth.token != viewers:
+            viewers, reporters = await asyncio.gather(
+                asyncio.to_thread(viewers_token, picker.settings),
+                asyncio.to_thread(reporter_tokens, picker.settings),
+                return_exceptions=True,
+            )
+            faults = [str(f) for f in (viewers, reporters) if isinstance(f, Exception)]
+            problem = "; ".join([*faults, "the previous token stays in use"])
+            picker.problems.report("token files", problem if faults else None)
+            if isinstance(viewers, str) and viewers != self._auth.token:
                 self._auth.token = viewers
                 picker.observability.feed.end_streams()
-            if self._reporters is not None and reporters is not None:
+            if isinstance(reporters, dict) and self._reporters is not None:
                 self._reporters.clear()
                 self._reporters.update(reporters)
 
