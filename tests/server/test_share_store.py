@@ -21,7 +21,7 @@ from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import ENDS
 from laar.server.sharing.sharer import Sharer, new_origin, secret_of
-from laar.server.sharing.store import Store
+from laar.server.sharing.store import Store, StoreError
 from laar.server.tasks import Tasks
 from laar.settings.section import part
 from laar.settings.share import Share
@@ -30,6 +30,7 @@ from laar.sharing.settings import SharingSettings
 from laar.sharing.sharing import Sharing
 from laar.sharing.snapshot import key_of, read_snapshot, snapshot
 from laar.telemetry.problems import Problems
+from support import free_port
 from support.pickers import request, specs
 from support.stores import SERVERS, StoreProcess, binary_of
 from support.waiting import eventually
@@ -630,6 +631,34 @@ class Far(Wire):
     async def _changed(self, data):
         await asyncio.sleep(0.2)
         return data
+
+
+async def test_while_a_lookup_of_the_stores_name_hangs_no_other_is_started(tmp_path, monkeypatch):
+    port = free_port()
+    server = StoreProcess(binary_of(SERVERS[0]), tmp_path, "--port", str(port))
+    await server.start()
+    loop, answered, asked = asyncio.get_running_loop(), asyncio.Event(), []
+    look_up = loop.getaddrinfo
+
+    async def hang(host, *given, **options):
+        asked.append(asyncio.create_task(answered.wait()))
+        await asyncio.shield(asked[-1])  # like the system's, it can't be stopped
+        return await look_up("127.0.0.1", *given, **options)
+
+    monkeypatch.setattr(loop, "getaddrinfo", hang)
+    monkeypatch.setattr("laar.server.sharing.store._TIMEOUT_S", 0.05)
+    monkeypatch.setattr("laar.server.sharing.store._OPEN_S", 0.05)
+    share = Share(url=f"redis://store.example:{port}/0")
+    store = Store(share, part(SharingSettings, share), origin="p", secret=b"s" * 16)
+    for _ in range(5):
+        with pytest.raises(StoreError, match=r"store\.example"):
+            await store.open(b"k" * 16, starting=False)
+    assert len(asked) == 1
+    answered.set()
+    monkeypatch.setattr("laar.server.sharing.store._OPEN_S", 20.0)
+    await store.open(b"k" * 16, starting=False)
+    await store.close()
+    server.stop()
 
 
 async def test_pickers_share_through_a_distant_store(server, members, tmp_path):

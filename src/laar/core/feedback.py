@@ -118,8 +118,7 @@ class Feedback:
             else:
                 prefixes.retract(flight.prefill_receipt)
         if flight.traced_as:
-            tokens = end.prompt_tokens or 0 if end.ok else 0
-            prefixes.blocks_held.answered(flight.traced_as, tokens)
+            prefixes.blocks_held.answered(flight.traced_as, (end.ok and end.prompt_tokens) or 0)
         if receipt is None:
             return
         if not known or not end.ok:

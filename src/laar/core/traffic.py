@@ -100,10 +100,9 @@ class Traffic:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def arrivals(self, now: float) -> tuple[float, float]:
-        """Return requests per second, and prefill work (seconds estimated by c(m)) per second."""
-        fade = math.exp(min(0.0, self.arrived_at - now) / RATE_S)  # at most 1, even if clocks jump
-        return self.rate_of_all * fade, self.load_of_all * fade
+    def arrivals(self, now: float) -> float:
+        """Return requests per second."""
+        return self.rate_of_all * math.exp(min(0.0, self.arrived_at - now) / RATE_S)
 
     def visits(self, slots: Slots, now: float) -> float:
         """Return the arrival rate of requests and prefills, averaged over these endpoints."""

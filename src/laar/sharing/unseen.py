@@ -47,8 +47,7 @@ class Unseen:
         if self._known != (table.version, others):
             self._known = table.version, others
             self._is_theirs = self._owned_by(others)
-        rate, _ = self._engines.traffic.arrivals(now)
-        theirs = rate * len(others) / (len(others) + 1)
+        theirs = self._engines.traffic.arrivals(now) * len(others) / (len(others) + 1)
         table.unseen = self._is_theirs * -math.expm1(-theirs * RECORD_S)
 
     def _owned_by(self, others: Sequence[str]) -> Floats:

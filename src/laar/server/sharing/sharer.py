@@ -280,9 +280,8 @@ class Sharer:
         _LOG.info("restored the blocks of %d prompts from %s", self.restored, what)
 
     async def _keep_file(self) -> None:
-        if self._file is None:
-            return
         path = self._file
+        assert path is not None
         await self.endpoints_known.wait()
         try:
             data = await asyncio.to_thread(read_file, path, MAX_SNAPSHOT_BYTES)

@@ -86,6 +86,7 @@ class Store:
         self._records, self._snapshot = base + "records", base + "snapshot"
         self._turn, self._key = base + "turn", base + "key"
         self._share = share
+        self._lookup: asyncio.Future[Any] | None = None  # the latest one of the store's name
         self._renew()
         self.position = "0-0"
         self._used = b""  # the key in use
@@ -125,8 +126,7 @@ class Store:
         except SettingError as fault:
             raise StoreError(str(fault)) from None
         seconds, micros = await self._ask("TIME")
-        now_s = asyncio.get_running_loop().time()
-        self._clock_ms = (int(seconds) - now_s) * 1e3 + int(micros) / 1e3
+        self._clock_ms += int(seconds) * 1e3 + int(micros) / 1e3 - self._now_ms()
         self._sent.clear()
         # Trim first: a full store accepts no entries, so old ones would keep it full.
         await self._ask("XTRIM", self._records, "MINID", "~", self._oldest)
@@ -177,7 +177,7 @@ class Store:
         add = ("XADD", self._records, "MINID", "~", self._oldest, "*", "o", self._origin, "b")
         *_, position = await self._trip(self._sender, *((*add, data) for data in batches))
         # The store's clock drifts, and may be adjusted during the connection.
-        self._clock_ms = _number(position)[0] - asyncio.get_running_loop().time() * 1e3
+        self._clock_ms += _number(position)[0] - self._now_ms()
         self._note_sent(position.decode())
 
     async def receive(self) -> AsyncIterator[list[tuple[bytes, float]]]:
@@ -208,8 +208,7 @@ class Store:
         # If the store was emptied, a starting picker may have provided a different key.
         if await self._agreed(self._used) != self._used:
             raise StoreError(f"the store {self._where} has another hash key")
-        mine = await self._ask("SET", self._turn, self._origin, "NX", "PX", self._interval_ms)
-        return mine is not None
+        return bool(await self._ask("SET", self._turn, self._origin, "NX", "PX", self._interval_ms))
 
     async def put_snapshot(self, data: bytes) -> None:
         """Store a snapshot for starting pickers."""
@@ -260,6 +259,13 @@ class Store:
         """Send commands together; return their replies. Reopen a closed connection."""
         try:
             async with asyncio.timeout(within_s + _OPEN_S * (not connection.is_connected)):
+                if hasattr(connection, "host") and not connection.is_connected:
+                    # A lookup continues after the timeout. Many would delay those of endpoints.
+                    if self._lookup is None or self._lookup.done():
+                        lookup = asyncio.get_running_loop().getaddrinfo(connection.host, None)
+                        self._lookup = asyncio.ensure_future(lookup)
+                        self._lookup.add_done_callback(lambda it: it.cancelled() or it.exception())
+                    await asyncio.shield(self._lookup)
                 await connection.send_packed_command(connection.pack_commands(commands))
                 return [await connection.read_response() for _ in commands]
         except self._faults as fault:
