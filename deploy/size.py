@@ -19,7 +19,7 @@ LIMITS = {
     "statements": 28_810,
     "lines of data": 680,
     "modules": 216,
-    "lines loaded": 32_339,
+    "lines loaded": 32_320,
     "settings": 140,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

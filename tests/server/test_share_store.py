@@ -100,9 +100,8 @@ class Member:
         return int(self.director.table.in_flight.sum())
 
     def held(self, text):
-        prefixes, table = self.director.prefixes, self.director.table
-        chain = prefixes.chain(request(text))
-        return float(prefixes.match(chain, table.capacity)[0].max())
+        prefixes = self.director.prefixes
+        return float(prefixes.match(prefixes.chain(request(text)))[0].max())
 
 
 @pytest.fixture(params=SERVERS)
