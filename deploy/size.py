@@ -15,8 +15,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 47_327,
-    "statements": 28_810,
+    "lines": 47_311,
+    "statements": 28_799,
     "lines of data": 680,
     "modules": 216,
     "lines loaded": 32_320,
