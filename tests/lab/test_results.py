@@ -18,19 +18,34 @@ from laar_lab.claims import Seen
 from laar_lab.experiment import Scope
 from laar_lab.experiments import all_experiments
 from laar_lab.report import Report
-from laar_lab.results import commit_of, index_of, load, store, verdicts
+from laar_lab.results import claims_of, commit_of, index_of, load, store, verdicts
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 KNOWN = {name: each for name, each in all_experiments().items() if each.claims}
 STORED = load(RESULTS)
 
 
-def test_the_page_is_generated_from_the_stored_numbers() -> None:
+CLAIMS = RESULTS.parents[1] / "lab" / "claims.md"
+
+
+def test_the_pages_are_generated_from_the_stored_numbers() -> None:
     assert (RESULTS / "index.md").read_text("utf-8") == index_of(KNOWN, STORED)
+    assert CLAIMS.read_text("utf-8") == claims_of(KNOWN, STORED)
 
 
-def test_the_page_names_experiments_whose_claims_are_not_corrected_together() -> None:
-    page = (RESULTS / "index.md").read_text("utf-8").replace("\n", " ")
+def test_each_claim_that_is_not_shown_is_named_on_the_results_page() -> None:
+    rows = {
+        line.split(" | ")[0].removeprefix("| "): line
+        for line in (RESULTS / "index.md").read_text("utf-8").splitlines()
+    }
+    for name, run in STORED.items():
+        for one in verdicts(KNOWN[name], run):
+            if one.outcome != "shown":
+                assert re.search(rf"[:,] {one.claim.name}\b", rows[name]), one.claim.name
+
+
+def test_the_claims_name_experiments_whose_claims_are_not_corrected_together() -> None:
+    page = CLAIMS.read_text("utf-8").replace("\n", " ")
     assert "except those of `agents`, `conversations`, `no-regret`, which" in page
 
 
@@ -272,7 +287,7 @@ def test_a_run_is_stored_and_the_page_generated(tmp_path: Path) -> None:
     assert again.exit_code == 0, again.output
     page = (tmp_path / "index.md").read_text("utf-8")
     assert page == index_of(KNOWN, load(tmp_path))
-    assert "| The engine model is within a tenth of each published figure |" in page
+    assert "| engine-validation | The engine model agrees with the figures" in page
     assert "not run yet: needs about" in page
 
 
@@ -308,7 +323,7 @@ def test_a_missing_figure_of_a_run_is_judged_as_missing(tmp_path: Path) -> None:
     stored = load(tmp_path)
     (judged,) = verdicts(known, stored["gorgo-live"])
     assert (judged.outcome, judged.part) == ("open", "")
-    assert "| not reproduced |" in index_of(KNOWN, stored)
+    assert "| 1 not reproduced: live-tail |" in index_of(KNOWN, stored)
 
 
 def test_the_numbers_of_every_other_policy_are_stored(tmp_path: Path) -> None:

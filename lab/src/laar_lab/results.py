@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,38 +34,38 @@ _GROUPS = {
     "llm-router": ("llm-router-",),
     "Without a paper": ("",),
 }
-_HEAD = """# Results
+_INDEX = """# Results
 
-Made by `laar lab results`; do not edit. Each row is a claim of one of the lab's experiments, which
-run the serving code in virtual time on simulated engines. A claim is declared next to its
-experiment before the run, with metric, margin, seeds and analysis (`laar_lab.claims`). Intervals
-are 95 %, paired by seed. Tests are one-sided at 5 %, and the claims of an experiment are corrected
-together by Holm's procedure, except those of {alone}, which are tested separately. The effect that
-seeds can detect is the one shown with a probability of 80 %, before that correction. Ratios are
-geometric means.
+Made by `laar lab results`; do not edit. Each row is one of the lab's experiments. They run the
+serving code in virtual time on simulated engines, which are the same for every policy. Claims are
+declared before the run:
 
-* **reproduced**: a paper's claim is shown, with the required size;
-* **reproduced in kind**: its direction is shown, the size is not;
-* **contradicted**: the opposite direction is shown; **not reproduced**: neither is;
-* **beyond the paper**: a claim of laar's own, shown or not;
-* **not run yet**: no run is stored; the time is for two cores.
+* **reproduced**: a paper's claim is shown with the required size; **in kind**: only its direction;
+* **contradicted**: the opposite is shown; **not reproduced**: neither is;
+* **shown**, **in kind only**, **refuted**, **not shown**: the same for laar's own claims.
 
-The lab is deterministic, so `laar lab results --check` repeats the first seed of each stored run.
-"As at" names the commit at which all its numbers were reproduced; **stale** says how many were not.
-On the same assumption `--reuse` takes the other seeds of a rule whose first seed gives the same
-numbers on every workload from the stored run, which then names their commits under `reused`.
-Matrix products are rounded differently by kind of CPU, so all runs use OpenBLAS's kernels for
-Skylake on CPUs with AVX-512, whatever `OPENBLAS_CORETYPE` says. With kernels for older CPUs 9 of
-648 numbers of `no-regret` differ, and 6 of 90 of `conversations`, the most for `llm-d-latency`
-(52.85 and 51.02).
-{checked}
+A row counts the claims by verdict, and names all that are not shown. Its figure is that of the
+first claim, with its 95 % interval, then that of the first claim that is contradicted or refuted.
+`laar lab run NAME` repeats an experiment. `lab/claims.md` has every claim with its margin, figure,
+seeds, commit, command and, where it is known, the reason why it failed. What the papers have and
+these experiments lack is in [missing](missing.md).
 
-P(correct) distinguishes tasks, languages and lengths, but not the hard questions of a task from its
-easy ones; nothing that was tried does. So routing by accuracy is by task only. On real questions it
-takes 6 % off the time to a correct answer; laar takes off 9 to 24 % in all
-([decision 11](../decisions/0011-accuracy-that-nobody-has-to-tell.md)).
+{checked} All experiments together take about {time} on two cores.
+"""
+_CLAIMS = """# Claims
 
-Figures of the papers that no experiment tests are in [missing](missing.md).
+Made by `laar lab results`; do not edit. Each row is a claim of one of the lab's experiments, as
+counted in `docs/results/index.md`. Intervals are 95 %, paired by seed. Tests are one-sided at 5 %,
+and the claims of an experiment are corrected together by Holm's procedure, except those of
+{alone}, which are tested separately. The effect that seeds can detect is the one shown with a
+probability of 80 %, before that correction. Ratios are geometric means.
+
+`laar lab results --check` repeats the first seed of each stored run. "As at" names the commit at
+which all its numbers were reproduced; **stale** says how many were not. With `--reuse` the numbers
+of a rule whose first seed gives the same numbers are taken from the stored run, which then names
+their commits under `reused`. All runs use OpenBLAS's kernels for Skylake on CPUs with AVX-512,
+whatever `OPENBLAS_CORETYPE` says. With kernels for older CPUs 9 of 648 numbers of `no-regret`
+differ, and 6 of 90 of `conversations`.
 """
 
 
@@ -256,36 +257,84 @@ def verdicts(experiment: Experiment, stored: Stored) -> list[Judged]:
     return judge(experiment.claims, stored.evidence)
 
 
+def write_pages(
+    directory: Path, experiments: Mapping[str, Experiment], stored: Mapping[str, Stored]
+) -> None:
+    """Write the results page, and in laar's checkout the page with all claims."""
+    (directory / "index.md").write_text(index_of(experiments, stored), "utf-8")
+    lab = directory.absolute().parents[1] / "lab"
+    if lab.is_dir():
+        (lab / "claims.md").write_text(claims_of(experiments, stored), "utf-8")
+
+
 def index_of(experiments: Mapping[str, Experiment], stored: Mapping[str, Stored]) -> str:
-    """Return the Markdown of the results page."""
+    """Return the Markdown of the results page, with a row for each experiment."""
+    rows: dict[str, list[str]] = {group: [] for group in _GROUPS}
+    counts = Counter[str]()
+    for experiment in experiments.values():
+        run = stored.get(experiment.name)
+        judged = verdicts(experiment, run) if run else []
+        counts.update([one.verdict for one in judged] or {"not run yet": len(experiment.claims)})
+        rows[_group(experiment)].append(_summary(experiment, run, judged))
+    text = [
+        _INDEX.format(checked=_checked(stored), time=_time(experiments)),
+        "| verdict | claims |\n| --- | ---: |",
+        *(f"| {verdict} | {count} |" for verdict, count in sorted(counts.items())),
+    ]
+    columns = "| experiment | subject | verdicts | figure |\n| --- | --- | --- | --- |"
+    for group, of_group in rows.items():
+        if of_group:
+            text += [f"\n## {group}\n", columns, *of_group]
+    return "\n".join(text) + "\n"
+
+
+_HELD = ("reproduced", "shown")
+
+
+def _summary(experiment: Experiment, run: Stored | None, judged: Sequence[Judged]) -> str:
+    """Return an experiment's row: claims by verdict, and its figures."""
+    if run is None:
+        takes = f"not run yet: needs about {_time({experiment.name: experiment})}"
+        data = "; needs `--data DIR`" if experiment.needs_data else ""
+        return _row(experiment.name, experiment.about, takes + data, "")
+    names: dict[str, list[str]] = {}
+    for one in judged:
+        names.setdefault(one.verdict.removeprefix("beyond the paper: "), []).append(one.claim.name)
+    said = []
+    for verdict, of in sorted(names.items(), key=lambda each: each[0] not in _HELD):
+        named = "" if verdict in _HELD else f": {', '.join(of)}"
+        said.append(f"{len(of)} {verdict}{named}")
+    failed = [one for one in judged if one.outcome == "contrary"]
+    told = [judged[0], *(one for one in failed[:1] if one is not judged[0])]
+    figures = [
+        f"{one.claim.metric.partition('. ')[0]}: {one.ours.replace(' .. ', '..')}" for one in told
+    ]
+    counted = split(run.numbers)
+    if counted:
+        figures = [counted.partition(" (")[0]]
+    picture = f" ([picture]({run.picture}))" if run.picture else ""
+    return _row(experiment.name, experiment.about + picture, "; ".join(said), "; ".join(figures))
+
+
+def claims_of(experiments: Mapping[str, Experiment], stored: Mapping[str, Stored]) -> str:
+    """Return the Markdown of the page with all claims, and the reasons why some failed."""
     rows: dict[str, list[str]] = {group: [] for group in _GROUPS}
     notes: dict[str, list[str]] = {group: [] for group in _GROUPS}
-    counts: dict[str, int] = {}
     for experiment in experiments.values():
-        group = next(g for g, begins in _GROUPS.items() if experiment.name.startswith(begins))
-        run = stored.get(experiment.name)
-        for verdict, row, note in _rows(experiment, run):
-            counts[verdict] = counts.get(verdict, 0) + 1
+        run, group = stored.get(experiment.name), _group(experiment)
+        for row, note in _rows(experiment, run):
             rows[group].append(row)
             if note:
                 notes[group].append(note)
         counted = split(run.numbers) if run else None
         if counted:
             notes[group].append(f"* {experiment.name}: {counted}")
-        if run and run.picture:
-            notes[group].append(f"* [Picture of {experiment.name}]({run.picture})")
-    hours = sum(each.hours(each.seeds) for each in experiments.values() if each.claims)
     alone = [
         f"`{name}`"
         for name, each in experiments.items()
         if any(claim.family == ALONE for claim in each.claims)
     ]
-    text = [
-        _HEAD.format(alone=", ".join(alone), checked=_checked(stored)),
-        f"All experiments together take about {spoken_time(hours)} on two cores.\n",
-    ]
-    text.append("| verdict | claims |\n| --- | --- |")
-    text += [f"| {verdict} | {count} |" for verdict, count in sorted(counts.items())]
+    text = [_CLAIMS.format(alone=", ".join(alone))]
     for group, of_group in rows.items():
         if of_group:
             text += [f"\n## {group}\n", _COLUMNS, *of_group]
@@ -294,13 +343,21 @@ def index_of(experiments: Mapping[str, Experiment], stored: Mapping[str, Stored]
     return "\n".join(text) + "\n"
 
 
+def _group(experiment: Experiment) -> str:
+    return next(g for g, begins in _GROUPS.items() if experiment.name.startswith(begins))
+
+
+def _time(experiments: Mapping[str, Experiment]) -> str:
+    return spoken_time(sum(each.hours(each.seeds) for each in experiments.values() if each.claims))
+
+
 def _checked(stored: Mapping[str, Stored]) -> str:
-    checks = [run.checked for run in stored.values() if run.checked is not None]
-    hold = sum(not each.differ for each in checks)
-    never = len(stored) - len(checks)
+    stale = [f"`{name}`" for name, run in stored.items() if run.checked and run.checked.differ]
+    never = [f"`{name}`" for name, run in stored.items() if run.checked is None]
+    hold = len(stored) - len(stale) - len(never)
     return (
-        f"Of {len(stored)} stored runs {hold} were reproduced, {len(checks) - hold} are stale and"
-        f" {never} have not been checked yet."
+        f"Of {len(stored)} stored runs {hold} were reproduced by later code. Stale:"
+        f" {', '.join(stale) or 'none'}; not checked yet: {', '.join(never) or 'none'}."
     )
 
 
@@ -310,16 +367,13 @@ _COLUMNS = (
 )
 
 
-def _rows(experiment: Experiment, run: Stored | None) -> Iterator[tuple[str, str, str]]:
-    """Yield each claim's verdict and table row, and a note on why it is not shown, if known."""
+def _rows(experiment: Experiment, run: Stored | None) -> Iterator[tuple[str, str]]:
+    """Yield each claim's table row, and a note on why it is not shown, if known."""
     if run is None:
-        takes = spoken_time(experiment.hours(experiment.seeds))
-        data = "; needs `--data DIR`" if experiment.needs_data else ""
+        command = f"`laar lab run {experiment.name}`"
         for claim in experiment.claims:
-            verdict = f"not run yet: needs about {takes}{data}"
-            command = f"`laar lab run {experiment.name}`"
-            cells = (claim.says, _published(claim), "", _asked(claim), verdict)
-            yield "not run yet", _row(*cells, str(claim.seeds), "", command), ""
+            cells = (claim.says, _published(claim), "", _asked(claim), "not run yet")
+            yield _row(*cells, str(claim.seeds), "", command), ""
         return
     for one in verdicts(experiment, run):
         where = f", {one.part}" if one.part else ""
@@ -327,13 +381,10 @@ def _rows(experiment: Experiment, run: Stored | None) -> Iterator[tuple[str, str
         if one.power:
             seen += f". {one.power}"
         cells = (one.claim.says, _published(one.claim), seen, _asked(one.claim), one.verdict)
-        named = f"{experiment.name}, {one.claim.name}"
         note = ""
         if one.outcome != "shown" and one.claim.why:
-            note = f"* {named} ({one.verdict}): {one.claim.why}"
-        key = one.verdict.partition(":")[0] if one.outcome == "no verdict" else one.verdict
-        run_of = (str(one.seeds), _code_of(run), f"`{run.command}`")
-        yield key, _row(*cells, *run_of), note
+            note = f"* {experiment.name}, {one.claim.name} ({one.verdict}): {one.claim.why}"
+        yield _row(*cells, str(one.seeds), _code_of(run), f"`{run.command}`"), note
 
 
 def _code_of(run: Stored) -> str:

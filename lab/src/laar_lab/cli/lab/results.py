@@ -65,11 +65,12 @@ def results(
     """Run experiments, store their numbers by seed, and write the index with all verdicts.
 
     Each experiment runs on the seeds that its claims need.
-    With `--minutes 0` none runs, and only the index is written.
+    With `--minutes 0` none runs, and only the index is written. In laar's checkout all claims are
+    written to lab/claims.md as well.
     """
     from laar_lab.experiment import spoken_time
     from laar_lab.experiments import all_experiments, find_experiment
-    from laar_lab.results import commit_of, index_of, load, store, write
+    from laar_lab.results import commit_of, load, store, write, write_pages
     from laar_lab.stale import just_made
     from laar_lab.sweep import kept_in, placed
 
@@ -82,7 +83,7 @@ def results(
         with placed(backend, jobs), kept_in(keep, (data,)):
             _check([stored[name] for name in names or stored], directory, minutes, data)
         stored = load(directory)
-        (directory / "index.md").write_text(index_of(known, stored), "utf-8")
+        write_pages(directory, known, stored)
         if any(run.checked and run.checked.differ for run in stored.values()):
             raise typer.Exit(NOT_HELD)
         return
@@ -121,8 +122,8 @@ def results(
             _tell_reused(earlier, run)
         for one in experiment.judged(report, scope):
             console.print(f"  {one.verdict}: {one.claim.says}", highlight=False)
-        (directory / "index.md").write_text(index_of(known, stored), "utf-8")
-    (directory / "index.md").write_text(index_of(known, stored), "utf-8")
+        write_pages(directory, known, stored)
+    write_pages(directory, known, stored)
 
 
 def _tell_reused(earlier: Stored | None, run: Stored) -> None:
