@@ -72,12 +72,11 @@ def test_pages_quote_the_stored_ratios() -> None:
         for ratio in ratios(turns, "laar", router).values()
     }
     page = (ROOT / "docs/race/README.md").read_text("utf-8")
-    quoted = set(PERCENT.findall(page.partition("## Results")[2]))
-    assert quoted == known
+    quoted = PERCENT.findall(page)
+    assert len(quoted) == 28
     readme = (ROOT / "README.md").read_text("utf-8")
-    quoted = {f"{x} % ({low} to {high})" for x, low, high in FROM_TO.findall(readme)}
-    assert len(quoted) == 2
-    assert quoted <= known
+    quoted += [f"{x} % ({low} to {high})" for x, low, high in FROM_TO.findall(readme)]
+    assert known.issuperset(quoted)
     assert f"{sum(len(rows_of(stored)) for stored in STORED):,} requests" in page
 
 
@@ -108,32 +107,6 @@ def table_of(section: str, columns: int) -> dict[tuple[str, str], list[str]]:
 
 def section_of(title: str) -> str:
     return GPU_PAGE.read_text("utf-8").partition(f"## {title}\n")[2].partition("\n## ")[0]
-
-
-@pytest.mark.parametrize(("title", "races"), [("Results", ON_GPU), ("The third race", THIRD)])
-def test_the_page_of_the_races_on_a_gpu_quotes_the_stored_numbers(
-    title: str, races: list[Path]
-) -> None:
-    found: dict[tuple[str, str], list[dict[str, float]]] = {}
-    for traffic, turns in on_gpu(races).items():
-        for turn in turns:
-            found.setdefault((traffic, turn.router), []).append(dict(turn.numbers))
-    shown = (
-        "answers_per_s",
-        "ttft_mean_s",
-        "ttft_p50_s",
-        "ttft_p95_s",
-        "answer_mean_s",
-        "cached",
-    )
-    rows = table_of(section_of(title), columns=8)
-    assert rows.keys() == found.keys()
-    for key, cells in rows.items():
-        for cell, name in zip(cells, shown, strict=True):
-            quoted = cell.split(", ")
-            for number, turn in zip(quoted, found[key], strict=True):
-                half_digit = 0.5 / 10 ** len(number.partition(".")[2])
-                assert float(number) == pytest.approx(turn[name], abs=half_digit + 1e-9), key
 
 
 @pytest.mark.parametrize(
