@@ -32,7 +32,7 @@ def test_a_file_of_reporters_is_rejected_as_the_viewers_token(tmp_path, monkeypa
     "command",
     [
         ["calibrate", "http://user:secret@127.0.0.1:1"],
-        ["context", "advise", "--url", "user:secret@127.0.0.1:1"],
+        ["explain", __file__, "--url", "user:secret@127.0.0.1:1"],
     ],
     ids=lambda command: command[0],
 )
@@ -50,7 +50,8 @@ def test_an_unreadable_token_file_ends_the_command(tmp_path, monkeypatch, name, 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(files, "_PIPE_MS", 1)
     os.mkfifo("pipe")
-    ended = CliRunner().invoke(app, ["context", "advise", "--token-file", name])
+    words = ["explain", __file__, "--url", "127.0.0.1:1", "--token-file", name]
+    ended = CliRunner().invoke(app, words)
     assert (ended.exit_code, f"laar: {name}: {why}" in ended.output) == (2, True), ended.output
 
 
@@ -138,20 +139,16 @@ def test_an_address_without_a_scheme_is_rejected_as_base_url(tmp_path, monkeypat
     assert (ended.exit_code, "write http://localhost:1" in ended.output) == (2, True)
 
 
-@pytest.mark.parametrize("command", ["explain", "context"])
-async def test_the_answer_of_a_picker_of_another_version_ends_the_command(tmp_path, command):
+async def test_the_answer_of_a_picker_of_another_version_ends_the_command(tmp_path):
     async def answer(_request):
         return web.json_response({"candidates": [{}]})
 
     site = web.Application()
     site.router.add_route("*", "/{path:.*}", answer)
     (tmp_path / "request.json").write_text("{}")
-    words = {
-        "explain": ["explain", str(tmp_path / "request.json")],
-        "context": ["context", "advise"],
-    }
+    words = ["explain", str(tmp_path / "request.json")]
     async with TestServer(site) as server:
-        arguments = [*words[command], "--url", f"127.0.0.1:{server.port}"]
+        arguments = [*words, "--url", f"127.0.0.1:{server.port}"]
         ended = await asyncio.to_thread(CliRunner().invoke, app, arguments)
     assert (ended.exit_code, "must be laar" in ended.output) == (2, True), ended.output
 

@@ -81,13 +81,9 @@ class TestAdvise:
         told = CliRunner().invoke(app, ["context", "advise", "-", "--json"], path.read_text())
         assert json.loads(told.output)[0]["prompts"] == 20
 
-    def test_missing_advice_and_an_unreachable_picker_are_reported(self):
-        words = ["context", "advise"]
-        few = CliRunner().invoke(app, [*words, "-"], "\n".join(self.bodies(5)))
-        assert "no advice yet" in few.output
-        none = CliRunner().invoke(app, [*words, "--url", "127.0.0.1:1"])
-        assert none.exit_code == 2
-        assert "no picker's admin port" in none.output
+    def test_missing_advice_is_reported(self):
+        few = CliRunner().invoke(app, ["context", "advise", "-"], "\n".join(self.bodies(5)))
+        assert "no advice" in few.output
 
 
 class TestDoctor:

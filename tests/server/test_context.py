@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import random
 import re
 import tracemalloc
@@ -11,9 +9,7 @@ from collections import Counter
 
 import orjson
 import pytest
-from typer.testing import CliRunner
 
-from laar.cli import app
 from laar.context.notes import order_note
 from laar.core.request import Api
 from laar.protocol.headers import Head
@@ -465,44 +461,6 @@ async def test_an_error_in_the_hook_costs_the_gain_but_not_the_request(place, mo
     assert metric(there.runner, 'laar_degraded_total{what="context"}') >= 1
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_the_line_that_breaks_prefixes_is_reported_without_any_route(
-    place, shape, monkeypatch
-):
-    monkeypatch.setattr("laar.prefix.beliefs.ADVISE_EVERY_S", 0.0)
-    there = await place(shape)
-    rules = "\n".join(f"Rule {n}: {document(n)}" for n in range(8))
-    for n in range(12):
-        system = f"You help in the shop.\nDirectory: /srv/till-{n}\n{rules}"
-        messages = [{"role": "system", "content": system}, {"role": "user", "content": f"{n}?"}]
-        body = orjson.dumps({"model": "m", "messages": messages})
-        assert await there.send(body) == body
-    (told,) = (await there.shown())[1]["advice"]
-    assert (told["agent"], told["prompts"]) == ("m", 12)
-    assert told["could"] > 0.8 > 0.1 > told["found"]
-    first, saves = told["sentences"]
-    assert first == "Prompts differ after character 33 of the system prompt: a path."
-    assert "% of the prefill" in saves
-    words = ["context", "advise", "--url", there.gateway.url("admin", "").rstrip("/")]
-    done = await asyncio.to_thread(CliRunner().invoke, app, words)
-    assert first in done.output
-
-
-async def test_no_answer_waits_for_the_analysis_of_its_prompt(place, monkeypatch):
-    there = await place("standalone")
-    decided = []
-
-    def look(*_args):
-        decided.append(metric(there.runner, "laar_overhead_seconds_count"))
-        raise ValueError("a fault")
-
-    monkeypatch.setattr("laar.prefix.advice.Advisor.look", look)
-    body = raw(text([2, 1, 4]))
-    assert await there.send(body) == body
-    assert decided == [1]
-    assert metric(there.runner, 'laar_degraded_total{what="prefixes"}') == 1
-
-
 async def test_reported_outcomes_reach_the_guard(place):
     there = await place("standalone", {**ON, "holdout_share": 0.5})
     rng = random.Random(8)
@@ -571,35 +529,3 @@ def test_decisions_that_wait_for_an_outcome_keep_no_documents(monkeypatch):
     finally:
         tracemalloc.stop()
     assert taken[-1] - taken[19] < 40 * 2000
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("api", ["chat", "messages", "responses"])
-async def test_tools_are_sorted_and_changing_lines_moved_last_if_configured(place, shape, api):
-    there = await place(shape, {**ON, "sort_tools": True, "last_lines": ["Today is"]})
-
-    def body(day, names):
-        tools = [{"name": name, "description": f"{name} it", "z": 1.0} for name in names]
-        if api == "chat":
-            tools = [{"type": "function", "function": tool} for tool in tools]
-        system = f"You are careful.\nToday is {day}.\nYou are terse."
-        asked = {"role": "user", "content": "And now?"}
-        said = {
-            "chat": {"messages": [{"role": "system", "content": system}, asked]},
-            "messages": {"system": system, "messages": [asked]},
-            "responses": {"instructions": system, "input": "And now?"},
-        }[api]
-        return json.dumps({"model": "m", "tools": tools, **said, "max_tokens": 9}).encode()
-
-    path = PATHS.get(api, "/v1/messages")
-    first, second = [
-        await there.send(body(day, names), path)
-        for day, names in (
-            ("Monday", ["read", "grep", "bash"]),
-            ("Friday", ["grep", "bash", "read"]),
-        )
-    ]
-    assert first.replace(b"Monday", b"Friday") == second
-    want = body("Friday", ["bash", "grep", "read"]).replace(b"\\nToday is Friday.", b"")
-    assert second == want.replace(b"And now?", b"And now?\\n\\nToday is Friday.")
-    assert reasons(there.runner, "steadied") == 2

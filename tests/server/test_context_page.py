@@ -9,7 +9,6 @@ from watching import watched_picker
 
 from laar.core.decision import Completion
 from laar.core.request import Api
-from laar.prefix.templates import Template
 from laar.protocol.headers import read_head
 from support import eventually
 
@@ -22,24 +21,6 @@ def body(ids):
     items = (f'<document id="d{i}">{f"document {i} " * 40}</document>' for i in ids)
     messages = [{"role": "user", "content": "\n".join(items)}]
     return orjson.dumps({"model": "m", "messages": messages})
-
-
-async def test_the_page_shows_what_breaks_prefixes(tmp_path, chromium):
-    rules = "\n".join(f"Rule {n} of the <b>house</b>: keep it tidy, and warm." for n in range(30))
-    async with (
-        watched_picker(tmp_path) as (runner, url),
-        window(chromium) as browser,
-    ):
-        for n in range(12):
-            spans = ("\x1esystem\x1f", f"Date: 2026-11-{n + 10}\n{rules}", "\x1euser\x1f", f"{n}?")
-            runner.picker.prefixes.advisor.look("m", "", spans, Template(), b"")
-        await browser.open(url)
-
-        async def shown():
-            return "character 6 of the system prompt: a date" in await browser.text("#breaks")
-
-        await eventually(shown, what="the advice")
-        assert await browser.errors() == []
 
 
 async def test_the_page_shows_expected_and_actual_gains_of_the_hook(

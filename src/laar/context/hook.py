@@ -33,7 +33,6 @@ from laar.context.memo import Memo, saved
 from laar.context.recurrence import Recurrences
 from laar.context.sequences import Openings, Sequences
 from laar.context.settings import ContextSettings, Reason
-from laar.context.steady import steadied, with_last
 from laar.context.turn import Turn, TurnPlan
 
 MAX_ADDED_MS = 4.0
@@ -105,9 +104,6 @@ class ContextHook:
                 raise Refused(Reason.INVALID_JSON) from None
             if not isinstance(parsed, dict):
                 raise Refused(Reason.NO_DOCUMENTS)
-            steady, last = body, ""
-            if not observe and (settings.sort_tools or settings.last_lines):
-                steady, parsed, last = steadied(body, parsed, api, settings)
             turn = Turn(
                 hook=self,
                 scope=_scope(parsed, tenant, self._route, observe=observe),
@@ -117,18 +113,15 @@ class ContextHook:
                 restores=restores and can_restore(parsed, api),
                 numbers=cache(partial(numbers_in, body)),
             )
-            plan = turn.plan(parsed, api, steady)
-            plan.body_bytes = len(steady)
+            plan = turn.plan(parsed, api, body)
+            plan.body_bytes = len(body)
             if observe:
                 plan.body, plan.memos, plan.numbers = body, [], {}
                 plan.reason = Reason.OBSERVED if plan.edits else plan.reason
                 return plan
-            made = splice(steady, plan.edits) if plan.edits else steady
-            plan.body = with_last(made, api, last) if last else made
+            plan.body = splice(body, plan.edits) if plan.edits else body
             if plan.edits:
                 plan.reason = Reason.DEDUPLICATED if plan.removed_bytes else Reason.REORDERED
-            elif plan.body is not body:
-                plan.reason = Reason.STEADIED
             return plan
         except Refused as refused:
             return TurnPlan(body=body, reason=refused.reason)

@@ -27,7 +27,6 @@ class Reason(StrEnum):
     # The body was changed.
     REORDERED = "reordered"
     DEDUPLICATED = "deduplicated"  # text was removed; documents may have moved too
-    STEADIED = "steadied"  # tools sorted or lines moved to the end; no document moved
     # Unchanged: nothing to do, or switched off.
     OFF = "off"
     NO_DOCUMENTS = "no_documents"
@@ -105,12 +104,6 @@ class ContextSettings:
     """`exact` replaces a document whose full text occurs earlier in the same body with a reference
     to it. `auto` tries this in `holdout_share` of the conversations, and extends it to all but that
     share once reported outcomes show no harm. `off` never does."""
-    sort_tools: bool = False
-    """Whether to sort tools by name, so that clients that send them in different orders share a
-    prefix (`laar context advise` finds these). A tool with `cache_control` keeps its place."""
-    last_lines: Annotated[tuple[Annotated[str, MinLen(4), MaxLen(256)], ...], MaxLen(16)] = ()
-    """Starts of system prompt lines to move after the user's last text: a date, a path or an id
-    differs between prompts and ends the shared prefix there (`laar context advise` finds these)."""
     max_body_bytes: Annotated[int, FIXED, Ge(1024), Le(64 << 20)] = 2 << 20
     """Longest body examined; 2 MiB is about 500,000 tokens."""
     capacity_docs: Annotated[int, Ge(1), Le(10_000_000)] = 30_000

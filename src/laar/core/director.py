@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from laar.core.attempts import Attempts
 from laar.core.chooser import Chooser, Priority
@@ -232,9 +231,6 @@ class Director(Chooser):
         prefixes, view, flight = self.prefixes, decision.view, decision.flight
         if prefixes is not None and view is not None and (chain := view.chain) is not None:
             flight.receipt = prefixes.insert(flight.slot, chain, decision.now)
-            if decision.now >= prefixes.advises_at:
-                look = prefixes.look_later(decision.request, flight.model, decision.now)
-                self.later(partial(self.degraded.attempt, "prefixes", look))
             held = prefixes.blocks_held
             if held.blocks and not decision.request.shadow:
                 flight.traced_as = held.expect(self.new_id(), flight.slot, chain, decision.tokens)

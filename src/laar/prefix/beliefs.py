@@ -7,14 +7,12 @@ both its hashes and its length in tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from laar.prefix.advice import Advisor
 from laar.prefix.blocks import Chain, PromptHasher
 from laar.prefix.demand import PrefixDemand
 from laar.prefix.density import Density
@@ -23,9 +21,6 @@ from laar.prefix.index import PrefixIndex, Receipt
 from laar.prefix.lengths import PromptLengths
 from laar.prefix.templates import Template, template_for
 from laar.prefix.tokens import TokenBlocks
-
-ADVISE_EVERY_S = 1.0
-"""Seconds between prompts sampled for advice; sampling one of 40 KB takes a millisecond."""
 
 BYTES_PER_TOKEN = 4
 """Bytes per token of English prose; assumed until engines report prompt lengths."""
@@ -100,9 +95,7 @@ class PrefixBeliefs:
         self.popular = PrefixDemand()
         self.evictions = Evictions()
         self.blocks_held = TokenBlocks()  # empty if no engine publishes KV events, as most do not
-        self.advisor = Advisor()
         self.templates: dict[str, Template] = {}  # by model, as revealed by engines
-        self.advises_at = -math.inf
         self.density = Density(BYTES_PER_TOKEN)
         self._lengths = PromptLengths()
         self.watcher: PrefixWatcher | None = None
@@ -184,12 +177,6 @@ class PrefixBeliefs:
         if self.watcher is not None and not heard:
             self.watcher.entered(slot, chain, receipt)
         return receipt
-
-    def look_later(self, prompt: Prompt, model: str, now: float) -> Callable[[], None]:
-        """Return a function that examines a prompt for advice; restart the interval."""
-        self.advises_at = now + ADVISE_EVERY_S
-        template, look = template_for(prompt.model, (model,), self.templates), self.advisor.look
-        return partial(look, prompt.model, prompt.salt, prompt.spans, template, prompt.body)
 
     def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
         """Return `PrefixMatch.again`, which is 0 where the uncached part has room."""

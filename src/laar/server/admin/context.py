@@ -1,7 +1,7 @@
 """The context hooks over HTTP.
 
     GET  /context               by route: the expected share of cached documents and the guard's
-                                verdict; by agent: advice on the causes of broken prefixes
+                                verdict
     POST /context/reset         forget the measurements and switch hooks on again; ?route= names one
 
 The hooks are in `laar.server.context_hooks`.
@@ -21,12 +21,10 @@ from laar.server.picker import Picker
 
 def context_routes(picker: Picker) -> list[Route]:
     """Return the routes for the admin port."""
-    hooks, prefixes = picker.context, picker.prefixes
+    hooks = picker.context
 
     async def show(_request: Request) -> Response:
-        advice = [] if prefixes is None else prefixes.advisor.advice()
-        routes = [_shown(ordering) for ordering in hooks.orderings]
-        return as_json({"routes": routes, "advice": advice})
+        return as_json({"routes": [_shown(ordering) for ordering in hooks.orderings]})
 
     async def reset(request: Request) -> Response:
         orderings, name = hooks.orderings, request.query_params.get("route")

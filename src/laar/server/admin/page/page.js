@@ -448,10 +448,7 @@ function showTuner(t) {
 
 // -- the context hook ---------------------------------------------------------------------------
 
-function showContext({ routes, advice }) {
-  $("#advice").hidden = !advice.length;
-  table("#breaks", advice.map((each) => row([
-    each.agent, share(each.found), share(each.could), each.sentences.join(" ")])));
+function showContext({ routes }) {
   $("#context").hidden = !routes.length;
   table("#orders", routes.map((r) => row([
     r.guard.state === "off" ? `${r.name} (switched itself off)` : r.name, r.mode,

@@ -12,9 +12,9 @@ from bench.prompts import corpora
 from bench.prompts.templates import TEMPLATES
 
 from laar.core.request import Api
-from laar.prefix.advice import MAX_AGENTS, Advisor
 from laar.prefix.templates import Template
 from laar.protocol.openai import read_body
+from laar_lab.advice import MAX_AGENTS, Advisor
 
 ARRANGED = {
     "after the system prompt": Template(),
