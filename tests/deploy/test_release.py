@@ -53,9 +53,14 @@ def test_the_workflow_runs_existing_commands_and_publishes_after_the_tests() -> 
 
 def test_a_tag_must_match_the_version_and_the_changelog(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "laar"\nversion = "1.2.3"\n')
-    lab = tmp_path / "lab" / "pyproject.toml"
-    lab.parent.mkdir()
-    text = '[project]\nname = "laar-lab"\nversion = "1.2.3"\ndependencies = ["laar[fit]==1.2.3"]\n'
+    engine, lab = (tmp_path / name / "pyproject.toml" for name in ("engine", "lab"))
+    for each in engine, lab:
+        each.parent.mkdir()
+    engine.write_text('[project]\nname = "laar-vllm"\nversion = "1.2.3"\n')
+    text = (
+        '[project]\nname = "laar-lab"\nversion = "1.2.3"\n'
+        'dependencies = ["laar[fit]==1.2.3", "laar-vllm==1.2.3"]\n'
+    )
     lab.write_text(text)
     log = tmp_path / "CHANGELOG.md"
     log.write_text("# Changelog\n\n## Unreleased\n")
@@ -66,7 +71,7 @@ def test_a_tag_must_match_the_version_and_the_changelog(tmp_path: Path) -> None:
         check("v1.2.3", tmp_path)
     log.write_text("# Changelog\n\n## [1.2.3] - 2026-12-01\n")
     check("v1.2.3", tmp_path)
-    for old in ('version = "1.2.3"', "==1.2.3"):
+    for old in ('version = "1.2.3"', "[fit]==1.2.3", "vllm==1.2.3"):
         lab.write_text(text.replace(old, old.replace("3", "2")))
         with pytest.raises(SystemExit, match="set its version"):
             check("v1.2.3", tmp_path)
@@ -106,7 +111,7 @@ def test_the_built_wheel_installs_in_a_clean_environment(
     with tarfile.open(source) as packed:
         inside = {name.partition("/")[2] for name in packed.getnames()}
     assert {"pyproject.toml", "LICENSE", "README.md", "src/laar/cli/check.py"} <= inside
-    assert not any(name.startswith("lab/") for name in inside)
+    assert not any(name.startswith(("engine/", "lab/")) for name in inside)
     assert "base install: " in said
     [chart] = dist.glob("laar-*.tgz")
     parts = json.loads((dist / "laar.cdx.json").read_text())["components"]

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import laar.engines.vllm
-from laar.engines.vllm import Candidate, StepSettings, plan, require_known_version
-from laar.errors import SettingError
+import laar_vllm
+from laar_vllm import Candidate, StepSettings, plan, require_known_version
+from laar_vllm.plan import LEAST_STEP_TOKENS
 from support.exploring import examples
 
 SETTINGS = StepSettings(long_tokens=1000, seconds_per_token=1e-5, quadratic_s=0.0, overhead_s=0.0)
@@ -201,9 +201,30 @@ def test_a_plan_respects_the_limits_of_the_engine(rows, budget, slots, blocks):
     assert not running or budget <= 0 or any(step.chunks.values())
 
 
+def test_prefills_get_what_decodes_leave_of_a_step():
+    """More requests that decode, or longer contexts, make a long prompt's chunk smaller."""
+    loads = [(0, 0), (16, 0), (64, 64_000), (200, 200_000), (200, 800_000)]
+    sizes = []
+    for decodes, context_tokens in loads:
+        counts = {"decodes": decodes, "decode_context_tokens": context_tokens}
+        step = decide(candidate("long", 100_000), **counts)
+        sizes.append(step.chunks["long"])
+        step_s = SETTINGS.decode_s(decodes, context_tokens) + SETTINGS.prefill_s(sizes[-1])
+        assert step_s <= SETTINGS.target_s or sizes[-1] + decodes <= LEAST_STEP_TOKENS
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == len(sizes)
+
+
+def test_a_late_long_prompt_leaves_room_for_short_ones():
+    long = candidate("long", 100_000, done=5000, arrival_s=-600.0)
+    chunks = decide(long, candidate("short", 300)).chunks
+    assert chunks["short"] == 300
+    assert chunks["long"] > 600
+
+
 @pytest.mark.parametrize("version", ["0.31.2", "0.33.0", "1.0.0", "dev", ""])
 def test_an_unknown_vllm_is_rejected_with_its_version_and_a_fix(version):
-    with pytest.raises(SettingError, match=r"0\.32\.x.*without --scheduler-cls") as refusal:
+    with pytest.raises(ValueError, match=r"0\.32\.x.*without --scheduler-cls") as refusal:
         require_known_version(version)
     assert f"vLLM {version}:" in str(refusal.value)
 
@@ -215,13 +236,13 @@ def test_a_known_vllm_is_accepted():
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
 def test_without_vllm_the_error_says_where_to_install_laar():
-    with pytest.raises(SettingError, match="install laar into vLLM's environment"):
-        _ = laar.engines.vllm.SlackScheduler
+    with pytest.raises(ImportError, match="install laar-vllm into vLLM's environment"):
+        _ = laar_vllm.SlackScheduler
 
 
 def test_other_names_raise_the_usual_error():
     with pytest.raises(AttributeError, match="nothing"):
-        _ = laar.engines.vllm.nothing
+        _ = laar_vllm.nothing
 
 
 @pytest.mark.parametrize("config", [None, {}, {"other": 1}, {"laar": {}}])
@@ -240,10 +261,10 @@ def test_settings_are_read_from_additional_config():
      {"target_s": math.nan}, {"quadratic_s": math.inf}],
 )  # fmt: skip
 def test_invalid_settings_are_rejected_by_name(given):
-    with pytest.raises(SettingError, match=rf"^additional-config: laar: .*{next(iter(given))}"):
+    with pytest.raises(ValueError, match=rf"^additional-config: laar: .*{next(iter(given))}"):
         StepSettings.from_config({"laar": given})
 
 
 def test_settings_that_are_no_object_are_rejected():
-    with pytest.raises(SettingError, match="laar: Expected `object`, got `array`"):
+    with pytest.raises(ValueError, match="laar: Expected `object`, got `array`"):
         StepSettings.from_config({"laar": ["target_s"]})

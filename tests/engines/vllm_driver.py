@@ -68,7 +68,7 @@ class Driver:
                 enforce_eager=True,
                 max_model_len=8192,
                 seed=0,
-                scheduler_cls="laar.engines.vllm.SlackScheduler",
+                scheduler_cls="laar_vllm.SlackScheduler",
                 additional_config={"laar": constants},
                 **options,
             )

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.flow.slack import RHO_MAX, Line, Prefill, pack, turn
+from laar.flow import slack as of_picker
+from laar.flow.slack import Line
 from laar_lab.sim.engine.medha import ORDERS, relative_slack, slack_s
+from laar_vllm import StepSettings
+from laar_vllm.packing import RHO_MAX, Prefill, pack, turn
 from support.exploring import examples
 
 
@@ -232,3 +235,16 @@ def test_a_batch_respects_its_limits(prefills, budget, overhead_s):
     forced = chunks and 0 < chunks[0] <= 16
     assert forced or not any(chunks) or batch.seconds <= 0.02 + 1e-12
     assert not prefills or not budget or chunks[0] > 0
+
+
+@given(st.floats(-1e3, 1e3), st.floats(0, 1e3), st.floats(0, 1e3))
+def test_the_picker_and_the_engine_order_alike(arrival_s, objective_s, work_s):
+    """They run in different processes, so each has the order's formula."""
+    constants = StepSettings(seconds_per_token=1e-3, quadratic_s=0, objective_floor_s=objective_s)
+    tokens = int(work_s)
+    total_s = constants.prefill_s(tokens)
+    due_s = objective_s + constants.objective_factor * total_s
+    assert constants.line(tokens, arrival_s, None) == of_picker.ORDERS["lars"](
+        arrival_s, due_s, total_s, total_s
+    )
+    assert of_picker.RHO_MAX == RHO_MAX

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import SettingError
-from laar.flow.slack import largest_chunk
 from laar_lab.sim.engine.prefill_time import PrefillTable
+from laar_vllm.packing import largest_chunk
 from support.exploring import examples
 
 

@@ -1,8 +1,8 @@
 """Medha's scheduler: slack order, adaptive chunks, space sharing.
 
 All decodes are in every iteration. Prefills follow in the chosen order (LARS, or another one for
-comparison), each with the largest chunk that keeps the iteration within its target. The arithmetic
-of slack and packing is in `laar.flow.slack`, as used by the picker and the vLLM scheduler; here,
+comparison), each with the largest chunk that keeps the iteration within its target. The orders are
+those of `laar.flow.slack`, the packing is that of the vLLM scheduler (`laar_vllm.packing`); here,
 the predictor is the engine's cost model, so predictions are exact unless the settings add jitter.
 
 A decode waits for a pass through all pipeline stages, so the pass must fit the target; meanwhile
@@ -22,12 +22,13 @@ from heapq import merge
 
 from laar.errors import SettingError, unknown
 from laar.flow import slack
-from laar.flow.slack import MIN_WORK_S, Line, Order, Prefill, pack
+from laar.flow.slack import MIN_WORK_S, Line, Order
 from laar_lab.sim.engine.cost import CostModel, Work
 from laar_lab.sim.engine.prefill_time import PrefillTable
 from laar_lab.sim.engine.schedule import Desk, Fcfs, Plan
 from laar_lab.sim.engine.sequence import Seq
 from laar_lab.sim.engine.settings import EngineSettings
+from laar_vllm.packing import Prefill, pack
 
 MAX_CANDIDATES = 8
 """Maximum number of prefills offered to an iteration, only one of them long; few fit in 20 ms."""

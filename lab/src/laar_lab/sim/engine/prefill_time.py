@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laar.errors import SettingError
-from laar.flow.slack import largest_chunk
+from laar_vllm.packing import largest_chunk
 
 ChunkSeconds = Callable[[int, int], float]
 """(chunk_tokens, context_tokens) -> seconds of an iteration that runs only this chunk."""

@@ -18,9 +18,7 @@ from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-from laar.engines.vllm.plan import Candidate, StepSettings, plan
-from laar.errors import SettingError
-from laar.flow.slack import Line
+from laar_vllm.plan import Candidate, Line, StepSettings, plan
 
 DEADLINE_ARG = "ttft_deadline_ms"
 """Argument in a body, in milliseconds from arrival: `"vllm_xargs": {"ttft_deadline_ms": 500}`."""
@@ -30,7 +28,7 @@ SPARE_LINES = 256
 
 
 class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no reliable types
-    """Prefills in slack order: `vllm serve --scheduler-cls laar.engines.vllm.SlackScheduler`."""
+    """Prefills in slack order: `vllm serve --scheduler-cls laar_vllm.SlackScheduler`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -57,14 +55,19 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no rel
         return tokens
 
     def _plan_step(self) -> None:
-        prefills = [request for request in self.running if request.is_prefill_chunk]
+        prefills, decodes, context_tokens = [], 0, 0
+        for request in self.running:
+            if request.is_prefill_chunk:
+                prefills.append(request)
+            else:
+                decodes += 1
+                context_tokens += request.num_computed_tokens
         if not prefills and not self.waiting:
             self._chunks = {}
             return
         waiting = list(self.waiting)
         candidates = [self._candidate(request, is_running=True) for request in prefills]
         candidates += [self._candidate(request, is_running=False) for request in waiting]
-        decodes = len(self.running) - len(prefills)
         step = plan(
             candidates,
             time.time(),  # arrival_time is wall-clock time
@@ -73,6 +76,8 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no rel
             budget_tokens=self.max_num_scheduled_tokens - decodes,
             free_slots=self.max_num_active_reqs - len(self.running),
             free_blocks=self.kv_cache_manager.block_pool.get_num_free_blocks(),
+            decodes=decodes,
+            decode_context_tokens=context_tokens,
         )
         self._chunks, self._leader = step.chunks, step.leader
         rank = {key: place for place, key in enumerate(step.chunks)}
@@ -103,11 +108,11 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no rel
         """Reject configurations that the overridden methods do not support."""
         config = self.scheduler_config
         if not isinstance(self.waiting, deque):
-            raise SettingError(
+            raise ValueError(
                 f"laar's SlackScheduler sorts the queue itself: start vLLM with "
                 f"--scheduling-policy fcfs, not {config.policy}"
             )
         if not config.enable_chunked_prefill:
-            raise SettingError(
+            raise ValueError(
                 "laar's SlackScheduler needs chunks: start vLLM with --enable-chunked-prefill"
             )

@@ -2,13 +2,16 @@
 
 vLLM's scheduler gives the step's tokens to running requests first, in list order, so one long
 prefill fills every step until it ends. This plan ranks running and waiting prefills together by
-relative slack and sizes each one's chunk. Two things go beyond the paper; both were found with a
-real vLLM:
+relative slack and sizes each one's chunk, so that a step with the requests that decode stays within
+its target. Three things go beyond the paper; the first two were found with a real vLLM:
 
 - A paused prefill holds its blocks. The blocks that it still needs are counted as taken; otherwise
   a second long prompt would be admitted into them, and the two would preempt each other forever.
 - Equal long prompts would overtake each other at every step, and all would finish late. Among long
   prompts, the one that ran last keeps a head start of `LEADER_MARGIN`; the others go last.
+- A long prompt that has missed its objective stays more urgent than short ones that have not, and
+  would take whole steps. It leaves `LATE_SHARE` of each step to them (`laar lab run
+  medha-policies` measures this).
 """
 
 from __future__ import annotations
@@ -19,8 +22,7 @@ from typing import Annotated, NamedTuple, Self
 
 from msgspec import Meta, Struct, ValidationError, convert
 
-from laar.errors import SettingError
-from laar.flow.slack import ORDERS, Line, Prefill, pack, turn
+from laar_vllm.packing import RHO_MAX, Prefill, pack, turn
 
 KNOWN_VERSIONS = ("0.32",)
 """Releases of vLLM that the scheduler was tested with. Others are rejected, since it overrides
@@ -32,19 +34,32 @@ While a prefill runs from start to end, an equal prefill that waits gains 1 on i
 per token. With a smaller margin, equal prefills would swap halfway, and all would end late."""
 
 LEAST_STEP_TOKENS = 256
-"""Minimum number of tokens in a step, whatever its target. Below about this number, loading the
-model's weights dominates on GPUs, so a smaller step takes as long and does less."""
+"""Minimum number of tokens in a step, whatever its target; decodes count. Below about this number,
+loading the model's weights dominates on GPUs, so a smaller step takes as long and does less."""
+
+LATE_SHARE = RHO_MAX
+"""Share of a step that a long prefill leaves to short ones after it has missed its objective."""
+
+MIN_WORK_S = 1e-3
+"""Minimum work of a request: about one iteration of a fast engine; also keeps slack finite."""
+
+
+class Line(NamedTuple):
+    """A request's relative slack over time: `(offset_s - now) * rate`; lower is more urgent."""
+
+    offset_s: float
+    rate: float
 
 
 def require_known_version(version: str) -> None:
     """Check the version of vLLM.
 
     Raises:
-        SettingError: it is not one of `KNOWN_VERSIONS`.
+        ValueError: it is not one of `KNOWN_VERSIONS`.
     """
     if ".".join(version.split(".")[:2]) not in KNOWN_VERSIONS:
         known = ", ".join(f"{minor}.x" for minor in KNOWN_VERSIONS)
-        raise SettingError(
+        raise ValueError(
             f"vLLM {version}: laar's SlackScheduler supports only {known}, because it overrides "
             f"private parts of vLLM. Install one of these, or start `vllm serve` without "
             f"--scheduler-cls"
@@ -61,7 +76,9 @@ class StepSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         seconds_per_token: prefill seconds per token, from `laar measure`; the defaults suit an 8B
             model on one H100.
         quadratic_s: prefill seconds per squared token, for attention.
-        overhead_s: seconds per step besides prefills, including decodes.
+        overhead_s: seconds per step besides tokens and contexts.
+        context_token_s: seconds per step and token of context of the requests that decode, for
+            loading their KV cache.
         target_s: target seconds per step, from the TPOT objective. Limits the prefill tokens of a
             step; see `step_s`.
         objective_factor: a request's default TTFT objective, as a multiple of its prefill time.
@@ -72,6 +89,7 @@ class StepSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     seconds_per_token: _Value = 3e-5
     quadratic_s: _Value = 5e-10
     overhead_s: _Value = 0.005
+    context_token_s: _Value = 4e-8
     target_s: _Value = 0.020
     objective_factor: _Value = 5.0
     objective_floor_s: _Value = 1.0
@@ -82,18 +100,31 @@ class StepSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Read `additional_config["laar"]`, with defaults for missing keys.
 
         Raises:
-            SettingError: a key is unknown, or a value is not a number in the allowed range.
+            ValueError: a key is unknown, or a value is not a number in the allowed range.
         """
         given = config.get("laar", {}) if isinstance(config, Mapping) else {}
         try:
             return convert(given, cls)
         except ValidationError as error:
-            raise SettingError(f"additional-config: laar: {error}") from None
+            raise ValueError(f"additional-config: laar: {error}") from None
 
-    @property
-    def step_s(self) -> float:
-        """Seconds per step: `target_s`, or the time for `LEAST_STEP_TOKENS` if longer."""
-        return max(self.target_s, self.overhead_s + LEAST_STEP_TOKENS * self.seconds_per_token)
+    def decode_s(self, decodes: int, context_tokens: int) -> float:
+        """Return the time of a step without prefills.
+
+        Args:
+            decodes: number of requests that decode, a token each.
+            context_tokens: the sum of their contexts.
+        """
+        tokens_s, context_s = (
+            decodes * self.seconds_per_token,
+            context_tokens * self.context_token_s,
+        )
+        return self.overhead_s + tokens_s + context_s
+
+    def step_s(self, decodes: int, decode_s: float) -> float:
+        """Return the time that a step may take, `target_s` or that of `LEAST_STEP_TOKENS`."""
+        least_s = decode_s + max(LEAST_STEP_TOKENS - decodes, 0) * self.seconds_per_token
+        return max(self.target_s, least_s)
 
     def prefill_s(self, tokens: int) -> float:
         """Return the time to prefill `tokens` alone, starting from an empty cache."""
@@ -112,7 +143,7 @@ class StepSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             sent_s = 0.0
         if 0 < sent_s < math.inf:
             objective_s = max(work_s, sent_s)  # an impossible deadline means zero slack
-        return ORDERS["lars"](arrival_s, objective_s, work_s, work_s)
+        return Line(arrival_s + objective_s - work_s, 1.0 / max(work_s, MIN_WORK_S))
 
 
 class Candidate(NamedTuple):
@@ -143,12 +174,12 @@ class Plan(NamedTuple):
 
 
 class _Step:
-    """The predicted time of a step: overhead plus T(context + chunk) - T(context) per chunk."""
+    """The predicted time of a step: decodes, plus T(context + chunk) - T(context) per chunk."""
 
     __slots__ = ("_linear_s", "_quadratic_s", "_seconds")
 
-    def __init__(self, settings: StepSettings) -> None:
-        self._seconds = settings.overhead_s
+    def __init__(self, settings: StepSettings, decode_s: float) -> None:
+        self._seconds = decode_s
         self._linear_s = settings.seconds_per_token
         self._quadratic_s = settings.quadratic_s
 
@@ -169,6 +200,8 @@ def plan(
     budget_tokens: int,
     free_slots: int,
     free_blocks: int,
+    decodes: int = 0,
+    decode_context_tokens: int = 0,
 ) -> Plan:
     """Rank the prefills of a step and assign each a chunk.
 
@@ -180,6 +213,8 @@ def plan(
         budget_tokens: the engine's token limit per step, minus decodes.
         free_slots: number of requests that may start.
         free_blocks: KV blocks not held by any request.
+        decodes: number of running requests that decode.
+        decode_context_tokens: the sum of their contexts.
     """
     # This runs once per step, after the model has flushed the CPU caches: use plain loops.
     ranked = []
@@ -217,7 +252,14 @@ def plan(
             free_blocks -= blocks
         keys.append(key)
         prefills.append(prefill)
-    sizes = pack(prefills, _Step(settings), target_s=settings.step_s, budget_tokens=budget_tokens)
+    decode_s = settings.decode_s(decodes, decode_context_tokens)
+    sizes = pack(
+        prefills,
+        _Step(settings, decode_s),
+        target_s=settings.step_s(decodes, decode_s),
+        budget_tokens=budget_tokens,
+        late_share=LATE_SHARE,
+    )
     if leader not in chunks:
         leader = None
     for key, size, prefill in zip(keys, sizes, prefills, strict=True):
