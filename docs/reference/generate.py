@@ -82,8 +82,8 @@ prints the same texts. Exit status 2 means a fault that the user can correct; th
 and the remedy.
 
 `calibrate` and `fit` need the extra `fit`. `evaluate`, `overload`, `race`, `sim-endpoint`, `ttca`,
-`tune`, `up`, `lab`, `context advise` and `context plan` come with laar-lab (in a clone, `pip install
-./engine ./lab`).
+`tune`, `up`, `lab`, `context advise` and `context plan` come with laar-lab
+(in a clone, `pip install ./engine ./lab`).
 """
 
 
