@@ -12,7 +12,6 @@ from laar_lab.experiments import (
     laar_ladder,
     many_pickers,
     mixed_devices,
-    poisoning,
     prefill_decode,
 )
 from laar_lab.experiments.lookups import world_from
@@ -51,17 +50,6 @@ def test_reported_outcomes_correct_a_wrong_artifact() -> None:
     )
     assert wrong > 1.1 * right
     assert wrong - learned > 0.5 * (wrong - right)
-
-
-@pytest.mark.slow
-def test_a_dishonest_reporter_harms_the_choice_if_reporters_have_no_names(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(poisoning, "DRAWS", 1)
-    right = poisoning.run_one(None, 1000)
-    true = right["true reports"]
-    assert right["one reporter in four, all inverted"] > true - 0.01
-    assert right["the same, reporters not named"] < true - 0.02
 
 
 @pytest.mark.slow  # as `laar lab results --check` runs the same

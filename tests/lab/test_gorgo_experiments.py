@@ -14,7 +14,6 @@ from laar_lab.workloads.sessions import GORGO_CHATS, WILDCHAT
 NAMES = (
     "gorgo-baselines",
     "gorgo-discovery",
-    "gorgo-distance",
     "gorgo-heldout",
     "gorgo-live",
     "gorgo-low-reuse",

@@ -64,13 +64,13 @@ def run(
     fleet: Annotated[
         Path | None,
         typer.Option(
-            help="Fleet file (YAML) for the laar-* experiments and route-balance. Default: the "
+            help="Fleet file (YAML) for the laar-* experiments. Default: the "
             "one that comes with laar."
         ),
     ] = None,
     records: Annotated[
         Path | None,
-        typer.Option(help="File with graded answers from real models (laar-ladder, poisoning)."),
+        typer.Option(help="File with graded answers from real models (laar-ladder)."),
     ] = None,
     json: Json = None,
     plot: Plot = None,
