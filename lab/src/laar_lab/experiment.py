@@ -8,8 +8,8 @@ claim, the numbers by seed; `laar_lab.claims` judges them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,6 @@ class Scope:
         workloads: workloads to run instead of the experiment's own, if it accepts this option.
         fleet: file of the simulated models; None for the packaged file.
         records: graded answers of real models, for experiments that can use them as questions.
-        earlier: numbers of an earlier run that began with the same seed, by case, metric and
-            contestant, for experiments that can reuse them.
     """
 
     seeds: tuple[int, ...]
@@ -44,7 +42,6 @@ class Scope:
     workloads: tuple[str, ...] = ()
     fleet: Path | None = None
     records: Path | None = None
-    earlier: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,8 +76,6 @@ class Report:
         evidence: numbers for each declared claim, which the report does not judge.
         numbers: numbers by case, metric and contestant, one per seed; given if `evidence` contains
             only the best rivals'.
-        reused: how many of a contestant's first seeds were not run but taken from
-            `laar_lab.experiment.Scope.earlier`, by case.
         checks: exact checks made by tools.
         charts: panels of its figure.
         remarks: lines to print; not part of `dump`.
@@ -86,7 +84,6 @@ class Report:
     tables: Sequence[Table]
     evidence: Evidence = field(default_factory=dict)
     numbers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]] = field(default_factory=dict)
-    reused: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     checks: Sequence[Check] = ()
     charts: Sequence[Chart] = ()
     remarks: Sequence[str] = ()

@@ -11,9 +11,10 @@ import math
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, TypeVar
 
 import orjson
 
@@ -26,6 +27,7 @@ from laar_lab.report import Report
 from laar_lab.suite.split import split
 from laar_lab.sweep import PACKAGES
 
+_T = TypeVar("_T", "Stored", "Checked")
 _GROUPS = {
     "LAAR": ("laar-",),
     "GORGO": ("gorgo-",),
@@ -61,16 +63,10 @@ and the claims of an experiment are corrected together by Holm's procedure, exce
 probability of 80 %, before that correction. Ratios are geometric means.
 
 `laar lab results --check` repeats the first seed of each stored run. "As at" names the commit at
-which all its numbers were reproduced; **stale** says how many were not. With `--reuse` the numbers
-of a rule whose first seed gives the same numbers are taken from the stored run, which then names
-their commits under `reused`. All runs use OpenBLAS's kernels for Skylake on CPUs with AVX-512,
-whatever `OPENBLAS_CORETYPE` says. With kernels for older CPUs 9 of 648 numbers of `no-regret`
-differ, and 6 of 90 of `conversations`.
+which all its numbers were reproduced; **stale** says how many were not. All runs use OpenBLAS's
+kernels for Skylake on CPUs with AVX-512, whatever `OPENBLAS_CORETYPE` says. With kernels for older
+CPUs 9 of 648 numbers of `no-regret` differ, and 6 of 90 of `conversations`.
 """
-
-
-_Sources = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""How many seeds were run, by commit, case and rival."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +74,6 @@ class Checked:
     """Result of rerunning a stored run's first seed with later code.
 
     Args:
-        code: digest of that code (`laar_lab.stale`).
         commit: commit of that code.
         date: date of the check, UTC.
         numbers: how many numbers are stored for the first seed.
@@ -86,7 +81,6 @@ class Checked:
         worst: description of the largest difference; empty if there is none.
     """
 
-    code: str
     commit: str
     date: str
     numbers: int
@@ -105,9 +99,6 @@ class Stored:
         date: date of the run, UTC.
         evidence: numbers by seed.
         numbers: numbers of every rival by case and metric, if `evidence` has only the best rivals'.
-        reused: how many of a rival's first seeds were taken from an earlier stored run, by the
-            commit at which they were run, case and rival; the oldest commit comes first, and its
-            seeds are the first ones.
         first: numbers that are different if the first seed runs alone, by claim, part and side; NaN
             for a number that is then missing.
         picture: name of the picture file in the same directory; empty if there is none.
@@ -120,7 +111,6 @@ class Stored:
     date: str
     evidence: Evidence
     numbers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]] = field(default_factory=dict)
-    reused: _Sources = field(default_factory=dict)
     first: Mapping[str, float] = field(default_factory=dict)
     picture: str = ""
     checked: Checked | None = None
@@ -138,7 +128,6 @@ def store(
     report: Report,
     scope: Scope,
     commit: str,
-    earlier: Stored | None = None,
 ) -> Stored:
     """Write a run's file, and its picture if the report has charts.
 
@@ -148,7 +137,6 @@ def store(
         report: what the run reported.
         scope: what was run.
         commit: commit of the code when the run began.
-        earlier: the stored run whose numbers it reused; None if there is none.
     """
     picture, seeds = "", scope.seeds
     given = "" if scope.data is None else " --data DIR"
@@ -174,29 +162,10 @@ def store(
             }
             for case, metrics in report.numbers.items()
         },
-        reused=_sources(report.reused, earlier) if earlier else {},
         picture=picture,
     )
     write(directory, done)
     return done
-
-
-def _sources(counts: Mapping[str, Mapping[str, int]], earlier: Stored) -> _Sources:
-    """Return the commits at which reused seeds were run; `earlier` may have reused some, too."""
-    found: dict[str, dict[str, dict[str, int]]]
-    found = {commit: {} for commit in (*earlier.reused, earlier.commit)}
-    for case, rivals in counts.items():
-        for rival, count in rivals.items():
-            left = count
-            for commit, of in earlier.reused.items():
-                older = min(left, of.get(case, {}).get(rival, 0))
-                if older:
-                    found[commit].setdefault(case, {})[rival] = older
-                left -= older
-            if left:
-                of_case = found[earlier.commit].setdefault(case, {})
-                of_case[rival] = of_case.get(rival, 0) + left
-    return {commit: of for commit, of in found.items() if of}
 
 
 def write(directory: Path, run: Stored) -> None:
@@ -228,11 +197,16 @@ def load(directory: Path) -> dict[str, Stored]:
                 for name, value in data.get("first", {}).items()
             }
             if data.get("checked") is not None:
-                data["checked"] = Checked(**data["checked"])
-            found[data["experiment"]] = Stored(**data)
+                data["checked"] = _of(Checked, data["checked"])
+            found[data["experiment"]] = _of(Stored, data)
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             raise SettingError(f"{path}: not a stored run; remove it and repeat the run") from None
     return found
+
+
+def _of(kind: type[_T], data: Mapping[str, Any]) -> _T:
+    """Return a record from a file, which may have fields of older versions."""
+    return kind(**{each.name: data[each.name] for each in fields(kind) if each.name in data})
 
 
 def _known(seen: Mapping[str, list[float | None]]) -> dict[str, list[float]]:

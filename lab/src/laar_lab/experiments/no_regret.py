@@ -96,7 +96,7 @@ def _judged(scope: Scope, known: Sequence[Case], policies: Sequence[str], label:
     if scope.quick:
         results = run_all(picked, policies, scope.seeds, label, share=_QUICK_SHARE)
         return Report(tables=[table_of(results, _BY_WORKLOAD)])
-    results, reused = run_screened(picked, policies, scope.seeds, label, scope.earlier)
+    results = run_screened(picked, policies, scope.seeds, label)
     compared = compare(results, ours, baselines)
     roles = _roles(known)
     evidence: dict[str, dict[str, Seen]] = {}
@@ -126,7 +126,6 @@ def _judged(scope: Scope, known: Sequence[Case], policies: Sequence[str], label:
             }
             for case, runs in results.items()
         },
-        reused=reused,
     )
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
-from typing import NamedTuple
 
 from laar.errors import SettingError, unknown
-from laar_lab.digits import same
 from laar_lab.policy_text import parse_policy
 from laar_lab.report import Table, Value
 from laar_lab.statistics import mean
 from laar_lab.suite.case import Case, Numbers, run_case
-from laar_lab.suite.verdict import MARGINS, contenders
+from laar_lab.suite.verdict import contenders
 from laar_lab.sweep import grid, sweep
 
 SCREENED = 5
@@ -67,19 +65,6 @@ _SHOWN = {
 Results = dict[str, dict[str, list[Numbers]]]
 """Numbers by workload and policy, one per seed."""
 
-StoredNumbers = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
-"""Numbers by workload, metric and policy, one per seed."""
-
-
-class Screened(NamedTuple):
-    """Results of `run_screened`, and how many come from an earlier run, by workload and policy.
-
-    An earlier run's results have only the judged metrics.
-    """
-
-    results: Results
-    reused: dict[str, dict[str, int]]
-
 
 def chosen(cases: Sequence[Case], names: Sequence[str]) -> tuple[Case, ...]:
     """Return the workloads with these names, or all if there are no names.
@@ -119,26 +104,17 @@ def run_screened(
     policies: Sequence[str],
     seeds: Sequence[int],
     label: str,
-    earlier: StoredNumbers | None = None,
-) -> Screened:
+) -> Results:
     """Run like `run_all`, but only each workload's contenders on every seed.
 
     After `SCREENED` seeds, baselines that are far behind in every metric are dropped; the first
     policy never is.
-
-    With an earlier run's numbers, all policies run on the first seed. A baseline whose judged
-    metrics are then the same as in the earlier run, on all workloads, runs only on seeds that the
-    earlier run lacks. If the first seed represents the others, as `laar lab results --check` also
-    assumes, the result is the same as a complete run's to the stored digits. A baseline that
-    differs on one workload depends on what has changed, so it runs on all seeds of all workloads,
-    as the first policy always does.
 
     Args:
         cases: workloads.
         policies: the policy to judge, and the baselines.
         seeds: seeds to run.
         label: label of the progress bar.
-        earlier: numbers of an earlier run that began with the same seed.
 
     Raises:
         SettingError: a policy or parameter is unknown.
@@ -147,12 +123,6 @@ def run_screened(
         parse_policy(policy)
     ours, *baselines = policies
     results: Results = {case.name: {policy: [] for policy in policies} for case in cases}
-    held: Results = {}
-    if earlier:
-        _run_on(seeds[:1], cases, results, f"{label}, first seed")
-        held = _unchanged(results, baselines, earlier)
-        for name, runs in held.items():
-            results[name] |= {policy: of_one[: len(seeds)] for policy, of_one in runs.items()}
     _run_on(seeds[:SCREENED], cases, results, label)
     whole: Results = {}
     for name, runs in results.items():
@@ -162,11 +132,7 @@ def run_screened(
     _run_on(seeds, cases, whole, f"{label}, contenders")
     for name, runs in whole.items():
         results[name] |= runs
-    reused = {
-        name: {policy: min(len(of), len(results[name][policy])) for policy, of in runs.items()}
-        for name, runs in held.items()
-    }
-    return Screened(results, reused)
+    return results
 
 
 def _run_on(seeds: Sequence[int], cases: Sequence[Case], results: Results, label: str) -> None:
@@ -181,52 +147,14 @@ def _run_on(seeds: Sequence[int], cases: Sequence[Case], results: Results, label
         results[case.name][policy].append(numbers)
 
 
-def _unchanged(first: Results, baselines: Sequence[str], earlier: StoredNumbers) -> Results:
-    """Return the earlier results of baselines whose first seeds reproduce the earlier numbers."""
-    held = {
-        case: by_policy(metrics)
-        for case, metrics in earlier.items()
-        if case in first and metrics.keys() == MARGINS.keys()
-    }
-    differ = {
-        policy
-        for case, runs in held.items()
-        for policy, (seen, *_) in first[case].items()
-        if policy in runs and not all(same(runs[policy][0][each], seen[each]) for each in MARGINS)
-    }
-    return {
-        case: {policy: runs[policy] for policy in baselines if policy in runs.keys() - differ}
-        for case, runs in held.items()
-    }
-
-
-def by_policy(metrics: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, list[Numbers]]:
-    """Return a workload's stored numbers as results by policy."""
-    policies = next(iter(metrics.values()))
-    return {
-        policy: [
-            dict(zip(metrics, values, strict=True))
-            for values in zip(*(metrics[metric][policy] for metric in metrics), strict=True)
-        ]
-        for policy in policies
-    }
-
-
 def _run(case: Case, policy: str, share: float, seed: int) -> Numbers:
     return run_case(case, policy, seed, share=share)
 
 
 def table_of(results: Results, title: str) -> Table:
-    """Return a table with a row per workload and policy: means over its seeds, with intervals.
-
-    A dash is shown for numbers that an earlier run's results lack.
-    """
+    """Return a table with a row per workload and policy: means over its seeds, with intervals."""
     rows: list[tuple[Value, ...]] = [
-        (
-            case,
-            policy,
-            *(mean(of_one, name) if all(name in run for run in of_one) else "-" for name in _SHOWN),
-        )
+        (case, policy, *(mean(of_one, name) for name in _SHOWN))
         for case, runs in results.items()
         for policy, of_one in runs.items()
     ]

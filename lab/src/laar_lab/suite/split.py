@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from laar_lab.suite.runs import OURS, StoredNumbers, by_policy
+from laar_lab.suite.case import Numbers
+from laar_lab.suite.runs import OURS
 from laar_lab.suite.table import cases
 from laar_lab.suite.verdict import MARGINS, compare, regrets, within_margins
 
 
-def split(numbers: StoredNumbers) -> str | None:
+def split(numbers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]) -> str | None:
     """Return a sentence with the counts and the next rule; None for other kinds of numbers."""
     if not numbers or any(set(metrics) != set(MARGINS) for metrics in numbers.values()):
         return None
-    results = {case: by_policy(metrics) for case, metrics in numbers.items()}
+    results = {case: _by_policy(metrics) for case, metrics in numbers.items()}
     baselines = [policy for policy in next(iter(results.values())) if policy != OURS]
     compared = compare(results, OURS, baselines)
     uses = {"choose": "generated, for selection", "judge": "generated, held out"}
@@ -40,3 +42,15 @@ def split(numbers: StoredNumbers) -> str | None:
         f" seeds that all rules ran on, laar is in {counts[OURS]}; the next rule, `{second}`, in"
         f" {counts[second]}."
     )
+
+
+def _by_policy(metrics: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, list[Numbers]]:
+    """Return a workload's stored numbers as results by policy."""
+    policies = next(iter(metrics.values()))
+    return {
+        policy: [
+            dict(zip(metrics, values, strict=True))
+            for values in zip(*(metrics[metric][policy] for metric in metrics), strict=True)
+        ]
+        for policy in policies
+    }

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,23 +36,7 @@ def results(
         typer.Option(
             "--check",
             help="Rerun the first seed of stored runs; exit with status 3 if a number differs."
-            " Runs of unchanged code are skipped.",
-        ),
-    ] = False,
-    stale: Annotated[
-        bool,
-        typer.Option(
-            "--stale",
-            help="Run nothing: list the stored runs that are not known to be valid for current "
-            "code, with the pages that quote them; exit with status 3 if there are any.",
-        ),
-    ] = False,
-    reuse: Annotated[
-        bool,
-        typer.Option(
-            "--reuse",
-            help="Keep the stored numbers of a policy, and run only its first seed, if that seed "
-            "reproduces them on every workload. Only for no-regret, agents and conversations.",
+            " Runs that this commit has checked are skipped.",
         ),
     ] = False,
     data: Data = None,
@@ -77,8 +59,6 @@ def results(
     directory.mkdir(parents=True, exist_ok=True)
     known = {name: each for name, each in all_experiments().items() if each.claims}
     stored = load(directory)
-    if stale:
-        raise typer.Exit(NOT_HELD if _list_stale(stored, directory) else 0)
     if check:
         with placed(backend, jobs), kept_in(keep, (data,)):
             _check([stored[name] for name in names or stored], directory, minutes, data)
@@ -96,66 +76,33 @@ def results(
     console, commit = lab_console(), commit_of()
     hours = sum(each.hours(each.seeds) for each in chosen)
     if chosen:
-        about = "at most" if reuse else "about"
-        console.print(f"{len(chosen)} experiments, {about} {spoken_time(hours)} on two cores")
+        console.print(f"{len(chosen)} experiments, about {spoken_time(hours)} on two cores")
     for experiment in chosen:
         console.print(experiment.name, highlight=False)
         taken = data if "data" in experiment.takes else None
         scope = experiment.scope(None, quick=False, data=taken)
-        earlier = stored.get(experiment.name) if reuse else None
-        if earlier is not None and earlier.first_seed != scope.seeds[0]:
-            earlier = None  # its numbers are for other seeds
-        if earlier is not None:
-            scope = replace(scope, earlier=earlier.numbers)
-        with (
-            TemporaryDirectory() as scratch,
-            placed(backend, jobs),
-            # `just_made` runs the first seed again, which is most of the work
-            kept_in(keep or (Path(scratch) if scope.earlier else None), (taken,)),
-        ):
+        with placed(backend, jobs), kept_in(keep, (taken,)):
             report = experiment.run(scope)
-            run = store(directory, experiment, report, scope, commit, earlier)
+            run = store(directory, experiment, report, scope, commit)
             run = just_made(experiment, run, taken)
         write(directory, run)
         stored[experiment.name] = run
-        if reuse:
-            _tell_reused(earlier, run)
         for one in experiment.judged(report, scope):
             console.print(f"  {one.verdict}: {one.claim.says}", highlight=False)
         write_pages(directory, known, stored)
     write_pages(directory, known, stored)
 
 
-def _tell_reused(earlier: Stored | None, run: Stored) -> None:
-    """Print how many runs were reused, and a line for each policy whose numbers differed."""
-    from laar_lab.stale import changed
-
-    console = lab_console()
-    total = sum(
-        len(values) for of in run.numbers.values() for values in next(iter(of.values())).values()
-    )
-    by_commit = {
-        commit: sum(count for rivals in of.values() for count in rivals.values())
-        for commit, of in run.reused.items()
-    }
-    of_them = "".join(f", {count} of {commit}" for commit, count in by_commit.items())
-    console.print(f"  {sum(by_commit.values())} of {total} runs reused{of_them}", highlight=False)
-    if earlier is not None:
-        for rival, cases in changed(earlier, run).items():
-            where = f"{len(cases)} of {len(run.numbers)} workloads: {', '.join(cases)}"
-            console.print(f"  changed: {rival} on {where}", highlight=False)
-
-
 def _check(runs: Sequence[Stored], directory: Path, minutes: float, data: Path | None) -> None:
-    """Rerun the first seed of runs made with different code, and store the result."""
+    """Rerun the first seed of runs that this commit has not checked, and store the result."""
     from laar_lab.experiments import find_experiment
     from laar_lab.results import commit_of, write
-    from laar_lab.stale import check, digest_of_code
+    from laar_lab.stale import check
 
     console, commit = lab_console(), commit_of()
     for run in runs:
         experiment = find_experiment(run.experiment)
-        if run.checked is not None and run.checked.code == digest_of_code(experiment):
+        if run.checked is not None and run.checked.commit == commit:
             continue
         if experiment.minutes > minutes or ("--data" in run.command and data is None):
             console.print(f"{run.experiment}: not checked", highlight=False)
@@ -166,20 +113,3 @@ def _check(runs: Sequence[Stored], directory: Path, minutes: float, data: Path |
         assert seen is not None
         said = f"{seen.differ} of {seen.numbers} numbers differ; {seen.worst}"
         console.print(f"{run.experiment}: {said if seen.differ else 'as stored'}", highlight=False)
-
-
-def _list_stale(stored: Mapping[str, Stored], directory: Path) -> int:
-    """Print a line for each run not known to be valid for the current code; return their number."""
-    from laar_lab.experiments import find_experiment
-    from laar_lab.stale import of_other_code, pages_of
-
-    console, count = lab_console(), 0
-    for name, run in stored.items():
-        why = of_other_code(find_experiment(name), run)
-        if why is not None:
-            count += 1
-            pages = ", ".join(pages_of(name, directory.absolute().parent))
-            quoted = f"; quoted in {pages}" if pages else ""
-            console.print(f"{name}: {why}{quoted}", highlight=False)
-    console.print(f"{count} of {len(stored)} stored runs are stale", highlight=False)
-    return count
