@@ -83,7 +83,14 @@ and the remedy.
 
 `calibrate` and `fit` need the extra `fit`. `evaluate`, `overload`, `race`, `sim-endpoint`, `ttca`,
 `tune`, `up`, `lab`, `context advise` and `context plan` come with laar-lab
-(in a clone, `pip install ./engine ./lab`).
+(in a clone, `pip install ./engine ./lab`), and are described in `lab/commands.md`.
+"""
+
+LAB_HEAD = """# Commands of laar-lab
+
+This page is generated from the code by `python docs/reference/generate.py`; `laar COMMAND --help`
+prints the same texts. Exit status 2 means a fault that the user can correct, 3 a result that misses
+its target.
 """
 
 
@@ -260,6 +267,8 @@ def _default(field: FieldInfo) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, tuple | list | dict):
+        if len(value) > 10:
+            return f"{len(value)} values, which `laar check` prints"
         return f"`{_cell(json.dumps(value))}`" if value else "empty"
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`" if value != "" else "empty"
 
@@ -275,11 +284,16 @@ def metrics_page() -> str:
 
 def cli_page() -> str:
     """Return the reference of the commands."""
-    return CLI_HEAD + "".join(_commands("laar", app))
+    return CLI_HEAD + "".join(_commands("laar", app, "laar"))
 
 
-def _commands(path: str, group: typer.Typer) -> Iterator[str]:
-    """A section for each command, depth first."""
+def lab_page() -> str:
+    """Return the reference of laar-lab's commands."""
+    return LAB_HEAD + "".join(_commands("laar", app, "laar_lab"))
+
+
+def _commands(path: str, group: typer.Typer, package: str) -> Iterator[str]:
+    """A section for each command that a package defines, depth first."""
     points = installed("".join(f"{word}." for word in path.split()[1:]))
     if path == "laar":
         points = {name: EntryPoint(name, at, GROUP) for name, at in OWN.items()} | points
@@ -294,6 +308,8 @@ def _commands(path: str, group: typer.Typer) -> Iterator[str]:
     for command in commands:
         function = command.callback
         assert function is not None
+        if function.__module__.partition(".")[0] != package:
+            continue
         name = f"{path} {command.name or function.__name__.replace('_', '-')}"
         rows, arguments = [], ""
         for parameter in _parameters(function):
@@ -307,7 +323,7 @@ def _commands(path: str, group: typer.Typer) -> Iterator[str]:
             yield f"\n{head}| --- | --- | --- | --- |\n{''.join(rows)}"
     for below, instance in groups:
         assert instance is not None
-        yield from _commands(f"{path} {below}", instance)
+        yield from _commands(f"{path} {below}", instance, package)
 
 
 def _parameters(function: Any) -> Iterator[tuple[str, str, str, str]]:
@@ -353,6 +369,7 @@ def _given(default: object) -> str:
 def python_api_page() -> str:
     """The public names, their signatures and docstrings."""
     lines = [PYTHON_API_HEAD]
+    described: dict[str, str] = {}
     for title, names in PYTHON_API.items():
         lines.append(f"\n## {title}\n")
         for name in names:
@@ -361,7 +378,11 @@ def python_api_page() -> str:
                 lines.append(f"{ALIASES[name]}\n")
                 continue
             value = operator.attrgetter(name)(laar)
-            lines.append(f"```text\n{signature_of(name, value)}\n```\n\n{_prose(value)}")
+            prose = _prose(value)
+            like = described.setdefault(prose, name)
+            if prose and like != name:
+                prose = f"As `laar.{like}`, from code that is not asynchronous.\n"
+            lines.append(f"```text\n{signature_of(name, value)}\n```\n\n{prose}")
     return "".join(lines)
 
 
@@ -488,6 +509,7 @@ PAGES = {
     "settings.md": settings_page,
     "metrics.md": metrics_page,
     "cli.md": cli_page,
+    "../../lab/commands.md": lab_page,
     "python-api.md": python_api_page,
     "stream.md": stream_page,
     "settings.schema.json": schema,

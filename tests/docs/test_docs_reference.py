@@ -23,10 +23,11 @@ REFERENCE = DOCS / "reference"
 SOURCES = sorted(p for top in ("src/laar", "lab/src") for p in (ROOT / top).rglob("*.py"))
 
 
-def test_the_page_on_the_command_line_matches_the_code():
+@pytest.mark.parametrize("name", ["cli.md", "../../lab/commands.md"])
+def test_the_pages_on_the_command_line_match_the_code(name):
     generator = runpy.run_path(str(REFERENCE / "generate.py"))
     remedy = "run `python docs/reference/generate.py`"
-    assert (REFERENCE / "cli.md").read_text() == generator["cli_page"](), remedy
+    assert (REFERENCE / name).read_text() == generator["PAGES"][name](), remedy
 
 
 def test_every_header_is_described():
