@@ -9,8 +9,10 @@ An alias is counted as all the values it refers to: a few lines of aliases can e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
 import yaml
@@ -45,11 +47,18 @@ def read_document(path: Path, model: type[Model]) -> Model:
     return read_with_lines(path, model)[0]
 
 
-def read_with_lines(path: Path, model: type[Model]) -> tuple[Model, Mapping[Place, int]]:
+def read_with_lines(
+    path: Path, model: type[Model], removed: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Model, Mapping[Place, int]]:
     """Read and validate one YAML file; also return the line of each key and list item.
 
     Paths in it are relative to the file's directory, whose symbolic links are not resolved: in a
     ConfigMap mount the file is a link whose target is renamed at each update.
+
+    Args:
+        path: the file.
+        model: what it must match.
+        removed: what to say of keys that were removed, by path, such as ``routes[].name``.
 
     Raises:
         SettingError: the file can't be read, is not YAML, or does not match `model`; one line per
@@ -80,7 +89,7 @@ def read_with_lines(path: Path, model: type[Model]) -> tuple[Model, Mapping[Plac
             )
         return _absolute(document, path.absolute().parent), lines
     except ValidationError as error:
-        raise SettingError(_faults(path, lines, error, model)) from None
+        raise SettingError(_faults(path, lines, error, model, removed)) from None
 
 
 def parse_yaml(text: str) -> object:
@@ -196,14 +205,19 @@ def _truths_as_numbers(given: Any, read: Any, place: Place = ()) -> Iterator[Pla
 
 
 def _faults(
-    path: Path, lines: Mapping[Place, int], error: ValidationError, model: type[BaseModel]
+    path: Path,
+    lines: Mapping[Place, int],
+    error: ValidationError,
+    model: type[BaseModel],
+    removed: Mapping[str, str],
 ) -> str:
     faults = []
     for fault in error.errors(include_url=False):
         place: Place = fault["loc"]
         name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
         if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            message = unknown("key", place[-1], _keys(model, place[:-1]))
+            anywhere = re.sub(r"\[\d+\]", "[]", name).lstrip(".")
+            message = removed.get(anywhere) or unknown("key", place[-1], _keys(model, place[:-1]))
         else:
             message = _message(fault["type"], fault.get("ctx", {}), fault["input"], fault["msg"])
         faults.append(

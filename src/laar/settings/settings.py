@@ -22,6 +22,7 @@ from laar.protocol.stream import StreamSettings
 from laar.settings.context import Context
 from laar.settings.listening import EnvoySection, Listen, Shutdown
 from laar.settings.reading import Bodies, Decisions, Headers, Otlp, Readings
+from laar.settings.removed import REMOVED
 from laar.settings.routing import Accuracy, Flow, HealthSection, Prefix, Routing, Tuning
 from laar.settings.section import Section, leaves, part, value_at
 from laar.settings.share import Share
@@ -143,7 +144,7 @@ def load(path: Path) -> Loaded:
             f"{path}: can't be read: no such file; `laar init --endpoint "
             "http://HOST:PORT` creates one from running engines, and --config selects another"
         )
-    settings, lines = read_with_lines(path, Settings)
+    settings, lines = read_with_lines(path, Settings, REMOVED)
     artifact = settings.accuracy.capability
     for file in (artifact, *(one.key_file for one in settings.endpoints)):
         if file is not None:

@@ -1,0 +1,29 @@
+"""Settings that earlier releases had: what `laar check` says of a file that still has one."""
+
+from __future__ import annotations
+
+REMOVED_IN_0_3 = {
+    "accuracy.cap_per_hour": "delete it; a cell takes 200 outcomes an hour",
+    "accuracy.half_life_s": "delete it; outcomes fade with a half-life of a day",
+    "accuracy.state_file": "`share.snapshot_file` keeps reported outcomes",
+    "context.routes[].half_life_s": "delete it; it is 600",
+    "context.routes[].last_lines": "move them in the client; `laar context advise` finds them",
+    "context.routes[].max_body_bytes": "delete it; it is 2 MiB",
+    "context.routes[].sample_answers": "`bodies.sample_answers` and `bodies.sample_every_s`",
+    "context.routes[].sort_tools": "sort tools in the client; `laar context advise` finds them",
+    "flow.together": "delete it; it is always on",
+    "kubernetes[].model_key": "the annotation or label `laar.dev/model`",
+    "kubernetes[].region": "the annotation or label `laar.dev/region`",
+    "otlp.logs": "`decisions.log`, which a collector can read",
+    "otlp.service_name": "the environment variable OTEL_SERVICE_NAME",
+    "prefix.ask_engines": "delete it; KV events of vLLM 0.32 need no tokenizer",
+    "prefix.tokenizers": "delete it; KV events of vLLM 0.32 need no tokenizer",
+    "routing.answer_value_s": "delete it; `x-laar-exhausted` is always sent",
+    "routing.quadratic_tokens": "delete it; it is learned",
+    "routing.retry_penalty": "delete it; models that were tried rank last",
+    "routing.weights_file": "`k_rtt`, `k_queue` and `k_delay`; `laar tune` prints them",
+    "tuner.state_file": "`k_rtt`, `k_queue` and `k_delay` in `routing`",
+}
+"""What replaces each setting."""
+
+REMOVED = {name: f"removed in 0.3: {text}" for name, text in REMOVED_IN_0_3.items()}
