@@ -39,6 +39,8 @@ def main(arguments: list[str] | None = None) -> None:
     steps = parser.add_subparsers(dest="step", required=True)
     version = steps.add_parser("version", help="check that a tag matches the version")
     version.add_argument("tag")
+    number = steps.add_parser("set", help="write a version, such as 0.4.0 or 0.5.0.dev0")
+    number.add_argument("version")
     build = steps.add_parser("build", help="wheels, source distributions and the Helm chart")
     build.add_argument("dist", type=Path)
     build.add_argument("--image", default="", help="the repository that the chart names")
@@ -51,13 +53,16 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.step == "version":
         check_version(given.tag)
+    elif given.step == "set":
+        set_version(given.version)
     elif given.step == "build":
         make(given.dist, given.image)
     elif given.step == "install":
         try_out(given.dist, given.environment)
     else:
         version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-        check_version(f"v{version}")
+        if ".dev" not in version:
+            check_version(f"v{version}")
         make(given.dist, given.image)
         try_out(given.dist, given.dist.parent / "clean")
         write_sums(given.dist)
@@ -82,6 +87,28 @@ def check_version(tag: str, root: Path = ROOT) -> None:
     if version not in heads:
         raise SystemExit(f"CHANGELOG.md has no section {version}: rename Unreleased")
     print(version)
+
+
+def set_version(version: str, root: Path = ROOT) -> None:
+    """Write a version into the packages and the chart; a release's also where images are named."""
+    if not re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", version):
+        raise SystemExit(f"{version}: write X.Y.Z, or X.Y.Z.dev0 after a release")
+    for project in (root, root / "engine", root / "lab"):
+        _replace(project / "pyproject.toml", r'^version = "|\blaar[^"]*==', r'[^"]+', version)
+    chart = version.replace(".dev", "-dev")  # as Helm requires
+    _replace(root / "deploy" / "chart" / "Chart.yaml", "^version: ", ".+", chart)
+    if chart == version:
+        _replace(root / "deploy" / "chart" / "Chart.yaml", "^appVersion: ", ".+", version)
+        pages = {*root.glob("*.md"), *root.glob("docs/**/*.md"), root / "deploy" / "Dockerfile"}
+        overlays = {path for path in root.glob("deploy/overlays/**/*") if path.is_file()}
+        for path in (pages | overlays) - {root / "CHANGELOG.md"}:
+            _replace(path, r"\blaar[:-]|newTag: ", r"\d+\.\d+\.\d+", version)
+
+
+def _replace(path: Path, before: str, old: str, new: str) -> None:
+    """Replace each match of `old` that follows one of `before`."""
+    text = re.sub(rf"({before}){old}", rf"\g<1>{new}", path.read_text("utf-8"), flags=re.MULTILINE)
+    path.write_text(text, "utf-8")
 
 
 def make(dist: Path, image: str = "") -> None:

@@ -6,9 +6,11 @@ import hashlib
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,41 @@ def test_a_tag_must_match_the_version_and_the_changelog(tmp_path: Path) -> None:
         lab.write_text(text.replace(old, old.replace("3", "2")))
         with pytest.raises(SystemExit, match="set its version"):
             check("v1.2.3", tmp_path)
+
+
+def test_only_a_release_has_the_version_of_a_release() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    heads = re.split(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    sections = dict(zip(heads[1::2], heads[2::2], strict=True))
+    if ".dev" in version:
+        assert not any(head.startswith(version.partition(".dev")[0]) for head in sections)
+    else:
+        assert not sections["Unreleased"].strip(), "python deploy/release.py set X.Y.Z.dev0"
+
+
+@pytest.mark.parametrize("version", ["1.10.0", "2.0.0.dev0"])
+def test_a_version_is_written_everywhere(tmp_path: Path, version: str) -> None:
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("results"))
+    for name in ("pyproject.toml", "engine/pyproject.toml", "lab/pyproject.toml", "CHANGELOG.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    tool = release()
+    tool.set_version("1.2.3", tmp_path)
+    tool.set_version(version, tmp_path)
+    changelog = tmp_path / "CHANGELOG.md"
+    assert changelog.read_text() == (ROOT / "CHANGELOG.md").read_text()
+    changelog.write_text(f"## {version} - today\n")
+    tool.check_version(f"v{version}", tmp_path)
+    shown = version if "dev" not in version else "1.2.3"
+    for name in ("docs/guides/kubernetes.md", "deploy/overlays/shared/kustomization.yaml"):
+        found = re.findall(r"\d+\.\d+\.\d+\S*", (tmp_path / name).read_text())
+        assert any(each.startswith(shown) for each in found), name
+    chart = yaml.safe_load((tmp_path / "deploy" / "chart" / "Chart.yaml").read_text())
+    assert chart["version"] == version.replace(".dev", "-dev")
+    assert chart["appVersion"] == shown
+    with pytest.raises(SystemExit, match=r"X\.Y\.Z"):
+        tool.set_version("v1.2", tmp_path)
 
 
 @pytest.mark.slow

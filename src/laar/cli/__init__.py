@@ -6,7 +6,6 @@ types, and serving must not load scikit-learn.
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -27,6 +26,8 @@ def main(
 ) -> None:
     """Sends each LLM request to the endpoint where a correct answer is expected soonest."""
     if show_version:
-        typer.echo(f"laar {version('laar')}")
+        from laar.cli.version import described
+
+        typer.echo(f"laar {described()}")
         raise typer.Exit
     handle_signals()
