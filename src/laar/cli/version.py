@@ -22,7 +22,7 @@ def described(package: Path = Path(__file__).parents[1]) -> str:
         commit = built.read_text("utf-8")
     elif package.parent.name == "src" and project.is_file():
         # The checkout of an editable installation, which may have changed since it was installed.
-        number = tomllib.loads(project.read_text("utf-8"))["project"]["version"]
+        number = str(tomllib.loads(project.read_text("utf-8"))["project"]["version"])
         commit = commit_of(project.parent)
     return f"{number}+g{commit}" if commit and ".dev" in number else number
 
@@ -31,7 +31,7 @@ def commit_of(checkout: Path) -> str:
     """Return the commit of a checkout, with ``.dirty`` if files differ; empty without git."""
     if not (checkout / ".git").exists():  # git would find a repository around it
         return ""
-    command = ["git", "-C", checkout, "describe", "--always", "--dirty=.dirty", "--exclude=*"]
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty=.dirty", "--exclude=*"]
     try:
         done = subprocess.run(  # noqa: S603 - a fixed command
             command, capture_output=True, text=True, check=True, timeout=5
