@@ -36,7 +36,11 @@ class Fleet:
 
     def members(self, addresses: Sequence[str]) -> None:
         """List these as the cluster's endpoints."""
-        write_eds(self._eds, [EndpointSpec(address=at, models=("m",)) for at in addresses])
+        self.specs(*(EndpointSpec(address=at, models=("m",)) for at in addresses))
+
+    def specs(self, *specs: EndpointSpec) -> None:
+        """List these as the cluster's endpoints."""
+        write_eds(self._eds, specs)
 
     async def picker(self, endpoints: str, *, sample: bool = False) -> Any:
         """Start a picker that always answers ``endpoints``."""

@@ -177,6 +177,8 @@ class EndpointTable(Names):
         """Number of readings, round trips and failures, to detect changes."""
         self.version = 0
         """Number of changes to the set of endpoints or to their specs."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after `version` has changed."""
         self.on_free: Callable[[int], None] = lambda _slot: None
         """Called when a slot is freed, before it can be reused."""
         self.on_grow: list[Callable[[int], object]] = []
@@ -228,6 +230,7 @@ class EndpointTable(Names):
         self.by_slot = dict(sorted((self._take(key), spec) for key, spec in wanted.items()))
         self._reindex()
         self.version += 1
+        self.on_change()
 
     def _take(self, key: str) -> int:
         """Return the endpoint's slot, or a free one for a new endpoint."""

@@ -23,9 +23,10 @@ chunk; Envoy keeps each until the picker replies, so nothing is lost if the pick
 API gateways send every chunk of both bodies and receive it back, in *full duplex*; laar renders no
 bootstrap for this.
 
-Failing open, the default, keeps requests flowing while the picker is down: Envoy's least-request
-balancing takes over. It ignores models, so it suits endpoints that all accept the requested model
-names; with ``fail_open=False`` requests get 503 instead.
+Failing open, the default, keeps requests flowing while no picker decides: Envoy reads the model's
+name from the path or a JSON body, and balances by least request over the endpoints that accept it.
+It knows their names from the endpoints file. A request whose model it can't know goes to any
+endpoint if all accept the same names, and otherwise gets 503; with ``fail_open=False`` all do.
 
 Out of scope: TLS toward clients, authentication and rate limits. Put a gateway in front for them.
 """
@@ -52,14 +53,17 @@ from laar.envoy.options import ANY_IPV4, LOOPBACK, MESSAGE_TIMEOUT_S, BootstrapO
 from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
-from laar.protocol.paths import DENIED_ERROR, DENIED_PATHS, SUFFIXES
+from laar.protocol.paths import DENIED_ERROR, DENIED_PATHS, NAMING_PATH, SUFFIXES
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 
-_CONSTANTS = {**vars(agreed), **vars(names), **vars(endpoints_file)}
+_CONSTANTS = {**vars(agreed), **vars(names), **vars(endpoints_file), "NAMING_PATH": NAMING_PATH}
 """The constants that appear in capitals in the template."""
 
 _RETRY_ON = "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes"
+
+_LONG_BODY = "0*([4-9][0-9]{6}|[1-9][0-9]{7,})"
+"""A ``content-length`` of 4 MB or more: Envoy needs a hundred times the memory to read such JSON."""
 
 _SYSTEM_CA_PATH = "/etc/ssl/certs/ca-certificates.crt"
 """The system's CAs in Debian, Ubuntu, Alpine and Envoy images."""
@@ -74,6 +78,13 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         "answer_bodies": "STREAMED" if streamed else "NONE",
         "answer_trailers": "SEND" if streamed else "SKIP",
     }
+    named = [_part("metadata_has", key=key) for key in (names.DESTINATION, agreed.NAME_KEY)]
+    named.append(_part("header_has", header=names.DESTINATION, pattern=".+"))
+    unread = [
+        _part("header_has", header="upgrade", pattern=".+"),  # its body never ends
+        _part("header_has", header="content-type", pattern="(?i)multipart/.*"),
+        _part("header_has", header="content-length", pattern=_LONG_BODY),
+    ]
     bootstrap = _part(
         "bootstrap",
         **asdict(options),
@@ -85,6 +96,9 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         control_headers=sorted(names.CONTROL_HEADERS - {names.DESTINATION}),
         set_by_routes=[_part("set_by_route", header=name) for name in names.SET_BY_ROUTES],
         routes=[_denied_route(), *_routes(options, answers)],
+        any_of_them={agreed.ALIKE_KEY: True},
+        unless_named=_part("skip_if", conditions=named),
+        unless_unread=_part("skip_if", conditions=[*named, *unread]),
         local_replies=[_part("local_reply", **reply) for reply in _part("local_replies")],
         idle_timeout=duration(options.idle_timeout_s),
         **answers,

@@ -12,9 +12,10 @@ validated here. EDS does not resolve names: hosts are IP addresses.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import orjson
 import xxhash
@@ -23,6 +24,7 @@ from laar.core.membership import EndpointSpec
 from laar.datalayer.endpoints_file import is_ip, split_address
 from laar.datalayer.files import replace_file
 from laar.errors import SettingError
+from laar.protocol.agreed import ALIKE_KEY, LB_NAMESPACE, NAME_KEY
 
 if TYPE_CHECKING:
     from laar.telemetry.problems import Problems
@@ -36,6 +38,8 @@ ENDPOINTS_CLUSTER = "laar-endpoints"
 """Name of the cluster, which must be the same in the file and in the bootstrap."""
 
 METADATA_NAMESPACE = "laar"
+_KEPT_IN_PATHS = ("", "/", "/!$&'()*+,:;=@")
+"""Characters besides letters, digits and ``-._~`` that clients may not encode in a path."""
 TLS_NAMESPACE = "envoy.transport_socket_match"
 
 _ASSIGNMENT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
@@ -110,11 +114,12 @@ def write_eds(path: Path, specs: Sequence[EndpointSpec], *, keeps_others: bool =
 
 def _discovery_response(specs: Sequence[EndpointSpec]) -> bytes:
     entries = {split_address(spec.address): spec for spec in specs}
+    alike = are_alike(specs)
     resource = {
         "@type": _ASSIGNMENT,
         "cluster_name": ENDPOINTS_CLUSTER,
         "endpoints": [
-            {"lb_endpoints": [_lb_endpoint(*key, entries[key]) for key in sorted(entries)]}
+            {"lb_endpoints": [_lb_endpoint(*key, entries[key], alike) for key in sorted(entries)]}
         ],
     }
     version = xxhash.xxh64_hexdigest(orjson.dumps(resource, option=orjson.OPT_SORT_KEYS))
@@ -124,7 +129,12 @@ def _discovery_response(specs: Sequence[EndpointSpec]) -> bytes:
     )
 
 
-def _lb_endpoint(host: str, port: int, spec: EndpointSpec) -> dict[str, object]:
+def are_alike(specs: Iterable[EndpointSpec]) -> bool:
+    """Return whether any endpoint that takes requests can take the place of any other."""
+    return len({frozenset(spec.models) for spec in specs if spec.takes_requests}) <= 1
+
+
+def _lb_endpoint(host: str, port: int, spec: EndpointSpec, alike: bool) -> dict[str, object]:
     if not is_ip(host):
         raise SettingError(
             f"endpoint {host!r}: Envoy's endpoints file needs IP addresses, not names; "
@@ -134,6 +144,11 @@ def _lb_endpoint(host: str, port: int, spec: EndpointSpec) -> dict[str, object]:
     reached: dict[str, object] = {"address": {"socket_address": address}}
     # The access log shows the model.
     metadata: dict[str, object] = {METADATA_NAMESPACE: {"model": spec.models[0]}}
+    if spec.takes_requests:
+        # Envoy compares the name in a path as the client encodes it.
+        encoded = (quote(name, safe) for name in spec.models for safe in _KEPT_IN_PATHS)
+        accepted = ["", *dict.fromkeys((*spec.models, *encoded))]
+        metadata[LB_NAMESPACE] = {NAME_KEY: accepted, ALIKE_KEY: alike}
     if spec.way.name:
         reached["hostname"] = spec.way.name
     if spec.way.ca is not None:

@@ -23,6 +23,13 @@ NOT_UPGRADED = "websocket_handshake_unsuccessful"
 LB_NAMESPACE = "envoy.lb"
 """Envoy metadata in which the picker lists endpoints and Envoy reports which of them served."""
 
+NAME_KEY = "model"
+"""Key in `LB_NAMESPACE`: the model's name in the request if no picker decides; of an endpoint, the
+names that it accepts, and the empty name for requests that any endpoint may get."""
+
+ALIKE_KEY = "alike"
+"""Key in `LB_NAMESPACE` of an endpoint: whether all endpoints accept the same names."""
+
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 """Envoy metadata that lists the endpoints the picker may choose from."""
 

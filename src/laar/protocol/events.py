@@ -180,6 +180,7 @@ class Ask(Action):
 class AnswerHeaders(Action):
     """Answer a headers message; if `destination` is set, the answer carries the decision.
 
+    Otherwise `model`, unless it is None, is the name by which Envoy chooses the endpoint itself.
     `read_answer` asks Envoy to send this request's response body; `skip_body` asks it to send no
     body, and to keep the stream until the answer ends. `patience_s` is a value of
     `laar.protocol.headers.PATIENCE`. `engine_headers` also go into the metadata, for an Envoy whose
@@ -190,6 +191,7 @@ class AnswerHeaders(Action):
     set_headers: list[tuple[str, str]]
     remove_headers: tuple[str, ...] = ()
     destination: str = ""
+    model: str | None = None
     read_answer: bool = False
     skip_body: bool = False
     patience_s: int | None = None

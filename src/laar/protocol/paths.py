@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
-from urllib.parse import parse_qs, unquote
+from urllib.parse import unquote, unquote_plus
 
 from laar.core.request import Api
 from laar.errors import RequestError
@@ -40,7 +40,14 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
 }
 """Routes that not every engine has, with the ends of the paths that need an engine with it."""
 ENCODING_ROUTES = ("/v1/embeddings", "/v1/rerank", "/pooling", "/classify")
-_MODELS = "/v1/models/"
+_ENDS = "|".join(sorted({end for end, _ in SUFFIXES}.union(*ROUTES.values()), reverse=True))
+NAMING_PATH = (
+    rf"/v1/models/([^?]+?)/?(?:\?.*)?$|(?:/[^?]*)?/(?:deployments|engines)/([^?]+?)"
+    rf"(?:(?:/audio|/images|/messages)?(?:{_ENDS}))?/?(?:\?.*)?$|[^?]*/realtime/?\?(?:.*&)?model=([^&]*).*$"
+)
+"""A path, with its query, that names the model in one of three groups: OpenAI's description of a
+model, the deployments of Azure and older APIs, and OpenAI's realtime API. Envoy uses it as well."""
+_NAMING_PATH = re.compile(NAMING_PATH)
 _STORED = re.compile(r"/responses/([^/?]{1,256})(/[a-z_]+)?/?(?:\?|$)")
 _OBJECTS = re.compile(r"/(conversations|files|uploads|batches)(?:/([^/]{1,256})|$)")
 
@@ -200,6 +207,7 @@ class PathFacts(NamedTuple):
         stores: the collection of objects that engines store: conversations, files, uploads or
             batches; empty for other paths.
         stored_ids: the id of the object that the path names, if any.
+        model: the model that the path names; empty if none.
     """
 
     api: Api
@@ -208,6 +216,7 @@ class PathFacts(NamedTuple):
     route: str = ""
     stores: str = ""
     stored_ids: tuple[str, ...] = ()
+    model: str = ""
 
 
 def facts_reader(denied: Iterable[str], opaque: tuple[str, ...]) -> Callable[[str], PathFacts]:
@@ -229,6 +238,7 @@ def facts_reader(denied: Iterable[str], opaque: tuple[str, ...]) -> Callable[[st
             next((route for route, ends in ROUTES.items() if plain.endswith(ends)), ""),
             stored[1] if stored else "",
             (stored[2],) if stored and stored[2] else (),
+            model_of(path),
         )
 
     return facts_of
@@ -241,13 +251,11 @@ def api_of(path: str) -> Api:
 
 
 def model_of(path: str) -> str:
-    """Return the model named in a path whose body is not read; empty if none."""
-    plain = _plain(path)
-    if plain.startswith(_MODELS):
-        return plain.removeprefix(_MODELS)
-    if plain.endswith("/realtime"):
-        return parse_qs(path.partition("?")[2]).get("model", [""])[0]
-    return ""
+    """Return the model named in a path, which outranks one in the body; empty if none."""
+    found = _NAMING_PATH.match(path[:_LONGEST_CHARS].rstrip("\n"))
+    if found is None:
+        return ""
+    return unquote(found[1] or found[2] or "") or unquote_plus(found[3] or "")
 
 
 def response_of(method: str, path: str) -> str:

@@ -46,6 +46,7 @@ class FleetState:
         self._file = None if eds_file is None else EnvoyFile(eds_file, picker.problems)
         self._on_change = on_change
         self._changed = asyncio.Event()
+        table.on_change = self._changed.set  # Envoy's file has the names that endpoints report
         self._own = OwnNames()
         self._wanted: dict[str, Sequence[EndpointSpec]] = {}
         self._used: dict[str, Sequence[EndpointSpec]] = {}
@@ -128,7 +129,6 @@ class FleetState:
         self._table.ranked(address, ranks)
         if self._table.version != version:
             self._forget_who_left(before)
-            self._changed.set()
             _LOG.info("%s: %d data-parallel ranks", address, ranks)
 
     def stored(self, key: str, event: Stored) -> None:
@@ -178,7 +178,9 @@ class FleetState:
             sources = reversed(self._wanted.values())  # if they overlap, the first wins
             wanted = {spec.address: spec for spec in chain(*sources)}
             used = {spec.address: spec for spec in chain(*self._used.values())}
-            if await self._file.write({**used, **wanted}):
+            named = {spec.address: spec for spec in self._table.specs()}
+            listed = {address: named.get(address, spec) for address, spec in (used | wanted).items()}
+            if await self._file.write(listed):
                 for source in self._wanted:
                     self._use(source)
                 if not used.keys() <= wanted.keys():

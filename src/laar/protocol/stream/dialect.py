@@ -56,7 +56,8 @@ class Dialect:
         data = bytes(body.data) if body.data is not None and body.changed else None
         if data is not None and not self.keeps_headers:
             decided.set_headers.append(("content-length", str(len(data))))
-        out.append(AnswerBody(_REQUEST, data, True, decided if decided.destination else None))
+        says = decided.destination or decided.model is not None
+        out.append(AnswerBody(_REQUEST, data, True, decided if says else None))
 
     def answer_headers(
         self,

@@ -256,6 +256,7 @@ class RequestHalf(StreamState):
                 read = self._reworked(env.hook, read, now)
             except RequestError as error:
                 return self._refuse(error, out)
+        read.model = self._facts.model or read.model
         self.asked, self._model_span = read.model, read.model_span
         if self.api is Api.RESPONSES:
             self.stores_answer = True
@@ -284,6 +285,7 @@ class RequestHalf(StreamState):
             rules, model = env.rules, request.model
             rewrite = rules.rewrite(model, self._pool) if rules.by_source else None
             request.model = rewrite or head.rewrite or model
+        self.shadow = self.shadow and request.model not in env.resolved
         request.subset, request.pool = self._subset, self._pool
         if facts.route and self._subset is None and not self._pool:
             request.subset = env.with_route(facts.route, request.model)
@@ -323,7 +325,7 @@ class RequestHalf(StreamState):
             request.question = question[:_KEPT_CHARS] + question[-_KEPT_CHARS:]
         self.overhead_us = event.overhead_us
         if self.shadow:
-            return self._stand_aside(out)
+            return self._stand_aside(out, self.asked)
         patient = patience(decision)
         if patient in names.BEGINS_S:
             self.hurried_at = now + patient
@@ -351,18 +353,22 @@ class RequestHalf(StreamState):
             self.unspliced += 1  # the body still goes to the chosen endpoint
 
     def _refuse(self, error: RequestError, out: list[Action]) -> RequestPhase:
-        if self.shadow:
-            return self._stand_aside(out)
+        if self.shadow:  # any endpoint can refuse an unknown name
+            model = "" if error.reason == "unknown-model" else self.asked or None
+            return self._stand_aside(out, model)
         self.refuse_rework()
         self.body.take()
         out.append(refusal(error))
         return RequestPhase.OVER
 
-    def _stand_aside(self, out: list[Action]) -> RequestPhase:
-        """Forward the request unchanged."""
+    def _stand_aside(self, out: list[Action], model: str | None = None) -> RequestPhase:
+        """Forward the request unchanged; Envoy chooses among the endpoints with the model.
+
+        An empty name allows all endpoints; with None, Envoy looks for a name in the request.
+        """
         body = self.body
         body.changed = False
-        self.dialect.send(AnswerHeaders(Direction.REQUEST, []), body, out)
+        self.dialect.send(AnswerHeaders(Direction.REQUEST, [], model=model), body, out)
         body.take()
         return RequestPhase.SENT if body.is_complete else RequestPhase.PASSING
 
@@ -386,7 +392,7 @@ class RequestHalf(StreamState):
             )
             return self._refuse(error, out)
         self.shadow = True
-        return self._stand_aside(out)
+        return self._stand_aside(out, self.asked or None)
 
     def _closed(self, event: Closed, now: float, out: list[Action]) -> RequestPhase:
         self.body.data = None

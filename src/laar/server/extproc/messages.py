@@ -224,13 +224,14 @@ def _served(message: pb.ProcessingRequest) -> str:
 def _headers_answer(action: AnswerHeaders) -> bytes:
     request = action.direction is Direction.REQUEST
     changes = action.set_headers or action.remove_headers
-    if not (changes or action.destination or action.skip_body or action.read_answer):
+    says = action.destination or action.model is not None
+    if not (changes or says or action.skip_body or action.read_answer):
         return _PLAIN["request_headers" if request else "response_headers"]
     response = pb.ProcessingResponse()
     target = response.request_headers if request else response.response_headers
     if changes:
         _mutate(target.response.header_mutation, action.set_headers, action.remove_headers)
-    if action.destination:
+    if says:
         _send_to(response, target.response, action)
     if action.skip_body or action.read_answer:
         response.mode_override.CopyFrom(_SKIP_BODY if action.skip_body else _READ_ANSWER)
@@ -301,8 +302,11 @@ def _send_to(
     response: pb.ProcessingResponse, common: pb.CommonResponse, action: AnswerHeaders
 ) -> None:
     """Put the decision into the metadata too, and make Envoy recompute the route."""
-    common.clear_route_cache = True
     known = response.dynamic_metadata.fields[agreed.LB_NAMESPACE].struct_value
+    if not action.destination:
+        known.fields[agreed.NAME_KEY].string_value = (action.model or "").encode()
+        return
+    common.clear_route_cache = True
     known.fields[names.DESTINATION].string_value = action.destination.encode()
     if action.patience_s is not None:
         known.fields[names.PATIENCE].string_value = b"%d" % action.patience_s
