@@ -303,10 +303,10 @@ def _send_to(
 ) -> None:
     """Put the decision into the metadata too, and make Envoy recompute the route."""
     known = response.dynamic_metadata.fields[agreed.LB_NAMESPACE].struct_value
-    if not action.destination:
-        known.fields[agreed.NAME_KEY].string_value = (action.model or "").encode()
+    common.clear_route_cache = bool(action.destination)
+    if action.model is not None:
+        known.fields[agreed.NAME_KEY].string_value = action.model.encode()
         return
-    common.clear_route_cache = True
     known.fields[names.DESTINATION].string_value = action.destination.encode()
     if action.patience_s is not None:
         known.fields[names.PATIENCE].string_value = b"%d" % action.patience_s
