@@ -1,11 +1,16 @@
-"""Kill the picker of `laar serve --with-envoy` repeatedly under load.
+"""Kill the picker of `laar serve --with-envoy` repeatedly under load, and do without any picker.
 
-An open loop sends requests through the Envoy that laar runs, whether or not earlier ones have
+The engines serve four models, and answer 404 to any other; half of the requests name theirs in the
+path. An open loop sends requests through the Envoy that laar runs, whether or not earlier ones have
 ended, so every request lost to a kill is counted. The next kill follows `--pause` seconds after the
 picker decides again. "Undecided" is the time from a kill to the end of the last request that Envoy
 forwarded without a decision from the picker.
 
+With `--alone`, Envoy then gets that many requests for each native shape and each way of having no
+picker: it was killed or stopped, or decides in shadow mode, for all requests or for 70 % of them.
+
     python -m bench kills
+    python -m bench kills --kills 0 --alone 500
     python -m bench kills --kills 10 --rate 20 --json kills.json
 
 Exit status: 0 if every target was met, 3 if one was missed.
@@ -14,14 +19,18 @@ Exit status: 0 if every target was met, 3 if one was missed.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import orjson
@@ -31,14 +40,26 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from bench.chaos.load import percentile
-from bench.options import count, output_file, parser_for, positive
-from laar_lab.live.processes import LaarProcess, free_ports
+from bench.options import output_file, parser_for, positive
+from laar.envoy.options import Shape
+from laar.envoy.process import EnvoyProcess
+from laar_lab.live.processes import LaarProcess, free_ports, wait_for
 
 UNDECIDED_S = 2.0
 PATIENCE_S = 30.0
 STEADY = 5
 """Consecutive decided requests after which the picker is considered back."""
 MISSED = 3
+MODELS = ("alpha", "org/beta", "gamma:8b", "delta")
+ENGINES = (*MODELS, *MODELS[:2])
+"""The model of each engine."""
+WAYS: dict[str, dict[str, object]] = {
+    "kill": {},
+    "SIGTERM": {},
+    "shadow": {"mode": "shadow"},
+    "share .3": {"enforce_share": 0.3},
+}
+SHAPES: tuple[Shape, ...] = ("sidecar", "standalone")
 
 
 @dataclass(slots=True)
@@ -61,11 +82,11 @@ class Run:
 async def measure(directory: Path, *, kills: int, rate: float, pause_s: float, seed: int) -> Run:
     """Kill the picker `kills` times under a load of `rate` requests a second."""
     run, rng, over = Run(), random.Random(seed), asyncio.Event()
-    async with TestServer(_engine()) as one, TestServer(_engine()) as two:
+    async with _engines() as engines:
         listen, *ports = free_ports(5)
-        command = _settings(directory, [f"127.0.0.1:{s.port}" for s in (one, two)], listen, ports)
+        command = _settings(directory, engines, listen, ports)
         async with LaarProcess(command, directory / "laar.log") as process:
-            url = f"http://127.0.0.1:{listen}/v1/completions"
+            url = f"http://127.0.0.1:{listen}"
             connector = aiohttp.TCPConnector(limit=0)
             async with aiohttp.ClientSession(connector=connector) as http:
                 load = asyncio.create_task(_load(http, url, run, rng, rate, over))
@@ -88,23 +109,64 @@ async def measure(directory: Path, *, kills: int, rate: float, pause_s: float, s
     return run
 
 
-def _engine() -> web.Application:
-    async def models(_request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
+async def alone(directory: Path, way: str, shape: Shape, *, requests: int, seed: int) -> Run:
+    """Send requests, an eighth of them before the picker is gone."""
+    run, rng = Run(), random.Random(seed)
+    async with _engines() as engines, AsyncExitStack() as stack:
+        listen, *ports = free_ports(5)
+        _settings(directory, engines, listen, ports, shape=shape, routing=WAYS[way])
+        command = ("serve", "-c", str(directory / "laar.yaml"))
+        process = await stack.enter_async_context(LaarProcess(command, directory / "laar.log"))
+        await wait_for(f"http://127.0.0.1:{ports[2]}/readyz", process)
+        url = f"http://127.0.0.1:{listen}"
+        bootstrap = yaml.safe_load((directory / "envoy.yaml").read_text())
+        await stack.enter_async_context(EnvoyProcess(bootstrap, directory))
+        connector = aiohttp.TCPConnector(limit=0)
+        http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+        async with asyncio.TaskGroup() as group:
+            for number in range(requests):
+                if number == requests // 8 and way in ("kill", "SIGTERM"):
+                    os.kill(process.pid, signal.SIGKILL if way == "kill" else signal.SIGTERM)
+                await asyncio.sleep(rng.expovariate(100.0))
+                group.create_task(_ask(http, url, run, rng))
+    return run
 
-    async def complete(_request: web.Request) -> web.Response:
+
+@asynccontextmanager
+async def _engines() -> AsyncIterator[dict[str, str]]:
+    """Run the engines; yield the model at each address."""
+    async with AsyncExitStack() as stack:
+        servers = [(await stack.enter_async_context(TestServer(_engine(m))), m) for m in ENGINES]
+        yield {f"127.0.0.1:{server.port}": model for server, model in servers}
+
+
+def _engine(model: str) -> web.Application:
+    async def models(_request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": model, "object": "model"}]})
+
+    async def complete(request: web.Request) -> web.Response:
+        asked = request.match_info.get("model") or (await request.json())["model"]
+        if asked != model:
+            return web.json_response({"error": {"message": f"{asked} is not here"}}, status=404)
         choice = {"index": 0, "text": "yes", "finish_reason": "stop"}
-        answer = {"id": "a", "object": "text_completion", "model": "m", "choices": [choice]}
+        answer = {"id": "a", "object": "text_completion", "model": model, "choices": [choice]}
         return web.json_response(answer)
 
     app = web.Application()
     app.router.add_get("/v1/models", models)
     app.router.add_post("/v1/completions", complete)
+    app.router.add_post("/openai/deployments/{model:.+}/completions", complete)
     return app
 
 
 def _settings(
-    directory: Path, engines: Sequence[str], listen: int, ports: Sequence[int]
+    directory: Path,
+    engines: Mapping[str, str],
+    listen: int,
+    ports: Sequence[int],
+    *,
+    shape: Shape = "sidecar",
+    routing: Mapping[str, object] | None = None,
 ) -> tuple[str, ...]:
     from laar.envoy.bootstrap import render, to_yaml
     from laar.envoy.options import BootstrapOptions
@@ -118,12 +180,13 @@ def _settings(
         admin_port=0,
         eds_path=str(eds),
     )
-    (directory / "envoy.yaml").write_text(to_yaml(render("sidecar", options)))
+    (directory / "envoy.yaml").write_text(to_yaml(render(shape, options)))
     names = zip(("ext_proc", "health", "admin"), ports, strict=False)
     document = {
-        "endpoints": [{"address": address, "models": ["m"]} for address in engines],
+        "endpoints": [{"address": at, "models": [model]} for at, model in engines.items()],
         "listen": {name: f"127.0.0.1:{port}" for name, port in names},
         "envoy": {"eds_file": str(eds)},
+        "routing": dict(routing or {}),
     }
     config = directory / "laar.yaml"
     config.write_text(yaml.safe_dump(document))
@@ -151,15 +214,17 @@ async def _load(
         while not over.is_set():
             due += rng.expovariate(rate)
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            group.create_task(_ask(http, url, run))
+            group.create_task(_ask(http, url, run, rng))
 
 
-async def _ask(http: aiohttp.ClientSession, url: str, run: Run) -> None:
-    began_s = time.monotonic()
-    body = {"model": "m", "prompt": "Is it so?"}
+async def _ask(http: aiohttp.ClientSession, url: str, run: Run, rng: random.Random) -> None:
+    began_s, model = time.monotonic(), rng.choice(MODELS)
+    body, path = {"prompt": "Is it so?"}, f"/openai/deployments/{model}/completions"
+    if rng.random() < 0.5:
+        body, path = {**body, "model": model}, "/v1/completions"
     limit = aiohttp.ClientTimeout(total=PATIENCE_S)
     try:
-        async with http.post(url, json=body, timeout=limit) as answer:
+        async with http.post(url + path, json=body, timeout=limit) as answer:
             text = await answer.text()
             if answer.status == 200 and '"yes"' in text:
                 run.ended(began_s, decided="x-laar-decision-id" in answer.headers)
@@ -179,12 +244,30 @@ async def _back(run: Run, process: LaarProcess) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; return 3 if a target was missed."""
     parser = parser_for("kills", __doc__)
-    parser.add_argument("--kills", type=count, default=100)
+    parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--rate", type=positive, default=50.0, help="requests a second")
     parser.add_argument("--pause", type=float, default=3.0, help="seconds before the next kill")
+    parser.add_argument("--alone", type=int, default=0, help="requests without a picker")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=output_file, help="write all figures")
     options = parser.parse_args(argv)
+    rows = [_killed(options)] if options.kills else []
+    for shape in SHAPES if options.alone else ():
+        for way in WAYS:
+            with tempfile.TemporaryDirectory(prefix="laar-kills-") as directory:
+                run = asyncio.run(
+                    alone(Path(directory), way, shape, requests=options.alone, seed=options.seed)
+                )
+            rows.append({"way": way, "shape": shape, **_figures(run)})
+            print(orjson.dumps(rows[-1]).decode(), flush=True)
+    if options.json:
+        options.json.write_bytes(orjson.dumps(rows, option=orjson.OPT_INDENT_2))
+    met = all(not row["failed"] and row.get("undecided_max_s", 0.0) <= UNDECIDED_S for row in rows)
+    print(f"target: 0 failed, undecided <= {UNDECIDED_S:g} s: {'met' if met else 'MISSED'}")
+    return 0 if met else MISSED
+
+
+def _killed(options: Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="laar-kills-") as directory:
         run = asyncio.run(
             measure(
@@ -195,22 +278,23 @@ def main(argv: Sequence[str] | None = None) -> int:
                 seed=options.seed,
             )
         )
-    total = len(run.failed) + len(run.decided) + len(run.undecided)
     result = {
         "kills": run.kills,
-        "requests": total,
-        "failed": len(run.failed),
-        "undecided": len(run.undecided),
+        **_figures(run),
         "undecided_p50_s": round(percentile(run.undecided_s, 0.5), 2),
         "undecided_max_s": round(max(run.undecided_s), 2),
+    }
+    print(orjson.dumps(result).decode(), flush=True)
+    return result
+
+
+def _figures(run: Run) -> dict[str, Any]:
+    return {
+        "requests": len(run.failed) + len(run.decided) + len(run.undecided),
+        "failed": len(run.failed),
+        "undecided": len(run.undecided),
         "examples": sorted(set(run.failed))[:3],
     }
-    print(orjson.dumps(result).decode())
-    if options.json:
-        options.json.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2))
-    met = not run.failed and max(run.undecided_s) <= UNDECIDED_S
-    print(f"target: 0 failed, undecided <= {UNDECIDED_S:g} s: {'met' if met else 'MISSED'}")
-    return 0 if met else MISSED
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ async def test_a_killed_envoy_ends_the_command_with_its_status(
     log = tmp_path / "laar.log"
     async with RecordingUpstream() as upstream:
         ports = [free_port() for _ in range(5)]
-        command = _settings(tmp_path, [upstream.address], ports[0], ports[1:])
+        command = _settings(tmp_path, {upstream.address: "m"}, ports[0], ports[1:])
         async with LaarProcess(command, log) as process:
             await eventually(
                 lambda: "Envoy listens on" in log.read_text(), timeout_s=60, what="Envoy to listen"

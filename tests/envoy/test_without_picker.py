@@ -72,7 +72,9 @@ async def ask(http, envoy, request, content_type=JSON):
     path, options = request
     kind = {"content-type": content_type} if isinstance(options.get("data"), BytesIO) else {}
     method = "POST" if "data" in options else "GET"
-    async with http.request(method, URL(envoy.url() + path, encoded=True), headers=kind, **options) as answer:
+    async with http.request(
+        method, URL(envoy.url() + path, encoded=True), headers=kind, **options
+    ) as answer:
         await answer.read()
         return answer
 

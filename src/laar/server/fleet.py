@@ -179,7 +179,9 @@ class FleetState:
             wanted = {spec.address: spec for spec in chain(*sources)}
             used = {spec.address: spec for spec in chain(*self._used.values())}
             named = {spec.address: spec for spec in self._table.specs()}
-            listed = {address: named.get(address, spec) for address, spec in (used | wanted).items()}
+            listed = {
+                address: named.get(address, spec) for address, spec in (used | wanted).items()
+            }
             if await self._file.write(listed):
                 for source in self._wanted:
                     self._use(source)

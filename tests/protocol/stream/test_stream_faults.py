@@ -15,7 +15,6 @@ from laar.core.membership import EndpointSpec
 from laar.errors import RequestError
 from laar.policies import build_policies
 from laar.protocol.events import (
-    AnswerBody,
     AnswerHeaders,
     AnswerTrailers,
     Ask,
