@@ -62,8 +62,8 @@ _CONSTANTS = {**vars(agreed), **vars(names), **vars(endpoints_file), "NAMING_PAT
 
 _RETRY_ON = "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes"
 
-_LONG_BODY = "0*([4-9][0-9]{6}|[1-9][0-9]{7,})"
-"""A ``content-length`` of 4 MB or more: Envoy needs a hundred times the memory to read such JSON."""
+_LONG_BODY = "0*([2-9][0-9]{6}|[1-9][0-9]{7,})"
+"""A ``content-length`` of 2 MB or more: reading JSON takes Envoy up to a hundred times its size."""
 
 _SYSTEM_CA_PATH = "/etc/ssl/certs/ca-certificates.crt"
 """The system's CAs in Debian, Ubuntu, Alpine and Envoy images."""

@@ -12,7 +12,7 @@ validated here. EDS does not resolve names: hosts are IP addresses.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -38,6 +38,8 @@ ENDPOINTS_CLUSTER = "laar-endpoints"
 """Name of the cluster, which must be the same in the file and in the bootstrap."""
 
 METADATA_NAMESPACE = "laar"
+MAX_NAMES = 1000
+"""Maximum number of names by which Envoy chooses itself: each takes 10 to 40 kB in each worker."""
 _KEPT_IN_PATHS = ("", "/", "/!$&'()*+,:;=@")
 """Characters besides letters, digits and ``-._~`` that clients may not encode in a path."""
 TLS_NAMESPACE = "envoy.transport_socket_match"
@@ -114,12 +116,14 @@ def write_eds(path: Path, specs: Sequence[EndpointSpec], *, keeps_others: bool =
 
 def _discovery_response(specs: Sequence[EndpointSpec]) -> bytes:
     entries = {split_address(spec.address): spec for spec in specs}
-    alike = are_alike(specs)
+    takers = [spec for spec in entries.values() if spec.takes_requests]
+    alike = are_alike(takers)
+    names = set() if alike else _labels(takers)
     resource = {
         "@type": _ASSIGNMENT,
         "cluster_name": ENDPOINTS_CLUSTER,
         "endpoints": [
-            {"lb_endpoints": [_lb_endpoint(*key, entries[key], alike) for key in sorted(entries)]}
+            {"lb_endpoints": [_lb_endpoint(*key, entries[key], names, alike=alike) for key in sorted(entries)]}
         ],
     }
     version = xxhash.xxh64_hexdigest(orjson.dumps(resource, option=orjson.OPT_SORT_KEYS))
@@ -134,7 +138,15 @@ def are_alike(specs: Iterable[EndpointSpec]) -> bool:
     return len({frozenset(spec.models) for spec in specs if spec.takes_requests}) <= 1
 
 
-def _lb_endpoint(host: str, port: int, spec: EndpointSpec, alike: bool) -> dict[str, object]:
+def _labels(specs: Iterable[EndpointSpec]) -> set[str]:
+    """Return the names by which Envoy may choose an endpoint; models come before adapters."""
+    names = sorted({(name != spec.models[0], name) for spec in specs for name in spec.models})
+    return {name for _, name in names[:MAX_NAMES]}
+
+
+def _lb_endpoint(
+    host: str, port: int, spec: EndpointSpec, names: Set[str], *, alike: bool
+) -> dict[str, object]:
     if not is_ip(host):
         raise SettingError(
             f"endpoint {host!r}: Envoy's endpoints file needs IP addresses, not names; "
@@ -146,9 +158,10 @@ def _lb_endpoint(host: str, port: int, spec: EndpointSpec, alike: bool) -> dict[
     metadata: dict[str, object] = {METADATA_NAMESPACE: {"model": spec.models[0]}}
     if spec.takes_requests:
         # Envoy compares the name in a path as the client encodes it.
-        encoded = (quote(name, safe) for name in spec.models for safe in _KEPT_IN_PATHS)
-        accepted = ["", *dict.fromkeys((*spec.models, *encoded))]
-        metadata[LB_NAMESPACE] = {NAME_KEY: accepted, ALIKE_KEY: alike}
+        plain = [name for name in spec.models if name in names]
+        encoded = (quote(name, kept) for name in plain for kept in _KEPT_IN_PATHS)
+        accepted = dict.fromkeys(("", *plain, *encoded))
+        metadata[LB_NAMESPACE] = {NAME_KEY: [*accepted], ALIKE_KEY: alike}
     if spec.way.name:
         reached["hostname"] = spec.way.name
     if spec.way.ca is not None:
