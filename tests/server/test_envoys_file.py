@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from laar.core.membership import ROLE_LABEL, EndpointSpec
-from laar.envoy.endpoints_file import EnvoyFile, write_eds
+from laar.core.membership import ROLE_LABEL, EndpointSpec, Served
+from laar.envoy.endpoints_file import MAX_NAMES, EnvoyFile, write_eds
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
 from laar.server.runner import Runner
@@ -222,3 +222,50 @@ async def test_a_change_is_not_lost_if_publishing_it_fails_at_first(eds, monkeyp
     assert listed(eds) == ["10.0.0.1:8000"]
     publishing.cancel()
     await asyncio.wait([publishing])
+
+
+def accepted(eds):
+    """Return the names by which Envoy may choose each port, and whether any endpoint will do."""
+    (group,) = json.loads(eds.read_bytes())["resources"][0]["endpoints"]
+    found = {}
+    for entry in group["lb_endpoints"]:
+        marks = entry["metadata"]["filter_metadata"].get("envoy.lb", {"model": [], "alike": False})
+        port = entry["endpoint"]["address"]["socket_address"]["port_value"]
+        found[port] = ({*marks["model"]} - {""}, marks["alike"])
+    return found
+
+
+async def test_the_file_has_the_names_that_each_endpoint_accepts_at_present(eds):
+    one, two = "10.0.0.1:1", "10.0.0.2:2"
+    async with running(eds) as (fleet, table):
+
+        async def become(*names, alike):
+            wanted = {port: (set(own), alike) for port, own in enumerate(names, 1)}
+            await eventually(lambda: accepted(eds) == wanted, what=f"{wanted}")
+
+        fleet.replace("a", [spec(one), spec(two)])
+        await eventually(lambda: len(table) == 2, what="the endpoints")
+        await become((), (), alike=True)
+        adapter = Served(weights={"m": "w", "also": "w"}, adapters={"adapter": "m"})
+        fleet.served(one, adapter)
+        await become(("m", "also", "adapter"), ("m",), alike=False)
+        table.withhold(one, "adapter", lacks=True)
+        await become(("m", "also"), ("m",), alike=False)
+        table.withhold(one, "adapter", lacks=False)
+        fleet.served(two, adapter)
+        await become((), (), alike=True)
+        fleet.replace("a", [spec(one), EndpointSpec(address=two, models=("other",))])
+        await become(("m", "also", "adapter"), ("other",), alike=False)
+
+
+async def test_only_so_many_names_are_in_the_file(eds):
+    """Each costs Envoy memory. Models come before adapters."""
+    loras = tuple(f"a{number}" for number in range(MAX_NAMES))
+    models = [("z", *loras), ("y",)]
+    write_eds(
+        eds, [EndpointSpec(address=f"10.0.0.1:{n}", models=m) for n, m in enumerate(models, 1)]
+    )
+    first, second = (names for names, _ in accepted(eds).values())
+    assert len(first | second) == MAX_NAMES
+    assert "z" in first
+    assert second == {"y"}

@@ -1,7 +1,9 @@
 """`mode: shadow` with a real Envoy: Envoy balances, and the picker only compares."""
 
 import asyncio
+from io import BytesIO
 
+import aiohttp
 import orjson
 import pytest
 
@@ -73,3 +75,34 @@ async def test_a_share_is_enforced_and_the_rest_is_in_shadow_mode(gateway, http)
     assert 8 < sum(shadowed) < 32
     for answer, shadow in zip(answers, shadowed, strict=True):
         assert ("x-laar-endpoint" in answer.headers) is not shadow
+
+
+@pytest.mark.parametrize("routing", [{"mode": "shadow"}, {"enforce_share": 0.3}])
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_shadowed_requests_stay_with_their_model(gateway, http, shape, routing):
+    one, two = await gateway.upstream(), await gateway.upstream()
+    gateway.members((one.address, "org/one"), (two.address, "two"))
+    await gateway.picker(routing=routing)
+    envoy = await gateway.envoy(shape)
+    for upstream, name in [(one, "org/one"), (two, "two")] * 5:
+        form = aiohttp.FormData({"model": name, "file": BytesIO(b"x" * 5000)})
+        for path, data in (
+            ("/v1/chat/completions", BytesIO(chat(model=name))),
+            ("/openai/deployments/" + name + "/chat/completions", BytesIO(b'{"messages": []}')),
+            ("/v1/audio/transcriptions", form),
+        ):
+            async with http.post(envoy.url() + path, data=data) as answer:
+                assert answer.headers.get("x-upstream") == upstream.address, (path, answer)
+    answer = await post(http, envoy, chat(model="nobody"))
+    assert answer.status == (200 if answer.headers.get("x-upstream") else 404)
+
+
+async def test_a_name_that_only_the_picker_can_resolve_is_always_enforced(gateway, http):
+    one, two = await gateway.upstream(), await gateway.upstream()
+    gateway.members((one.address, "one"), (two.address, "two"))
+    await gateway.picker(routing={"enforce_share": 0.0, "aliases": {"best": ["two"]}})
+    envoy = await gateway.envoy("standalone")
+    for _ in range(8):
+        assert (await post(http, envoy, chat(model="best"))).status == 200
+    assert {orjson.loads(request.body)["model"] for request in two.asked} == {"two"}
+    assert not one.asked

@@ -116,14 +116,12 @@ def write_eds(path: Path, specs: Sequence[EndpointSpec], *, keeps_others: bool =
 
 def _discovery_response(specs: Sequence[EndpointSpec]) -> bytes:
     entries = {split_address(spec.address): spec for spec in specs}
-    takers = [spec for spec in entries.values() if spec.takes_requests]
-    alike = are_alike(takers)
-    names = set() if alike else _labels(takers)
+    names = _labels([spec for spec in entries.values() if spec.takes_requests])
     resource = {
         "@type": _ASSIGNMENT,
         "cluster_name": ENDPOINTS_CLUSTER,
         "endpoints": [
-            {"lb_endpoints": [_lb_endpoint(*key, entries[key], names, alike=alike) for key in sorted(entries)]}
+            {"lb_endpoints": [_lb_endpoint(*key, entries[key], names) for key in sorted(entries)]}
         ],
     }
     version = xxhash.xxh64_hexdigest(orjson.dumps(resource, option=orjson.OPT_SORT_KEYS))
@@ -133,19 +131,24 @@ def _discovery_response(specs: Sequence[EndpointSpec]) -> bytes:
     )
 
 
-def are_alike(specs: Iterable[EndpointSpec]) -> bool:
-    """Return whether any endpoint that takes requests can take the place of any other."""
-    return len({frozenset(spec.models) for spec in specs if spec.takes_requests}) <= 1
+def are_alike(names: Iterable[Iterable[str]]) -> bool:
+    """Return whether all endpoints accept the same names, so that any can replace any other."""
+    return len(set(map(frozenset, names))) <= 1
 
 
-def _labels(specs: Iterable[EndpointSpec]) -> set[str]:
-    """Return the names by which Envoy may choose an endpoint; models come before adapters."""
+def _labels(specs: Sequence[EndpointSpec]) -> Set[str] | None:
+    """Return the names by which Envoy chooses an endpoint; None if any will do.
+
+    Models come before adapters.
+    """
+    if are_alike(spec.models for spec in specs):
+        return None
     names = sorted({(name != spec.models[0], name) for spec in specs for name in spec.models})
     return {name for _, name in names[:MAX_NAMES]}
 
 
 def _lb_endpoint(
-    host: str, port: int, spec: EndpointSpec, names: Set[str], *, alike: bool
+    host: str, port: int, spec: EndpointSpec, names: Set[str] | None
 ) -> dict[str, object]:
     if not is_ip(host):
         raise SettingError(
@@ -158,10 +161,10 @@ def _lb_endpoint(
     metadata: dict[str, object] = {METADATA_NAMESPACE: {"model": spec.models[0]}}
     if spec.takes_requests:
         # Envoy compares the name in a path as the client encodes it.
-        plain = [name for name in spec.models if name in names]
+        plain = [name for name in spec.models if name in (names or ())]
         encoded = (quote(name, kept) for name in plain for kept in _KEPT_IN_PATHS)
         accepted = dict.fromkeys(("", *plain, *encoded))
-        metadata[LB_NAMESPACE] = {NAME_KEY: [*accepted], ALIKE_KEY: alike}
+        metadata[LB_NAMESPACE] = {NAME_KEY: [*accepted], ALIKE_KEY: names is None}
     if spec.way.name:
         reached["hostname"] = spec.way.name
     if spec.way.ca is not None:
