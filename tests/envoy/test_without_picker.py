@@ -96,6 +96,7 @@ async def test_requests_go_to_endpoints_with_their_model(fleet, http, shape):
                 answer = await ask(http, envoy, form(name))
                 assert (answer.status, form.__name__, name) == (200, form.__name__, name)
                 assert name in served[answer.headers["x-upstream"]]
+    assert (await ask(http, envoy, ("/health?x=1", {}))).status == 200
     used = {(await ask(http, envoy, in_body("both"))).headers["x-upstream"] for _ in range(40)}
     assert used == served.keys(), "a name that several accept is spread"
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -231,7 +232,7 @@ def accepted(eds):
     for entry in group["lb_endpoints"]:
         marks = entry["metadata"]["filter_metadata"].get("envoy.lb", {"model": [], "alike": False})
         port = entry["endpoint"]["address"]["socket_address"]["port_value"]
-        found[port] = ({*marks["model"]} - {""}, marks["alike"])
+        found[port] = ({name for name in marks["model"] if name and name[0] != "/"}, marks["alike"])
     return found
 
 
@@ -254,8 +255,16 @@ async def test_the_file_has_the_names_that_each_endpoint_accepts_at_present(eds)
         table.withhold(one, "adapter", lacks=False)
         fleet.served(two, adapter)
         await become((), (), alike=True)
+        table.use_aliases({"auto": ()})
+        fleet.served(two, replace(adapter, weights={"m": "w", "also": "w", "auto": "w"}))
+        await become(("m", "also", "adapter"), ("m", "also", "adapter", "auto"), alike=False)
         fleet.replace("a", [spec(one), EndpointSpec(address=two, models=("other",))])
         await become(("m", "also", "adapter"), ("other",), alike=False)
+        fleet.replace("a", [spec(one)])
+        await become(("m", "also", "adapter"), alike=False)
+    async with running(eds) as (fleet, table):  # the next picker
+        fleet.replace("a", [EndpointSpec(address=two, models=("other",))])
+        await eventually(lambda: accepted(eds) == {2: ({"other"}, False)}, what="the next model")
 
 
 async def test_only_so_many_names_are_in_the_file(eds):

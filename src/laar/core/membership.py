@@ -109,6 +109,7 @@ class EndpointSpec:
         same_weights: the names in `models` that are aliases of the first. The others are adapters
             or possibly other models, and share no cached prefixes with it.
         adapters: the names in `models` of LoRA adapters that the engine has loaded.
+        aliases: names that its engine accepts besides `models`, since laar resolves them.
         generates: whether it generates text; an embedding engine does not.
         rank: its data-parallel rank, if the engine has several at one address. Each has its own
             cache and queue. None if the engine has no ranks.
@@ -125,6 +126,7 @@ class EndpointSpec:
     max_model_len: int | None = None
     same_weights: tuple[str, ...] = ()
     adapters: frozenset[str] = frozenset()
+    aliases: tuple[str, ...] = ()
     generates: bool = True
     rank: int | None = None
     way: Way = PLAIN
@@ -261,6 +263,7 @@ def _as_served(
         spec,
         models=models,
         adapters=frozenset(adapters).intersection(free),
+        aliases=tuple(name for name in same if configured.get(name) == "" and name not in models),
         same_weights=tuple(name for name in models if name in same),
         generates=served.generates is not False,
         max_model_len=spec.max_model_len or served.max_model_len,

@@ -57,7 +57,7 @@ from laar.protocol.paths import DENIED_ERROR, DENIED_PATHS, NAMING_PATH, SUFFIXE
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 
-_CONSTANTS = {**vars(agreed), **vars(names), **vars(endpoints_file), "NAMING_PATH": NAMING_PATH}
+_CONSTANTS = {**vars(agreed), **vars(names), **vars(endpoints_file)}
 """The constants that appear in capitals in the template."""
 
 _RETRY_ON = "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes"
@@ -97,6 +97,7 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         set_by_routes=[_part("set_by_route", header=name) for name in names.SET_BY_ROUTES],
         routes=[_denied_route(), *_routes(options, answers)],
         any_of_them={agreed.ALIKE_KEY: True},
+        naming_path=f"{NAMING_PATH}|({'|'.join(endpoints_file.HEALTH_PATHS)})([/_?].*)?$|.*",
         unless_named=_part("skip_if", conditions=named),
         unless_unread=_part("skip_if", conditions=[*named, *unread]),
         local_replies=[_part("local_reply", **reply) for reply in _part("local_replies")],

@@ -24,6 +24,7 @@ from laar.core.membership import EndpointSpec
 from laar.datalayer.endpoints_file import is_ip, split_address
 from laar.datalayer.files import replace_file
 from laar.errors import SettingError
+from laar.latest import Latest
 from laar.protocol.agreed import ALIKE_KEY, LB_NAMESPACE, NAME_KEY
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ ENDPOINTS_CLUSTER = "laar-endpoints"
 """Name of the cluster, which must be the same in the file and in the bootstrap."""
 
 METADATA_NAMESPACE = "laar"
+HEALTH_PATHS = ("/health", "/ping")
+"""Beginnings of paths that any endpoint may serve; they are listed like names of models."""
 MAX_NAMES = 1000
 """Maximum number of names by which Envoy chooses itself: each takes 10 to 40 kB in each worker."""
 _KEPT_IN_PATHS = ("", "/", "/!$&'()*+,:;=@")
@@ -55,6 +58,7 @@ class EnvoyFile:
         self._is_first = True
         self._problems = problems
         self._listed: Mapping[str, EndpointSpec] = {}
+        self._models = Latest[str, None](MAX_NAMES)
         self.known: frozenset[str] = frozenset()
         """Addresses that Envoy knows."""
         self.again_s: float | None = None
@@ -72,8 +76,14 @@ class EnvoyFile:
         self.known &= wanted.keys()  # an endpoint that is removed and returns meanwhile is new
         fault = None
         specs, keeps = list(listed.values()), not self._listed
+        if self._is_first:
+            self._models.update(_models_in(self._path))
+        self._models.update({spec.models[0]: None for spec in specs})
+        expected = frozenset(self._models)
         try:  # in a thread, since thousands of endpoints take tens of milliseconds
-            await asyncio.to_thread(write_eds, self._path, specs, keeps_others=keeps)
+            await asyncio.to_thread(
+                write_eds, self._path, specs, keeps_others=keeps, expected=expected
+            )
         except OSError as error:
             fault = (
                 f"envoy.eds_file {self._path} cannot be written ({error.strerror}); Envoy keeps "
@@ -94,8 +104,16 @@ class EnvoyFile:
         return True
 
 
-def write_eds(path: Path, specs: Sequence[EndpointSpec], *, keeps_others: bool = False) -> None:
+def write_eds(
+    path: Path,
+    specs: Sequence[EndpointSpec],
+    *,
+    keeps_others: bool = False,
+    expected: Set[str] = frozenset(),
+) -> None:
     """Write exactly these endpoints to ``path``, unless the file has this content already.
+
+    Envoy alone sends no request to just any endpoint if a model in `expected` has none at present.
 
     Creates the directory. Several processes, such as workers, may write one file; the last wins.
     With `keeps_others`, an empty list does not replace a file: a starting picker has no endpoints
@@ -109,14 +127,14 @@ def write_eds(path: Path, specs: Sequence[EndpointSpec], *, keeps_others: bool =
     if keeps_others and not specs and path.is_file():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = _discovery_response(specs)
+    content = _discovery_response(specs, expected)
     if not path.is_file() or path.read_bytes() != content:
         replace_file(path, content, mode=0o666)
 
 
-def _discovery_response(specs: Sequence[EndpointSpec]) -> bytes:
+def _discovery_response(specs: Sequence[EndpointSpec], expected: Set[str]) -> bytes:
     entries = {split_address(spec.address): spec for spec in specs}
-    names = _labels([spec for spec in entries.values() if spec.takes_requests])
+    names = _labels([spec for spec in entries.values() if spec.takes_requests], expected)
     resource = {
         "@type": _ASSIGNMENT,
         "cluster_name": ENDPOINTS_CLUSTER,
@@ -136,14 +154,15 @@ def are_alike(names: Iterable[Iterable[str]]) -> bool:
     return len(set(map(frozenset, names))) <= 1
 
 
-def _labels(specs: Sequence[EndpointSpec]) -> Set[str] | None:
+def _labels(specs: Sequence[EndpointSpec], expected: Set[str]) -> Set[str] | None:
     """Return the names by which Envoy chooses an endpoint; None if any will do.
 
     Models come before adapters.
     """
-    if are_alike(spec.models for spec in specs):
+    names = sorted({(name != s.models[0], name) for s in specs for name in (*s.models, *s.aliases)})
+    alike = are_alike((*spec.models, *spec.aliases) for spec in specs)
+    if alike and expected.issubset(name for _, name in names):
         return None
-    names = sorted({(name != spec.models[0], name) for spec in specs for name in spec.models})
     return {name for _, name in names[:MAX_NAMES]}
 
 
@@ -161,15 +180,25 @@ def _lb_endpoint(
     metadata: dict[str, object] = {METADATA_NAMESPACE: {"model": spec.models[0]}}
     if spec.takes_requests:
         # Envoy compares the name in a path as the client encodes it.
-        plain = [name for name in spec.models if name in (names or ())]
+        plain = [name for name in (*spec.models, *spec.aliases) if name in (names or ())]
         encoded = (quote(name, kept) for name in plain for kept in _KEPT_IN_PATHS)
-        accepted = dict.fromkeys(("", *plain, *encoded))
+        accepted = dict.fromkeys(("", *HEALTH_PATHS, *plain, *encoded))
         metadata[LB_NAMESPACE] = {NAME_KEY: [*accepted], ALIKE_KEY: names is None}
     if spec.way.name:
         reached["hostname"] = spec.way.name
     if spec.way.ca is not None:
         metadata[TLS_NAMESPACE] = tls_match(spec.way.ca, named=bool(spec.way.name))
     return {"endpoint": reached, "metadata": {"filter_metadata": metadata}}
+
+
+def _models_in(path: Path) -> dict[str, None]:
+    """Return the models of the endpoints in a file; none if it has another form."""
+    try:
+        (group,) = orjson.loads(path.read_bytes())["resources"][0]["endpoints"]
+        marks = [entry["metadata"]["filter_metadata"] for entry in group["lb_endpoints"]]
+        return {str(each[METADATA_NAMESPACE]["model"]): None for each in marks}
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
 
 
 def tls_match(ca: str, *, named: bool) -> dict[str, object]:
