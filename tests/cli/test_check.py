@@ -452,6 +452,17 @@ def test_settings_for_a_cluster_can_be_checked_outside_the_cluster(
     assert text != wrong_one.read_text()
 
 
+@pytest.mark.parametrize(("other", "said"), [("a", "any endpoint"), ("b", "within each model")])
+def test_it_prints_what_envoy_does_without_a_picker(tmp_path: Path, other: str, said: str) -> None:
+    path = tmp_path / "laar.yaml"
+    listed = [{"address": f"127.0.0.1:{n}", "models": [m]} for n, m in ((1, "a"), (2, other))]
+    path.write_text(yaml.safe_dump({"endpoints": listed, "envoy": {"eds_file": "run/e.json"}}))
+    got = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(path)])
+    first, _, rest = got.stdout.partition("\n")
+    assert said in first
+    assert yaml.safe_load(got.stdout) == yaml.safe_load(rest)
+
+
 def test_an_artifact_on_another_machine_is_not_required_here(tmp_path: Path) -> None:
     path = tmp_path / "laar.yaml"
     path.write_text("endpoints_file: none.yaml\naccuracy: {capability: /none/capability.json}\n")

@@ -20,6 +20,7 @@ from laar.cli.terminal import MIN_TABLE_WIDTH, admin_url
 from laar.core.endpoints import Reading
 from laar.datalayer.asking import new_session
 from laar.doctor import Doctor, Finding, Level, show_findings
+from laar.doctor.envoy import override_of
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from laar.errors import LaarError, SettingError
@@ -333,25 +334,32 @@ async def test_an_envoy_too_old_for_its_shape_is_reported(tmp_path, shape, versi
     assert needs is None or needs in about.remedy
 
 
-@pytest.mark.parametrize("fail_open", [True, False])
-async def test_names_that_fail_without_a_picker_are_reported_if_envoy_fails_open(
-    tmp_path, fail_open
+@pytest.mark.parametrize(
+    ("fail_open", "by_model", "other", "level", "said"),
+    [
+        (True, True, ("b",), Level.OK, "fails open within each model"),
+        (True, False, ("b",), Level.WARNING, "fails open to endpoints of any model"),
+        (True, True, ("a", "auto"), Level.OK, "any endpoint gets any request"),
+        (True, True, ("a",), Level.OK, "fails open within each model"),
+        (False, True, ("b",), None, "fails open"),
+    ],
+)
+async def test_what_happens_without_a_picker_is_reported(
+    tmp_path, fail_open, by_model, other, level, said
 ):
     bootstrap = rendered("sidecar", BootstrapOptions(eds_path="/e.json", fail_open=fail_open))
+    if not by_model:  # as older versions rendered it
+        subsets = override_of(bootstrap["static_resources"]["clusters"][0])["fallback_policy"]
+        subsets["policies"][0]["typed_extension_config"]["typed_config"]["subset_selectors"].pop()
     async with (
-        serving(endpoint("a", "auto")) as good,
-        serving(endpoint("b")) as own_name_only,
+        serving(endpoint("a", "auto")) as one,
+        serving(endpoint(*other)) as two,
         serving({"/config_dump": bootstrap}) as envoy,
     ):
-        given = settings(tmp_path, (good, "a", {}), (own_name_only, "b", {}))
+        given = settings(tmp_path, (one, "a", {}), (two, other[0], {}))
         _, found = await examine(given, envoy=f"http://{envoy}")
-    named = [finding for finding in found if "fails open, but" in finding.what]
-    assert bool(named) == fail_open
-    for finding in named:
-        assert finding.level is Level.WARNING
-        assert "some endpoints do not serve a, auto, b: while" in finding.what
-        assert "--served-model-name NAME ALIAS" in finding.remedy
-        assert "--no-fail-open" in finding.remedy
+    levels = [finding.level for finding in found if said in finding.what]
+    assert levels == ([level] if level else [])
 
 
 def test_findings_are_printed_worst_first_with_the_fix_below():

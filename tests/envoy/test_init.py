@@ -48,6 +48,7 @@ async def test_two_commands_are_enough_to_get_an_answer_from_two_engines(tmp_pat
         )
         assert ran.status == 1, ran.text
         assert "no answer at /v1/models" in ran.text
+        assert "Envoy fails open within each model" in ran.text
         left_out = f"1 of 3 engines left out: complete {directory / 'endpoints.yaml'}"
         assert ran.text.splitlines()[-1] == left_out
         written = (directory / "endpoints.yaml").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import textwrap
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laar.cli.terminal import FAULT, ConfigFile
+from laar.errors import LaarError
 
 if TYPE_CHECKING:
-    from laar.settings import Loaded
+    from laar.settings import Loaded, Settings
 
 
 def check(
@@ -49,7 +51,6 @@ def check(
     Prints all errors and exits with status 2, or prints the effective settings with their lines.
     Settings that `laar serve` would ignore are printed as warnings.
     """
-    from laar.errors import LaarError
     from laar.server.checking import faults
     from laar.settings import Settings, load
     from laar.settings.ignored import remarks
@@ -77,7 +78,18 @@ def check(
     if found:
         raise typer.Exit(FAULT)
     if not as_json:
-        typer.echo(as_yaml(loaded), nl=False)
+        typer.echo(_envoy_alone(loaded.settings) + as_yaml(loaded), nl=False)
+
+
+def _envoy_alone(settings: Settings) -> str:
+    """Return a comment on what Envoy does while no picker decides, if that is known."""
+    from laar.envoy.endpoints_file import without_picker
+
+    with contextlib.suppress(LaarError):  # with --elsewhere, the file may be missing
+        names = [{*spec.models} for spec in settings.declared()]
+        if all(names) and names and settings.envoy.eds_file and not settings.kubernetes:
+            return f"# Envoy {without_picker(names, settings.routing.director.aliases)}\n"
+    return ""
 
 
 def as_yaml(loaded: Loaded) -> str:

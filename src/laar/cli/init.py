@@ -48,6 +48,7 @@ def init(
     import asyncio
 
     from laar.datalayer.discovery import look_at
+    from laar.envoy.endpoints_file import without_picker
     from laar.errors import SettingError
 
     headers = key_headers(key_env)
@@ -71,6 +72,8 @@ def init(
         _endpoints(engines, endpoints, has_key=bool(headers)), "utf-8"
     )
     (directory / "laar.yaml").write_text(_SETTINGS, "utf-8")
+    found = [{*e.served.weights, *e.served.adapters} for e in engines if e.served.weights]
+    typer.echo(f"\nEnvoy {without_picker(found)}")
     where = "" if directory == Path() else f"cd {quote(str(directory))} && "
     typer.echo(f"\nNext:\n  {where}laar serve --with-envoy")
     typer.echo("  curl http://127.0.0.1:8080/v1/models")

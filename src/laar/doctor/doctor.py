@@ -29,8 +29,16 @@ from laar.datalayer.metrics_page import ENGINES, page_url, read_page
 from laar.datalayer.scrape import MAX_PAGE_BYTES
 from laar.datalayer.served_names import read_served
 from laar.doctor.answers import answer_findings
-from laar.doctor.envoy import configuration, envoy_findings, fails_open, host_findings, oldest
+from laar.doctor.envoy import (
+    configuration,
+    envoy_findings,
+    fails_open,
+    host_findings,
+    keeps_to_models,
+    oldest,
+)
 from laar.doctor.findings import Finding, error, fine, warning
+from laar.envoy.endpoints_file import are_alike, without_picker
 from laar.envoy.options import envoy_options
 from laar.server.reload import RESTART
 from laar.settings import Settings
@@ -79,6 +87,7 @@ class Doctor:
     key: Mapping[str, str] = field(default_factory=dict)
     _served: _Names = field(default_factory=dict, init=False)
     _fails_open: bool = field(default=False, init=False)
+    _keeps_to_models: bool = field(default=False, init=False)
 
     async def examine(self) -> list[Finding]:
         """Check everything; return the findings on endpoints, picker and Envoy, in order."""
@@ -91,17 +100,22 @@ class Doctor:
         return [*(finding for part in parts for finding in part), *self._without_picker()]
 
     def _without_picker(self) -> Iterator[Finding]:
-        """Yield a warning if requests will fail where Envoy chooses the endpoint itself."""
-        lists = [set(names) for names in self._served.values() if names]
-        asked = set(self.settings.routing.director.aliases).union(*lists)
-        some = sorted(name for name in asked if any(name not in served for served in lists))
-        if self._fails_open and some:
+        """Yield what becomes of requests where Envoy chooses the endpoint itself."""
+        names = [set(names) for names in self._served.values() if names]
+        aliases = self.settings.routing.director.aliases
+        if not self._fails_open or not names:
+            return
+        what, alike = without_picker(names, aliases), are_alike(names)
+        if (alike or self._keeps_to_models) and not (alike and set(aliases).difference(*names)):
+            yield fine("Envoy", what)
+        elif alike:
+            yield warning("Envoy", what, "start vLLM with --served-model-name NAME ALIAS")
+        else:
             yield warning(
                 "Envoy",
-                f"fails open, but some endpoints do not serve {_some(some)}: while no picker "
-                "answers, requests for these names get 404 there",
-                "start vLLM with --served-model-name NAME ALIAS; for engines that accept no other "
-                "names, or of other models, let requests fail with `laar envoy --no-fail-open`",
+                "fails open to endpoints of any model: while no picker decides, requests get 404",
+                "render its bootstrap again with `laar envoy`, or let requests fail with "
+                "--no-fail-open",
             )
 
     # -- endpoints -----------------------------------------------------------------------------
@@ -162,7 +176,7 @@ class Doctor:
             remedy = "give its address with --envoy: loopback, port 19000 in laar's bootstraps"
             return [error(f"Envoy {url}", what, remedy)]
         config = configuration(document)
-        self._fails_open = fails_open(config)
+        self._fails_open, self._keeps_to_models = fails_open(config), keeps_to_models(config)
         found = envoy_findings(config, envoy_options(self.settings))
         hosts = await _get_json(http, f"{url}/clusters?format=json")
         found += host_findings(config, hosts.get("cluster_statuses", ()))

@@ -18,7 +18,7 @@ from typing import Any
 from laar.doctor.findings import Finding, Level, error, fine
 from laar.envoy.bootstrap import render
 from laar.envoy.options import BootstrapOptions
-from laar.protocol.agreed import ANSWERED_BY
+from laar.protocol.agreed import ANSWERED_BY, NAME_KEY
 from laar.protocol.headers import DESTINATION
 
 Json = dict[str, Any]
@@ -106,6 +106,16 @@ def envoy_findings(config: Json, options: BootstrapOptions) -> list[Finding]:
 def fails_open(config: Json) -> bool:
     """Return whether requests go on to an endpoint while no picker answers."""
     return any(processor.get("failure_mode_allow") for *_, processor in _processors(config))
+
+
+def keeps_to_models(config: Json) -> bool:
+    """Return whether Envoy then chooses among the endpoints that accept the request's model."""
+    return any(
+        check is endpoints_faults and selector.get("keys") == [NAME_KEY]
+        for _, cluster, check in _subjects(config)
+        for policy in (override_of(cluster) or {}).get("fallback_policy", {}).get("policies", ())
+        for selector in policy["typed_extension_config"]["typed_config"].get("subset_selectors", ())
+    )
 
 
 def oldest(config: Json) -> tuple[int, int]:

@@ -154,6 +154,24 @@ def are_alike(names: Iterable[Iterable[str]]) -> bool:
     return len(set(map(frozenset, names))) <= 1
 
 
+def without_picker(names: Sequence[Set[str]], aliases: Iterable[str] = ()) -> str:
+    """Describe what Envoy does while no picker decides.
+
+    Args:
+        names: the names that each endpoint accepts.
+        aliases: names that the picker resolves.
+    """
+    unknown = sorted(set(aliases).difference(*names))
+    if are_alike(names):
+        text = "fails open: while no picker decides, any endpoint gets any request"
+        return text + (f", but none accepts {', '.join(unknown)} (404)" if unknown else "")
+    others = ", ".join([*unknown, "forms"])
+    return (
+        "fails open within each model: while no picker decides, only endpoints that accept a "
+        f"request's model get it; if Envoy can't know any ({others}), it answers 503"
+    )
+
+
 def _labels(specs: Sequence[EndpointSpec], expected: Set[str]) -> Set[str] | None:
     """Return the names by which Envoy chooses an endpoint; None if any will do.
 
