@@ -72,10 +72,11 @@ class Enforcement:
 
     mode: Literal["enforce", "shadow"] = "enforce"
     """`enforce` sends requests where the picker chose. `shadow` only records decisions; Envoy's
-    own load balancing, or another picker's header, chooses the endpoint."""
+    own load balancing, or another picker's header, chooses an endpoint with the model."""
     enforce_share: Annotated[float, Ge(0), Le(1)] = 1.0
     """In mode `enforce`, share of requests whose decision is enforced; the others are in shadow
-    mode. Sampled by session (or by request if there is none), so no session changes mode."""
+    mode. Sampled by session (or by request if there is none), so no session changes mode. Decisions
+    on aliases are always enforced, since engines do not accept these names."""
 
     @property
     def share(self) -> float:

@@ -60,7 +60,9 @@ class BootstrapOptions:
     endpoint_cas: tuple[str, ...] = ()
     """PEM file with CAs of https endpoints, or `system`; repeatable. Envoy reads it at startup."""
     fail_open: bool = True
-    """Let Envoy choose if no picker answers, instead of answering 503."""
+    """Let Envoy choose among the model's endpoints if no picker answers, instead of answering 503.
+    If it can't know the model, it answers 503 as well, unless all endpoints accept the same names.
+    """
     max_body_bytes: int = 32 * 1024 * 1024
     """Maximum size of a request body, in bytes; use the picker's bodies.max_body_bytes. Larger
     bodies get 413."""
