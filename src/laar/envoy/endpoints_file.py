@@ -179,7 +179,7 @@ def _labels(specs: Sequence[EndpointSpec], expected: Set[str]) -> Set[str] | Non
     """
     names = sorted({(name != s.models[0], name) for s in specs for name in (*s.models, *s.aliases)})
     alike = are_alike((*spec.models, *spec.aliases) for spec in specs)
-    if alike and expected.issubset(name for _, name in names):
+    if alike and expected <= {name for _, name in names}:
         return None
     return {name for _, name in names[:MAX_NAMES]}
 
