@@ -43,7 +43,7 @@ ENCODING_ROUTES = ("/v1/embeddings", "/v1/rerank", "/pooling", "/classify")
 _ENDS = "|".join(sorted({end for end, _ in SUFFIXES}.union(*ROUTES.values()), reverse=True))
 NAMING_PATH = (
     rf"/v1/models/([^?]+?)/?(?:\?.*)?$|(?:/[^?]*)?/(?:deployments|engines)/([^?]+?)"
-    rf"(?:(?:/audio|/images|/messages)?(?:{_ENDS}))?/?(?:\?.*)?$|[^?]*/realtime/?\?(?:.*?&)?model=([^&]*).*$"
+    rf"(?:(?:/audio|/images|/messages)?(?:{_ENDS}))?/?(?:\?.*)?$|[^?]*/realtime/?\?(?:.*?&)?(?:model|deployment)=([^&]*).*$"
 )
 """A path, with its query, that names the model in one of three groups: OpenAI's description of a
 model, the deployments of Azure and older APIs, and OpenAI's realtime API. Envoy uses it as well."""

@@ -285,7 +285,9 @@ class RequestHalf(StreamState):
             rules, model = env.rules, request.model
             rewrite = rules.rewrite(model, self._pool) if rules.by_source else None
             request.model = rewrite or head.rewrite or model
-        self.shadow = self.shadow and request.model not in env.resolved
+        if self.shadow and env.resolved is not None:
+            # Engines do not know a name that the picker replaces.
+            self.shadow = request.model == self.asked and request.model not in env.resolved
         request.subset, request.pool = self._subset, self._pool
         if facts.route and self._subset is None and not self._pool:
             request.subset = env.with_route(facts.route, request.model)

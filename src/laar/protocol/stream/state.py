@@ -33,7 +33,8 @@ class Environment:
         enforced: returns whether a decision is enforced, given the session that headers name, else
             the request's id; None enforces all. If not, the decision is made and recorded, but the
             request passes as if there were no picker.
-        resolved: names that only the picker can resolve, so their decisions are always enforced.
+        resolved: aliases. Decisions are enforced for these and all other names that the picker
+            replaces; None if for none.
         rules: priorities and model rewrites.
         hook: may change request bodies; None: bodies stay unchanged.
         held: counts the bytes of unfinished bodies and of those to be read; None means no limit.
@@ -48,7 +49,7 @@ class Environment:
     new_id: Callable[[], str]
     sampled: Callable[[float], bool] = lambda _now: False
     enforced: Callable[[str], bool] | None = None
-    resolved: Container[str] = ()
+    resolved: Container[str] | None = None
     rules: GatewayRules = _NO_RULES
     hook: BodyHook | None = None
     held: HeldBytes | None = None

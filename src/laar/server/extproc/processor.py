@@ -85,7 +85,7 @@ class ExternalProcessor(Recorder):
             new_id=lambda: str(uuid.uuid4()),
             sampled=picker.sampler.draw,
             enforced=(enforcement := settings.routing.enforcement).draw,
-            resolved=() if enforcement.mode == "shadow" else settings.routing.director.aliases,
+            resolved=None if enforcement.mode == "shadow" else settings.routing.director.aliases,
             rules=picker.rules,
             hook=picker.context.in_use,
             held=picker.held,
