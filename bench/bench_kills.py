@@ -6,8 +6,8 @@ ended, so every request lost to a kill is counted. The next kill follows `--paus
 picker decides again. "Undecided" is the time from a kill to the end of the last request that Envoy
 forwarded without a decision from the picker.
 
-With `--alone`, Envoy then gets that many requests for each native shape and each way of having no
-picker: it was killed or stopped, or decides in shadow mode, for all requests or for 70 % of them.
+With `--alone`, Envoy then gets that many requests in each shape for each way of having no picker:
+it was killed, stopped or hangs, or decides in shadow mode, for all requests or for 70 % of them.
 
     python -m bench kills
     python -m bench kills --kills 0 --alone 500
@@ -54,12 +54,13 @@ MODELS = ("alpha", "org/beta", "gamma:8b", "delta")
 ENGINES = (*MODELS, *MODELS[:2])
 """The model of each engine."""
 WAYS: dict[str, dict[str, object]] = {
-    "kill": {},
+    "SIGKILL": {},
     "SIGTERM": {},
+    "SIGSTOP": {},
     "shadow": {"mode": "shadow"},
     "share .3": {"enforce_share": 0.3},
 }
-SHAPES: tuple[Shape, ...] = ("sidecar", "standalone")
+SHAPES: tuple[Shape, ...] = ("sidecar", "standalone", "gateway")
 
 
 @dataclass(slots=True)
@@ -125,8 +126,8 @@ async def alone(directory: Path, way: str, shape: Shape, *, requests: int, seed:
         http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
         async with asyncio.TaskGroup() as group:
             for number in range(requests):
-                if number == requests // 8 and way in ("kill", "SIGTERM"):
-                    os.kill(process.pid, signal.SIGKILL if way == "kill" else signal.SIGTERM)
+                if number == requests // 8 and way in signal.Signals.__members__:
+                    os.kill(process.pid, signal.Signals[way])
                 await asyncio.sleep(rng.expovariate(100.0))
                 group.create_task(_ask(http, url, run, rng))
     return run

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from bench.bench_kills import _settings, measure
+from bench.bench_kills import _settings, alone, measure
 
 from laar_lab.live.processes import LaarProcess
 from support import RecordingUpstream, eventually, free_port
@@ -20,6 +20,14 @@ async def test_a_killed_picker_fails_no_request_and_is_replaced(
     assert run.undecided, "Envoy served while the picker was gone"
     assert run.in_a_row > 0, "the next picker decides"
     assert (tmp_path / "laar.log").read_text().count("restarting it in") == 2
+
+
+async def test_requests_for_four_models_outlive_a_picker_that_hangs(
+    tmp_path: Path, envoy_binary: Path
+) -> None:
+    run = await alone(tmp_path, "SIGSTOP", "gateway", requests=60, seed=1)
+    assert not run.failed
+    assert len(run.undecided) > 40
 
 
 async def test_a_killed_envoy_ends_the_command_with_its_status(
