@@ -6,6 +6,8 @@ any model name: they always answer 200, and report the model that they read from
 is wrong if the status is 2xx and the endpoint does not serve the model that the client meant, or
 the one that the engine read. It may be refused for any reason.
 
+With `--alone`, the pickers end first, and Envoy alone answers.
+
     python -m bench models
     python -m bench models --cases 2000 --shapes gateway --seed 7
 
@@ -378,8 +380,8 @@ class Found:
     wrong: list[str]
 
 
-async def measure(shape: str, cases: int, seed: int) -> Found:
-    """Send random requests through one shape, and judge the answers."""
+async def measure(shape: str, cases: int, seed: int, *, alone: bool = False) -> Found:
+    """Send random requests through one shape, with a picker or not, and judge the answers."""
     plan = Plan(
         endpoints=tuple(Endpoint(model=s[0], names=s, known=s) for s in SERVED),
         shape=SHAPES[shape],
@@ -395,6 +397,8 @@ async def measure(shape: str, cases: int, seed: int) -> Found:
 
     found = Found(Counter(), [])
     async with standing(plan, deadline_s=60.0 + cases, before=start) as stand:
+        for picker in stand.pickers if alone else ():
+            await picker.end()
         rng = random.Random(seed)
         todo = iter([rng.getrandbits(64) for _ in range(cases)])
         port = int(stand.url.rpartition(":")[2])
@@ -464,10 +468,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cases", type=count, default=100_000, help="total over all shapes")
     parser.add_argument("--shapes", type=names_of(SHAPES), default=",".join(SHAPES))
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--alone", action="store_true", help="without a picker")
     options = parser.parse_args(argv)
     shapes, wrong = options.shapes, 0
     for shape in shapes:
-        found = asyncio.run(measure(shape, options.cases // len(shapes), options.seed))
+        found = asyncio.run(
+            measure(shape, options.cases // len(shapes), options.seed, alone=options.alone)
+        )
         print(f"{shape}: {dict(found.ends.most_common())}, {len(found.wrong)} wrong", flush=True)
         for line in found.wrong[:20]:
             print("   ", line)
