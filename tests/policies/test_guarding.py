@@ -9,7 +9,8 @@ import laar.testing
 from laar.core.interfaces import BY_CANDIDATE, View
 from laar.policies.guarding import Guarded
 
-_ARRAYS = [each.name for each in fields(View) if "Floats" in each.type or "Slots" in each.type]
+_KINDS = ("Floats", "Slots", "Mask")
+_ARRAYS = [each.name for each in fields(View) if any(kind in each.type for kind in _KINDS)]
 
 
 def full_view():

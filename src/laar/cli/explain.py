@@ -221,7 +221,7 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
     )
     console.print(table)
     if shown.get("too_long"):
-        say("The prompt is longer than the context window of every candidate: expect a refusal.")
+        say("The request is longer than the context window of every candidate: expect a refusal.")
     elif (sessions := shown.get("sessions")) and (room := _room(sessions)):
         say(room)
     reasons: dict[str, list[str]] = {}

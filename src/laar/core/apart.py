@@ -8,7 +8,7 @@ prefiller, the second cheapest is used for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -47,6 +47,13 @@ class Prefillers:
     kv_group: Slots
     kv_group_of: Slots
     answers: Floats
+
+    def only(self, keep: Mask) -> Prefillers | None:
+        """Return the prefillers that a mask keeps; None if it keeps none."""
+        kept = self.slots[keep], self.kv_group[keep], self.answers[keep]
+        slots, kv_group, answers = kept
+        found = replace(self, slots=slots, kv_group=kv_group, answers=answers)
+        return found if len(slots) else None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from laar.core.exploring import EXPLORE, to_explore
 from laar.core.filters import unless_none
 from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, Fault, Room, View, WeightSource
+from laar.core.needs import Needs
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_encoders, choose_prefiller
 from laar.core.request import Api, Request
@@ -79,6 +80,7 @@ class Chooser:
         self.engines = Engines(table)
         self.adapters = Adapters(table)
         self.stored = StoredObjects()
+        self.needs = Needs(table)
         self.degraded = Faults()
         self._on_fault = on_fault
         self.tuner: WeightSource | None = None
@@ -124,7 +126,15 @@ class Chooser:
         policy = self.policies[name]
         tuned = None if self.tuner is None else self._tuned(self.tuner, policy, request, now)
         weights = tuned.values if tuned else None
-        view, degraded = view_of(self, request, earlier, group, weights, now)
+        view, tokens_of, degraded = view_of(self, request, earlier, group, weights, now)
+        able = group.alive
+        if self.table.windowed or self.needs.refusals:
+            able = self._fitting(view, group, tokens_of)
+            if not view.fits.any():  # what it fits is full, but may take it all the same
+                subset = frozenset(self.table.by_slot[slot].address for slot in able.tolist())
+                group, earlier = self._group(request, now, subset)
+                view, tokens_of, degraded = view_of(self, request, earlier, group, weights, now)
+                able = self._fitting(view, group, tokens_of)
         order, scores, eligible, reason, on_trial = self._rank(policy, view, group, room, degraded)
         health, at = self.health, order[0]
         slot = group.slots.item(at)
@@ -134,7 +144,7 @@ class Chooser:
             served = self.table.sent_name(spec, served)
         tokens = view.tokens.item(at)
         tried = with_model(earlier, model) if earlier else (model,)
-        exhausted = self._exhausted(policy, view, eligible, group, tried)
+        exhausted = self._exhausted(policy, group, able, tried)
         prefiller = None
         if view.apart is not None:
             prefiller = choose_prefiller(view, at)
@@ -152,7 +162,9 @@ class Chooser:
             engine_priority = -request.priority
         fallbacks: tuple[str, ...] = ()
         if not once:
-            fallbacks = self._fallbacks(group.slots, order, served, prefiller, encoders)
+            fallbacks = self._fallbacks(
+                group.slots, order, served, prefiller, encoders, fits=view.fits
+            )
         return Decision(
             id=new_id(),
             request=request,
@@ -192,10 +204,15 @@ class Chooser:
             ),
         )
 
-    def _group(self, request: Request, now: float) -> tuple[Group, Sequence[str]]:
-        """Return the candidates of a request, and the models that it tried earlier."""
-        subset = request.subset
-        if request.response_id or request.stored_ids:
+    def _group(
+        self, request: Request, now: float, fitting: frozenset[str] | None = None
+    ) -> tuple[Group, Sequence[str]]:
+        """Return the candidates of a request, and the models that it tried earlier.
+
+        `fitting` are addresses of earlier candidates, and the only ones to consider.
+        """
+        subset = fitting or request.subset
+        if fitting is None and (request.response_id or request.stored_ids):
             subset = self.stored.subset(request)
         group = self.candidates.of(request, subset, now)
         if request.response_id and subset is request.subset and len(group.able) > 1:
@@ -233,7 +250,7 @@ class Chooser:
         kept = policy.keep(view) if policy.filters else None
         scores = policy.score(view)
         eligible: Eligible = {}
-        if room is not None or self.table.windowed:
+        if view.fits is not None or room is not None:
             eligible = able_to_take(view, room)
         on_trial = group.on_trial and all(mask[-1] for mask in eligible.values())
         if view.wake_s is not None and view.terms is None:
@@ -324,32 +341,25 @@ class Chooser:
             self._next_weights = self.degraded.attempt("tuner", tuner.weights, now)
         return self._next_weights
 
-    def _exhausted(
-        self,
-        policy: Policy,
-        view: View,
-        eligible: Eligible,
-        group: Group,
-        tried: Sequence[str],
-    ) -> bool:
-        """Return whether this attempt is the last: no untried model is left."""
+    def _fitting(self, view: View, group: Group, tokens_of: Floats) -> Slots:
+        """Set which candidates the request fits, and return all such endpoints that are up.
+
+        If it fits no candidate, it fits others that are up but full.
+        """
+        slots = np.concatenate((view.slots, group.alive))
+        tokens = tokens_of[self.table.model_id[slots]]
+        fits = self.needs.met(view.request, view.chain, slots, tokens, view.now)
+        view.fits = fits[: len(view.slots)]
+        return group.alive[fits[len(view.slots) :]]
+
+    def _exhausted(self, policy: Policy, group: Group, able: Slots, tried: Sequence[str]) -> bool:
+        """Return whether this attempt is the last: no endpoint in `able` has an untried model."""
         if not policy.knows_retries and self.settings.retries != NEW_MODEL:
             return False
         untried = group.up.difference(tried)
-        fits = eligible.get("window")
-        if untried and fits is not None and not fits.all():
-            untried &= self._with_window(view, fits, group)
+        if untried and len(able) < len(group.alive):
+            untried &= {self.table.models[at] for at in self.table.model_id[able].tolist()}
         return not untried
-
-    def _with_window(self, view: View, fits: Mask, group: Group) -> set[str]:
-        """Return the models whose context window fits the prompt, at any endpoint, busy or not."""
-        table, model_id = self.table, self.table.model_id[view.slots]
-        tokens, takes = np.zeros(len(table.models)), np.zeros(len(table.models), np.bool_)
-        tokens[model_id] = view.tokens  # equal at all endpoints of a model
-        of = table.model_id[group.alive]
-        takes[of[table.window_tokens[group.alive] >= tokens[of]]] = True
-        takes[model_id[fits]] = True
-        return {table.models[at] for at in takes.nonzero()[0].tolist()}
 
     def _fallbacks(
         self,
@@ -358,12 +368,15 @@ class Chooser:
         served: str,
         prefiller: Prefiller | None = None,
         encoders: tuple[Encoder, ...] = (),
+        *,
+        fits: Mask | None = None,
     ) -> tuple[str, ...]:
         """Return the fallbacks, best first: endpoints that serve the model in the body, if any.
 
-        Sleeping engines are omitted, as nothing would wake them. Envoy retries with the same
-        headers, so fallbacks must share the first endpoint's rank, key and base path. With a
-        prefiller or encoders, they must also share its model, and exclude the prefiller.
+        Those that the request does not fit are omitted, as their refusal would be final, and
+        sleeping engines, as nothing would wake them. Envoy retries with the same headers, so
+        fallbacks must share the first endpoint's rank, key and base path. With a prefiller or
+        encoders, they must also share its model, and exclude the prefiller.
         """
         table, found = self.table, list[str]()
         by_slot = table.by_slot
@@ -374,6 +387,8 @@ class Chooser:
             slot = slots.item(position)
             spec = by_slot[slot]
             if (served and served not in spec.models) or spec.rank != first.rank:
+                continue
+            if fits is not None and not fits[position]:
                 continue
             # All attempts have the same request path and key.
             way, first_way = spec.way, first.way

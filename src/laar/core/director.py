@@ -80,6 +80,7 @@ class Director(Chooser):
         self._on_left: list[Step] = [
             ("learning", self.engines.drop),
             ("learning", self.adapters.drop),
+            ("learning", self.needs.drop),
             ("health", self.health.drop),
         ]
         if health is not None:  # otherwise nothing is excluded: do not record every attempt
@@ -141,6 +142,8 @@ class Director(Chooser):
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool = False) -> None:
         """Record the endpoint's status, or a later error; `read` if the body is read."""
         self.degraded.attempt("health", self._attempts.replied, decision, reply, now, read=read)
+        if reply.text and (reply.event or reply.status < 500):
+            self.degraded.attempt("learning", self.needs.refused, decision, reply.text, now)
 
     def attempted(self, decision: Decision, failed: tuple[str, ...], now: float) -> None:
         """Record that Envoy tried these endpoints, in this order, before the one that answers."""

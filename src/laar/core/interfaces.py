@@ -75,6 +75,7 @@ class View:
         chain: the prompt's prefixes; None if no prefixes are recorded.
         fetched_tokens: number of tokens whose prefill takes as long as fetching the text cached
             in slower memory, subtracted from `cached_tokens`; None if none is cached there.
+        fits: whether the candidate can take the request (`laar.core.needs`); None if all can.
         faults: parts of the policy that failed on this request.
     """
 
@@ -109,6 +110,7 @@ class View:
     apart: Apart | None = None
     chain: Chain | None = None
     fetched_tokens: Floats | None = None
+    fits: Mask | None = None
     faults: tuple[Fault, ...] = ()
 
     @property
@@ -135,7 +137,9 @@ class View:
         return some
 
 
-BY_CANDIDATE = tuple(f.name for f in fields(View) if str(f.type).startswith(("Slots", "Floats")))
+BY_CANDIDATE = tuple(
+    f.name for f in fields(View) if str(f.type).startswith(("Slots", "Floats", "Mask"))
+)
 """Fields of a view that, if known, are arrays over the candidates."""
 
 PolicyPart = Literal["filter", "scorer", "picker"]
@@ -174,11 +178,11 @@ Room = Callable[[View], Mask]
 
 
 class NoRoomError(Exception):
-    """No candidate has room now. `view` has estimates; `fits` marks those whose window fits."""
+    """No candidate that the request fits has room now; `view` has estimates."""
 
-    def __init__(self, view: View, fits: Mask) -> None:
+    def __init__(self, view: View) -> None:
         super().__init__("no candidate has room")
-        self.view, self.fits = view, fits
+        self.view = view
 
 
 class WeightSource(Protocol):

@@ -65,6 +65,8 @@ class Request:
         marks: features of the body: tools, a response format, turns. They also indicate the task.
         chars: characters in all spans.
         tokens: length of a prompt that was sent as token ids; 0 if it must be estimated.
+        longest_share: share of the prompt in its longest text; below 1 for a batch of texts, each
+            of which is a prompt to the engine.
         stream: the client requested a streamed answer.
         max_tokens: limit on the answer; None when the client set none.
         body_bytes: size of the body.
@@ -104,6 +106,7 @@ class Request:
     marks: tuple[str, ...] = ()
     chars: int = 0
     tokens: int = 0
+    longest_share: float = 1.0
     stream: bool = False
     max_tokens: int | None = None
     body_bytes: int = 0

@@ -36,8 +36,11 @@ def view_of(
     group: Group,
     weights: Mapping[str, float] | None,
     now: float,
-) -> tuple[View, str]:
-    """Return the view for the scorers, and a reason code, which is empty unless a part failed."""
+) -> tuple[View, Floats, str]:
+    """Return the view for the scorers, the prompt's tokens by model, and a reason code.
+
+    The code is empty unless a part failed.
+    """
     table, settings, prefixes, reason = chooser.table, chooser.settings, chooser.prefixes, ""
     slots, model_id, standing = group.slots, group.model_id, group.standing
     models: Sequence[str] = table.models
@@ -63,17 +66,21 @@ def view_of(
             reason = chooser.degraded.degraded("prefixes")
     if fetched is not None:
         shares = shares - fetched
-    if len(slots) < 2 and group.prefillers is None:
+    prefillers = group.prefillers
+    if prefillers is not None and table.windowed:
+        tokens = by_model[table.model_id[prefillers.slots]]
+        prefillers = prefillers.only(chooser.needs.prefills(request, prefillers.slots, tokens))
+    if len(slots) < 2 and prefillers is None:
         demand = again = None  # nothing to compare
     apart = None
-    if group.prefillers is not None:
-        places = group.prefillers.slots
+    if prefillers is not None:
+        places = prefillers.slots
         at, itself = table.model_id[places], table.in_flight[places] - table.visiting[places]
         apart = Apart(
             rule=settings.apart,
             least_tokens=settings.apart_tokens,
             transfer_s_per_token=1.0 / settings.transfer_tokens_per_s,
-            of=group.prefillers,
+            of=prefillers,
             tokens=by_model[at],
             cached_tokens=shares[places] * by_model[at],
             seconds_per_token=known.seconds_per_token[at],
@@ -119,7 +126,7 @@ def view_of(
         chain=chain,
         fetched_tokens=None if fetched is None else fetched[slots] * tokens,
     )
-    return view, reason
+    return view, by_model, reason
 
 
 def _judged(

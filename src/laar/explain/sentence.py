@@ -241,7 +241,9 @@ def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
     if cause == "window":
         assert decision.view is not None
         limit = record.specs[int(decision.view.slots[at])].max_model_len
-        return cause, f"takes no more than {_tokens(limit or 0)} tokens"
+        if limit is None:
+            return cause, "refused a request of this length"
+        return cause, f"takes no more than {_tokens(limit)} tokens"
     words = {"room": "has no room", "asleep": "is asleep", "tried": "was tried already"}
     words["policy"] = f"was left out by a filter of {decision.policy}"
     return cause, words.get(cause or "", "")

@@ -167,7 +167,7 @@ class Admission:
         try:
             decision = self._director.decide(request, now, room, priority if self.by_load else None)
         except NoRoomError as full:
-            item = self._item(request, now, full.view, full.fits)
+            item = self._item(request, now, full.view, waits=True)
             if for_context:
                 item = replace(item, for_context=True, earlier_s=self._waited_s(session, now))
             return self._hold(item, now)
@@ -332,12 +332,12 @@ class Admission:
     # -- a request as the queue sees it --------------------------------------------------------
 
     def _item(
-        self, request: Request, now: float, view: View | None = None, fits: Mask | None = None
+        self, request: Request, now: float, view: View | None = None, *, waits: bool = False
     ) -> Item:
         """Describe a request by the candidate with the least prefill work for it, if any is known.
 
-        Requests that may go to the same endpoints share a lane, whichever model name they use. If
-        the request has to wait, `fits` marks its candidates.
+        If it `waits`, it shares a lane with requests that may go to the same endpoints, whichever
+        model name they use.
         """
         tokens = uncached = request.chars / PlainAssessor.CHARS_PER_TOKEN
         work_s, reach = tokens * PlainAssessor.SECONDS_PER_TOKEN, 0
@@ -348,8 +348,9 @@ class Admission:
             best = int(work.argmin())
             work_s, tokens = float(work[best]), float(view.tokens[best])
             uncached = tokens - float(view.cached_tokens[best])
-            if fits is not None:
-                reach = sum(1 << slot for slot in view.slots[fits].tolist())
+            if waits:
+                slots = view.slots if view.fits is None else view.slots[view.fits]
+                reach = sum(1 << slot for slot in slots.tolist())
         self._tickets += 1
         subset = "" if request.subset is None else "\0" + ",".join(sorted(request.subset))
         return Item(
@@ -390,6 +391,8 @@ class Admission:
         place = self.sessions.place(session, view.chain)
         if place is not None and place.is_session:
             own = own | (view.slots == place.slot) | (place.busy > 0)
+        if view.fits is not None:
+            own = own & view.fits
         return own if own.any() else None
 
     def _places(self, request: Request, view: View, now: float, own: Mask | None = None) -> Mask:

@@ -119,6 +119,7 @@ def read_body(api: Api, body: bytes) -> Body:
         marks=marks_of(api, document, spans.messages),
         chars=chars,
         tokens=spans.tokens,
+        longest_share=spans.longest_share,
         stream=document.get("stream") in _TRUE,
         max_tokens=None if _LIMITS.isdisjoint(document) else _limit(document),
         salt=salt if isinstance(salt, str) else "",

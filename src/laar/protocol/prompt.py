@@ -56,6 +56,7 @@ class Spans:
     system: str = ""
     messages: int = 0
     tokens: int = 0
+    longest_share: float = 1.0
     media: int = 0
 
     def add(self, texts: list[str]) -> None:
@@ -217,10 +218,14 @@ def _prompt(document: dict[str, Any], key: str, spans: Spans) -> None:
             isinstance(row, list) and all(isinstance(token, int) for token in row) for row in rows
         ):
             spans.tokens = sum(map(len, rows))
+            spans.longest_share = max(map(len, rows)) / max(spans.tokens, 1)
     else:
         texts = [prompt] if isinstance(prompt, str) else [t for t in prompt if isinstance(t, str)]
         spans.add(texts)
         spans.question = texts[-1] if texts else ""
+        if len(texts) > 1:
+            sizes = [len(text.encode(errors="replace")) for text in texts]
+            spans.longest_share = max(sizes) / max(sum(sizes), 1)
 
 
 def _responses(document: dict[str, Any], spans: Spans) -> None:

@@ -168,6 +168,7 @@ class Picker:
         slot = self.table.slot(key)
         if reading.restarted and slot >= 0:
             self.director.adapters.restarted(slot)
+            self.director.needs.drop(slot)
             self.director.engines.restarted(slot)
         self.health.read(slot, reading.kv_usage, reading.refused, self.clock())
         self.director.adapters.read(slot, reading.adapters, reading.max_adapters)

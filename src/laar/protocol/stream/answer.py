@@ -14,6 +14,10 @@ from laar.protocol.events import ResponseHeaders
 from laar.protocol.ports import Recorder, Restorer
 from laar.protocol.usefulness import REDIRECTS, flaw_of_type
 
+EXPLAINED = (400, 413, 422, 503)
+"""Statuses of refusals whose bodies show why: a request that is too long, or an engine that is full
+or broken."""
+
 _PROGRESS_S = 0.5
 """Minimum seconds between reports of a stream's progress."""
 
@@ -48,7 +52,7 @@ class Answer:
     def replied(
         self, decision: Decision, event: ResponseHeaders, *, read: bool, stored: bool
     ) -> Reply | None:
-        """Return the endpoint's reply; None without a status, or if a 503's body must show why.
+        """Return the endpoint's reply; None without a status, or if its body must show why.
 
         `read` if the answer's body will be read; `stored` if the engine stores it, to read its id.
         """
@@ -56,7 +60,7 @@ class Answer:
             return None
         request = decision.request
         reply = Reply(status=event.status, retry_after_s=event.retry_after_s)
-        if event.status == 503 and read and reply.retry_after_s is None:
+        if event.status in EXPLAINED and read and reply.retry_after_s is None:
             self._refusal = reply
         redirects = event.status in REDIRECTS
         if request.api is Api.OPAQUE or not (self.accepted or redirects):

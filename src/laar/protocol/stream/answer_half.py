@@ -21,7 +21,7 @@ from laar.protocol.events import (
     ResponseHeaders,
     ResponseTrailers,
 )
-from laar.protocol.stream.answer import failed_attempts, no_answer_error
+from laar.protocol.stream.answer import EXPLAINED, failed_attempts, no_answer_error
 from laar.protocol.stream.contract_headers import MAX_HEADERS_TO_ADD_TO, headers_of_answer, refusal
 from laar.protocol.stream.dialect import DIALECTS
 from laar.protocol.stream.phases import ResponsePhase
@@ -85,7 +85,8 @@ class AnswerHalf(StreamState):
         dialect, answer, settings = self.dialect, self.answer, self.env.settings
         # With kept headers, an answer may still be chosen for reading once its endpoint is known.
         if dialect.keeps_headers and not dialect.shows_answers and not event.end:
-            self.read_answer = self.read_answer or decision.flight.read or event.status == 503
+            explained = event.status in EXPLAINED
+            self.read_answer = self.read_answer or decision.flight.read or explained
         read = (self.read_answer or dialect.shows_answers) and not event.end
         answer.names = (self.asked, self.target or "", decision.model)
         reply = answer.replied(decision, event, read=read, stored=self.stores_answer)

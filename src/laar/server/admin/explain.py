@@ -82,7 +82,8 @@ def path_of(body: bytes) -> str:
 def explain(picker: Picker, request: CoreRequest) -> dict[str, object]:
     """Return the record of the decision that would be made now; reserve nothing.
 
-    Its `too_long` tells whether the prompt exceeds every candidate's context window.
+    Its `too_long` tells whether the prompt, with its answer's limit, exceeds every candidate's
+    context window.
 
     Raises:
         RequestError: the request would be refused, with this status and reason.
@@ -91,7 +92,7 @@ def explain(picker: Picker, request: CoreRequest) -> dict[str, object]:
     decision = picker.director.choose(request, now)
     shown = memory.explained(memory.record(decision))
     if (view := decision.view) is not None:
-        shown["too_long"] = bool((view.tokens > view.table.window_tokens[view.slots]).all())
+        shown["too_long"] = picker.director.needs.too_long(view)
     if picker.admission is not None:
         shown["sessions"] = picker.admission.explained(decision, now)
     return shown

@@ -1,0 +1,183 @@
+"""What a request needs from an endpoint besides its model: a window for its prompt and its answer.
+
+Candidates, fallbacks, prefillers and `x-laar-exhausted` all ask `Needs.met`, so a further need (a
+modality, say) would be added there.
+
+A prompt's length is only an estimate, so nothing is refused here. The needs form a list, from the
+strictest: prompt, margin and answer; then without the margin; then the prompt alone, since some
+engines shorten answers. The first that any endpoint meets decides; if none is met, the longest
+windows do.
+
+An engine's refusal may prove an estimate wrong. It is remembered for the conversation: as a lower
+bound of its length if a window is known, else as an endpoint to avoid. A window that only a refusal
+states is forgotten after `KEPT_S`, since the text of a refusal may quote the client.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
+from laar.core.request import Api, Request
+from laar.latest import Latest
+from laar.prefix.blocks import Chain
+
+if TYPE_CHECKING:
+    from laar.core.decision import Decision
+    from laar.core.interfaces import View
+
+MARGIN = 1.2
+"""Factor by which a prompt may be longer than estimated. After some reports nine of ten estimates
+are within 15 % (`laar.prefix.lengths`); a larger margin would keep more prompts from small windows.
+"""
+
+KEPT_S = 600.0
+"""Seconds for which a refusal is remembered."""
+
+_DEFAULT_ANSWER = {Api.COMPLETIONS: 16, Api.EMBEDDINGS: 0, Api.OPAQUE: 0}
+"""Tokens of an answer without a limit: at least one, but completions end after 16."""
+
+_MAX_REFUSALS = 1024
+_MAX_LOOK = 256
+"""Blocks looked up from a prompt's end, as in `laar.prefix.lengths`."""
+
+_UNITS = re.compile(rb"context|token|prompt|input", re.IGNORECASE)
+_EXCESS = re.compile(
+    rb"maximum|exceed|longer than|too (?:long|large|many)|less than|<=", re.IGNORECASE
+)
+_STATED = re.compile(
+    rb"(?:context|model|sequence|session|max_\w*len\w*|n_ctx|less than|<=|>)"
+    rb"[^\d.]{0,40}?(\d{2,9})\b",
+    re.IGNORECASE,
+)
+
+
+class _Refusal(NamedTuple):
+    """What refusals show of a conversation's later requests that are no smaller.
+
+    If one has at least as many `chars` and allows an answer of at least `answer_tokens`, its prompt
+    has at least `least_tokens`, and does not fit the endpoints in `slots`.
+    """
+
+    chars: int
+    answer_tokens: int
+    least_tokens: float
+    slots: frozenset[int]
+    until: float
+
+
+class Needs:
+    """The needs of requests, and which endpoints meet them.
+
+    Args:
+        table: the endpoints.
+    """
+
+    def __init__(self, table: EndpointTable) -> None:
+        self._table = table
+        self.refusals: Latest[int, _Refusal] = Latest(_MAX_REFUSALS)
+        """The refusals by conversation; while there are none, only windows in the table matter."""
+        self._stated = np.full(table.capacity, math.inf)
+        self._stated_until = np.zeros(table.capacity)
+        table.on_grow.append(self._grow)
+
+    def met(
+        self, request: Request, chain: Chain | None, slots: Slots, tokens: Floats, now: float
+    ) -> Mask:
+        """Return which endpoints can take a request, by the strictest need that any of them meets.
+
+        Args:
+            request: the request.
+            chain: its prompt's prefixes; None if unknown.
+            slots: the endpoints, at least one.
+            tokens: length of the prompt (all of a batch) in the tokens of each.
+            now: monotonic seconds.
+        """
+        windows = self._table.window_tokens[slots]
+        longest, answer, may = tokens * request.longest_share, _answer_tokens(request), True
+        if self.refusals:
+            stated = self._stated[slots]
+            stated[(self._stated_until[slots] <= now) | np.isfinite(windows)] = math.inf
+            windows = np.minimum(windows, stated)
+            refusal = self._refusal_of(request, chain, answer, now)
+            if refusal is not None:
+                longest = np.maximum(longest, refusal.least_tokens)
+                may = np.isin(slots, list(refusal.slots), invert=True)
+        margin = 1.0 if request.tokens else MARGIN
+        for need in (margin * longest + answer, longest + answer, longest):
+            fits: Mask = (need <= windows) & may
+            if fits.any():
+                return fits
+        return windows == windows.max()
+
+    def too_long(self, view: View) -> bool:
+        """Return whether no candidate's window has room for the prompt and its answer."""
+        need = view.tokens * view.request.longest_share + _answer_tokens(view.request)
+        return bool((need > self._table.window_tokens[view.slots]).all())
+
+    def prefills(self, request: Request, slots: Slots, tokens: Floats) -> Mask:
+        """Return which endpoints can prefill a prompt for others, which takes one more token."""
+        able: Mask = tokens * request.longest_share < self._table.window_tokens[slots]
+        return able
+
+    def refused(self, decision: Decision, text: bytes, now: float) -> None:
+        """Learn from the text of a refusal, if it says that the request was too long."""
+        view, request, slot = decision.view, decision.request, decision.flight.slot
+        if view is None or not (_UNITS.search(text) and _EXCESS.search(text)):
+            return
+        answer, window = _answer_tokens(request), self._table.window_tokens.item(slot)
+        # What is certainly not the window: the estimate may be half of the prompt's real length.
+        most = 2.0 * decision.tokens * request.longest_share + answer
+        found = (float(number) for number in _STATED.findall(text))
+        if window == math.inf:
+            window = next((number for number in found if number < most), math.inf)
+            if window < math.inf:
+                self._stated[slot], self._stated_until[slot] = window, now + KEPT_S
+        least_tokens, slots = 0.0 if window == math.inf else window + 1 - answer, frozenset((slot,))
+        if (known := self._refusal_of(request, view.chain, answer, now)) is not None:
+            least_tokens, slots = max(least_tokens, known.least_tokens), slots | known.slots
+        refusal = _Refusal(request.chars, answer, least_tokens, slots, now + KEPT_S)
+        for key in _keys(request, view.chain, 1):
+            self.refusals[key] = refusal
+
+    def drop(self, slot: int) -> None:
+        """Forget a slot whose endpoint was removed, or whose engine restarted."""
+        self._stated_until[slot] = 0.0
+        for key in [key for key, known in self.refusals.items() if slot in known.slots]:
+            del self.refusals[key]
+
+    def _refusal_of(
+        self, request: Request, chain: Chain | None, answer: int, now: float
+    ) -> _Refusal | None:
+        """Return the refusal of the longest known part of a prompt."""
+        for key in _keys(request, chain, _MAX_LOOK):
+            known = self.refusals.get(key)
+            if known is not None and known.until > now:
+                is_longer = request.chars >= known.chars and answer >= known.answer_tokens
+                return known if is_longer else None
+        return None
+
+    def _grow(self, size: int) -> None:
+        more = size - len(self._stated)
+        self._stated = np.pad(self._stated, (0, more), constant_values=math.inf)
+        self._stated_until = np.pad(self._stated_until, (0, more))
+
+
+def _answer_tokens(request: Request) -> int:
+    """Return the tokens that the engine has to keep free for an answer."""
+    return request.max_tokens or _DEFAULT_ANSWER.get(request.api, 1)
+
+
+def _keys(request: Request, chain: Chain | None, most: int) -> Iterator[int]:
+    """Yield keys of a conversation: its last blocks, then its session, or else its question."""
+    if chain is not None:
+        yield from chain.hashes[: -1 - most : -1]
+    question = request.question
+    if len(question) > 1000:  # as much as the stream keeps after the decision
+        question = question[:500] + question[-500:]
+    yield hash((request.tenant, request.session or question))
