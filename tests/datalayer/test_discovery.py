@@ -141,7 +141,7 @@ async def test_a_redirect_and_an_engine_that_is_loading_are_reported(serve: Any)
 async def test_the_picker_itself_is_not_accepted_as_an_engine(serve: Any) -> None:
     table = EndpointTable()
     table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
-    body = orjson.dumps(catalog(table, ["auto"]))
+    body = orjson.dumps(catalog(table))
     found, remarks = await _remarks(serve, ("/v1/models", web.Response(body=body)))
     assert not found.served.weights
     assert "is a laar picker, not an engine" in remarks

@@ -311,14 +311,17 @@ def test_requests_wait_for_an_empty_fleet_and_finally_get_a_503():
     assert sent(gate.dispatch(6.0)) == ["2"]
 
 
-def test_requests_waiting_for_a_model_that_is_removed_get_a_404():
+def test_requests_wait_for_a_model_whose_endpoints_are_all_away():
     director = fleet(("a",))
     gate = admission(director)
     gate.ask(request(1), 0.0)
     gate.ask(request(2), 0.0)
-    director.table.replace("t", [EndpointSpec(address="b", models=("other",))])
-    (outcome,) = gate.dispatch(0.0)
-    assert outcome.verdict.status == 404
+    other = EndpointSpec(address="b", models=("other",))
+    director.table.replace("t", [other])
+    assert gate.dispatch(0.0) == []
+    gate.ask(request(3), 0.0)
+    director.table.replace("t", [EndpointSpec(address="c", models=("m",)), other])
+    assert sent(gate.dispatch(1.0)) == ["2"]
 
 
 @pytest.mark.parametrize("model", ["other", ""])

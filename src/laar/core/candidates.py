@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from laar.core.apart import Prefillers
+from laar.core.away import is_away
 from laar.core.catalog import no_such_model
 from laar.core.decision import DirectorSettings
 from laar.core.endpoints import WAKE_TIMEOUT_S, EndpointTable, Floats, Slots
@@ -84,13 +85,14 @@ class Candidates:
         request needs (generating or not) are preferred.
 
         Raises:
-            RequestError: 404 when no endpoint serves the model, 503 when no endpoint is left.
+            RequestError: 404 when no endpoint ever served the model, 503 when none does now.
         """
         health = self._health
         if now >= health.look_at:
             health.look(now)
         if self._version != self._table.version:
             self._version = self._table.version
+            self._table.away.look(now)
             self._groups.clear()  # at most three groups for each served name in each pool
         key = request.pool, request.model, False if request.encodes else GENERATES[request.api]
         group = self._groups.get(key) if subset is None else None
@@ -111,9 +113,10 @@ class Candidates:
         table, (pool, model, generates) = self._table, key
         if not len(table):
             raise RequestError(503, "no-endpoints", "no endpoint is known", retry_after_s=1)
-        able = self._serving(model)
+        able = table.reach(model)
         if able is None:
-            raise no_such_model(model)
+            table.away.look(now)
+            raise is_away(model) if self._has_been(model) else no_such_model(model)
         if pool:
             able = able[np.isin(able, table.in_pool(pool))]
         if subset is not None:
@@ -168,6 +171,11 @@ class Candidates:
             group.encoders = slots if len(slots) else None
         return group
 
+    def _has_been(self, model: str) -> bool:
+        """Return whether endpoints served a model, or the settings know it."""
+        named = any(model in models for models in self._aliases.values())
+        return named or self._table.away.get(model) is not None
+
     def _names(self, slots: Slots) -> list[str]:
         models = self._table.models
         return [models[at] for at in self._table.model_id[slots].tolist()]
@@ -218,16 +226,6 @@ class Candidates:
             prefillers=prefillers,
             on_trial=True,
         )
-
-    def _serving(self, name: str) -> Slots | None:
-        models = self._aliases.get(name)
-        if not name or (models is not None and not models):
-            return self._table.active
-        if models is None:
-            return self._table.serving(name)
-        empty: Slots = np.empty(0, np.intp)
-        found = [self._table.serving(model) for model in (*models, name)]
-        return np.unique(np.concatenate([empty, *(slots for slots in found if slots is not None)]))
 
 
 def _round_trips(table: EndpointTable, slots: Slots, now: float) -> Floats:

@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
 
 from laar.core.endpoints import EndpointTable
 from laar.errors import RequestError
 
 
-def catalog(table: EndpointTable, aliases: Iterable[str], pool: str = "") -> dict[str, Any]:
+def catalog(table: EndpointTable, pool: str = "") -> dict[str, Any]:
     """Return every model name that a request may use, in an order independent of the endpoints.
+
+    Aliases are listed last.
 
     Args:
         table: the endpoints.
-        aliases: virtual names, which are listed last.
         pool: the pool whose endpoints are listed; empty means all.
 
     Returns:
-        OpenAI's list object. Adapters have a ``parent``; ``max_model_len`` is the longest of any
-        endpoint, omitted if unknown.
+        OpenAI's list object. Adapters have a ``parent``; ``max_model_len`` is the longest request
+        that any endpoint of the name takes, omitted if unknown. The names of a model that has no
+        endpoint at the moment have ``"available": false``.
     """
     slots = table.in_pool(pool) if pool else table.active
+    windows = np.where(table.takes & np.isfinite(table.window_tokens), table.window_tokens, 0.0)
     found: dict[str, dict[str, Any]] = {}
-    for slot in slots.tolist():
+    for slot, window in zip(slots.tolist(), windows[slots].astype(int).tolist(), strict=True):
         spec = table.spec(slot)
         for name in spec.models:
             entry = found.setdefault(name, _entry(name))
             if name in spec.adapters:
                 entry["parent"] = spec.models[0]
-            if spec.max_model_len:
-                entry["max_model_len"] = max(entry.get("max_model_len", 0), spec.max_model_len)
-    virtual = set(aliases) if found else set()
-    names = sorted(found.keys() - virtual) + sorted(virtual)
-    return {"object": "list", "data": [found.get(name) or _entry(name) for name in names]}
+            if window:
+                entry["max_model_len"] = max(entry.get("max_model_len", 0), window)
+    for away in table.away:
+        if table.serving(away.model) is None and (not pool or pool in away.pools):
+            found[away.name] = _entry(away.name) | {"available": False}
+    for name in table.aliases if found else ():
+        able = np.intersect1d(table.reach(name), slots)
+        texts = able[table.generates[able]]  # clients size chats by the window
+        window = int(windows[texts if len(texts) else able].max(initial=0.0))
+        found[name] = _entry(name) | ({"max_model_len": window} if window else {})
+    names = sorted(found, key=lambda name: (name in table.aliases, name))
+    return {"object": "list", "data": [found[name] for name in names]}
 
 
 def _entry(name: str) -> dict[str, Any]:
@@ -42,5 +53,5 @@ def _entry(name: str) -> dict[str, Any]:
 
 
 def no_such_model(name: str) -> RequestError:
-    """Return the error for a name that no endpoint serves."""
+    """Return the error for a name that no endpoint serves, or ever did."""
     return RequestError(404, "unknown-model", f"the model `{name[:200]}` does not exist")

@@ -113,8 +113,9 @@ class Chooser:
             new_id: makes the decision's id; called once a choice is made. By default it is empty.
 
         Raises:
-            RequestError: 404 when no endpoint serves the model or stores what the request names,
-                400 when it names no model and several are served, 503 when none can be chosen.
+            RequestError: 404 when no endpoint ever served the model, or stores what the request
+                names, 400 when it names no model and several are served, 503 when none can be
+                chosen.
             NoRoomError: no candidate has room.
         """
         group, earlier = self._group(request, now)

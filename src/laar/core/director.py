@@ -15,6 +15,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from laar.core.attempts import Attempts
+from laar.core.away import may_come
 from laar.core.chooser import Chooser, Priority
 from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
 from laar.core.endpoints import EndpointTable
@@ -24,6 +25,7 @@ from laar.core.interfaces import Assessor, Fault, Room, WeightSource
 from laar.core.membership import key_of
 from laar.core.policy import Policy
 from laar.core.request import Request
+from laar.errors import RequestError
 from laar.health import Health, Reply
 from laar.prefix.beliefs import PrefixBeliefs
 
@@ -122,7 +124,12 @@ class Director(Chooser):
         priority: Priority | None = None,
     ) -> Decision:
         """Choose an endpoint and reserve it. Arguments and errors are those of `Chooser.choose`."""
-        decision = self.choose(request, now, room, priority, new_id=self.new_id)
+        try:
+            decision = self.choose(request, now, room, priority, new_id=self.new_id)
+        except RequestError as error:
+            if may_come(error, request):
+                self.table.away.missed(request)
+            raise
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # the next decision uses new weights
         flight = decision.flight

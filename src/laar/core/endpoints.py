@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from laar.core.away import AwayNames
 from laar.core.membership import (
     ENCODE,
     FETCH,
@@ -162,6 +163,8 @@ class EndpointTable(Names):
         self._slot_of: dict[str, int] = {}
         self._members = Membership()
         self.index({}, self._members.aliases)
+        self.away = AwayNames(self)
+        """The models that had endpoints, and have none now."""
         self.counted: Floats = np.zeros((len(COUNTED), 0))
         self.elsewhere: Floats = np.zeros((len(COUNTED), 0))
         self.unseen: Floats | None = None
@@ -224,6 +227,7 @@ class EndpointTable(Names):
         wanted = self._members.specs()
         if wanted == {spec.key: spec for spec in self.specs()}:
             return
+        self.away.note(spec for spec in self.specs() if wanted.get(spec.key) != spec)
         left = {key: slot for key, slot in self._slot_of.items() if key not in wanted}
         for key, slot in left.items():
             self._free_if_idle(key, slot)

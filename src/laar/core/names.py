@@ -18,9 +18,13 @@ class Names:
 
     Attributes:
         models: the distinct first entries of `EndpointSpec.models`, in the order of the slots.
+        active: the slots of all endpoints, ascending.
+        aliases: the virtual names, with the models of each; none means all.
     """
 
     models: list[str]
+    active: NDArray[np.intp]
+    aliases: Mapping[str, Sequence[str]]
 
     def index(
         self, specs: Mapping[int, EndpointSpec], aliases: Mapping[str, Sequence[str]]
@@ -50,7 +54,7 @@ class Names:
         self.models = list(models)
         self._serving, self._pools = _arrays(serving), _arrays(pools)
         self._weights = {name: name for name in adapted}
-        self._aliases, self._named = aliases, named
+        self.aliases, self._named = aliases, named
         for alias, names in aliases.items():
             groups = {
                 self._weights.get(self.sent_name(specs[slot], alias), "")
@@ -68,6 +72,19 @@ class Names:
         """Return the endpoints that serve a model name, ascending; None when none does."""
         return self._serving.get(name)
 
+    def reach(self, name: str) -> NDArray[np.intp] | None:
+        """Return the endpoints of a name or an alias, ascending; None for an unknown name.
+
+        An empty name, like an alias of no models, means all endpoints.
+        """
+        models = self.aliases.get(name)
+        if not name or (models is not None and not models):
+            return self.active
+        if models is None:
+            return self.serving(name)
+        found = [self._serving.get(model, _NO_SLOTS) for model in (*models, name)]
+        return np.unique(np.concatenate(found))
+
     def weights(self, name: str) -> str:
         """Return a key for the cached prefixes of a model name: names with equal keys share them.
 
@@ -84,7 +101,7 @@ class Names:
         """
         if name in spec.models:
             return name
-        for model in self._aliases.get(name, ()):
+        for model in self.aliases.get(name, ()):
             if model in spec.models:
                 return model
         return spec.models[0]

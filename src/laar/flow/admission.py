@@ -30,6 +30,7 @@ from functools import partial
 import numpy as np
 
 from laar.accuracy.assessor import PlainAssessor
+from laar.core.away import may_come
 from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.endpoints import Mask, Slots
@@ -143,6 +144,7 @@ class Admission:
             self._count_long(decision)
             return decision
         if not self.ready:
+            self._director.table.away.missed(request)
             return self._hold(self._item(request, now), now)
 
         def room(view: View) -> Mask:
@@ -172,7 +174,7 @@ class Admission:
                 item = replace(item, for_context=True, earlier_s=self._waited_s(session, now))
             return self._hold(item, now)
         except RequestError as error:
-            if not self.by_load or not _waiting_can_help(error, request):
+            if not self.by_load or not may_come(error, request):
                 raise
             return self._hold(self._item(request, now), now)
         self._count(decision, now)
@@ -244,7 +246,7 @@ class Admission:
         except NoRoomError:
             return None
         except RequestError as error:
-            return None if self.by_load and _waiting_can_help(error, request) else error
+            return None if self.by_load and may_come(error, request) else error
         self._count(decision, now)
         return decision
 
@@ -557,12 +559,3 @@ def _session(request: Request) -> str:
     """Return the key of a request's session; empty if it has none or keeps no context."""
     named = request.session and request.generates
     return f"{request.tenant}\0{request.model}\0{request.session}" if named else ""
-
-
-def _waiting_can_help(error: RequestError, request: Request) -> bool:
-    """Return whether to wait because no endpoint is known or awake yet, and any would do.
-
-    A removed endpoint may come back, but without the objects it stored.
-    """
-    empty = error.reason in ("no-endpoints", "no-candidates", "asleep")
-    return empty and request.subset is None and not (request.response_id or request.stored_ids)

@@ -58,7 +58,7 @@ the band's other lanes."""
 WORDS = {
     SATURATED: "every endpoint is full, and so is the queue",
     EXPIRED: "no endpoint had room in time",
-    NO_ENDPOINT: "no endpoint became ready in time",
+    NO_ENDPOINT: "no endpoint became ready in time, or the queue is full of requests that wait",
     EVICTED_BY_BAND: "a more urgent request took its place in the queue",
     EVICTED_BY_TENANT: "a more urgent request took its place in the queue",
 }
@@ -170,7 +170,8 @@ class Queue(Generic[T]):
         if hold_s <= 0:
             return self._refused(item, 503, _expired(item))
         if not self._make_room(item, now):
-            return self._refused(item, 429, SATURATED)
+            status, reason = (429, SATURATED) if item.is_ready else (503, NO_ENDPOINT)
+            return self._refused(item, status, reason)
         if not self._waiting:
             self._left_s = None
         self._insert(item, self._order(now - item.earlier_s, objective_s, work_s, work_s))

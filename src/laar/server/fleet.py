@@ -79,7 +79,9 @@ class FleetState:
             self._take(source)
 
     def _take(self, source: str) -> None:
-        self._wanted[source] = self._own.named(source, self._picker.director.settings.aliases)
+        wanted = self._own.named(source, self._picker.director.settings.aliases)
+        self._table.away.note(spec for spec in wanted if not self._table.named(spec.address))
+        self._wanted[source] = wanted
         self._use(source)
         self._changed.set()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from laar.core.away import is_away
 from laar.core.catalog import catalog, no_such_model
 from laar.core.decision import Decision
 from laar.core.request import Request
@@ -108,9 +109,11 @@ class ExternalProcessor(Recorder):
         """Return the models of a pool or of all pools, or a single model; None without endpoints.
 
         Raises:
-            RequestError: there is no model of that name.
+            RequestError: there is no model of that name, or not now.
         """
-        made_of = self.director.table.version, tuple(self.director.settings.aliases)
+        table = self.director.table
+        table.away.look(self.clock())
+        made_of = table.version, table.away.version, table.aliases
         if made_of != self._lists_of:
             self._lists_of = made_of
             self._lists.cache_clear()
@@ -119,12 +122,12 @@ class ExternalProcessor(Recorder):
             return body if known else None
         if name not in known:
             self._picker.doubt_names("")
-            raise no_such_model(name)
+            raise no_such_model(name) if table.away.get(name) is None else is_away(name)
         return orjson.dumps(known[name])  # not cached: each name would take 4 KB
 
     def _list(self, pool: str) -> tuple[bytes, dict[str, Any]]:
         """Return the body that lists the models of a pool, and each model by its name."""
-        listed = catalog(self.director.table, self.director.settings.aliases, pool)
+        listed = catalog(self.director.table, pool)
         return orjson.dumps(listed), {entry["id"]: entry for entry in listed["data"]}
 
     # -- for exchanges -------------------------------------------------------------------------
@@ -139,7 +142,7 @@ class ExternalProcessor(Recorder):
 
     def refused(self, request: Request, error: RequestError) -> Refused:
         """Record a refused request."""
-        if error.reason == "unknown-model":
+        if error.reason in ("unknown-model", "model-away"):
             self._picker.doubt_names("")
         if self.spans is not None:
             self.spans.refused(request, error)
