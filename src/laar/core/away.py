@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, takewhile
+from itertools import chain, islice, takewhile
 from typing import NamedTuple
 
 from laar.core.membership import EndpointSpec
@@ -117,6 +117,17 @@ class AwayNames:
         """Iterate over the names that no endpoint serves."""
         every = chain(*(kept.values() for kept in self._kept.values()))
         return (away for away in every if self._names.serving(away.name) is None)
+
+    def state(self, specs: Iterable[EndpointSpec], now: float) -> list[tuple[object, ...]]:
+        """Return the names of endpoints and those that are away, each with its age in seconds."""
+        self.look(now)
+        served: dict[str, Away] = {}
+        for spec in specs:
+            for name in spec.models:
+                if name not in served:  # thousands of endpoints have few names
+                    served[name] = Away(name, spec.models[0], tuple(spec.pools), now)
+        every = islice(chain(served.values(), self), MAX_MODELS + MAX_OTHERS)
+        return [(name, model, pools, now - since) for name, model, pools, since in every]
 
     def missed(self, request: Request) -> None:
         """Count a request that found no endpoint, for autoscalers that start the first one."""

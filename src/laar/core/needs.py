@@ -36,8 +36,8 @@ MARGIN = 1.2
 are within 15 % (`laar.prefix.lengths`); a larger margin would keep more prompts from small windows.
 """
 
-KEPT_S = 600.0
-"""Seconds for which a refusal is remembered."""
+KEPT_S = 300.0
+"""Seconds for which a refusal is remembered: a few of a conversation's turns."""
 
 _DEFAULT_ANSWER = {Api.COMPLETIONS: 16, Api.EMBEDDINGS: 0, Api.OPAQUE: 0}
 """Tokens of an answer without a limit: at least one, but completions end after 16."""

@@ -22,6 +22,7 @@ from laar.prefix.blocks import blocks_in
 
 _MAX_TEXT_CHARS = 1024
 _MAX_BLOCKS = 65_536
+_MAX_POOLS = 64
 _MAX_CHANGES_BYTES = 16 << 10  # 256 documents
 _LARGEST = 1e12
 _MAX_INVALID = 1000  # items of a list; each takes 30 µs
@@ -184,6 +185,16 @@ class Learned(_Record, tag="e"):
         )
 
 
+class Left(_Record, tag="n"):
+    """The last endpoint of a model name has left, for other pickers that never saw it."""
+
+    soon: ClassVar[bool] = False
+
+    name: Text
+    model: Text
+    pools: Annotated[tuple[Text, ...], Meta(max_length=_MAX_POOLS)]
+
+
 class Reported(_Record, tag="o"):
     """An outcome that a client reported."""
 
@@ -203,4 +214,4 @@ class Leaving(_Record, tag="x"):
 
 
 _OfRequests = Entered | Ended | StoredAt | Turn | Moved
-Record = _OfRequests | Heard | Learned | Reported | Judged | Leaving
+Record = _OfRequests | Heard | Learned | Left | Reported | Judged | Leaving

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports, Verdict
+from laar.core.away import Away
 from laar.core.director import Director
 from laar.core.engine_model import Sample
 from laar.health import Word
@@ -28,6 +29,7 @@ from laar.sharing.records import (
     Judged,
     Learned,
     Leaving,
+    Left,
     Moved,
     Record,
     Reported,
@@ -174,6 +176,7 @@ class Sharing:
     def poll(self, now: float) -> None:
         """Expire leases. Call this a few times a second, even while disconnected."""
         self.now = now
+        self.director.table.away.look(now)
         self.lost["lease"] += self.peers.end_leases(now)
         self._unseen.expect(sorted(peer.origin for peer in self.peers.known()), now)
 
@@ -207,6 +210,8 @@ class Sharing:
                 director.health.heard(slot, director.table.spec(slot).models[0], word, now)
             case Learned(address, sample) if (slot := slot_of(address)) >= 0:
                 director.engines.heard(slot, sample)
+            case Left(name, model, pools):
+                director.table.away.hear(Away(name, model, pools, now), now)
             case Reported(outcome) if self.online is not None:
                 self.online.heard(outcome, now)
             case Judged(decision_id, correct, reporter) if (reports := self.reports) is not None:
@@ -223,6 +228,7 @@ class Sharing:
         director = self.director
         add = self.outbox.add
         director.stored.on_note = lambda *noted: add(StoredAt(*noted))
+        director.table.away.on_away = lambda away: add(Left(away.name, away.model, away.pools))
         director.engines.on_sample = self._sampled
         director.health.records.on_word = self._said
         if self.online is not None:

@@ -15,9 +15,10 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
+from laar.core.away import MAX_MODELS, MAX_OTHERS, Away
 from laar.prefix.density import Density
 from laar.prefix.index import Kept
-from laar.sharing.records import Hashes, Moved, Text, from_bytes, to_bytes, valid
+from laar.sharing.records import Amount, Hashes, Moved, Text, from_bytes, to_bytes, valid
 from laar.sharing.sharing import Sharing
 
 SCHEMA = 1
@@ -29,6 +30,9 @@ about 100 busy endpoints' caches. Collecting them blocks the event loop for abou
 MAX_STORED = 8192
 """Maximum number of stored responses in a snapshot, and of document orders that are restored from
 one; the latest responses are kept."""
+
+MAX_NAMES = MAX_MODELS + MAX_OTHERS
+"""Maximum number of model names that are restored."""
 
 MAX_SNAPSHOT_BYTES = 64 << 20
 
@@ -50,6 +54,10 @@ class _Sizes(NamedTuple):
 
     bytes_per_token: Annotated[float, Meta(ge=0.25, le=16)]
     rooms_bytes: dict[Text, Annotated[int, Meta(ge=0, le=1 << 50)]]
+
+
+_Name = tuple[Text, Text, tuple[Text, ...], Amount]
+"""A model's name, its first name, its pools, and the seconds since it was served, as in `Away`."""
 
 
 class SnapshotFault(ValueError):  # noqa: N818 - names the condition
@@ -88,6 +96,7 @@ def snapshot(
         "place": place,
         "sizes": sizes,
         "stored": director.stored.latest(MAX_STORED),
+        "names": table.away.state(table.specs(), now),
         "engines": director.engines.state(),
     }
     orders = sharing.orders.latest() if sharing.orders is not None else iter(())
@@ -163,8 +172,10 @@ def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
         director.stored.heard(object_id, address, session)
     director.engines.restore(document.get("engines"))
     made_at_s, now_s = document.get("at_s"), sharing.wall_clock()
-    # Outcomes fade even while no picker runs.
+    # Outcomes and names fade even while no picker runs.
     away_s = max(0.0, now_s - made_at_s) if isinstance(made_at_s, float) else 0.0
+    for name, model, pools, age_s in islice(valid(document.get("names"), _Name), MAX_NAMES):
+        director.table.away.hear(Away(name, model, pools, now - age_s - away_s), now)
     # A picker that learned alone while the store was unreachable keeps what it learned; one that
     # has just started may have received a few outcomes before its own file was read.
     if (online := sharing.online) is not None and (sharing.outbox.closed or not online.cells):

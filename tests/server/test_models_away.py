@@ -1,0 +1,79 @@
+"""A model whose last endpoint is away for a while, behind a real Envoy."""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+import pytest
+
+from support import eventually, metric
+from support.clients import chat, post
+
+pytestmark = pytest.mark.envoy
+
+
+async def fleet_without_b(gateway, shape, **sections):
+    """Start a fleet of models a and b, and take b away; return b, Envoy, and how b returns."""
+    a, b = await gateway.upstream(), await gateway.upstream()
+    gateway.members((a.address, "a"), (b.address, "b"))
+    runner = await gateway.picker(**sections)
+    envoy = await gateway.envoy(shape)
+    table = runner.picker.table
+    await eventually(lambda: table.serving("b") is not None, what="the second model")
+    gateway.members((a.address, "a"))
+    await eventually(lambda: table.serving("b") is None, what="the second model to leave")
+    return b, envoy, lambda: gateway.members((a.address, "a"), (b.address, "b"))
+
+
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
+async def test_a_model_that_is_away_is_told_from_one_that_does_not_exist(gateway, http, shape):
+    b, envoy, bring_back = await fleet_without_b(gateway, shape)
+    away, never = [await post(http, envoy, chat(model=name)) for name in ("b", "c")]
+    assert (away.status, away.headers["x-laar-reason"]) == (503, "model-away")
+    assert int(away.headers["retry-after"]) >= 1
+    assert (never.status, never.headers["x-laar-reason"]) == (404, "unknown-model")
+    listed = orjson.loads(await (await http.get(f"{envoy.url()}/v1/models")).read())["data"]
+    assert {entry["id"]: entry.get("available", True) for entry in listed} == {
+        "a": True,
+        "b": False,
+        "auto": True,
+    }
+    for name, status in (("b", 200), ("c", 404)):
+        async with http.get(f"{envoy.url()}/v1/models/{name}") as answer:
+            assert answer.status == status
+    assert metric(gateway.runner, "laar_pool_absent_total", pool="", model="b") == 1
+    bring_back()
+    await eventually(lambda: served(http, envoy), what="the model to return")
+    assert b.asked
+
+
+async def served(http, envoy):
+    return (await post(http, envoy, chat(model="b"))).status == 200
+
+
+async def test_flow_control_holds_requests_for_a_model_that_is_away(gateway, http):
+    b, envoy, bring_back = await fleet_without_b(
+        gateway, "standalone", flow={"enabled": True, "max_hold_s": 60}
+    )
+    held = [asyncio.create_task(post(http, envoy, chat(model="b"))) for _ in range(5)]
+    await eventually(
+        lambda: metric(gateway.runner, "laar_flow_waiting") == 5, what="the requests to wait"
+    )
+    assert metric(gateway.runner, "laar_pool_absent_total", pool="", model="b") == 5
+    assert (await post(http, envoy, chat(model="c"))).status == 404
+    bring_back()
+    assert {answer.status for answer in await asyncio.gather(*held)} == {200}
+    assert len(b.asked) == 5
+
+
+async def test_a_picker_that_restarts_while_a_model_is_away_knows_its_name(gateway, http, tmp_path):
+    share = {"snapshot_file": str(tmp_path / "snapshot")}
+    _, envoy, _ = await fleet_without_b(gateway, "standalone", share=share)
+    await gateway.picker(share=share)
+
+    async def is_away():
+        answer = await post(http, envoy, chat(model="b"))
+        return answer.headers.get("x-laar-reason") == "model-away"
+
+    await eventually(is_away, what="the restarted picker to know the model")
