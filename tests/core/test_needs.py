@@ -72,6 +72,7 @@ def token_ids(lengths, api=Api.CHAT, limit=None, model="auto", **fields):
     )
 
 
+@pytest.mark.long
 @settings(max_examples=examples(300), deadline=None)
 @given(
     found=endpoints,
@@ -100,6 +101,7 @@ def test_no_attempt_is_refused_as_too_long_while_an_endpoint_that_is_up_could_ta
     assert decision.address in {f"e{at}:1" for at in up}
 
 
+@pytest.mark.long
 @settings(max_examples=examples(200), deadline=None)
 @given(found=endpoints, tokens=st.integers(1, 1500), limit=limits, error=st.floats(0.85, 1.15))
 def test_an_estimated_prompt_has_a_margin(found, tokens, limit, error):
