@@ -110,7 +110,7 @@ class AwayNames:
                 self.version += 1
 
     def get(self, name: str) -> Away | None:
-        """Return what is remembered of a name."""
+        """Return what is remembered of a name, if anything is."""
         return self._kept[True].get(name) or self._kept[False].get(name)
 
     def __iter__(self) -> Iterator[Away]:
@@ -133,7 +133,7 @@ class AwayNames:
         """Count a request that found no endpoint, for autoscalers that start the first one."""
         pool, model, names = request.pool, request.model, self._names
         known = self.get(model)
-        if known is None and names.reach(model) is None:
+        if known is None and model not in names.aliases and names.serving(model) is None:
             model = ""
         if not len(names.in_pool(pool)) and (known is None or pool not in known.pools):
             pool = ""

@@ -114,9 +114,10 @@ class Candidates:
         if not len(table):
             raise RequestError(503, "no-endpoints", "no endpoint is known", retry_after_s=1)
         able = table.reach(model)
-        if able is None:
+        if not len(able) and model not in self._aliases:
             table.away.look(now)
-            raise is_away(model) if self._has_been(model) else no_such_model(model)
+            known = table.away.get(model) or any(model in of for of in self._aliases.values())
+            raise is_away(model) if known else no_such_model(model)
         if pool:
             able = able[np.isin(able, table.in_pool(pool))]
         if subset is not None:
@@ -170,11 +171,6 @@ class Candidates:
             slots, _ = self._helpers(group, encoders, now)
             group.encoders = slots if len(slots) else None
         return group
-
-    def _has_been(self, model: str) -> bool:
-        """Return whether endpoints served a model, or the settings know it."""
-        named = any(model in models for models in self._aliases.values())
-        return named or self._table.away.get(model) is not None
 
     def _names(self, slots: Slots) -> list[str]:
         models = self._table.models

@@ -130,12 +130,13 @@ class Chooser:
         view, tokens_of, degraded = view_of(self, request, earlier, group, weights, now)
         able = group.alive
         if self.table.windowed or self.needs.refusals:
-            able = self._fitting(view, group, tokens_of)
-            if not view.fits.any():  # what it fits is full, but may take it all the same
+            fits, able = self._fitting(view, group, tokens_of)
+            if not fits.any():  # what it fits is full, but may take it all the same
                 subset = frozenset(self.table.by_slot[slot].address for slot in able.tolist())
                 group, earlier = self._group(request, now, subset)
                 view, tokens_of, degraded = view_of(self, request, earlier, group, weights, now)
-                able = self._fitting(view, group, tokens_of)
+                fits, able = self._fitting(view, group, tokens_of)
+            view.fits = fits
         order, scores, eligible, reason, on_trial = self._rank(policy, view, group, room, degraded)
         health, at = self.health, order[0]
         slot = group.slots.item(at)
@@ -342,16 +343,12 @@ class Chooser:
             self._next_weights = self.degraded.attempt("tuner", tuner.weights, now)
         return self._next_weights
 
-    def _fitting(self, view: View, group: Group, tokens_of: Floats) -> Slots:
-        """Set which candidates the request fits, and return all such endpoints that are up.
-
-        If it fits no candidate, it fits others that are up but full.
-        """
-        slots = np.concatenate((view.slots, group.alive))
+    def _fitting(self, view: View, group: Group, tokens_of: Floats) -> tuple[Mask, Slots]:
+        """Return which candidates the request fits, and all such endpoints that are up."""
+        slots, count = np.concatenate((view.slots, group.alive)), len(view.slots)
         tokens = tokens_of[self.table.model_id[slots]]
         fits = self.needs.met(view.request, view.chain, slots, tokens, view.now)
-        view.fits = fits[: len(view.slots)]
-        return group.alive[fits[len(view.slots) :]]
+        return fits[:count], group.alive[fits[count:]]
 
     def _exhausted(self, policy: Policy, group: Group, able: Slots, tried: Sequence[str]) -> bool:
         """Return whether this attempt is the last: no endpoint in `able` has an untried model."""

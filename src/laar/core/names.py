@@ -72,18 +72,13 @@ class Names:
         """Return the endpoints that serve a model name, ascending; None when none does."""
         return self._serving.get(name)
 
-    def reach(self, name: str) -> NDArray[np.intp] | None:
-        """Return the endpoints of a name or an alias, ascending; None for an unknown name.
-
-        An empty name, like an alias of no models, means all endpoints.
-        """
-        models = self.aliases.get(name)
-        if not name or (models is not None and not models):
+    def reach(self, name: str) -> NDArray[np.intp]:
+        """Return the endpoints of a name or an alias; all for none, and an alias of no models."""
+        models = self.aliases.get(name, (name,))
+        if not (name and models):
             return self.active
-        if models is None:
-            return self.serving(name)
-        found = [self._serving.get(model, _NO_SLOTS) for model in (*models, name)]
-        return np.unique(np.concatenate(found))
+        found = [self._serving.get(model, _NO_SLOTS) for model in {*models, name}]
+        return found[0] if len(found) == 1 else np.unique(np.concatenate(found))
 
     def weights(self, name: str) -> str:
         """Return a key for the cached prefixes of a model name: names with equal keys share them.

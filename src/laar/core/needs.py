@@ -82,9 +82,7 @@ class Needs:
         self._table = table
         self.refusals: Latest[int, _Refusal] = Latest(_MAX_REFUSALS)
         """The refusals by conversation; while there are none, only windows in the table matter."""
-        self._stated = np.full(table.capacity, math.inf)
-        self._stated_until = np.zeros(table.capacity)
-        table.on_grow.append(self._grow)
+        self._stated: dict[int, tuple[float, float]] = {}  # windows by slot, and until when
 
     def met(
         self, request: Request, chain: Chain | None, slots: Slots, tokens: Floats, now: float
@@ -99,11 +97,11 @@ class Needs:
             now: monotonic seconds.
         """
         windows = self._table.window_tokens[slots]
-        longest, answer, may = tokens * request.longest_share, _answer_tokens(request), True
+        longest, answer = tokens * request.longest_share, _answer_tokens(request)
+        may: Mask | bool = True
         if self.refusals:
-            stated = self._stated[slots]
-            stated[(self._stated_until[slots] <= now) | np.isfinite(windows)] = math.inf
-            windows = np.minimum(windows, stated)
+            stated = (self._stated.get(slot, (math.inf, math.inf)) for slot in slots.tolist())
+            windows = np.minimum(windows, [w if until > now else math.inf for w, until in stated])
             refusal = self._refusal_of(request, chain, answer, now)
             if refusal is not None:
                 longest = np.maximum(longest, refusal.least_tokens)
@@ -113,7 +111,8 @@ class Needs:
             fits: Mask = (need <= windows) & may
             if fits.any():
                 return fits
-        return windows == windows.max()
+        longest_windows: Mask = windows == windows.max()
+        return longest_windows
 
     def too_long(self, view: View) -> bool:
         """Return whether no candidate's window has room for the prompt and its answer."""
@@ -137,7 +136,7 @@ class Needs:
         if window == math.inf:
             window = next((number for number in found if number < most), math.inf)
             if window < math.inf:
-                self._stated[slot], self._stated_until[slot] = window, now + KEPT_S
+                self._stated[slot] = window, now + KEPT_S
         least_tokens, slots = 0.0 if window == math.inf else window + 1 - answer, frozenset((slot,))
         if (known := self._refusal_of(request, view.chain, answer, now)) is not None:
             least_tokens, slots = max(least_tokens, known.least_tokens), slots | known.slots
@@ -147,7 +146,7 @@ class Needs:
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed, or whose engine restarted."""
-        self._stated_until[slot] = 0.0
+        self._stated.pop(slot, None)
         for key in [key for key, known in self.refusals.items() if slot in known.slots]:
             del self.refusals[key]
 
@@ -161,11 +160,6 @@ class Needs:
                 is_longer = request.chars >= known.chars and answer >= known.answer_tokens
                 return known if is_longer else None
         return None
-
-    def _grow(self, size: int) -> None:
-        more = size - len(self._stated)
-        self._stated = np.pad(self._stated, (0, more), constant_values=math.inf)
-        self._stated_until = np.pad(self._stated_until, (0, more))
 
 
 def _answer_tokens(request: Request) -> int:
