@@ -151,12 +151,32 @@ def test_a_generate_request_yields_token_ids_and_limit(sampling):
         ({"max_tokens": None}, None),
         ({"max_tokens": True}, None),
         ({"max_tokens": 0}, None),
+        ({"max_tokens": "9"}, 9),
+        ({"max_tokens": 9.0}, 9),
     ],
 )
 def test_the_first_limit_that_is_set_counts(fields, limit):
     messages = [{"role": "user", "content": "q"}]
     body = orjson.dumps({"model": "m", "messages": messages, **fields})
-    assert read_body(Api.CHAT, body).max_tokens is limit
+    assert read_body(Api.CHAT, body).max_tokens == limit
+
+
+@pytest.mark.parametrize(
+    ("given", "share"),
+    [
+        ("one text", 1.0),
+        (["one text"], 1.0),
+        (["ab", "abcdef"], 0.75),
+        (["é", "abcdef"], 0.75),
+        ([1, 2, 3], 1.0),
+        ([[1], [2, 3, 4]], 0.75),
+        ([""], 1.0),
+        ([[]], 0.0),
+    ],
+)
+def test_a_batch_is_as_long_as_its_longest_text(given, share):
+    for api, key in ((Api.EMBEDDINGS, "input"), (Api.COMPLETIONS, "prompt")):
+        assert read_body(api, orjson.dumps({"model": "m", key: given})).longest_share == share
 
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:a"}}

@@ -81,11 +81,13 @@ class AwayNames:
 
     def note(self, specs: Iterable[EndpointSpec]) -> None:
         """Remember the names of endpoints that leave, change, or will be used soon."""
+        found: dict[str, tuple[str, set[str]]] = {}
         for spec in specs:
-            for name in spec.models:
-                away = Away(name, spec.models[0], tuple(spec.pools))
-                self._kept[away.is_first][name] = away
-                self.version += 1
+            for name in spec.models:  # thousands of endpoints have few names
+                found.setdefault(name, (spec.models[0], set()))[1].update(spec.pools)
+        for name, (model, pools) in found.items():
+            self._kept[name == model][name] = Away(name, model, tuple(sorted(pools)))
+            self.version += 1
 
     def hear(self, away: Away, now: float) -> None:
         """Remember a name that another picker has seen, or this one before it restarted."""
@@ -124,7 +126,7 @@ class AwayNames:
         served: dict[str, Away] = {}
         for spec in specs:
             for name in spec.models:
-                if name not in served:  # thousands of endpoints have few names
+                if name not in served:
                     served[name] = Away(name, spec.models[0], tuple(spec.pools), now)
         every = islice(chain(served.values(), self), MAX_MODELS + MAX_OTHERS)
         return [(name, model, pools, now - since) for name, model, pools, since in every]

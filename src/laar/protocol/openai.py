@@ -148,10 +148,12 @@ def _limit(document: Mapping[str, Any]) -> int | None:
     if isinstance(inner := document.get(_SAMPLING), dict):  # in /inference/v1/generate
         document = inner
     limits = (document.get(name) for name in _LIMITS_IN_ORDER)
-    limit = next((limit for limit in limits if limit is not None), None)
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0:
+    given = next((limit for limit in limits if limit is not None), None)
+    try:  # engines in Python read "8000" and 8000.0 too
+        limit = 0 if isinstance(given, bool) else int(given or 0)
+    except (TypeError, ValueError, OverflowError):
         return None
-    return min(limit, MAX_LIMIT_TOKENS)
+    return min(limit, MAX_LIMIT_TOKENS) if limit > 0 else None
 
 
 def marks_of(api: Api, document: Mapping[str, Any], messages: int) -> tuple[str, ...]:
