@@ -115,7 +115,7 @@ def test_requests_shed_by_flow_control_count_as_late() -> None:
     assert fleet.pools.requests() == {("", ""): 0.0}
     held, left = (admission.ask(fleet.request(), 0.0) for _ in range(2))
     assert isinstance(held, int)
-    with pytest.raises(RequestError, match="so is the queue"):
+    with pytest.raises(RequestError, match="queue is full"):
         admission.ask(fleet.request(), 0.0)
     assert fleet.pools.expected_late() == {("", ""): 1.0}
     assert not isinstance(left, Decision)
