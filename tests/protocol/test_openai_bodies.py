@@ -153,6 +153,8 @@ def test_a_generate_request_yields_token_ids_and_limit(sampling):
         ({"max_tokens": 0}, None),
         ({"max_tokens": "9"}, 9),
         ({"max_tokens": 9.0}, 9),
+        ({"n_predict": -1}, None),
+        ({"max_new_tokens": 9}, 9),
     ],
 )
 def test_the_first_limit_that_is_set_counts(fields, limit):

@@ -48,7 +48,10 @@ _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 """First bytes of gzip and zstd; JSON can't begin with them."""
 
 _MAX_SCALAR_BYTES = 4096
-_LIMITS_IN_ORDER = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_LIMITS_IN_ORDER = (
+    *("max_completion_tokens", "max_tokens", "max_output_tokens"),
+    *("max_new_tokens", "n_predict"),  # SGLang's and llama.cpp's names
+)
 _SAMPLING = "sampling_params"
 _LIMITS = frozenset((*_LIMITS_IN_ORDER, _SAMPLING))
 _READ_AT_LENGTH = {"model", "stream", *_LIMITS_IN_ORDER, "cache_salt"}
