@@ -576,7 +576,7 @@ async def test_an_engine_that_comes_back_with_a_different_model_serves_it(
     await eventually(lambda: table.models == ["org/large"], what="the other model")
     assert await served_by(http, envoy, model="org/large") == a.address
     async with ask(http, envoy) as answer:
-        assert answer.status == 404
+        assert answer.status == 503  # another engine may bring it back
 
 
 async def test_invalid_pods_are_reported_and_valid_ones_serve(gateway, cluster):
