@@ -304,6 +304,8 @@ def test_prompts_ahead_weigh_the_same_if_their_first_tokens_are_not_seen():
 
 
 def read_prompt(engines, slot, now):
+    if not engines.traffic._table.in_flight[slot]:
+        engines.traffic._table.reserve(slot, 0.0, 0.0)  # others stay in flight
     one = began(engines, slot, now, plain_s=0.1, others=16.0)
     engines.gone(one, now)
 

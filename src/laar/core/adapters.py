@@ -108,7 +108,8 @@ class Adapters:
         """
         if slot >= 0 and not math.isnan(max_adapters):
             known = self._endpoints.setdefault(slot, _Endpoint())
-            known.max_adapters, known.seen = max_adapters, running
+            known.max_adapters = max_adapters
+            known.seen = frozenset() if self._table.is_idle(slot) else running
 
     def restarted(self, slot: int) -> None:
         """Forget the endpoint's loaded adapters."""

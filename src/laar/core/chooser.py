@@ -25,7 +25,7 @@ from laar.core.eligible import Eligible, able_to_take, in_all, prefer
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
 from laar.core.exploring import EXPLORE, to_explore
-from laar.core.filters import unless_none
+from laar.core.filters import awake, fresh, unless_none
 from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, Fault, Room, View, WeightSource
 from laar.core.needs import Needs
@@ -290,8 +290,8 @@ class Chooser:
         A tenant's files and batches go to the same endpoint, by rendezvous hashing, so that a later
         request finds all of them there, even through a picker that has forgotten the ids.
         """
-        slots = unless_none(slots, self.table.asleep[slots] == 0.0)
         table, tenant = self.table, request.tenant
+        slots = unless_none(slots, awake(table, slots, now))
         if request.by_tenant:
             keys = (f"{tenant}\n{table.spec(slot).address}".encode() for slot in slots.tolist())
             hashes = list(map(xxhash.xxh3_64_intdigest, keys))
@@ -300,6 +300,7 @@ class Chooser:
             order = self.rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
             drawn = slots[order]
             reported = table.waiting[drawn] + table.running[drawn]
+            reported = np.where(fresh(table, drawn, now), reported, 0.0)
             load = np.fmax(table.in_flight[drawn], reported)  # NaN means not reported
             order = [order[at] for at in np.argsort(load, kind="stable").tolist()]
         slot = int(slots[order[0]])

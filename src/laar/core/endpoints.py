@@ -30,6 +30,7 @@ from laar.core.membership import (
 )
 from laar.core.names import Names
 from laar.core.roundtrip import fresh_rtt, smooth_rtt
+from laar.core.witness import Page
 
 Slots = NDArray[np.intp]
 """Slot numbers of some endpoints; ascending for candidates, except one on trial, which is last."""
@@ -49,7 +50,8 @@ class Reading:
     counts the requests it refused since the last scrape because its queue was full. `asleep` is 0
     for an engine that is awake, `OFFLOADED` if it sleeps with its weights in the host's memory, 2
     if it sleeps in any other way. `has_tiers` is true if the engine has fetched cached tokens from
-    memory behind its KV cache, or has some there; `host_tokens` is that memory's size.
+    memory behind its KV cache, or has some there; `host_tokens` is that memory's size. `work` is
+    the sum of counters that any work increments.
     """
 
     waiting: float = math.nan
@@ -66,6 +68,7 @@ class Reading:
     asleep: float = 0.0
     has_tiers: bool = False
     host_tokens: float = math.nan
+    work: float = math.nan
 
 
 OFFLOADED = 1.0
@@ -80,7 +83,8 @@ could not be woken has a longer `wake_s`, and gets requests only if no other end
 _FIRST_CAPACITY = 16
 COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_tokens")
 """The counters that are summed over all pickers."""
-_READ = ("waiting", "running", "kv_usage", "capacity_tokens", "asleep", "has_tiers")
+_GAUGES = ("waiting", "running", "kv_usage")
+_READ = (*_GAUGES, "capacity_tokens", "asleep", "has_tiers")
 _UNKNOWN = ("rtt_s", "rtt_at", "waiting", "running", "kv_usage", "capacity_tokens", "read_at")
 _COUNTERS = (*COUNTED, "visiting", "chosen", "failures", "asleep", "has_tiers")
 _FIRST_VALUES = {
@@ -161,6 +165,7 @@ class EndpointTable(Names):
         self.by_slot: Mapping[int, EndpointSpec] = {}
         """The endpoints by slot, ascending; replaced by a new object on every change."""
         self._slot_of: dict[str, int] = {}
+        self._pages: dict[int, Page] = {}
         self._members = Membership()
         self.index({}, self._members.aliases)
         self.away = AwayNames(self)
@@ -251,6 +256,7 @@ class EndpointTable(Names):
             for name, value in _FIRST_VALUES.items():
                 getattr(self, name)[slot] = value
             self.elsewhere[:, slot] = 0.0
+            self._pages.pop(slot, None)
             self.on_free(slot)
 
     def _grow(self) -> None:
@@ -325,16 +331,31 @@ class EndpointTable(Names):
     # -- readings ------------------------------------------------------------------------------
 
     def read(self, key: str, reading: Reading, now: float) -> int:
-        """Store a scrape; return the slot, or -1 if the endpoint has been removed meanwhile."""
+        """Store a scrape; return the slot, or -1 if the endpoint has been removed meanwhile.
+
+        Load that nothing confirms is left out of the gauges (`laar.core.witness`).
+        """
         slot = self.slot(key)
         if slot >= 0:
             for name in _READ:
                 getattr(self, name)[slot] = getattr(reading, name)
+            shown = [getattr(reading, name) for name in (*_GAUGES, "work")]
+            at = shown, self.in_flight.item(slot), self.chosen.item(slot)
+            page = self._pages.get(slot)
+            if page is None:
+                self._pages[slot] = Page(*at)
+            else:
+                for name, value in zip(_GAUGES, page.read(*at), strict=True):
+                    getattr(self, name)[slot] = value
             self.read_at[slot] = now
             self.readings += 1
             if self.failures[slot] == math.inf and self.by_slot[slot].has_own_page:
                 self.failures[slot] = 0.0
         return slot
+
+    def is_idle(self, slot: int) -> bool:
+        """Return whether nothing confirms the load that an endpoint's metrics page shows."""
+        return slot in self._pages and self._pages[slot].is_idle
 
     def woken(self, address: str, wake_s: float) -> None:
         """Store how many seconds waking an engine took: over `WAKE_TIMEOUT_S` if it failed."""

@@ -34,9 +34,15 @@ def reachable(table: EndpointTable, slots: Slots) -> Mask:
     return table.failures[slots] < MAX_FAILURES
 
 
+def fresh(table: EndpointTable, slots: Slots, now: float) -> Mask:
+    """Return which endpoints' readings are recent enough to be used."""
+    keep: Mask = now - table.read_at[slots] <= STALE_S
+    return keep
+
+
 def awake(table: EndpointTable, slots: Slots, now: float) -> Mask:
     """Return the candidates except those that are asleep according to a fresh reading."""
-    keep: Mask = (table.asleep[slots] == 0.0) | (now - table.read_at[slots] > STALE_S)
+    keep: Mask = (table.asleep[slots] == 0.0) | ~fresh(table, slots, now)
     return keep
 
 
@@ -50,6 +56,5 @@ def wakeable(table: EndpointTable, slots: Slots) -> Mask:
 def unsaturated(table: EndpointTable, slots: Slots, max_waiting: float, now: float) -> Mask:
     """Return the candidates except those that exceed a limit according to a fresh reading."""
     # NaN compares false, so unknown endpoints are not saturated, but not idle either.
-    fresh = now - table.read_at[slots] <= STALE_S
     over = (table.waiting[slots] > max_waiting) | (table.kv_usage[slots] > MAX_KV_USAGE)
-    return ~(fresh & over)
+    return ~(fresh(table, slots, now) & over)

@@ -39,6 +39,7 @@ class EngineNames:
         adapters_info: a series whose labels list the adapters of running requests and how many may
             run, and whose value is the time of the sample.
         worked: a counter incremented by any work; a decrease shows a restart.
+        generated: a counter that moves while answers are generated.
         started: a gauge with the time at which `worked` started to count.
         refused: a counter of refused requests, and its label for reasons that mean a full queue.
         awake: a gauge that is 0 while an engine sleeps, and its label.
@@ -62,6 +63,7 @@ class EngineNames:
     host_tokens: tuple[bytes, ...] = ()
     adapters_info: tuple[bytes, bytes, bytes] = (b"", b"", b"")
     worked: bytes = b""
+    generated: bytes = b""
     started: bytes = b""
     refused: tuple[bytes, bytes] = (b"", b"")
     awake: tuple[bytes, bytes] = (b"", b"")
@@ -88,6 +90,7 @@ ENGINES: Mapping[str, EngineNames] = {
         tiers_tokens=(b"vllm:external_prefix_cache_hits_total",),
         adapters_info=(b"vllm:lora_requests_info", b"running_lora_adapters", b"max_lora"),
         worked=b"vllm:prompt_tokens_total",
+        generated=b"vllm:generation_tokens_total",
         started=b"vllm:prompt_tokens_created",
         refused=(b"vllm:admission_rejections_total", b'reason="max_num_queued_'),
         awake=(b"vllm:engine_sleep_state", b'sleep_state="awake"'),
@@ -120,6 +123,7 @@ ENGINES: Mapping[str, EngineNames] = {
         queries_tokens=(b"trtllm_prompt_tokens_total",),
         hits_tokens=(b"trtllm_prompt_cached_tokens_total",),
         worked=b"trtllm_request_success_total",
+        generated=b"trtllm_generation_tokens_total",
         started=b"trtllm_request_success_created",
         path="/prometheus/metrics",
         aliases=("trtllm-serve", "trtllm"),
@@ -131,6 +135,7 @@ ENGINES: Mapping[str, EngineNames] = {
         running=(b"llamacpp:requests_processing",),
         kv_usage=(b"llamacpp:kv_cache_usage_ratio",),
         worked=b"llamacpp:prompt_tokens_total",
+        generated=b"llamacpp:tokens_predicted_total",
         aliases=("llamacpp", "llama-server"),
     ),
     # Requires `--enable-metrics`.
@@ -140,6 +145,7 @@ ENGINES: Mapping[str, EngineNames] = {
         running=(b"lmdeploy:num_requests_running",),
         kv_usage=(b"lmdeploy:gpu_cache_usage_perc",),
         worked=b"lmdeploy:prompt_tokens_total",
+        generated=b"lmdeploy:generation_tokens_total",
     ),
     # Reports requests, but nothing about its cache.
     "tgi": EngineNames(
@@ -147,6 +153,7 @@ ENGINES: Mapping[str, EngineNames] = {
         waiting=(b"tgi_queue_size",),
         running=(b"tgi_batch_current_size",),
         kv_usage=(),
+        generated=b"tgi_batch_inference_success",
         aliases=("text-generation-inference",),
     ),
 }
@@ -271,6 +278,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         asleep=asleep if _labelled(page, names.awake) == 0.0 else 0.0,  # all ranks sleep
         has_tiers=host_tokens > 0.0 or _total(page, names.tiers_tokens) > 0.0,
         host_tokens=host_tokens if host_tokens < _MAX_CAPACITY_TOKENS else math.nan,
+        work=_finite(sum(v for v in (*counters[:2], _total(page, (names.generated,))) if v == v)),
     )
     return reading, counters.or_known(before)
 

@@ -1,0 +1,70 @@
+"""Whether anything confirms the load that a metrics page shows.
+
+A gauge may show load that is long gone. Engines set gauges at their next step, which never comes if
+all requests were aborted, and some add up the gauges of processes that have died. If such a gauge
+keeps requests away, nothing happens at the engine, so the gauge never changes: only requests could
+correct it. The time of a scrape proves only that the page was served.
+
+So a page needs a witness. While no request that laar knows of is there, something on the page has
+to move: others' work. If nothing does, the engine is idle, and what its gauges show is what they
+show without load. That is subtracted from then on, until a gauge falls below it: such a gauge is
+alive after all. The next requests then find out whether the engine answers.
+
+While known requests are there, movement proves nothing: a counter that moves with them does not
+confirm two hundred others. So the last verdict stands: an engine that was full and hangs stays so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+STILL = 3
+"""Readings without a witness after which an engine is idle; between two steps there may be one."""
+
+
+@dataclass(slots=True)
+class Page:
+    """The metrics page of one endpoint, as last read.
+
+    Args:
+        shown: the gauges, then a counter of work; NaN where one is missing.
+        in_flight: requests known to be at the endpoint.
+        chosen: number of the latest decision for the endpoint.
+        still: readings without a witness, minus those with one.
+        idle: what the gauges show without load; empty if they need a witness no longer.
+    """
+
+    shown: Sequence[float]
+    in_flight: float
+    chosen: float
+    still: int = 0
+    idle: Sequence[float] = ()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing confirms any load."""
+        return self.still >= STILL
+
+    def read(self, shown: Sequence[float], in_flight: float, chosen: float) -> Sequence[float]:
+        """Return the gauges of a new reading, less what they show without load."""
+        moved = any(a != b and (a == a or b == b) for a, b in zip(shown, self.shown, strict=True))
+        sent = chosen != self.chosen
+        present = sent or in_flight > 0.0 or self.in_flight > 0.0
+        # A counter of work that stands while requests end shows that the page is dead.
+        is_dead = in_flight < self.in_flight + sent and not math.isnan(shown[-1])
+        is_idle = not moved and (is_dead or not present)
+        self.shown, self.in_flight, self.chosen = shown, in_flight, chosen
+        if is_idle:
+            self.still = min(self.still + 1, 2 * STILL)
+        elif moved and not present:
+            self.still = max(self.still - 1, 0)
+        gauges = shown[:-1]
+        if not self.is_idle:
+            self.idle = [0.0] * len(gauges)
+        elif is_idle:
+            self.idle = [0.0 if math.isnan(value) else value for value in gauges]
+        else:
+            self.idle = [i if i <= v else 0.0 for i, v in zip(self.idle, gauges, strict=True)]
+        return [value - idle for value, idle in zip(gauges, self.idle, strict=True)]
