@@ -446,6 +446,32 @@ def test_a_probe_shows_that_an_attempt_met_a_full_queue():
     assert d.health.records.endpoints[slot].breaker.openings == 0
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(status=401),
+        Reply(status=403),
+        *(Reply(status=200, found=kind) for kind in sorted(USELESS)),
+    ],
+)
+@pytest.mark.parametrize("probe", [True, False])
+def test_an_endpoint_that_is_only_doubted_is_the_last_fallback(reply, probe):
+    """One client's failures may be its own fault; another's engine may be broken meanwhile."""
+    d = fleet(A, B, probe=probe)
+    d.health.questions.are_asked = True
+    slot = d.table.slot(A)
+    d.choose(request(), 0.5)
+    for _ in range(2):
+        attempt = d.health.sent(slot, "m", stream=False, predicted_s=0.1, tokens=1.0, now=1.0)
+        d.health.replied(attempt, reply, 1.0, read=True)
+        d.health.ended(attempt, reply.status, "complete", 1.0)
+    for ask in (request(), request(api=Api.OPAQUE)):
+        decision = d.decide(ask, 1.1)
+        assert (decision.address, decision.fallbacks) == (B, (A,))
+    d.health.passed_over(slot, 1.2)
+    assert d.health.records.endpoints[slot].failures[Kind.FULL] == 0
+
+
 @pytest.mark.parametrize(("sibling", "is_out"), [(200, True), (401, False)])
 def test_a_probe_of_a_sibling_shows_whose_fault_a_denial_is(sibling, is_out):
     d = doubted(A, B, C, kind=401)

@@ -50,7 +50,7 @@ async def test_a_lone_engine_under_flow_control_answers_all(gateway, http, page,
     engine = await gateway.enter(Frozen(PAGES[page], counts))
     gateway.members((engine.address, "m"))
     runner = await gateway.picker(flow={"enabled": True})
-    await eventually(lambda: runner.picker.table.read_at[0] > 0.0, what="a reading")
+    await eventually(lambda: bool(runner.picker.table.read_at[0] > 0.0), what="a reading")
     envoy = await gateway.envoy()
     ended = [await post(http, envoy, chat(f"prompt {n}")) for n in range(20)]
     assert [answer.status for answer in ended] == [200] * 20
@@ -72,7 +72,7 @@ async def test_one_of_two_engines_gets_its_share(gateway, http, page, counts, pa
         for n in range(20):
             assert (await post(http, envoy, chat(f"{name} {n}"), path)).status == 200
 
-    for frozen.page in (frozen.page, ""):  # then its page is gone
-        frozen.served = 0
+    for shown in (frozen.page, ""):  # then its page is gone
+        frozen.page, frozen.served = shown, 0
         await asyncio.gather(*map(client, range(6)))
-        assert frozen.served > 30  # of 120
+        assert frozen.served > 5  # of 120; without a correction none

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -120,7 +121,7 @@ class Chooser:
         """
         group, earlier = self._group(request, now)
         if request.api is Api.OPAQUE:
-            return self._draw(request, group.slots, now, new_id)
+            return self._draw(request, group, now, new_id)
         name = self.settings.policy
         if request.policy in self.policies and self.settings.allow_policy_header:
             name = request.policy
@@ -165,7 +166,7 @@ class Chooser:
         fallbacks: tuple[str, ...] = ()
         if not once:
             fallbacks = self._fallbacks(
-                group.slots, order, served, prefiller, encoders, fits=view.fits
+                group, group.slots, order, served, prefiller, encoders, fits=view.fits
             )
         return Decision(
             id=new_id(),
@@ -282,7 +283,7 @@ class Chooser:
         return order, scores, eligible, reason or view.reason or policy.name, on_trial
 
     def _draw(
-        self, request: Request, slots: Slots, now: float, new_id: Callable[[], str]
+        self, request: Request, group: Group, now: float, new_id: Callable[[], str]
     ) -> Decision:
         """Choose the least loaded of some random endpoints, as there is no prompt to price.
 
@@ -291,7 +292,7 @@ class Chooser:
         request finds all of them there, even through a picker that has forgotten the ids.
         """
         table, tenant = self.table, request.tenant
-        slots = unless_none(slots, awake(table, slots, now))
+        slots = unless_none(group.slots, awake(table, group.slots, now))
         if request.by_tenant:
             keys = (f"{tenant}\n{table.spec(slot).address}".encode() for slot in slots.tolist())
             hashes = list(map(xxhash.xxh3_64_intdigest, keys))
@@ -319,7 +320,7 @@ class Chooser:
             address=spec.address,
             rank=spec.rank,
             way=spec.way,
-            fallbacks=self._fallbacks(slots, order, rewrite or request.model),
+            fallbacks=self._fallbacks(group, slots, order, rewrite or request.model),
             model=model,
             rewrite=rewrite,
             flight=InFlight(
@@ -362,6 +363,7 @@ class Chooser:
 
     def _fallbacks(
         self,
+        group: Group,
         slots: Slots,
         order: Sequence[int],
         served: str,
@@ -372,26 +374,31 @@ class Chooser:
     ) -> tuple[str, ...]:
         """Return the fallbacks, best first: endpoints that serve the model in the body, if any.
 
-        Those that the request does not fit are omitted, as their refusal would be final, and
-        sleeping engines, as nothing would wake them. Envoy retries with the same headers, so
-        fallbacks must share the first endpoint's rank, key and base path. With a prefiller or
-        encoders, they must also share its model, and exclude the prefiller.
+        Endpoints that are only doubted come last. Those that the request does not fit are omitted,
+        as their refusal would be final, and sleeping engines, as nothing would wake them. Envoy
+        retries with the same headers, so fallbacks must share the first endpoint's rank, key and
+        base path. With a prefiller or encoders, they must also share its model, and exclude the
+        prefiller.
         """
         table, found = self.table, list[str]()
         by_slot = table.by_slot
         first = by_slot[slots.item(order[0])]
-        for position in order[1:]:
+        others, doubted = order[1:], group.standing.doubted
+        if fits is not None:
+            others = [at for at in others if fits[at]]
+            window = table.window_tokens[slots[order[0]]]
+            doubted = [slot for slot in doubted if table.window_tokens[slot] >= window]
+        for slot in chain(map(slots.item, others), doubted):
             if len(found) >= self.settings.fallbacks:
                 break
-            slot = slots.item(position)
             spec = by_slot[slot]
             if (served and served not in spec.models) or spec.rank != first.rank:
                 continue
-            if fits is not None and not fits[position]:
-                continue
             # All attempts have the same request path and key.
             way, first_way = spec.way, first.way
-            if table.asleep[slot] or (way.base, way.key) != (first_way.base, first_way.key):
+            if (way.base, way.key) != (first_way.base, first_way.key):
+                continue
+            if table.asleep[slot] and not awake(table, np.array([slot]), group.at):
                 continue
             if (prefiller or encoders) and spec.models[0] != first.models[0]:
                 continue

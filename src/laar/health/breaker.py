@@ -157,6 +157,8 @@ class Breaker:
     trials: int = 0
     full_until: float = 0.0
     """The endpoint is full, and gets no requests before this time."""
+    doubted_until: float = 0.0
+    """Until this time others come first: its failure may be the client's fault."""
     limited_at: float = -math.inf
     """When it last refused a request because of the requests ahead of it."""
     is_suspected: bool = False
@@ -219,7 +221,7 @@ class Breaker:
         self.recent.fade(now)
         return (
             self.state is not State.CLOSED
-            or self.full_until > now
+            or max(self.full_until, self.doubted_until) > now
             or self.limit(now) < math.inf
             or self.is_suspected
             or self.recent.bad > _NEGLIGIBLE
@@ -348,6 +350,10 @@ class Breaker:
             self._limit, self.limited_at = float(attempt.ahead), now
         if attempt is self.trial:
             self._close(now)
+
+    def doubt(self, until: float) -> None:
+        """Prefer other endpoints until this time, but keep this one as a last fallback."""
+        self.doubted_until = max(self.doubted_until, until)
 
     def pause(self, until: float) -> None:
         """Send the endpoint no requests before `until`, unless all others are excluded too."""

@@ -158,7 +158,7 @@ class Outcomes:
             self.failed(endpoint, attempt, kind, now)
             return
         if apart is None:  # nothing is known of the siblings yet: wait for their answers
-            breaker.pause(now + _UNHEARD_S)
+            breaker.doubt(now + _UNHEARD_S)
         if is_alone:
             self._questions.suspect(endpoint, kind, now)
         self._records.mark(endpoint)
@@ -260,7 +260,7 @@ class Outcomes:
         if apart:
             return True
         if apart is None:  # nothing is known of the siblings yet: wait for their answers
-            breaker.pause(now + _UNHEARD_S)
+            breaker.doubt(now + _UNHEARD_S)
         if attempt is not None and attempt is breaker.trial and breaker.kind is Kind.DENIED:
             # Siblings deny access too: it is the client's fault.
             breaker.record_success(attempt, now)

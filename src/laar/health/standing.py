@@ -37,6 +37,7 @@ class Standing:
         answers: P(answers) of the kept candidates; None if all are healthy.
         trials: excluded slots, with the time of their next trial, in order.
         left_out: why the others get no traffic, by slot.
+        doubted: those that may yet prove healthy, and so remain the last fallbacks.
         down: excluded slots that have failed again since they were excluded.
         all_failing: all would have been excluded, so all are tried.
         until: when this must be recomputed.
@@ -46,6 +47,7 @@ class Standing:
     answers: Floats | None = None
     trials: Sequence[tuple[float, int]] = ()
     left_out: Mapping[int, str] = field(default_factory=dict)
+    doubted: Sequence[int] = ()
     down: Sequence[int] = ()
     all_failing: bool = False
     until: float = float("inf")
@@ -79,19 +81,24 @@ def standing_of(
     else:
         out, all_failing = _out(endpoints, answers)
     full = np.array([endpoint.is_full(now) for endpoint in endpoints]) & ~out
+    doubted = np.array([e.breaker.doubted_until > now for e in endpoints]) & ~(out | full)
     changes = [now + _LOOK_S, *(endpoints[at].breaker.full_until for at in np.flatnonzero(full))]
-    if (out | full).all() and not optional:
-        full[:] = False
-    kept = ~(out | full)
+    changes += [endpoints[at].breaker.doubted_until for at in np.flatnonzero(doubted)]
+    if (out | full | doubted).all() and not optional:
+        (doubted if doubted.any() else full)[:] = False
+    kept = ~(out | full | doubted)
     left = [endpoints[at] for at in np.flatnonzero(out)]
     waiting = [endpoints[at] for at in np.flatnonzero(full)]
+    unsure = [endpoints[at] for at in np.flatnonzero(doubted)]
     changes += [e.breaker.trial_at for e in left]
     return Standing(
         kept=kept,
         answers=answers[kept],
         trials=sorted((e.breaker.trial_at, e.slot) for e in left),
         left_out={e.slot: _why_out(e, now) for e in left}
-        | {e.slot: _why_full(e.breaker.full_until - now) for e in waiting},
+        | {e.slot: _why_full(e.breaker.full_until - now) for e in waiting}
+        | {e.slot: "doubted: it failed, perhaps through the client's fault" for e in unsure},
+        doubted=[e.slot for e in (*unsure, *left) if not e.breaker.is_open],
         down=[e.slot for e in left if e.breaker.failed_again and e.breaker.is_open],
         all_failing=all_failing,
         until=min(at for at in changes if at > now),
