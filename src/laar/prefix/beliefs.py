@@ -17,7 +17,8 @@ from laar.prefix.blocks import Chain, PromptHasher
 from laar.prefix.demand import PrefixDemand
 from laar.prefix.density import Density
 from laar.prefix.evictions import Evictions
-from laar.prefix.index import PrefixIndex, Receipt
+from laar.prefix.found import Found
+from laar.prefix.index import LEAST_MISS_BYTES, PrefixIndex, Receipt
 from laar.prefix.lengths import PromptLengths
 from laar.prefix.templates import Template, template_for
 from laar.prefix.tokens import TokenBlocks
@@ -92,6 +93,7 @@ class PrefixBeliefs:
     def __init__(self, *, key: bytes, max_bytes: int) -> None:
         self._hasher = PromptHasher(key)
         self.index = PrefixIndex(0, max_bytes)
+        self.found = Found()
         self.popular = PrefixDemand()
         self.evictions = Evictions()
         self.blocks_held = TokenBlocks()  # empty if no engine publishes KV events, as most do not
@@ -148,7 +150,7 @@ class PrefixBeliefs:
 
     def match(self, chain: Chain) -> tuple[Floats, Floats | None]:
         """Return `shares` and `fetched` of a `PrefixMatch`."""
-        shares, fetched = self.index.shares(chain), None
+        shares, fetched = self.index.shares(chain) * self.found.shares, None
         if self.blocks_held.texts:
             fetched = self.blocks_held.correct(
                 chain, shares, lambda slot: self.index.claimed(slot, chain)
@@ -158,6 +160,7 @@ class PrefixBeliefs:
     def make_room(self, capacity: int) -> None:
         """Make room for slots below `capacity`, before anything else is called with one of them."""
         self.index.resize(capacity)
+        self.found.resize(capacity)
 
     def rekey(self, key: bytes) -> None:
         """Switch to a different secret, and forget all entries hashed with the old secret."""
@@ -213,8 +216,12 @@ class PrefixBeliefs:
         """
         if prompt_tokens > 0 and model:
             self._lengths.learn(receipt.chain, model, prompt_tokens)
-        if self.index.settle(receipt, share) and prompt_tokens > 0 and receipt.chain.total_bytes:
-            self.density.learn(receipt.slot, receipt.chain.total_bytes, prompt_tokens)
+        chain, proven = receipt.chain, receipt.proven
+        if self.index.settle(receipt, share):
+            if share is not None and chain.bytes_of(proven) >= LEAST_MISS_BYTES:
+                self.found.learn(receipt.slot, chain.fraction(proven), share)
+            if prompt_tokens > 0 and chain.total_bytes:
+                self.density.learn(receipt.slot, chain.total_bytes, prompt_tokens)
         if self.watcher is not None:
             self.watcher.ended(receipt, ok=True, share=share)
 
@@ -222,6 +229,7 @@ class PrefixBeliefs:
         """Forget a slot."""
         self.blocks_held.drop(slot)
         self.density.drop(slot)
+        self.found.drop(slot)
         self.index.drop(slot)
 
     def clear(self, slot: int) -> None:
