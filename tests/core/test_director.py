@@ -14,6 +14,7 @@ from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.policies import POLICY_NAMES
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.prefix.found import Found
 from laar.prefix.tokens import TokenBlocks
 from laar.tuning.tuner import Weights
 from support.directors import director_of
@@ -354,6 +355,7 @@ class Broken(PlainAssessor):
         raise KeyError
 
     insert = retract = settle = drop = look_up
+    found = Found()
 
     def make_room(self, _):
         """Allow a table to grow."""

@@ -92,6 +92,7 @@ class Director(Chooser):
             self._on_placed.insert(0, ("prefixes", self._enter_prefix))
             self._on_left.append(("prefixes", prefixes.drop))
             prefixes.make_room(table.capacity)
+            prefixes.found.alike = table.alike
             table.on_grow.append(prefixes.make_room)
         table.on_free = lambda slot: run_steps(self._on_left, self.degraded, slot)
 

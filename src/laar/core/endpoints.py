@@ -319,6 +319,10 @@ class EndpointTable(Names):
         known = known[~np.isnan(known)]
         return float(known.mean()) * len(self.active) if len(known) else math.nan
 
+    def alike(self, slot: int) -> Slots:
+        """Return the slots of the endpoints with the same model as this one, itself included."""
+        return np.flatnonzero(self.model_id == self.model_id[slot])
+
     def specs(self) -> Sequence[EndpointSpec]:
         """Return all endpoints, in slot order."""
         return tuple(self.by_slot.values())

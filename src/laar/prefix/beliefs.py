@@ -177,6 +177,8 @@ class PrefixBeliefs:
             self.popular.note(chain, now)
             self.evictions.note(chain, now)
         receipt = self.index.insert(slot, chain, now)
+        if not heard:
+            receipt.counted = self.found.counted.get(slot)
         if self.watcher is not None and not heard:
             self.watcher.entered(slot, chain, receipt)
         return receipt
@@ -218,8 +220,9 @@ class PrefixBeliefs:
             self._lengths.learn(receipt.chain, model, prompt_tokens)
         chain, proven = receipt.chain, receipt.proven
         if self.index.settle(receipt, share):
-            if share is not None and chain.bytes_of(proven) >= LEAST_MISS_BYTES:
-                self.found.learn(receipt.slot, chain.fraction(proven), share)
+            if chain.bytes_of(proven) >= LEAST_MISS_BYTES:
+                believed = chain.fraction(proven)
+                self.found.answered(receipt.slot, believed, share, receipt.counted)
             if prompt_tokens > 0 and chain.total_bytes:
                 self.density.learn(receipt.slot, chain.total_bytes, prompt_tokens)
         if self.watcher is not None:

@@ -3,47 +3,97 @@
 Some engines never reuse a prefix: caching is off, or the model's state can't be cached. Whatever is
 recorded for them is believed in vain, and prompts that share a prefix crowd at a few endpoints. So
 beliefs are multiplied by the share of them that recent answers confirmed.
+
+An answer's usage says what was found. For engines that don't report it, the counters on the metrics
+page do: if none of the tokens looked up during a request were found, its prompt wasn't either.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
+Counted = tuple[float, float]
+"""Tokens that an engine has looked up in its cache, and those of them that it found."""
+Floats = npt.NDArray[np.float64]
+Slots = npt.NDArray[np.intp]
+
 _KEPT = 0.85
 """Weight of earlier answers at each new one: after five misses in a row a tenth is believed."""
+_MAX_AWAITED = 64  # answers per slot that await a reading
 _FOUND = 0.8
 """Share of a belief that confirms it: tokens per byte differ between the parts of a prompt."""
 
 
 class Found:
-    """The share of beliefs that engines confirm, by slot."""
+    """The share of beliefs that engines confirm, by slot.
+
+    Engines alike (with the same model) are the prior for each other: an endpoint that has not yet
+    disproved what is believed must not look better than those that have.
+    """
 
     def __init__(self) -> None:
-        self._sums: npt.NDArray[np.float64] = np.ones((2, 0))  # found, believed
-        self.shares: npt.NDArray[np.float64] = np.ones(0)
+        self._sums: Floats = np.zeros((3, 0))  # found, believed, weight of the prior
+        self.shares: Floats = np.ones(0)
         """Share of what is believed that is found, in 0..1, by slot; read only."""
+        self.alike: Callable[[int], Slots] = lambda _slot: np.arange(len(self.shares))
+        """Returns the slots whose engines are like that of a slot, itself included."""
+        self.counted: dict[int, Counted] = {}
+        """The latest counters, by slot."""
+        self._reports: set[int] = set()  # slots whose answers' usage says what was found
+        self._awaited: dict[int, list[tuple[Counted, float]]] = {}
 
-    def learn(self, slot: int, believed: float, found: float) -> None:
+    def answered(
+        self, slot: int, believed: float, found: float | None, before: Counted | None
+    ) -> None:
         """Learn from an answer.
 
         Args:
             slot: the endpoint.
             believed: share of the prompt that should have been cached, in 0..1.
-            found: share that was.
+            found: share that was; None if not reported.
+            before: the counters when the request was sent, if known.
         """
-        found = believed if found >= _FOUND * believed else found
-        sums = self._sums[:, slot]
-        sums *= _KEPT
-        sums += found, believed
-        self.shares[slot] = sums[0] / sums[1]
+        if found is not None:
+            self._reports.add(slot)
+            self._learn(slot, believed, found)
+        elif before is not None and slot not in self._reports:
+            awaited = self._awaited.setdefault(slot, [])
+            if len(awaited) < _MAX_AWAITED:
+                awaited.append((before, believed))
+
+    def count(self, slot: int, queries: float, hits: float) -> None:
+        """Learn from the counters of tokens that an engine looked up and found in its cache."""
+        if not (math.isfinite(queries) and math.isfinite(hits)):
+            return
+        self.counted[slot] = queries, hits
+        for before, believed in self._awaited.pop(slot, ()):
+            if queries != before[0]:  # some may be other requests' hits: the benefit of the doubt
+                self._learn(slot, believed, believed if hits != before[1] else 0.0)
+
+    def _learn(self, slot: int, believed: float, found: float) -> None:
+        self._sums[:, slot] *= _KEPT
+        self._sums[:2, slot] += believed if found >= _FOUND * believed else found, believed
+        slots = self.alike(slot)
+        of_each, of_all, prior = self._sums[:, slots]
+        expected = (of_each.sum() + 1.0) / (of_all.sum() + 1.0)
+        self.shares[slots] = (of_each + prior * expected) / (of_all + prior)
 
     def resize(self, slots: int) -> None:
         """Grow to `slots` slots; a smaller number has no effect."""
-        more = max(0, slots - len(self.shares))
-        self._sums = np.pad(self._sums, ((0, 0), (0, more)), constant_values=1.0)
+        before = len(self.shares)
+        more = max(0, slots - before)
+        self._sums = np.pad(self._sums, ((0, 0), (0, more)))
+        self._sums[2, before:] = 1.0
         self.shares = np.pad(self.shares, (0, more), constant_values=1.0)
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
-        self._sums[:, slot] = self.shares[slot] = 1.0
+        self._sums[:, slot] = 0.0, 0.0, 1.0
+        self.shares[slot] = 1.0
+        self.counted.pop(slot, None)
+        self._awaited.pop(slot, None)
+        self._reports.discard(slot)

@@ -93,6 +93,7 @@ class Receipt:
     Args:
         chain: the prompt.
         proven: number of proven blocks that were probably cached at the decision.
+        counted: the engine's counters at the decision (`laar.prefix.found.Counted`), if known.
     """
 
     chain: Chain
@@ -100,6 +101,7 @@ class Receipt:
     _cache: _Cache
     _stamp: int
     _witness: int  # stamp of the use that proved the deepest proven block
+    counted: tuple[float, float] | None = None
 
     @property
     def slot(self) -> int:

@@ -201,6 +201,9 @@ class FleetState:
             if self._beliefs is not None:
                 if is_empty:
                     self._beliefs.restarted(slot, reading.started_s)
+                if not reading.has_tiers:  # tokens found there are counted separately
+                    counted = reading.prefix_queries_tokens, reading.prefix_hits_tokens
+                    self._beliefs.found.count(slot, *counted)
                 # The host's memory also keeps what the cache evicts; its size may be NaN.
                 self._beliefs.set_capacity(slot, max(reading.capacity_tokens, reading.host_tokens))
             if is_empty:
