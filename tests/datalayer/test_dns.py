@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -216,6 +217,59 @@ async def test_a_name_with_too_many_addresses_is_truncated_consistently(
     asked = len(names.asked)
     await until(lambda: len(names.asked) > asked + 2)
     assert recorder.replaced == 2
+
+
+class Parts(Names):
+    """Answers each look-up with a part of the addresses, as Consul does."""
+
+    def __init__(self, addresses: Sequence[str], most: int, seed: int) -> None:
+        super().__init__(gpu=addresses)
+        self.most, self.rng = most, random.Random(seed)
+
+    async def lookup(self, name: str) -> Sequence[str]:
+        found = await super().lookup(name)
+        return self.rng.sample(list(found), min(self.most, len(found)))
+
+
+@pytest.mark.parametrize(("addresses", "most"), [(6, 3), (6, 5), (4, 1), (12, 3)])
+async def test_an_address_that_answers_outlives_partial_answers(
+    recorder: Any, start: Any, until: Any, addresses: int, most: int
+) -> None:
+    all_of_them = [f"10.0.0.{n}" for n in range(1, addresses + 1)]
+    names, gone = Parts(all_of_them, most, seed=5), set[str]()
+    dns.system_lookup = names.lookup
+    under_test = Resolver(recorder, lambda address: address not in gone)
+    under_test.replace("file", [spec("gpu:8000")])
+    start(under_test.run())
+    await until(lambda: len(recorder.addresses) == addresses)
+    asked, replaced = len(names.asked), recorder.replaced
+    assert replaced <= addresses + 1
+    await until(lambda: len(names.asked) > asked + 40)
+    assert recorder.replaced == replaced
+    assert "only some of its addresses" in recorder.problems["dns gpu"]
+    names.names["gpu"] = all_of_them[1:]
+    gone.add("10.0.0.1:8000")  # it stops working once it has left
+    await until(lambda: len(recorder.addresses) == addresses - 1)
+    names.names["gpu"] = all_of_them[:1]
+    gone.clear()
+    gone.update(f"{ip}:8000" for ip in all_of_them[1:])
+    await until(lambda: recorder.addresses == ["10.0.0.1:8000"])
+
+
+async def test_an_address_that_left_stays_for_a_few_answers_only(
+    recorder: Any, start: Any, until: Any
+) -> None:
+    names = Names(gpu=["10.0.0.1", "10.0.0.2"])
+    dns.system_lookup = names.lookup
+    under_test = Resolver(recorder, lambda _address: True)
+    under_test.replace("file", [spec("gpu:8000")])
+    start(under_test.run())
+    await until(lambda: len(recorder.addresses) == 2)
+    names.names["gpu"] = ["10.0.0.2"]
+    asked = len(names.asked)
+    await until(lambda: recorder.addresses == ["10.0.0.2:8000"])
+    assert len(names.asked) - asked <= 20  # several, while changes are gathered
+    assert recorder.problems == {}
 
 
 async def test_the_system_resolver_prefers_one_family() -> None:

@@ -5,6 +5,10 @@ be names and passes on one spec per IP address. IP literals pass immediately. Th
 does not report a TTL, so names are looked up every ten seconds. A name that stops resolving keeps
 its last addresses: a DNS outage must not remove working endpoints.
 
+Some servers answer with a random part of a name's addresses (Consul, or any whose answer must fit
+in a packet). An address that is missing is not gone as long as its endpoint answers: it stays for
+the next few answers, and if one has returned, for so many that it would have been among them.
+
 If a name has addresses of both families, only IPv4 is used: both lead to the same server, and
 counting it as two would halve its load in every estimate.
 """
@@ -13,13 +17,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from laar.core.membership import PLAIN, EndpointSpec
 from laar.datalayer.endpoints_file import dns_name, join_address
 from laar.datalayer.interface import GONE, EndpointSink
 from laar.datalayer.visits import cancel, until_look_s
+from laar.latest import Latest
 
 INTERVAL_S = 10.0
 """Seconds between lookups of a name, since a fleet's records change as pods come and go."""
@@ -34,6 +39,13 @@ is down."""
 GATHER_S = 0.05
 """Seconds for which changes are gathered before they are passed on. Each time, the whole source is
 passed on: with a thousand names, doing so once per name would take seconds of CPU."""
+KEPT = 3
+"""Answers in a row that must lack an address that still works before it is removed."""
+PARTIAL_KEPT = 10
+"""The same for names whose answers are partial, times the number of answers that together have as
+many addresses as are known: one of ten thousand addresses is removed by chance."""
+PARTIAL_FOR = 360
+"""Answers for which a name is considered to be answered in part, after an address has returned."""
 MAX_ADDRESSES = 256
 """Maximum number of addresses per name; the lowest are used, so that the selection is stable."""
 
@@ -55,15 +67,21 @@ class Resolver:
 
     Args:
         sink: receives the resolved endpoints, with the name of their source.
+        works: returns whether the endpoint at an address answers, as far as is known.
     """
 
-    def __init__(self, sink: EndpointSink) -> None:
+    def __init__(
+        self, sink: EndpointSink, works: Callable[[str], bool] = lambda _address: False
+    ) -> None:
         self._sink = sink
+        self._works = works
         self.problem = sink.problem  # those of sources are passed on
         self._declared: dict[str, Sequence[EndpointSpec]] = {}
         self._names: set[str] = set()
         self._asking: set[str] = set()
         self._addresses: dict[str, tuple[str, ...]] = {}
+        self._missing: dict[str, Latest[str, int]] = {}  # by name: answers without each address
+        self._partial: dict[str, int] = {}  # by name: answers that are expected to be partial
         self._has_changed = False
         self._at_once = asyncio.Semaphore(MAX_AT_ONCE)
 
@@ -80,7 +98,8 @@ class Resolver:
         try:
             while True:
                 for gone in tasks.keys() - self._names:
-                    self._addresses.pop(gone, None)
+                    for kept in (self._addresses, self._missing, self._partial):
+                        kept.pop(gone, None)
                     self._sink.problem(f"dns {gone}", GONE)
                     if gone not in self._asking:  # otherwise its thread still runs
                         tasks.pop(gone).cancel()
@@ -117,17 +136,43 @@ class Resolver:
     def _found(self, name: str, found: Sequence[str]) -> None:
         if not found:
             raise OSError("the name has no address")
-        addresses = tuple(sorted(found)[:MAX_ADDRESSES])
-        over = len(found) - len(addresses)
-        self._sink.problem(
-            f"dns {name}",
-            f"{name} has {len(found)} addresses; the last {over} are left out" if over else None,
-        )
+        kept = self._kept(name, set(found))
+        addresses = tuple(sorted({*found, *kept})[:MAX_ADDRESSES])
+        over, problem = len({*found, *kept}) - len(addresses), None
+        if over:
+            problem = f"{name} has {len(addresses) + over} addresses; the last {over} are left out"
+        elif name in self._partial:
+            problem = (
+                f"{name} is answered with only some of its addresses at a time; those that are "
+                "missing stay in use while they answer"
+            )
+        self._sink.problem(f"dns {name}", problem)
         if addresses != self._addresses.get(name):
             self._addresses[name] = addresses
             if not self._has_changed:
                 asyncio.get_running_loop().call_later(GATHER_S, self._hand_on_all)
             self._has_changed = True
+
+    def _kept(self, name: str, found: set[str]) -> list[str]:
+        """Return the addresses that an answer lacks, but that are not considered gone."""
+        missing = self._missing.setdefault(name, Latest(MAX_ADDRESSES))
+        left = self._partial.pop(name, 0) - 1
+        if not found.isdisjoint(missing):  # some were not gone
+            left = PARTIAL_FOR
+        if left > 0:
+            self._partial[name] = left
+        known = set(self._addresses.get(name, ()))
+        most = KEPT if left <= 0 else PARTIAL_KEPT * len(known | found) / len(found)
+        for ip in found & missing.keys():
+            del missing[ip]
+        for ip in known - found:
+            missing[ip] = missing.get(ip, 0) + 1
+        ports = {p for s in self._declared.values() for p in _ports(name, s)}
+        return [
+            ip
+            for ip in known - found
+            if missing[ip] < most and any(self._works(join_address(ip, port)) for port in ports)
+        ]
 
     def _hand_on_all(self) -> None:
         self._has_changed = False
@@ -154,3 +199,7 @@ class Resolver:
                     hidden = f"{spec.address} is {address}, which is already listed: its models"
         self._sink.replace(source, tuple(resolved.values()))
         self._sink.problem(f"dns {source}", hidden and f"{hidden} get no requests")
+
+
+def _ports(name: str, specs: Sequence[EndpointSpec]) -> set[str]:
+    return {s.address.rpartition(":")[2] for s in specs if dns_name(s.address) == name}

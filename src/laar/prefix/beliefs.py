@@ -220,7 +220,8 @@ class PrefixBeliefs:
             self._lengths.learn(receipt.chain, model, prompt_tokens)
         chain, proven = receipt.chain, receipt.proven
         if self.index.settle(receipt, share):
-            if chain.bytes_of(proven) >= LEAST_MISS_BYTES:
+            is_known = share is not None or receipt.counted is not None
+            if is_known and chain.bytes_of(proven) >= LEAST_MISS_BYTES:
                 believed = chain.fraction(proven)
                 self.found.answered(receipt.slot, believed, share, receipt.counted)
             if prompt_tokens > 0 and chain.total_bytes:

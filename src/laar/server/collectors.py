@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import ClientSession
 
 from laar.core.endpoints import WAKE_TIMEOUT_S, Slots
-from laar.core.filters import STALE_S, awake, wakeable
+from laar.core.filters import MAX_FAILURES, STALE_S, awake, wakeable
 from laar.core.membership import EVENTS_LABEL, EndpointSpec
 from laar.core.roundtrip import STALE_AFTER_S
 from laar.datalayer.asking import Asking, ask, keep_asking, wake
@@ -56,7 +56,13 @@ class Collectors:
         self._clusters: dict[str, KubernetesEndpoints] = {}
         self._out: dict[str, str] = {}
         self._woken_until: dict[str, tuple[float, float]] = {}
-        self.resolver = Resolver(fleet)
+        self.resolver = Resolver(fleet, self._works)
+
+    def _works(self, address: str) -> bool:
+        """Return whether an endpoint answers, as far as probes and requests show."""
+        table, now, slots = self._picker.table, self._clock(), self._picker.table.named(address)
+        states = (self._picker.health.state(slot, now) for slot in slots)
+        return any(table.failures[slots] < MAX_FAILURES) and "failing" not in states
 
     def declare(self, endpoints: Sequence[EndpointSpec]) -> None:
         """Use the endpoints listed in the settings."""
