@@ -34,11 +34,15 @@ class Sleeper(ServedEngine):
         self.busy.set()
         self.answered, self.woken, self.probes = 0, 0, 0
         self.status, self.asked = 200, 0
+        self.shown_awake = None  # what its page shows, if not the truth
 
     async def _handle(self, request):
+        if request.path == "/is_sleeping":
+            return web.json_response({"is_sleeping": not self.awake.is_set()})
         if request.path == "/metrics":
-            states = {"weights_offloaded": 0, "discard_all": 0, "awake": int(self.awake.is_set())}
-            if not self.awake.is_set():
+            awake = self.awake.is_set() if self.shown_awake is None else self.shown_awake
+            states = {"weights_offloaded": 0, "discard_all": 0, "awake": int(awake)}
+            if not awake:
                 states[self.state] = 1
             line = 'vllm:engine_sleep_state{{engine="0",sleep_state="{}"}} {}.0\n'
             lines = [line.format(*item) for item in states.items()]
@@ -100,6 +104,17 @@ async def test_an_engine_is_woken_for_the_requests_that_need_it(gateway, http, s
     decisions = (await shown(http, gateway, "/decisions"))["decisions"]
     one = await shown(http, gateway, f"/decisions/{decisions[-1]['id']}")
     assert "It is asleep; waking it takes about 6.0 s." in one["sentence"]
+
+
+@pytest.mark.parametrize("state", ["weights_offloaded", "discard_all"])
+async def test_an_engine_that_only_its_page_calls_asleep_gets_requests(gateway, http, state):
+    engine = await gateway.enter(Sleeper(state))
+    engine.awake.set()
+    engine.shown_awake = False
+    await fleet_of(gateway, engine, labels={})
+    envoy = await gateway.envoy()
+    ended = [await post(http, envoy, chat(f"prompt {n}")) for n in range(3)]
+    assert [answer.status for answer in ended] == [200] * 3
 
 
 async def test_an_engine_stays_asleep_while_another_one_answers(gateway, http):

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import ClassVar
 
@@ -77,6 +78,8 @@ class Scraper(Visits):
             kept.counters = [None] * len(pages)
         found = map(read_page, pages, repeat(spec.engine), kept.counters)
         readings = await aside(is_long, list, found)
+        if any(reading.asleep for reading, _ in readings) and await self._is_awake(spec):
+            readings = [(replace(reading, asleep=0.0), known) for reading, known in readings]
         is_blank = all(math.isnan(it.waiting) and math.isnan(it.running) for it, _ in readings)
         if not is_blank:  # a proxy's page, for example, does not show that ranks are gone
             self._sink.ranked(spec.address, len(pages))
@@ -101,11 +104,27 @@ class Scraper(Visits):
             kept.ranks = -1  # the engine may have restarted
             return True
         if kept.ranks == -1:
-            with suppress(TimeoutError, aiohttp.ClientError, OSError, ValueError, AttributeError):
-                page = get(self.session, spec.url(path), spec)
-                async with asyncio.timeout(TIMEOUT_S), page as answer:
-                    said = await read_capped(answer.content, MAX_PAGE_BYTES)
-                if answer.status < 500:  # otherwise it may be starting: ask again
-                    kept.ranks = None
-                    kept.ranks = orjson.loads(said).get("dp_size")
+            status, said = await self._asked(spec, path)
+            if status < 500:  # otherwise it may be starting: ask again
+                kept.ranks = said.get("dp_size")
         return kept.ranks == ranks
+
+    async def _is_awake(self, spec: EndpointSpec) -> bool:
+        """Return whether an engine whose page says that it sleeps says otherwise itself.
+
+        A page may be out of date, and an engine believed asleep gets no requests that would show.
+        """
+        _, said = await self._asked(spec, "/is_sleeping")
+        return said.get("is_sleeping") is False
+
+    async def _asked(self, spec: EndpointSpec, path: str) -> tuple[int, Mapping[str, object]]:
+        """Get JSON from an engine; return the status, 599 if there is none, and the object."""
+        with suppress(TimeoutError, aiohttp.ClientError, OSError, ValueError):
+            page = get(self.session, spec.url(path), spec)
+            async with asyncio.timeout(TIMEOUT_S), page as answer:
+                said = await read_capped(answer.content, MAX_PAGE_BYTES)
+            found = None
+            with suppress(ValueError):
+                found = orjson.loads(said)
+            return answer.status, found if isinstance(found, dict) else {}
+        return 599, {}
