@@ -460,3 +460,22 @@ async def test_engines_of_several_kinds_are_read_together(
     found = [(read[each.address].waiting, read[each.address].running) for each in specs]
     assert found == [(1.0, 5.0), (2.0, 6.0), (3.0, 7.0), (4.0, 8.0)]
     assert recorder.problems == {}
+
+
+async def test_ranks_that_a_few_pages_lack_are_kept(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    pages, told = iter(range(10_000)), list[int]()
+    recorder.ranked = lambda _address, ranks: told.append(ranks)
+    gone = False
+
+    async def metrics(_: web.Request) -> web.Response:
+        most = 1 if gone or next(pages) % 3 else 4  # two pages of three are incomplete
+        lines = (f'vllm:num_requests_running{{engine="{rank}"}} 1.0\n' for rank in range(most))
+        return web.Response(text="".join(lines))
+
+    start(scraper(recorder, [spec(await serve(metrics))]).run())
+    await until(lambda: len(told) > 10)
+    assert set(told) == {4}
+    gone = True
+    await until(lambda: told[-1] == 1)

@@ -33,6 +33,9 @@ TIMEOUT_S = 2.0
 """Timeout of a scrape: enough for another continent, short enough to notice a hanging engine."""
 MAX_PAGE_BYTES = 4 << 20
 """Maximum size of a page: 64 data-parallel ranks need about 3 MB. More is cut off, and reported."""
+_FEWER = 3
+"""Pages that must lack a rank before it is considered gone: each report comes from a process of its
+own, and what is known about a rank is lost with it."""
 _LONG_BYTES = 256 << 10  # takes tens of milliseconds
 
 
@@ -40,6 +43,8 @@ _LONG_BYTES = 256 << 10  # takes tens of milliseconds
 class _Kept:
     counters: list[Counters | None] = field(default_factory=list)
     """The last known counters of each rank; None before its first page."""
+    fewer: int = 0
+    """Pages in a row with fewer ranks than before."""
     ranks: object = -1
     """Number of ranks that the engine reports; -1 before it is queried."""
 
@@ -74,6 +79,9 @@ class Scraper(Visits):
         pages = await aside(is_long, pages_by_rank, page, spec.engine)
         if not await self._has_all(spec, kept, len(pages)):
             pages = [page]
+        kept.fewer = kept.fewer + 1 if len(pages) < len(kept.counters) else 0
+        if 0 < kept.fewer < _FEWER:
+            return
         if len(pages) != len(kept.counters):
             kept.counters = [None] * len(pages)
         found = map(read_page, pages, repeat(spec.engine), kept.counters)
