@@ -1,6 +1,7 @@
 """The endpoint table: membership, slots, and counters that return to zero."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -173,3 +174,38 @@ def test_an_endpoint_that_several_pools_list_is_in_each_of_them():
     assert table.version == version
     lists("gold")
     assert (members("gold"), members("all")) == (set(), {"a:1", "b:1"})
+
+
+@pytest.mark.parametrize(
+    ("away_s", "change", "is_kept"),
+    [
+        (59.0, {}, True),
+        (61.0, {}, False),
+        (10.0, {"models": ("other",)}, False),
+        (10.0, {"labels": {"laar.dev/pod": "its-successor"}}, False),
+    ],
+)
+def test_an_endpoint_that_returns_soon_finds_what_was_learned(away_s, change, is_kept):
+    table, freed = EndpointTable(), []
+    table.on_free = freed.append
+    first, other = (EndpointSpec(address=a, models=("m",)) for a in ("a:1", "b:1"))
+    table.replace("t", [first, other])
+    table.round_trip("a:1", 0.1, 5.0)
+    table.replace("t", [other])
+    assert table.slot("a:1") == -1
+    table.round_trip("b:1", 0.1, 5.0 + away_s)
+    table.replace("t", [replace(first, **change), other])
+    assert (freed == []) is is_kept
+    assert bool(table.rtt_s[table.slot("a:1")] == 0.1) is is_kept
+
+
+def test_slots_of_removed_endpoints_are_used_before_the_table_grows():
+    table, freed = EndpointTable(), []
+    table.on_free = freed.append
+    for batch in range(10):
+        names = [f"{batch}.{n}:1" for n in range(8)]
+        table.replace("t", [EndpointSpec(address=name, models=("m",)) for name in names])
+        for name in names:
+            table.round_trip(name, 0.1, float(batch))
+    assert table.capacity == 16
+    assert len(freed) == 64

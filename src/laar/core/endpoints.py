@@ -2,7 +2,7 @@
 
 Request-path work that grows with the number of endpoints is done on whole columns. A removed
 endpoint keeps its slot until the last of its requests has ended, so a late release never touches a
-new endpoint, and an endpoint that flaps keeps its counters.
+new endpoint, and for a minute, so one that returns finds all that was learned about it.
 
 Unknown is not zero: a missing reading is NaN, and every reading has a time. The filters and the
 cost, not the table, decide what a missing or stale reading means.
@@ -80,6 +80,8 @@ WAKE_S = 6.0
 WAKE_TIMEOUT_S = 60.0
 """Timeout of a wake-up: ten times the longest that vLLM's authors measured. An engine that
 could not be woken has a longer `wake_s`, and gets requests only if no other endpoint is left."""
+RETURNS_S = 60.0
+"""Seconds for which a removed endpoint keeps its slot. Sources that are wrong are so briefly."""
 _FIRST_CAPACITY = 16
 COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_tokens")
 """The counters that are summed over all pickers."""
@@ -166,6 +168,9 @@ class EndpointTable(Names):
         """The endpoints by slot, ascending; replaced by a new object on every change."""
         self._slot_of: dict[str, int] = {}
         self._pages: dict[int, Page] = {}
+        self._left: dict[str, tuple[float, EndpointSpec | None]] = {}
+        """When endpoints with a slot were removed, and what they were, in that order."""
+        self._now = -math.inf
         self._members = Membership()
         self.index({}, self._members.aliases)
         self.away = AwayNames(self)
@@ -233,9 +238,12 @@ class EndpointTable(Names):
         if wanted == {spec.key: spec for spec in self.specs()}:
             return
         self.away.note(spec for spec in self.specs() if wanted.get(spec.key) != spec)
-        left = {key: slot for key, slot in self._slot_of.items() if key not in wanted}
-        for key, slot in left.items():
-            self._free_if_idle(key, slot)
+        for key, slot in list(self._slot_of.items()):
+            if key not in wanted:
+                self._left.setdefault(key, (self._now, self.by_slot.get(slot)))
+                self._free_if_idle(key, slot)
+            elif key in self._left and not _is_same(self._left.pop(key)[1], wanted[key]):
+                self._free_if_idle(key, slot)
         self.by_slot = dict(sorted((self._take(key), spec) for key, spec in wanted.items()))
         self._reindex()
         self.version += 1
@@ -244,13 +252,18 @@ class EndpointTable(Names):
     def _take(self, key: str) -> int:
         """Return the endpoint's slot, or a free one for a new endpoint."""
         if key not in self._slot_of:
+            for left in list(self._left) if not self._free else ():
+                self._left[left] = -math.inf, None
+                self._free_if_idle(left, self._slot_of[left])
             if not self._free:
                 self._grow()
             self._slot_of[key] = heapq.heappop(self._free)
         return self._slot_of[key]
 
     def _free_if_idle(self, key: str, slot: int) -> None:
-        if self.in_flight[slot] <= 0:
+        left_at, _ = self._left.get(key, (-math.inf, None))
+        if self.in_flight[slot] <= 0 and not self._now - left_at < RETURNS_S:
+            self._left.pop(key, None)
             del self._slot_of[key]
             heapq.heappush(self._free, slot)
             for name, value in _FIRST_VALUES.items():
@@ -258,6 +271,14 @@ class EndpointTable(Names):
             self.elsewhere[:, slot] = 0.0
             self._pages.pop(slot, None)
             self.on_free(slot)
+
+    def _passed(self, now: float) -> None:
+        """Free the slots of endpoints that were removed a while ago."""
+        self._now = max(self._now, now)
+        for key in list(self._left):
+            if self._now - self._left[key][0] < RETURNS_S:
+                break
+            self._free_if_idle(key, self._slot_of[key])
 
     def _grow(self) -> None:
         size = max(_FIRST_CAPACITY, 2 * self.capacity)
@@ -340,6 +361,7 @@ class EndpointTable(Names):
         Load that nothing confirms is left out of the gauges (`laar.core.witness`).
         """
         slot = self.slot(key)
+        self._passed(now)
         if slot >= 0:
             for name in _READ:
                 getattr(self, name)[slot] = getattr(reading, name)
@@ -369,6 +391,7 @@ class EndpointTable(Names):
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Store a probe's round trip; None if it failed, infinity if the connection was refused."""
+        self._passed(now)
         for slot in self.named(address):
             self.readings += 1
             if rtt_s is None or rtt_s == math.inf:
@@ -449,3 +472,13 @@ class EndpointTable(Names):
     def slot_counted(self, key: str) -> int:
         """Return the slot of an endpoint that is present or has requests in flight, else -1."""
         return self._slot_of.get(key, -1)
+
+
+def _is_same(left: EndpointSpec | None, spec: EndpointSpec) -> bool:
+    """Return whether a removed endpoint has returned, rather than another at its address."""
+    return left is not None and (left.models[0], left.engine, left.labels, left.way) == (
+        spec.models[0],
+        spec.engine,
+        spec.labels,
+        spec.way,
+    )

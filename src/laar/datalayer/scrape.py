@@ -54,6 +54,7 @@ class Scraper(Visits):
 
     kind = "scrape"
     usual_s = INTERVAL_S
+    remembers = True  # else a restart would go unnoticed while an endpoint is away
     headers: ClassVar = {"accept": "text/plain;version=0.0.4"}
 
     async def visit(self, spec: EndpointSpec) -> None:

@@ -27,6 +27,7 @@ import aiohttp
 from laar.core.membership import EndpointSpec
 from laar.datalayer.fetching import visiting_session
 from laar.datalayer.interface import GONE, Clock, EngineSink, Targets
+from laar.latest import Latest
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ MAX_UNDER_WAY = 400
 scrape. So endpoints that hang don't delay the visits to others."""
 MAX_STARTS_PER_S = 200.0
 """Maximum rate: twice what 100 endpoints need, 7 % of a core (``python -m bench datalayer``)."""
+MAX_KEPT = 20_000
+"""Maximum number of addresses that visits keep something about: twice the largest fleet."""
 LOOK_S = 0.25
 """Maximum seconds until the first visit to a new endpoint."""
 LEAST_WAIT_S = 0.01
@@ -100,6 +103,8 @@ class Visits:
     """Headers of the requests for pages."""
     most_per_s: ClassVar[float] = MAX_STARTS_PER_S
     """Maximum number of visits per second over all endpoints, not counting first visits."""
+    remembers: ClassVar[bool] = False
+    """Whether what is kept about a target outlives it, since it may return."""
     phase: ClassVar[float] = 0.0
     """Offset of the start times, as a share of the time between them."""
     session: aiohttp.ClientSession
@@ -126,7 +131,7 @@ class Visits:
         self._begun_at: dict[str, float] = {}
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._logged: set[type[BaseException]] = set()
-        self.kept: dict[str, Any] = {}
+        self.kept: dict[str, Any] = Latest(MAX_KEPT)
         """What a subclass keeps by address; dropped once a target is gone."""
 
     async def visit(self, spec: EndpointSpec) -> None:
@@ -168,7 +173,8 @@ class Visits:
             del self._due_at[address]
             self._begun_at.pop(address, None)
             self._sink.problem(f"{self.kind} {address}", GONE)
-            self.kept.pop(address, None)
+            if not self.remembers:
+                self.kept.pop(address, None)
             if task := self._under_way.get(address):
                 task.cancel()
         new = [address for address in specs if address not in self._known]
