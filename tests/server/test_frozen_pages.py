@@ -16,7 +16,7 @@ pytestmark = pytest.mark.envoy
 PAGES = {
     "cache": "vllm:kv_cache_usage_perc 0.99\n",
     "waiting": "vllm:num_requests_waiting 200\nvllm:num_requests_running 0\n",
-    "running": "vllm:num_requests_running 300\nvllm:kv_cache_usage_perc 0.5\n",
+    "running": "vllm:num_requests_running 300\nvllm:num_requests_waiting 0\n",
 }
 
 
@@ -54,6 +54,7 @@ async def test_a_lone_engine_under_flow_control_answers_all(gateway, http, page,
     envoy = await gateway.envoy()
     ended = [await post(http, envoy, chat(f"prompt {n}")) for n in range(20)]
     assert [answer.status for answer in ended] == [200] * 20
+    assert "nothing moves" in runner.picker.problems[f"load {engine.address}"]
 
 
 @pytest.mark.parametrize(

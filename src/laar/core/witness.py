@@ -32,6 +32,7 @@ class Page:
         shown: the gauges, then a counter of work; NaN where one is missing.
         in_flight: requests known to be at the endpoint.
         chosen: number of the latest decision for the endpoint.
+        lately: whether known requests were there before the last reading.
         still: readings without a witness, minus those with one.
         idle: what the gauges show without load; empty if they need a witness no longer.
     """
@@ -39,6 +40,7 @@ class Page:
     shown: Sequence[float]
     in_flight: float
     chosen: float
+    lately: bool = False
     still: int = 0
     idle: Sequence[float] = ()
 
@@ -51,19 +53,15 @@ class Page:
         """Return the gauges of a new reading, less what they show without load."""
         moved = any(a != b and (a == a or b == b) for a, b in zip(shown, self.shown, strict=True))
         sent = chosen != self.chosen
-        present = sent or in_flight > 0.0 or self.in_flight > 0.0
-        # A counter of work that stands while requests end shows that the page is dead.
-        is_dead = in_flight < self.in_flight + sent and not math.isnan(shown[-1])
-        is_idle = not moved and (is_dead or not present)
+        here = sent or in_flight > 0.0 or self.in_flight > 0.0
+        present, self.lately = here or self.lately, here  # a page may lag by one reading
         self.shown, self.in_flight, self.chosen = shown, in_flight, chosen
-        if is_idle:
-            self.still = min(self.still + 1, 2 * STILL)
-        elif moved and not present:
-            self.still = max(self.still - 1, 0)
+        if not present:
+            self.still = max(self.still - 1, 0) if moved else min(self.still + 1, 2 * STILL)
         gauges = shown[:-1]
         if not self.is_idle:
             self.idle = [0.0] * len(gauges)
-        elif is_idle:
+        elif not moved and not present:
             self.idle = [0.0 if math.isnan(value) else value for value in gauges]
         else:
             self.idle = [i if i <= v else 0.0 for i, v in zip(self.idle, gauges, strict=True)]

@@ -10,7 +10,9 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from laar.core.endpoints import Reading
+from laar.core.filters import MAX_KV_USAGE
 from laar.core.membership import EndpointSpec, Served
+from laar.datalayer.interface import GONE
 from laar.datalayer.visits import occurs
 from laar.envoy.endpoints_file import EnvoyFile
 from laar.server.own_names import WAIT_S, OwnNames
@@ -120,6 +122,7 @@ class FleetState:
             if spec.key not in stayed:
                 if not self._table.named(spec.address):  # not just other ranks
                     self._reports.pop(spec.address, None)
+                self.problem(f"load {spec.key}", GONE)
                 self._picker.context.forget(spec.address)
                 self._lose(self._table.slot_counted(spec.key))
 
@@ -198,6 +201,7 @@ class FleetState:
             # An engine that falls asleep discards its cache.
             is_empty = reading.restarted or reading.asleep > self._table.asleep[slot]
             self._table.read(key, reading, now)
+            self._report_idle(key, reading, is_idle=self._table.is_idle(slot))
             if self._beliefs is not None:
                 if is_empty:
                     self._beliefs.restarted(slot, reading.started_s)
@@ -209,6 +213,14 @@ class FleetState:
             if is_empty:
                 self._picker.emptied(slot)
             self._picker.reading(key, reading)
+
+    def _report_idle(self, key: str, reading: Reading, *, is_idle: bool) -> None:
+        problem, usage = None, reading.kv_usage
+        requests = sum(filter(math.isfinite, (reading.running, reading.waiting)))
+        if is_idle and (requests > 0.0 or usage > MAX_KV_USAGE):
+            cache = "" if math.isnan(usage) else f" and {usage:.0%} of its cache in use"
+            problem = f"its page shows {requests:.0f} requests{cache}, but nothing moves: ignored"
+        self.problem(f"load {key}", problem)
 
     def served(self, address: str, served: Served) -> None:
         """Record the model names that an endpoint lists, immediately or with the next update."""
