@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from laar.core.endpoints import EndpointTable, Reading
 from laar.core.filters import unsaturated
 from laar.core.membership import EndpointSpec
-from laar.core.witness import STILL
+from laar.core.witness import STILL_S
 
 MAX_WAITING = 128
+STILL = math.ceil(STILL_S)  # readings, one a second
 
 
 class Engine:

@@ -366,7 +366,7 @@ class EndpointTable(Names):
             for name in _READ:
                 getattr(self, name)[slot] = getattr(reading, name)
             shown = [getattr(reading, name) for name in (*_GAUGES, "work")]
-            at = shown, self.in_flight.item(slot), self.chosen.item(slot)
+            at = shown, self.in_flight.item(slot), self.chosen.item(slot), now
             page = self._pages.get(slot)
             if page is None:
                 self._pages[slot] = Page(*at)

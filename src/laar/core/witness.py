@@ -20,8 +20,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-STILL = 3
-"""Readings without a witness after which an engine is idle; between two steps there may be one."""
+STILL_S = 2.5
+"""Seconds without a witness after which an engine is idle: three scrapes, as it may work without a
+step in between."""
 
 
 @dataclass(slots=True)
@@ -32,32 +33,37 @@ class Page:
         shown: the gauges, then a counter of work; NaN where one is missing.
         in_flight: requests known to be at the endpoint.
         chosen: number of the latest decision for the endpoint.
+        at: when it was read.
         lately: whether known requests were there before the last reading.
-        still: readings without a witness, minus those with one.
+        still_s: seconds without a witness, minus those with one.
         idle: what the gauges show without load; empty if they need a witness no longer.
     """
 
     shown: Sequence[float]
     in_flight: float
     chosen: float
+    at: float
     lately: bool = False
-    still: int = 0
+    still_s: float = 0.0
     idle: Sequence[float] = ()
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing confirms any load."""
-        return self.still >= STILL
+        return self.still_s >= STILL_S
 
-    def read(self, shown: Sequence[float], in_flight: float, chosen: float) -> Sequence[float]:
+    def read(
+        self, shown: Sequence[float], in_flight: float, chosen: float, now: float
+    ) -> Sequence[float]:
         """Return the gauges of a new reading, less what they show without load."""
         moved = any(a != b and (a == a or b == b) for a, b in zip(shown, self.shown, strict=True))
         sent = chosen != self.chosen
         here = sent or in_flight > 0.0 or self.in_flight > 0.0
         present, self.lately = here or self.lately, here  # a page may lag by one reading
-        self.shown, self.in_flight, self.chosen = shown, in_flight, chosen
         if not present:
-            self.still = max(self.still - 1, 0) if moved else min(self.still + 1, 2 * STILL)
+            passed_s = max(0.0, now - self.at) * (-1.0 if moved else 1.0)
+            self.still_s = min(max(self.still_s + passed_s, 0.0), 2.0 * STILL_S)
+        self.shown, self.in_flight, self.chosen, self.at = shown, in_flight, chosen, now
         gauges = shown[:-1]
         if not self.is_idle:
             self.idle = [0.0] * len(gauges)
