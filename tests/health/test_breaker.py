@@ -120,7 +120,8 @@ class Promises(RuleBasedStateMachine):
         openings = self.breaker.openings
         self.breaker.record_probe(failed, 1.0, self.now)
         if failed is None:
-            assert self.breaker.state is State.CLOSED  # closed, without a slow start
+            # Without a slow start, unless it is in one.
+            assert self.breaker.state in (State.CLOSED, State.STARTING)
             self.breaker.suspect(Kind.STATUS, self.now + 0.5)
             assert not self.breaker.is_out  # the answered probe counts for a while
         else:
