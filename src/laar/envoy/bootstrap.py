@@ -47,6 +47,7 @@ import orjson
 import yaml
 
 from laar.core.membership import SYSTEM_CA
+from laar.core.request import Api
 from laar.datalayer.endpoints_file import is_ip
 from laar.envoy import endpoints_file
 from laar.envoy.options import ANY_IPV4, LOOPBACK, MESSAGE_TIMEOUT_S, BootstrapOptions, Shape
@@ -54,13 +55,17 @@ from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
 from laar.protocol.paths import DENIED_ERROR, DENIED_PATHS, NAMING_PATH, SUFFIXES
+from laar.protocol.stream.attempts import RETRIED_STATUSES
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 
 _CONSTANTS = {**vars(agreed), **vars(names), **vars(endpoints_file)}
 """The constants that appear in capitals in the template."""
 
-_RETRY_ON = "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes"
+_NOTHING_DONE = (
+    "connect-failure,refused-stream,reset-before-request,retriable-status-codes,retriable-headers"
+)
+"""Envoy's conditions for the first row of `laar.protocol.stream.attempts`."""
 
 _LONG_BODY = "0*([2-9][0-9]{6}|[1-9][0-9]{7,})"
 """A ``content-length`` of 2 MB or more: reading JSON takes Envoy up to a hundred times its size."""
@@ -182,7 +187,10 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
     trusted = options.trust_gateway_headers
     if trusted is None:
         trusted = shape == "sidecar"
-    never = {names.DESTINATION, names.SERVED, names.SUBSET, *names.ENGINE_HEADERS}
+    never = {
+        *(names.DESTINATION, names.SERVED, names.SUBSET, agreed.IS_HEDGE),
+        *(*names.ENGINE_HEADERS, *names.RETRY_HEADERS),
+    }
     if trusted:
         return frozenset(never)
     tenant = {options.tenant_header.lower()}.difference(names.CREDENTIALS)
@@ -197,28 +205,55 @@ def _denied_route() -> Any:
 
 
 def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[Any]:
-    """Yield the routes to the endpoints for each patience; the last apply before a decision."""
-    for patience in (names.ONCE_S, *names.BEGINS_S, names.SILENCE_S, None):
-        begin = patience if patience in names.BEGINS_S else None
-        silence_s = math.inf if patience is None else names.SILENCE_S
-        match = _part("metadata_match", key=names.PATIENCE, value=str(patience))
-        yield from _part(
-            "routes",
+    """Yield the routes to the endpoints: of decided requests, then of others."""
+
+    def route(
+        filters: str,
+        match: dict[str, Any],
+        *,
+        silence_s: float = math.inf,
+        begin_s: int = 0,
+        repeats: bool = False,
+    ) -> Any:
+        faults = RETRIED_STATUSES if repeats else ()
+        return _part(
+            "route",
             **asdict(options),
-            suffixes="|".join(suffix for suffix, _ in SUFFIXES),
-            patience={} if patience is None else {"dynamic_metadata": [match]},
+            match=match,
+            filters=_part(filters, **answers),
             attempts=1 + options.retries,
-            **answers,
             request_timeout=duration(options.request_timeout_s),
             idle_timeout=duration(options.idle_timeout_s),
-            # A refused connection is never the request's fault.
-            retry_on="connect-failure" if patience == names.ONCE_S else _RETRY_ON,
+            retry_on=f"{_NOTHING_DONE},reset" if repeats else _NOTHING_DONE,
+            retried_statuses=[429, *faults],
             silence=duration(min(silence_s, options.idle_timeout_s)),
             # If response headers do not arrive in time, the request is also sent to the next
             # endpoint, and the first to respond wins: an endpoint that is only slow is not cut off.
-            begin={} if begin is None else {"per_try_timeout": duration(begin)},
-            hedge={} if begin is None else {"hedge_policy": {"hedge_on_per_try_timeout": True}},
+            begin={"per_try_timeout": duration(begin_s)} if begin_s else {},
+            hedge={"hedge_policy": {"hedge_on_per_try_timeout": True}} if begin_s else {},
         )
+
+    for silence_s in (*names.BEGINS_S, names.SILENCE_S, None):
+        key = names.DESTINATION if silence_s is None else names.PATIENCE
+        value = (
+            {"present_match": True}
+            if silence_s is None
+            else {"string_match": {"exact": str(silence_s)}}
+        )
+        metadata = [_part("metadata_match", key=key, value=value)]
+        yield route(
+            "other",
+            {"prefix": "/", "dynamic_metadata": metadata},
+            silence_s=math.inf if silence_s is None else names.SILENCE_S,
+            begin_s=silence_s if silence_s in names.BEGINS_S else 0,
+        )
+    for repeats in (True, False):
+        ends = "|".join(end for end, api in SUFFIXES if repeats is (api is not Api.RESPONSES))
+        path = {"safe_regex": {"regex": f".*({ends})/?"}}
+        match = {**path, "headers": _part("is_inference")}
+        yield route("inference", match, repeats=repeats)
+    yield route("other", {"prefix": "/", "headers": _part("is_safe")}, repeats=True)
+    yield route("other", {"prefix": "/"})
 
 
 def _tls_matches(options: BootstrapOptions) -> Iterator[Any]:

@@ -183,8 +183,8 @@ class AnswerHeaders(Action):
     Otherwise `model`, unless it is None, is the name by which Envoy chooses the endpoint itself.
     `read_answer` asks Envoy to send this request's response body; `skip_body` asks it to send no
     body, and to keep the stream until the answer ends. `patience_s` is a value of
-    `laar.protocol.headers.PATIENCE`. `engine_headers` also go into the metadata, for an Envoy whose
-    routes set them; they go only there if Envoy keeps the headers.
+    `laar.protocol.headers.PATIENCE`; `retries` are metadata too. `engine_headers` also go into the
+    metadata, for an Envoy whose routes set them; they go only there if Envoy keeps the headers.
     """
 
     direction: Direction
@@ -195,6 +195,7 @@ class AnswerHeaders(Action):
     read_answer: bool = False
     skip_body: bool = False
     patience_s: int | None = None
+    retries: tuple[tuple[str, str], ...] = ()
     engine_headers: tuple[tuple[str, str], ...] = ()
 
 

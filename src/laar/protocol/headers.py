@@ -48,8 +48,12 @@ BEGINS_S = (5, 10, 30)
 """Maximum until the response headers. After that, the request is hedged to the next endpoint, and
 the first response headers win."""
 
-ONCE_S = 0
-"""Send the request once, on a route that retries only failed connections."""
+RETRY_ON = "x-envoy-retry-on"
+RETRIED_STATUSES = "x-envoy-retriable-status-codes"
+MAX_RETRIES = "x-envoy-max-retries"
+RETRY_HEADERS = (RETRY_ON, RETRIED_STATUSES, MAX_RETRIES)
+"""Metadata keys, sent with the destination, from which laar's routes make headers that extend
+Envoy's retry policy (`laar.protocol.stream.attempts`)."""
 
 TRIED = "x-laar-tried-models"
 TASK = "x-laar-task"
@@ -101,7 +105,7 @@ CREDENTIALS = ("authorization", "x-api-key", "api-key")
 PATH = "x-laar-path"
 """Metadata key: the path without query, for an engine with a different base path."""
 
-SET_BY_ROUTES = (PREFILLER, ENCODERS, PRIORITY, RANK, SESSION_ID, *CREDENTIALS)
+SET_BY_ROUTES = (PREFILLER, ENCODERS, PRIORITY, RANK, SESSION_ID, *CREDENTIALS, *RETRY_HEADERS)
 """Headers that the picker sets through metadata and routes."""
 
 LLM_D = {

@@ -54,9 +54,12 @@ _LIMITS_IN_ORDER = (
 )
 _SAMPLING = "sampling_params"
 _LIMITS = frozenset((*_LIMITS_IN_ORDER, _SAMPLING))
-_READ_AT_LENGTH = {"model", "stream", *_LIMITS_IN_ORDER, "cache_salt"}
+_READ_AT_LENGTH = {"model", "stream", *_LIMITS_IN_ORDER, "cache_salt", "store", "background"}
+_ACTS = frozenset(("store", "background", "tools"))
+_HARMLESS_TOOLS = ("function", "custom", "local_shell", "web_search")
+"""Types of tools that clients run, or that only read."""
 
-_OPAQUE = Api.OPAQUE
+_OPAQUE, _RESPONSES = Api.OPAQUE, Api.RESPONSES
 _TRUE = (True, "true", "True", "1", "on", "yes")  # also 1; engines in Python read all of these
 _MARK_CHARS = 32
 _MANY_TURNS = 64
@@ -69,12 +72,14 @@ class Body(Request):
     """A request as its body gives it, to be completed from the headers.
 
     `model_span` is the span of the model's name, if it was located; empty if there is none.
-    `document` is the body as parsed by `orjson`, until the request is complete; None if it was
-    parsed otherwise.
+    `acts` if the body asks for more than an answer: to keep it, to go on in the background, to call
+    tools. `document` is the body as parsed by `orjson`, until the request is complete; None if it
+    was parsed otherwise.
     """
 
     id: str = ""
     model_span: Span | None = None
+    acts: bool = False
     document: dict[str, Any] | None = field(default=None, repr=False, compare=False)
 
 
@@ -127,6 +132,7 @@ def read_body(api: Api, body: bytes) -> Body:
         max_tokens=None if _LIMITS.isdisjoint(document) else _limit(document),
         salt=salt if isinstance(salt, str) else "",
         model_span=model_span(body) if len(body) > ASIDE_BYTES else None,  # else when needed
+        acts=(api is _RESPONSES or not _ACTS.isdisjoint(document)) and _acts(api, document),
         session=conversation
         or ("" if SESSION_MEMBERS.isdisjoint(document) else session_of_body(document)),
         response_id=previous if isinstance(previous, str) else "",
@@ -138,6 +144,18 @@ def read_body(api: Api, body: bytes) -> Body:
         read.salt, read.response_id = _text(read.salt), _text(read.response_id)
         read.spans = tuple(map(_text, read.spans))
     return read
+
+
+def _acts(api: Api, document: Mapping[str, Any]) -> bool:
+    stored = document.get("store")
+    if document.get("background") or (api is _RESPONSES if stored is None else stored):
+        return True
+    # In other APIs the client runs all tools.
+    tools = document.get("tools") if api is _RESPONSES else ()
+    return any(
+        isinstance(tool, dict) and not str(tool.get("type")).startswith(_HARMLESS_TOOLS)
+        for tool in (tools if isinstance(tools, list) else ())
+    )
 
 
 def _files(body: bytes) -> tuple[str, ...]:

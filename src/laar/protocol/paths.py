@@ -27,6 +27,7 @@ SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/invocations", Api.CHAT),
 )
 
+_CONVERSATIONS = "/v1/conversations"
 ROUTES: Mapping[str, tuple[str, ...]] = {
     "/v1/embeddings": ("/embed", "/embedding", "/embeddings"),
     "/v1/rerank": ("/rerank", "/reranking", "/score"),
@@ -34,11 +35,15 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     "/classify": ("/classify",),
     "/v1/audio/transcriptions": ("/transcriptions", "/translations"),
     "/v1/audio/speech": ("/speech",),
-    "/v1/images/generations": ("/generations", "/edits", "/variations"),
-    "/v1/conversations": ("/conversations",),
-    "/v1/chat/completions": ("/batch", "/chat", "/count_tokens", "/tokenize", "/detokenize"),
+    "/v1/images/generations": ("/images/generations", "/images/edits", "/images/variations"),
+    _CONVERSATIONS: ("/conversations",),
+    "/v1/chat/completions": (
+        *("/completions/batch", "/chat", "/count_tokens", "/tokenize", "/detokenize"),
+    ),
 }
 """Routes that not every engine has, with the ends of the paths that need an engine with it."""
+_COMPUTING = ("/generate", "/completion", "/infill", "/infer")
+"""Ends of other paths that only compute: SGLang's, llama.cpp's and KServe's own."""
 ENCODING_ROUTES = ("/v1/embeddings", "/v1/rerank", "/pooling", "/classify")
 _ENDS = "|".join(sorted({end for end, _ in SUFFIXES}.union(*ROUTES.values()), reverse=True))
 NAMING_PATH = (
@@ -203,6 +208,7 @@ class PathFacts(NamedTuple):
         api: format of the bodies; opaque for unknown paths.
         unread: their bodies are not read (`bodies.opaque_paths`).
         denied: they are refused.
+        computes: they only compute an answer, which may be done twice; `/responses` may do more.
         route: a route that the engines which serve the path have; empty if not known.
         stores: the collection of objects that engines store: conversations, files, uploads or
             batches; empty for other paths.
@@ -213,6 +219,7 @@ class PathFacts(NamedTuple):
     api: Api
     unread: bool
     denied: bool
+    computes: bool = False
     route: str = ""
     stores: str = ""
     stored_ids: tuple[str, ...] = ()
@@ -229,13 +236,17 @@ def facts_reader(denied: Iterable[str], opaque: tuple[str, ...]) -> Callable[[st
 
     @lru_cache(256)  # clients send a handful, all short
     def facts_of(path: str) -> PathFacts:
-        plain = _plain(path)
+        plain, api = _plain(path), api_of(path)
         stored = _OBJECTS.search(plain)
+        route = next((route for route, ends in ROUTES.items() if plain.endswith(ends)), "")
         return PathFacts(
-            api_of(path),
+            api,
             path.startswith(opaque),
             path in denied_paths,
-            next((route for route, ends in ROUTES.items() if plain.endswith(ends)), ""),
+            api not in (Api.OPAQUE, Api.RESPONSES)
+            or route not in ("", _CONVERSATIONS)
+            or plain.endswith(_COMPUTING),
+            route,
             stored[1] if stored else "",
             (stored[2],) if stored and stored[2] else (),
             model_of(path),

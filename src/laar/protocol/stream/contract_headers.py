@@ -1,4 +1,4 @@
-"""The destinations of a decided request, how long to wait there, and the contract's headers."""
+"""The contract's headers, on requests and answers."""
 
 from __future__ import annotations
 
@@ -93,49 +93,3 @@ def refusal(error: RequestError, decision_id: str = "") -> Immediate:
     if decision_id:
         headers.append((names.DECISION_ID, decision_id))
     return Immediate(error.status, headers, error_body(error))
-
-
-# -- destinations ------------------------------------------------------------------------------
-
-_PATIENCE = 10.0
-_SLOWEST_TOKEN_S = 0.2
-"""Terms of the silence to expect: ten times the expected latency, and 0.2 s per token. A premature
-timeout costs an answer; a late one costs only time."""
-
-_BEGIN_S = 3.0
-_BEGIN = 5.0
-_SLOW_TOKEN_S = 0.1
-"""Terms of the time allowed before the response headers, after which the request is hedged. Too
-short a time costs only duplicate work, so half as much per token suffices."""
-
-
-def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
-    """Return the endpoints in order, at least one per attempt by Envoy; all serve the model.
-
-    The list is repeated up to `attempts`; otherwise an engine's error would not reach the client.
-    """
-    ranked = (decision.address, *decision.fallbacks)
-    return (ranked * attempts)[:attempts] if attempts > len(ranked) else ranked
-
-
-def patience(decision: Decision) -> int | None:
-    """Return how long the endpoint may stay silent, derived from its expected latency.
-
-    An answer that is not streamed is silent until its last token. If no other endpoint serves the
-    model, Envoy does not hedge.
-    """
-    if decision.once:
-        return names.ONCE_S
-    request, view = decision.request, decision.view
-    if view is None or view.terms is None:
-        return None
-    tokens = 0 if request.stream else request.max_tokens
-    if tokens is None:
-        return None
-    expected_s = view.terms.latency_s.item(decision.position)
-    silence_s = _PATIENCE * expected_s + _SLOWEST_TOKEN_S * tokens
-    if silence_s > names.SILENCE_S:
-        return None
-    begin_s = _BEGIN_S + _BEGIN * expected_s + _SLOW_TOKEN_S * tokens
-    begins_s = names.BEGINS_S if decision.fallbacks else ()
-    return next((s for s in begins_s if s >= begin_s), names.SILENCE_S)

@@ -35,12 +35,11 @@ from laar.protocol.events import (
 from laar.protocol.openai import ASIDE_BYTES, Body, read_body
 from laar.protocol.ports import BodyHook
 from laar.protocol.splice import splice_model
+from laar.protocol.stream.attempts import attempts_of
 from laar.protocol.stream.contract_headers import (
     MAX_HEADER_BYTES_TO_ADD_TO,
     MAX_HEADERS_TO_ADD_TO,
     change_headers,
-    destinations,
-    patience,
     refusal,
 )
 from laar.protocol.stream.dialect import DIALECTS, KEPT_HEADERS
@@ -48,6 +47,7 @@ from laar.protocol.stream.phases import RequestPhase
 from laar.protocol.stream.state import StreamState
 
 _NO_HEAD = names.read_head({})
+_SAFE = ("GET", "HEAD", "OPTIONS")
 _OPAQUE = Api.OPAQUE
 _MAX_DIGITS = 20
 """Maximum number of digits in a content length; Python refuses to parse thousands of digits."""
@@ -258,6 +258,8 @@ class RequestHalf(StreamState):
                 return self._refuse(error, out)
         read.model = self._facts.model or read.model
         self.asked, self._model_span = read.model, read.model_span
+        computes = self._facts.computes or self.api is not _OPAQUE
+        self.acts = head.method not in _SAFE and (read.acts or not computes)
         if self.api is Api.RESPONSES:
             self.stores_answer = True
         elif self._facts.stores and self.api is _OPAQUE:
@@ -328,14 +330,20 @@ class RequestHalf(StreamState):
         self.overhead_us = event.overhead_us
         if self.shadow:
             return self._stand_aside(out, self.asked)
-        patient = patience(decision)
-        if patient in names.BEGINS_S:
-            self.hurried_at = now + patient
+        attempts = attempts_of(
+            decision,
+            self._attempts,
+            acts=self.acts,
+            body_bytes=body.size_bytes if body.is_complete else None,
+        )
+        if attempts.patience_s in names.BEGINS_S:
+            self.hurried_at = now + attempts.patience_s
         decided = AnswerHeaders(
             Direction.REQUEST,
             [],
-            destination=",".join(destinations(decision, self._attempts)),
-            patience_s=patient,
+            destination=",".join(attempts.destinations),
+            patience_s=attempts.patience_s,
+            retries=attempts.retries,
             engine_headers=_engine_headers(decision, self._head.path),
         )
         if not self.dialect.keeps_headers:

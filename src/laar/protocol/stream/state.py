@@ -84,6 +84,8 @@ class StreamState:
     """Whether the answer's body is read in the native shape."""
     stores_answer = False
     """Whether the engine stores its answer, which can be retrieved by id."""
+    acts = True
+    """Whether the request may do more than compute an answer, so that it may not be sent twice."""
     api = Api.OPAQUE
     """The body's format."""
     asked = ""

@@ -310,7 +310,7 @@ def _send_to(
     known.fields[names.DESTINATION].string_value = action.destination.encode()
     if action.patience_s is not None:
         known.fields[names.PATIENCE].string_value = b"%d" % action.patience_s
-    for name, value in action.engine_headers:
+    for name, value in (*action.retries, *action.engine_headers):
         if name == ":path":  # routes rewrite the path without its query
             name, value = names.PATH, value.partition("?")[0]
         known.fields[name].string_value = value.encode()

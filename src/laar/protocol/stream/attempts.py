@@ -1,0 +1,104 @@
+"""What may follow an attempt of a decided request, in one table.
+
+================================= ============================== ==================================
+the attempt                       a computation                  a request that acts
+================================= ============================== ==================================
+surely did nothing: no            is repeated at the next        the same
+connection, reset before it was   endpoint
+sent, 429
+may have acted: 500, 502, 503,    is repeated; after a reset,    ends: the client gets the engine's
+504, reset later                  only if its body is short      answer, or 503
+is open: no headers in time       is hedged, to an endpoint      is waited for
+                                  where no attempt is open
+================================= ============================== ==================================
+
+A request *acts* unless laar knows that it only computes an answer: its method is safe, or its path
+is one of `laar.protocol.paths` and its body asks for nothing else. While a hedged attempt is open,
+no 4xx ends the request. laar's routes allow what follows the first kind of attempt, and the
+metadata returned here extend that.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from laar.core.decision import Decision
+from laar.protocol import headers as names
+
+RESENT_BYTES = 1 << 20
+"""Size of a body that is sent again after a reset. Engines that refuse a long body (401, 413) close
+the connection while Envoy still writes, and Envoy then sees the reset but not the answer: each
+endpoint would be sent megabytes, for nothing."""
+
+RETRIED_STATUSES = (500, 502, 503, 504)
+_RETRIED = ",".join(map(str, RETRIED_STATUSES))
+
+_PATIENCE = 10.0
+_SLOWEST_TOKEN_S = 0.2
+"""Terms of the silence to expect: ten times the expected latency, and 0.2 s per token. A premature
+timeout costs an answer; a late one costs only time."""
+
+_BEGIN_S = 3.0
+_BEGIN = 5.0
+_SLOW_TOKEN_S = 0.1
+"""Terms of the time allowed before the response headers, after which the request is hedged. Too
+short a time costs only duplicate work, so half as much per token suffices."""
+
+
+class Attempts(NamedTuple):
+    """The attempts that Envoy may make.
+
+    Args:
+        destinations: the endpoints in order, at least one per attempt; all serve the model.
+        patience_s: a value of `laar.protocol.headers.PATIENCE`; None for Envoy's own limits.
+        retries: metadata for Envoy's retry policy.
+    """
+
+    destinations: tuple[str, ...]
+    patience_s: int | None
+    retries: tuple[tuple[str, str], ...]
+
+
+def attempts_of(decision: Decision, limit: int, *, acts: bool, body_bytes: int | None) -> Attempts:
+    """Return the attempts that Envoy may make.
+
+    Args:
+        decision: the decision.
+        limit: maximum number of attempts; 0 if Envoy does not give it.
+        acts: the request may do more than compute an answer.
+        body_bytes: size of the body; None if it is not known yet.
+    """
+    ranked = (decision.address, *decision.fallbacks)
+    # Repeated if there are more attempts; otherwise an engine's error would not reach the client.
+    destinations = (ranked * limit)[:limit] if limit > len(ranked) else ranked
+    repeats = not (acts or decision.once)
+    patience_s = _patience(decision, hedges=repeats and len(ranked) > 1)
+    retries = []
+    if repeats:
+        retries.append((names.RETRIED_STATUSES, _RETRIED))
+        if body_bytes is not None and body_bytes <= RESENT_BYTES:
+            retries.append((names.RETRY_ON, "reset"))
+    if patience_s in names.BEGINS_S and len(ranked) < limit:
+        # Each attempt is then at an endpoint of its own.
+        retries.append((names.MAX_RETRIES, str(len(ranked) - 1)))
+    return Attempts(destinations, patience_s, tuple(retries))
+
+
+def _patience(decision: Decision, *, hedges: bool) -> int | None:
+    """Return how long the endpoint may stay silent, derived from its expected latency.
+
+    An answer that is not streamed is silent until its last token.
+    """
+    request, view = decision.request, decision.view
+    if view is None or view.terms is None:
+        return None
+    tokens = 0 if request.stream else request.max_tokens
+    if tokens is None:
+        return None
+    expected_s = view.terms.latency_s.item(decision.position)
+    silence_s = _PATIENCE * expected_s + _SLOWEST_TOKEN_S * tokens
+    if silence_s > names.SILENCE_S:
+        return None
+    begin_s = _BEGIN_S + _BEGIN * expected_s + _SLOW_TOKEN_S * tokens
+    begins_s = names.BEGINS_S if hedges else ()
+    return next((s for s in begins_s if s >= begin_s), names.SILENCE_S)
