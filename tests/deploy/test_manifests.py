@@ -17,6 +17,7 @@ from manifest_schemas import VERSIONS, faults
 
 from laar.datalayer.kubernetes.objects import Pool, parse, pod_endpoints
 from laar.datalayer.kubernetes.resources import OBJECTIVES, PODS, POOLS, REWRITES
+from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import validate
 from laar.settings import load
 
@@ -224,6 +225,10 @@ def test_laar_accepts_the_settings(name: str) -> None:
 def test_envoys_configuration_equals_the_output_of_laar_envoy(name: str, shape: str) -> None:
     copy = DEPLOY / "overlays" / name / "envoy.yaml"
     assert copy.read_text() == (ROOT / "envoy" / f"{shape}.yaml").read_text()
+    containers = pod_template(overlay(name))["spec"]["containers"]
+    [envoy] = [one for one in containers if one["name"] == "envoy"]
+    gib = int(envoy["resources"]["limits"]["memory"].removesuffix("Gi"))
+    assert gib << 30 == BootstrapOptions().memory_bytes
 
 
 def test_the_pickers_of_the_shared_overlay_reach_valkey_and_its_secrets() -> None:

@@ -407,7 +407,7 @@ async def test_a_real_envoy_is_examined_over_its_admin_port(tmp_path, envoy_bina
         doctor = Doctor(given, envoy=f"http://127.0.0.1:{admin}", picker=None)
         found = await doctor.examine()
     buffer, *errors = [finding for finding in found if finding.level is Level.ERROR]
-    assert buffer.remedy == f"set per_connection_buffer_limit_bytes: {32 << 20}"
+    assert buffer.remedy == f"set request_body_buffer_limit: {32 << 20}"
     assert {finding.what.partition(",")[0].partition(":")[0] for finding in errors} == {
         f"no picker answers at {options.picker.partition(':')[0]}",
         "has no endpoint",

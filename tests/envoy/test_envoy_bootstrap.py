@@ -38,7 +38,7 @@ def ext_proc(bootstrap: Any) -> Any:
 
 def bind_addresses(bootstrap: Any) -> list[str]:
     places = [*bootstrap["static_resources"]["listeners"], bootstrap["admin"]]
-    return [place["address"]["socket_address"]["address"] for place in places]
+    return [p["address"]["socket_address"]["address"] for p in places if "address" in p]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from laar.protocol import headers as names
-from laar.protocol.stream import contract_headers
+from laar.protocol.stream import attempts
 from support import Answer, eventually, free_port, metric
 from support.clients import chat, post
 from support.grids import crossed
@@ -292,7 +292,7 @@ async def test_a_slow_answer_is_used_if_it_begins_before_the_hedged_one(
     """The slow endpoint's work is not lost, and does not count as a failure."""
     monkeypatch.setattr(names, "BEGINS_S", (1,))
     for constant in ("_BEGIN_S", "_BEGIN", "_SLOW_TOKEN_S"):
-        monkeypatch.setattr(contract_headers, constant, 0.0)
+        monkeypatch.setattr(attempts, constant, 0.0)
     slow, hung = await gateway.upstream(), socket.create_server(("127.0.0.1", 0), backlog=64)
     slow.chat_answer = Answer(body=b'{"slow": true}', wait_s=2.5)
     gateway.members((slow.address, "m"), ("{}:{}".format(*hung.getsockname()), "m"))

@@ -18,7 +18,7 @@ from typing import Any
 from laar.doctor.findings import Finding, Level, error, fine
 from laar.envoy.bootstrap import render
 from laar.envoy.options import BootstrapOptions
-from laar.protocol.agreed import ANSWERED_BY, NAME_KEY
+from laar.protocol.agreed import ANSWERED_BY, LONG_BODIES, NAME_KEY
 from laar.protocol.headers import DESTINATION
 
 Json = dict[str, Any]
@@ -167,13 +167,19 @@ def _subjects(config: Json) -> Iterator[tuple[str, Json, Check]]:
         name = f"listener {listener.get('name', '?')}"
         yield f"{name}, ext_proc", processor, processor_faults
         if is_native(processor):
-            yield name, listener, listener_faults
+            limit = int(listener.get("per_connection_buffer_limit_bytes", _DEFAULT_BUFFER_BYTES))
+            for host in _hosts(manager, config):
+                host = {"request_body_buffer_limit": limit} | host
+                yield f"{name}, virtual host", host, host_faults
         picker = processor.get("grpc_service", {}).get("envoy_grpc", {}).get("cluster_name", "")
         if picker in clusters:
             yield f"cluster {picker}", clusters[picker], picker_faults
         targets = set()
-        for route in _routes(manager, config):
+        routes = [r for host in _hosts(manager, config) for r in host.get("routes", ())]
+        for route in routes:
             action = route.get("route", {})
+            if not action or action.get("cluster") == LONG_BODIES:
+                continue
             yield f"{name}, route", action, route_faults
             weighted = action.get("weighted_clusters", {}).get("clusters", ())
             targets |= {action.get("cluster", ""), *(each.get("name", "") for each in weighted)}
@@ -187,6 +193,8 @@ def _subjects(config: Json) -> Iterator[tuple[str, Json, Check]]:
 def _processors(config: Json) -> Iterator[tuple[Json, Json, Json]]:
     """Yield each ext_proc filter, with its connection manager and listener."""
     for listener in config.get("static_resources", {}).get("listeners", ()):
+        if listener.get("name") == LONG_BODIES:
+            continue  # the data listener once more
         for chain in (*listener.get("filter_chains", ()), listener.get("default_filter_chain", {})):
             for network_filter in chain.get("filters", ()):
                 manager = network_filter.get("typed_config", {})
@@ -196,13 +204,12 @@ def _processors(config: Json) -> Iterator[tuple[Json, Json, Json]]:
                         yield listener, manager, typed
 
 
-def _routes(manager: Json, config: Json) -> Iterator[Json]:
+def _hosts(manager: Json, config: Json) -> Iterator[Json]:
     wanted = manager.get("rds", {}).get("route_config_name")
     tables = [manager.get("route_config", {})]
     tables += [table for table in config.get("_routes", ()) if table.get("name") == wanted]
     for table in tables:
-        for host in table.get("virtual_hosts", ()):
-            yield from (route for route in host.get("routes", ()) if "route" in route)
+        yield from table.get("virtual_hosts", ())
 
 
 # -- findings ------------------------------------------------------------------------------------
@@ -334,13 +341,12 @@ def _switches(processor: Json, own: Json) -> Iterator[Finding]:
             yield _error(field, "the picker's answers are ignored", False)
 
 
-def listener_faults(listener: Json, own: Json) -> Iterator[Finding]:
-    """Yield what is wrong with a listener that sends complete bodies to the picker."""
-    limit = int(listener.get("per_connection_buffer_limit_bytes", _DEFAULT_BUFFER_BYTES))
-    wanted = own["per_connection_buffer_limit_bytes"]
+def host_faults(host: Json, own: Json) -> Iterator[Finding]:
+    """Yield what is wrong with a virtual host whose complete bodies are sent to the picker."""
+    limit, wanted = (int(each["request_body_buffer_limit"]) for each in (host, own))
     if limit < wanted:
         effect = f"prompts longer than {limit} bytes get 413 (bodies.max_body_bytes is {wanted})"
-        yield _error("per_connection_buffer_limit_bytes", effect, wanted)
+        yield _error("request_body_buffer_limit", effect, wanted)
 
 
 # -- the picker's cluster ------------------------------------------------------------------------
@@ -419,7 +425,8 @@ def endpoints_faults(cluster: Json, own: Json) -> Iterator[Finding]:
             effect = "the picker does not learn which endpoint served after a retry"
             key = wanted["selected_host_key"]
             yield _warning("load_balancing_policy.selected_host_key", effect, key)
-    elif DESTINATION not in str(cluster):  # ORIGINAL_DST by header, or a subset of this key
+    elif DESTINATION not in str(cluster | {"typed_extension_protocol_options": {}}):
+        # Neither ORIGINAL_DST by header nor a subset of this key.
         effect = f"nothing reads {DESTINATION}: the picker's choice is ignored"
         yield _error("load_balancing_policy", effect, own["load_balancing_policy"])
     if missing := [ca for ca in _trusted(own) if ca not in _trusted(cluster)]:

@@ -50,16 +50,38 @@ from laar.core.membership import SYSTEM_CA
 from laar.core.request import Api
 from laar.datalayer.endpoints_file import is_ip
 from laar.envoy import endpoints_file
-from laar.envoy.options import ANY_IPV4, LOOPBACK, MESSAGE_TIMEOUT_S, BootstrapOptions, Shape
+from laar.envoy.options import (
+    ANY_IPV4,
+    HEAP_SHARE,
+    LOOPBACK,
+    MESSAGE_TIMEOUT_S,
+    SLOWEST_UPLOAD_BYTES_PER_S,
+    BootstrapOptions,
+    Shape,
+)
 from laar.protocol import agreed
 from laar.protocol import headers as names
-from laar.protocol.answers import error_body
+from laar.protocol.answers import MAX_ANSWER_BYTES, error_body
 from laar.protocol.paths import DENIED_ERROR, DENIED_PATHS, NAMING_PATH, SUFFIXES
 from laar.protocol.stream.attempts import RETRIED_STATUSES
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 
-_CONSTANTS = {**vars(agreed), **vars(names), **vars(endpoints_file)}
+_PROTOCOL = "x-envoy-protocol"
+"""Request header for routes only: HTTP version, and the body's transfer encoding if it has one."""
+_IS_HEDGE = "x-envoy-is-timeout-retry"
+"""Envoy's request header: whether the last attempt was made while another is open."""
+_HEDGED = "x-envoy-hedged"
+"""Response header for retry policies only: `_IS_HEDGE` and the status."""
+
+_CONSTANTS = {
+    **vars(agreed),
+    **vars(names),
+    **vars(endpoints_file),
+    "PROTOCOL": _PROTOCOL,
+    "IS_HEDGE": _IS_HEDGE,
+    "HEDGED": _HEDGED,
+}
 """The constants that appear in capitals in the template."""
 
 _NOTHING_DONE = (
@@ -97,8 +119,14 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         data_address=_address(data_host, options.listen_port),
         probe_address=_address(options.listen_host or ANY_IPV4, options.ready_port),
         client=_part("trusted_client" if shape == "sidecar" else "any_client"),
-        removed_headers=[{"remove": name} for name in sorted(_not_for(shape, options))],
-        control_headers=sorted(names.CONTROL_HEADERS - {names.DESTINATION}),
+        early_changes=[
+            *({"remove": name} for name in sorted(_not_for(shape, options))),
+            {"append": _part("protocol")},
+        ],
+        control_headers=[
+            {"remove": name}
+            for name in sorted({_PROTOCOL, *names.CONTROL_HEADERS} - {names.DESTINATION})
+        ],
         set_by_routes=[_part("set_by_route", header=name) for name in names.SET_BY_ROUTES],
         routes=[_denied_route(), *_routes(options, answers)],
         any_of_them={agreed.ALIKE_KEY: True},
@@ -107,6 +135,13 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         unless_unread=_part("skip_if", conditions=[*named, *unread]),
         local_replies=[_part("local_reply", **reply) for reply in _part("local_replies")],
         idle_timeout=duration(options.idle_timeout_s),
+        upload_timeout=duration(
+            options.longest_hold_s
+            + agreed.DECISION_MARGIN_S
+            + options.max_body_bytes // SLOWEST_UPLOAD_BYTES_PER_S
+        ),
+        answer_buffer_bytes=2 * MAX_ANSWER_BYTES,  # the picker may hold half of it
+        max_heap_bytes=int(HEAP_SHARE * options.memory_bytes),
         **answers,
         message_timeout=duration(MESSAGE_TIMEOUT_S),
         longest_answer=duration(options.longest_hold_s + agreed.DECISION_MARGIN_S),
@@ -121,6 +156,9 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
     )
     # Copy it so that no values are shared: callers may modify it, and YAML would contain anchors.
     rendered: dict[str, Any] = orjson.loads(orjson.dumps(bootstrap))
+    data, *_, long_bodies = rendered["static_resources"]["listeners"]
+    # The same object, so that a change applies to both. In YAML it is an alias.
+    long_bodies["filter_chains"][0]["filters"] = data["filter_chains"][0]["filters"]
     return rendered
 
 
@@ -188,7 +226,7 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
     if trusted is None:
         trusted = shape == "sidecar"
     never = {
-        *(names.DESTINATION, names.SERVED, names.SUBSET, agreed.IS_HEDGE),
+        *(names.DESTINATION, names.SERVED, names.SUBSET, _IS_HEDGE),
         *(*names.ENGINE_HEADERS, *names.RETRY_HEADERS),
     }
     if trusted:
@@ -205,7 +243,13 @@ def _denied_route() -> Any:
 
 
 def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[Any]:
-    """Yield the routes to the endpoints: of decided requests, then of others."""
+    """Yield the routes: of long bodies, then to the endpoints of decided and of other requests."""
+    timeouts = {
+        "request_timeout": duration(options.request_timeout_s),
+        "idle_timeout": duration(options.idle_timeout_s),
+    }
+    for long in _part("long_bodies"):
+        yield _part("long_route", long=long, **timeouts)
 
     def route(
         filters: str,
@@ -222,8 +266,7 @@ def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[A
             match=match,
             filters=_part(filters, **answers),
             attempts=1 + options.retries,
-            request_timeout=duration(options.request_timeout_s),
-            idle_timeout=duration(options.idle_timeout_s),
+            **timeouts,
             retry_on=f"{_NOTHING_DONE},reset" if repeats else _NOTHING_DONE,
             retried_statuses=[429, *faults],
             silence=duration(min(silence_s, options.idle_timeout_s)),

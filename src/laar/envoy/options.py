@@ -19,11 +19,18 @@ MESSAGE_TIMEOUT_S = 1.8
 """Seconds after which Envoy gives up on the picker, which decides in milliseconds; held requests
 get more time. A picker that hangs costs less than 2 s, all included, unless it was behind."""
 
+HEAP_SHARE = 0.75
+"""Share of the container's memory for Envoy's heap; the rest is for its code, free memory that the
+allocator keeps, and the kernel's socket buffers."""
+SLOWEST_UPLOAD_BYTES_PER_S = 64 << 10
+"""Uploads that take longer than the largest body takes at this speed get 408."""
+
 ANY_IPV4 = "0.0.0.0"  # noqa: S104 - gateways must be reachable
 LOOPBACK = "127.0.0.1"
 _RANGES = {
     **dict.fromkeys(("listen_port", "ready_port", "admin_port"), (0, 65535)),
     "max_body_bytes": (1, 2**32 - 1),
+    "memory_bytes": (256 << 20, 2**50),
     "longest_hold_s": (0, 3590),  # plus `DECISION_MARGIN_S`: Envoy's longest wait for a picker
     "retries": (0, 10),
     **dict.fromkeys(("request_timeout_s", "idle_timeout_s"), (0.001, 1e9)),  # Envoy's unit is 1 ms
@@ -66,6 +73,9 @@ class BootstrapOptions:
     max_body_bytes: int = 32 * 1024 * 1024
     """Maximum size of a request body, in bytes; use the picker's bodies.max_body_bytes. Larger
     bodies get 413."""
+    memory_bytes: int = 2 << 30
+    """Memory that Envoy may use, in bytes: its container's limit. Shortly before it is used up,
+    Envoy resets the requests and answers that hold most of it."""
     retries: int = 2
     """Number of retries, 0 to 10, of a request that failed before its answer began."""
     longest_hold_s: float = 60.0

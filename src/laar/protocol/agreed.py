@@ -20,11 +20,8 @@ FROM_ENDPOINT = "via_upstream"
 NOT_UPGRADED = "websocket_handshake_unsuccessful"
 """`DETAILS` of an endpoint's 200 to a client that asked for a WebSocket."""
 
-IS_HEDGE = "x-envoy-is-timeout-retry"
-"""Envoy's request header: whether the last attempt was made while another is open."""
-
-HEDGED = "x-laar-hedged"
-"""Response header of an attempt, removed by the route: `IS_HEDGE` and the status."""
+LONG_BODIES = "laar-long-bodies"
+"""Envoy listener, and its cluster, through which long bodies pass."""
 
 LB_NAMESPACE = "envoy.lb"
 """Envoy metadata in which the picker lists endpoints and Envoy reports which of them served."""

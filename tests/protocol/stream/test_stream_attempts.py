@@ -113,6 +113,39 @@ def test_an_earlier_endpoint_that_answers_a_hedged_request_did_not_fail(served, 
     assert driven.recorder.failed == ([ranked[:failed]] if failed else [])
 
 
+REPEATS = {
+    "x-envoy-retry-on": "reset",
+    "x-envoy-retriable-status-codes": "500,502,503,504",
+}
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "sent", "retries"),
+    [
+        (1, body(), REPEATS),
+        (3, body(), REPEATS),
+        (3, body(store=False, background=None), REPEATS),
+        (3, body(store=True), {}),
+        (3, body(background=True), {}),
+        # Hedged: never to an endpoint where an attempt may be open.
+        (2, body(stream=True), {**REPEATS, "x-envoy-max-retries": "1"}),
+        (3, body(stream=True), REPEATS),
+    ],
+)
+def test_a_request_is_repeated_as_far_as_that_does_no_harm(endpoints, sent, retries):
+    driven = Driven(endpoints, 3, sent, latency_s=0.1)
+    assert dict(driven.sent.retries) == retries
+
+
+def test_no_client_is_told_to_repeat_what_may_have_been_done():
+    driven = Driven(2, 3, body(store=True))
+    (answer,) = driven.answered(503, "upstream_reset_before_response_started{reset}", 1)
+    assert "retry-after" not in dict(answer.headers)
+    driven = Driven(2, 3, body(store=True))
+    (answer,) = driven.answered(503, "upstream_reset{remote_connection_failure}", 3)
+    assert dict(answer.headers)["retry-after"] == "1"
+
+
 def test_an_error_from_an_engine_passes_unchanged():
     driven = Driven(1, 3)
     (answer,) = driven.answered(503, "via_upstream", 3)

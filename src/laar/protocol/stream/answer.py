@@ -17,7 +17,8 @@ from laar.protocol.usefulness import REDIRECTS, flaw_of_type
 EXPLAINED = (400, 413, 422, 503)
 """Statuses of refusals whose bodies show why: a request that is too long, or an engine that is full
 or broken."""
-
+_NOT_ARRIVED = ("connection_failure", "no_healthy_upstream")
+"""Parts of Envoy's details if the last attempt surely did not arrive."""
 _PROGRESS_S = 0.5
 """Minimum seconds between reports of a stream's progress."""
 
@@ -170,13 +171,20 @@ def failed_attempts(
     return tuple(asked)
 
 
-def no_answer_error(event: ResponseHeaders, model: str) -> RequestError:
-    """Return the error that replaces Envoy's if no endpoint for the model answered."""
+def no_answer_error(event: ResponseHeaders, model: str, *, repeats: bool) -> RequestError:
+    """Return the error that replaces Envoy's if no endpoint for the model answered.
+
+    Unless Envoy `repeats` a request that may have arrived, clients are not told to do so either.
+    """
     silent = event.status == 504
     what = "answered in time" if silent else "could be reached"
+    error = f"no endpoint for the model `{model[:200]}` {what}"
+    surely_not = any(reason in event.details for reason in _NOT_ARRIVED)
+    if not (repeats or surely_not):
+        error = f"{error}, but one may have received the request, or refused it unread"
     return RequestError(
         504 if silent else 503,
         "timed-out" if silent else "no-answer",
-        f"no endpoint for the model `{model[:200]}` {what}",
-        retry_after_s=1,
+        error,
+        retry_after_s=1 if repeats or surely_not else None,
     )

@@ -22,6 +22,7 @@ from laar.protocol.events import (
     ResponseTrailers,
 )
 from laar.protocol.stream.answer import EXPLAINED, failed_attempts, no_answer_error
+from laar.protocol.stream.attempts import RESENT_BYTES
 from laar.protocol.stream.contract_headers import MAX_HEADERS_TO_ADD_TO, headers_of_answer, refusal
 from laar.protocol.stream.dialect import DIALECTS
 from laar.protocol.stream.phases import ResponsePhase
@@ -120,7 +121,8 @@ class AnswerHalf(StreamState):
         self.refuse_rework()
         self.answer.fail()
         self._end(now)
-        out.append(refusal(no_answer_error(event, decision.model), decision.id))
+        repeats = not self.acts and self.body.size_bytes <= RESENT_BYTES
+        out.append(refusal(no_answer_error(event, decision.model, repeats=repeats), decision.id))
         return ResponsePhase.OVER
 
     def _response_body(self, event: ResponseBody, now: float, out: list[Action]) -> ResponsePhase:

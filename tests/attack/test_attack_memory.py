@@ -1,0 +1,130 @@
+"""Clients that stall cannot make Envoy exceed its memory limit, or cost another request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from attacked import PATH, Attacked, Judge, Seen, chat, good
+
+from laar.envoy.options import BootstrapOptions
+
+pytestmark = [pytest.mark.slow, pytest.mark.envoy, pytest.mark.asyncio(loop_scope="session")]
+
+MIB = 1 << 20
+LIMIT_BYTES = BootstrapOptions().memory_bytes
+CLIENTS, LONG_BYTES, LINGER_S = 100, 31 * MIB, 5.0
+SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+Sent = AsyncIterator[bytes]
+
+
+def head(length: bytes, path: str = PATH) -> bytes:
+    lines = (b"POST %b HTTP/1.1" % path.encode(), b"host: a", b"content-type: application/json")
+    return b"\r\n".join((*lines, length)) + b"\r\n\r\n"
+
+
+async def upload(size: int = LONG_BYTES, *, missing: int = 10, path: str = PATH) -> Sent:
+    """Send a body without its last bytes."""
+    yield head(b"content-length: %d" % size, path)
+    begin = b'{"model":"m","messages":[{"role":"user","content":"'
+    yield begin
+    for at in range(len(begin), size - 2, MIB):
+        yield b"x" * min(MIB, size - 2 - at - missing)
+    if not missing:
+        yield b'"}'
+
+
+async def chunks() -> Sent:
+    yield head(b"transfer-encoding: chunked")
+    for _ in range(LONG_BYTES // MIB):
+        yield b"%x\r\n%b\r\n" % (MIB, b"x" * MIB)
+
+
+async def trickle() -> Sent:
+    async for part in upload():
+        yield part
+    while True:
+        await asyncio.sleep(1.0)
+        yield b"x"
+
+
+async def unread() -> Sent:
+    body = chat("unread", stream=True)
+    yield head(b"content-length: %d" % len(body)) + body
+
+
+STALLS: dict[str, Callable[[], Sent]] = {
+    "stalled uploads": upload,
+    "stalled files": lambda: upload(path="/v1/files"),
+    "trickling uploads": trickle,
+    "stalled chunks": chunks,
+    "whole prompts, slow engines": lambda: upload(missing=0),
+    "stalled uploads of 1 MB": lambda: upload(1_000_000),
+    "short stalled uploads": lambda: upload(90_000),
+    "unread answers": unread,
+}
+
+
+async def engine(seen: Seen, writer: asyncio.StreamWriter) -> None:
+    """Answer at length, or late."""
+    if b"unread" in seen.body:
+        data = b"data: " + b"x" * 60_000 + b"\n\n"
+        writer.write(SSE)
+        for _ in range(1_000):
+            writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+            await writer.drain()
+    if len(seen.body) > MIB:
+        await asyncio.sleep(LINGER_S)
+    writer.write(good())
+
+
+@pytest.mark.parametrize("name", STALLS)
+async def test_stalled_clients_cost_no_other_request(
+    target: Attacked, judge: Judge, name: str
+) -> None:
+    for own in target.own:
+        own.answer = engine
+    envoy = target.stand.envoy
+    assert envoy is not None
+    over, peak, got = asyncio.Event(), 0, Counter[int]()
+
+    async def stall() -> None:
+        async with target.connected() as (_, writer):
+            try:
+                async for part in STALLS[name]():
+                    writer.write(part)
+                    await writer.drain()
+            except OSError:  # Envoy has reset it
+                pass
+            await over.wait()
+
+    async def watch() -> None:
+        nonlocal peak
+        while not over.is_set():
+            peak = max(peak, envoy.memory_bytes())
+            await asyncio.sleep(0.02)
+
+    async def bystand() -> None:
+        while not over.is_set():
+            body = chat("a bystander")  # slow answers count too: the clients keep two cores busy
+            sent = head(b"content-length: %d" % len(body)) + body
+            got[(await target.raw(sent, wait_s=30.0)).status] += 1
+            await asyncio.sleep(0.05)
+
+    others = [asyncio.create_task(bystand()), asyncio.create_task(watch())]
+    stalled = [asyncio.create_task(stall()) for _ in range(CLIENTS)]
+    await asyncio.sleep(2 * LINGER_S)
+    over.set()
+    for task in stalled:
+        task.cancel()
+    await asyncio.gather(*stalled, return_exceptions=True)
+    await asyncio.gather(*others)
+    holds = set(got) == {200} and 0 < peak < LIMIT_BYTES
+    judge(
+        f"all bystanders served, Envoy below {LIMIT_BYTES // MIB} MiB",
+        f"{dict(got)}, {peak // MIB} MiB",
+        holds,
+    )
