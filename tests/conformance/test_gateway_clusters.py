@@ -17,7 +17,9 @@ from support.clients import post
 pytestmark = pytest.mark.envoy
 
 DESTINATION = "x-gateway-destination-endpoint"
-BODY = orjson.dumps({"messages": [{"role": "user", "content": "hello"}], "model": "m"})
+BODY = orjson.dumps(
+    {"messages": [{"role": "user", "content": "hello"}], "model": "m", "max_tokens": 9}
+)
 ATTRIBUTES = ("request_attributes", "response_attributes")
 OWN = ("eds_cluster_config", "load_balancing_policy", "transport_socket_matches")
 

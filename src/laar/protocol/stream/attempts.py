@@ -71,6 +71,8 @@ def attempts_of(decision: Decision, limit: int, *, acts: bool, body_bytes: int |
     ranked = (decision.address, *decision.fallbacks)
     # Repeated if there are more attempts; otherwise an engine's error would not reach the client.
     destinations = (ranked * limit)[:limit] if limit > len(ranked) else ranked
+    if not limit:  # not laar's Envoy: no route matches, and kgateway's subsets match all metadata
+        return Attempts(destinations, None, ())
     repeats = not (acts or decision.once)
     patience_s = _patience(decision, hedges=repeats and len(ranked) > 1)
     retries = []
