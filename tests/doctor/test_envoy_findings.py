@@ -30,7 +30,8 @@ def manager(bootstrap):
 
 
 def processor(bootstrap):
-    return manager(bootstrap)["http_filters"][0]["typed_config"]
+    filters = manager(bootstrap)["http_filters"]
+    return next(of for of in filters if of["name"].endswith("ext_proc"))["typed_config"]
 
 
 def route(bootstrap):
@@ -210,7 +211,7 @@ def test_an_envoy_must_trust_the_cas_of_all_endpoints():
 
 def test_an_envoy_without_the_filter_gets_a_hint_on_how_to_start():
     bare = rendered("standalone", BootstrapOptions())
-    manager(bare)["http_filters"].pop(0)
+    manager(bare)["http_filters"].pop(1)
     (finding,) = envoy_findings(bare, NEEDS)
     assert finding.level is Level.ERROR
     assert "laar envoy --shape" in finding.remedy

@@ -33,7 +33,8 @@ def connections(listener: Any) -> Any:
 
 
 def ext_proc(bootstrap: Any) -> Any:
-    return connections(data_listener(bootstrap))["http_filters"][0]["typed_config"]
+    filters = connections(data_listener(bootstrap))["http_filters"]
+    return next(of for of in filters if of["name"].endswith("ext_proc"))["typed_config"]
 
 
 def bind_addresses(bootstrap: Any) -> list[str]:

@@ -488,7 +488,7 @@ async def test_envoy_gives_up_on_a_silent_picker_after_the_message_timeout(fleet
     fleet.members([a.address])
 
     def hurry(bootstrap: Any) -> None:
-        http_filters(bootstrap)[0]["typed_config"]["message_timeout"] = "0.1s"
+        http_filters(bootstrap)[1]["typed_config"]["message_timeout"] = "0.1s"
 
     server = await start(SilentPicker(a.address), fleet.picker_port)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from io import BytesIO
 from urllib.parse import quote
 
@@ -139,6 +140,20 @@ async def test_requests_whose_model_envoy_cannot_know_get_503(fleet, http, shape
     for what, (request, content_type) in UNKNOWABLE.items():
         answer = await ask(http, envoy, request, content_type)
         assert (answer.status, what) == (200, what), "all endpoints accept the same names"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_bodies_arrive_byte_for_byte(fleet, http, shape):
+    """Envoy decides within the last piece of a body, which it once lost over HTTP/2."""
+    (engine,) = await fleet.upstreams(1)
+    fleet.specs(EndpointSpec(address=engine.address, models=("m",)))
+    envoy = await fleet.envoy(shape)
+    for size in (1, 16_384, 99_999, 150_000, 999_983, 2_000_001):
+        content = random.Random(size).randbytes(size)
+        for path in (CHAT, "/generate"):
+            for data in (BytesIO(content), chunks(content[: size // 3], content[size // 3 :])):
+                answer = await ask(http, envoy, (path, {"data": data}))
+                assert (answer.status, engine.asked[-1].body == content) == (200, True), size
 
 
 async def test_endpoints_that_work_for_others_get_no_requests(fleet, http):

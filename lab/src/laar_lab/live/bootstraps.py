@@ -37,7 +37,8 @@ def render(shape: AnyShape, options: BootstrapOptions) -> dict[str, Any]:
     rendered = laars.render("gateway", options)
     resources = rendered["static_resources"]
     manager = resources["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
-    ext_proc, *_, router = manager["http_filters"]
+    *filters, router = manager["http_filters"]
+    (ext_proc,) = [each for each in filters if each["name"] == _EXT_PROC]
     manager["http_filters"] = [ext_proc, router]
     ext_proc["typed_config"] |= {
         "processing_mode": _BOTH_WAYS,
