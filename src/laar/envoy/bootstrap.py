@@ -54,6 +54,7 @@ from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
 from laar.protocol.paths import DENIED_ERROR, DENIED_PATHS, NAMING_PATH, SUFFIXES
+from laar.protocol.reserved import header_pattern
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 
@@ -92,7 +93,10 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         data_address=_address(data_host, options.listen_port),
         probe_address=_address(options.listen_host or ANY_IPV4, options.ready_port),
         client=_part("trusted_client" if shape == "sidecar" else "any_client"),
-        removed_headers=[{"remove": name} for name in sorted(_not_for(shape, options))],
+        removed_headers=[
+            *({"remove": name} for name in sorted(_not_for(shape, options))),
+            _part("removed_headers", pattern=header_pattern()),
+        ],
         control_headers=sorted(names.CONTROL_HEADERS - {names.DESTINATION}),
         set_by_routes=[_part("set_by_route", header=name) for name in names.SET_BY_ROUTES],
         routes=[_denied_route(), *_routes(options, answers)],
@@ -182,7 +186,7 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
     trusted = options.trust_gateway_headers
     if trusted is None:
         trusted = shape == "sidecar"
-    never = {names.DESTINATION, names.SERVED, names.SUBSET, *names.ENGINE_HEADERS}
+    never = {names.DESTINATION, names.SERVED, names.SUBSET, names.PRIORITY}
     if trusted:
         return frozenset(never)
     tenant = {options.tenant_header.lower()}.difference(names.CREDENTIALS)

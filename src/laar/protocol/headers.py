@@ -16,6 +16,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from laar.core.request import MAX_OBJECTIVE_S
+from laar.protocol.reserved import HARMLESS_HEADERS, reserved_headers
 from laar.protocol.sessions import (
     AGENT_HEADERS,
     NAMING,
@@ -91,10 +92,6 @@ RANK = "x-data-parallel-rank"
 SESSION_ID = "x-session-id"
 """A session id for vLLM, which adds it to the KV events of the request's blocks."""
 
-ENGINE_HEADERS = frozenset({PREFILLER, PRIORITY, RANK, "x-data-parallel-host-port", ENCODERS})
-"""Headers that control engines: addresses of other endpoints, rank, priority. Clients may not set
-them."""
-
 CREDENTIALS = ("authorization", "x-api-key", "api-key")
 """Headers with the credentials that engines check: the client's own or the engine's key."""
 
@@ -149,9 +146,9 @@ CONTROL_HEADERS = frozenset(
     }
 )
 
-_REMOVED = CONTROL_HEADERS | ENGINE_HEADERS
-"""Headers that a client may not send to an endpoint. laar's Envoys remove the engine headers before
-the picker sets any."""
+_REMOVED = CONTROL_HEADERS | {PRIORITY}
+"""Headers that a client may not send to an endpoint, besides `reserved_headers`. laar's Envoys
+remove those for engines before the picker sets any."""
 
 GATEWAY_HEADERS = frozenset(
     name for old in (FAIRNESS, OBJECTIVE, REWRITE) for name in (old, LLM_D[old])
@@ -257,6 +254,8 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         trace_state=get(TRACE_STATE, ""),
         control=tuple(_REMOVED.intersection(headers)),
     )
+    if not HARMLESS_HEADERS.issuperset(headers):
+        head.control += reserved_headers(headers)
     if head.control:  # most requests have no control headers
 
         def either(name: str) -> str:

@@ -34,6 +34,7 @@ from laar.protocol.events import (
 )
 from laar.protocol.openai import ASIDE_BYTES, Body, read_body
 from laar.protocol.ports import BodyHook
+from laar.protocol.reserved import PEER_IN_ID, denied_member
 from laar.protocol.splice import splice_model
 from laar.protocol.stream.contract_headers import (
     MAX_HEADER_BYTES_TO_ADD_TO,
@@ -102,6 +103,8 @@ class RequestHalf(StreamState):
         facts = self._begin(event)
         if facts.denied:
             return self._refuse(paths.DENIED_ERROR, out)
+        if PEER_IN_ID in event.headers.get(names.REQUEST_ID, ""):
+            return self._refuse(denied_member(names.REQUEST_ID), out)
         if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
             # Some engines treat this as a plain POST, whose body would bypass the reader.
             return self._refuse(RequestError(400, "bad-request", "a POST can't be upgraded"), out)
