@@ -367,9 +367,14 @@ async def test_operator_paths_reach_no_endpoint_with_or_without_a_picker(gateway
                 async with http.request(method, target, data=body) as answer:
                     assert answer.status == 403, (path, method, alive)
                     assert (await answer.json())["error"]["reason"] == "denied-path"
+        named = envoy.url() + "/openai/deployments/metrics-bot/chat/completions?api-version=1"
+        async with http.post(named, data=chat()) as answer:
+            assert answer.status == 200, alive
         await gateway.stop_picker()
     await asyncio.sleep(0)
-    assert {r.path for r in upstream.requests} <= {"/metrics", "/health", "/v1/models", "/tokenize"}
+    named = "/openai/deployments/metrics-bot/chat/completions"
+    reached = {"/metrics", "/health", "/v1/models", "/tokenize", named}
+    assert {r.path for r in upstream.requests} <= reached
 
 
 async def test_behind_any_gateway_no_path_leaves_the_base_path_of_an_engine(gateway, http):

@@ -197,7 +197,14 @@ def _denied_route() -> Any:
     error = DENIED_ERROR
     paths = "|".join(re.escape(path.strip("/")) for path in DENIED_PATHS)
     body = error_body(error).decode()
-    return _part("denied_route", paths=paths, status=error.status, body=body, reason=error.reason)
+    return _part(
+        "denied_route",
+        paths=paths,
+        naming=NAMING_PATH,
+        status=error.status,
+        body=body,
+        reason=error.reason,
+    )
 
 
 def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[Any]:
