@@ -369,11 +369,10 @@ async def test_operator_paths_reach_no_endpoint_with_or_without_a_picker(gateway
                     assert (await answer.json())["error"]["reason"] == "denied-path"
         named = envoy.url() + "/openai/deployments/metrics-bot/chat/completions?api-version=1"
         async with http.post(named, data=chat()) as answer:
-            assert answer.status == 200, alive
+            assert answer.status == 200 or (not alive and answer.status == 503)
         await gateway.stop_picker()
     await asyncio.sleep(0)
-    named = "/openai/deployments/metrics-bot/chat/completions"
-    reached = {"/metrics", "/health", "/v1/models", "/tokenize", named}
+    reached = {"/metrics", "/health", "/v1/models", "/tokenize", named.removeprefix(envoy.url())}
     assert {r.path for r in upstream.requests} <= reached
 
 
