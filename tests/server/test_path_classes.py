@@ -375,6 +375,8 @@ async def test_an_engine_cannot_send_headers_of_the_picker(gateway, http, shape,
     own = ("decision-id", "model", "endpoint", "reason", "cost-ms", "mode", "exhausted", "any")
     names = [f"x-laar-{name}" for name in (*own, "tried-models", "since")]
     names += ["x-gateway-destination-endpoint-served", "x-conformance-test-served-endpoint"]
+    names += ["x-envoy-overloaded", "x-envoy-immediate-health-check-fail", "x_envoy_ratelimited"]
+    names += ["x_laar_model", "x-laar_endpoint", "x_gateway_destination_endpoint_served"]
     upstream = await gateway.upstream()
     upstream.default_answer = Answer(headers={**dict.fromkeys(names, "forged"), "x-engine": "e"})
     gateway.members((upstream.address, "m"))

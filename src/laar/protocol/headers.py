@@ -123,8 +123,13 @@ TEST_SERVED = "x-conformance-test-served-endpoint"
 
 
 def is_own(name: str) -> bool:
-    """Return whether only the picker or its Envoy may set this response header."""
-    return name.startswith("x-laar-") or name in (SERVED, TEST_SELECTED, TEST_SERVED)
+    """Return whether only the picker or Envoy may set this response header.
+
+    Many clients and gateways do not tell underscores from hyphens.
+    """
+    name = name.replace("_", "-")
+    of_envoy = name.startswith(("x-laar-", "x-envoy-"))  # other Envoys obey some of the latter
+    return of_envoy or name in (SERVED, TEST_SELECTED, TEST_SERVED)
 
 
 CONTROL_HEADERS = frozenset(
