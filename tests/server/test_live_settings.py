@@ -568,7 +568,7 @@ def in_force(runner):
     """Return the settings that the parts of a picker use."""
     picker, processor = runner.picker, runner.processor
     watched, candidates = picker.observability, picker.director.candidates
-    declared = runner.collectors.resolver._declared
+    declared, other = runner.collectors.resolver._declared, picker.director.comparison
     [(scorer, _)] = picker.director.policies["laar"].scorers
     [(baseline, _)] = picker.director.policies["load-aware"].scorers
     return {
@@ -589,6 +589,7 @@ def in_force(runner):
         "hook": processor.env.hook is None,
         "page": watched.page.fleet(0.0)["about"],
         "shutdown": picker.settings.shutdown,
+        "compared": (other and other.policy.name, picker.settings.routing.compare_share),
     }
 
 
