@@ -38,6 +38,7 @@ PROMPT = {
     "prompt_cache_options": {"mode": "explicit"},
     "parallel_tool_calls": True,
     "metadata": {"prefill_host": "a"},
+    "request_id": "ip_addr_1",
     "kv_transfer_params": {"remote_host": None, "do_remote_decode": False, "max_tokens": 5},
     "mcp_servers": [{"type": "url", "url": "http://10.0.0.1"}],
 }
@@ -84,7 +85,8 @@ def test_all_names_of_released_engines_were_reviewed():
         {"kvTransferParams": {"remoteHost": "a"}},
         {"request_id": "___prefill_addr_10.0.0.1:1___decode_addr_10.0.0.2:1_a"},
         {"rid": ["a", "___decode_addr_10.0.0.2:1_a"]},
-        {"sampling_params": [{}] * 2000},
+        {"sampling_params": [{"n": 1}] * 2000},
+        {f"name-{n}": 1 for n in range(100_000)},
     ],
 )
 def test_a_body_that_names_a_peer_is_refused(given, api):

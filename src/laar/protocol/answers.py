@@ -343,6 +343,7 @@ def name_restorer(*, served: str, asked: str, whole: bool = False) -> Callable[[
         return text
 
     def in_lines(data: bytes) -> bytes:
-        return b"\n".join(map(in_object, data.split(b"\n")))
+        found = pattern.search(data)
+        return data if found is None else b"\n".join(map(in_object, data.split(b"\n")))
 
     return in_object if whole else in_lines

@@ -10,7 +10,7 @@ routers read. URLs in messages and tools are the user's and are not examined.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 from laar.errors import RequestError
@@ -36,8 +36,8 @@ _HEADER_PLACES = _PLACES | {"rank", "room"}
 """In headers also the numbers of places, which laar sets itself."""
 _PARAMETERS = _set("args body ext extra hint nvext option param request spec xargs")
 
-PEER_IN_ID = "_addr_"
-"""Part of a request id that names peers; vLLM's connectors for P2P transfers read them there."""
+_PEER = re.compile(r"(?:prefill|decode|encode)[a-z]*_addr_")
+"""Matches a request id that names peers; vLLM's connectors for P2P transfers read them there."""
 _IDS = ("request_id", "rid")
 
 DENIED = "denied-member"
@@ -46,8 +46,9 @@ DENIED = "denied-member"
 _MAX_CHARS = 64
 """Maximum length of a name; no engine reads longer ones."""
 _MAX_NAMES = 4096
-_MAX_OBJECTS = 1000
-"""Maximum number of objects with parameters in a body; only batches have more than a few."""
+_MOST = 1000
+"""Maximum number of new names, and of objects with parameters, in a body; only batches have more
+than a few."""
 
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _KEY = re.compile(rb'"((?:[\w.-]|\\u00[2-7][0-9A-Fa-f]){1,%d})"\s*:' % _MAX_CHARS)
@@ -91,8 +92,26 @@ def check_members(document: dict[str, Any]) -> None:
     Raises:
         RequestError: 400; it names the member.
     """
-    for name in _reserved(document):
-        raise denied_member(name)
+    left, examined = [(document, False)], 0
+    for members, within in left:  # `within` an object that describes a transfer
+        for name, value in members.items():
+            if name in HARMLESS and not within:
+                continue
+            examined += 1
+            if max(examined, len(left)) > _MOST:
+                raise RequestError(400, DENIED, "the body has too many members")
+            words = _words(name)
+            moves, values = within or _moves(words), value if isinstance(value, list) else [value]
+            is_reserved, is_id = _is_reserved(words), name in _IDS
+            if not (is_reserved or is_id or moves or words & _PARAMETERS):
+                _remember(HARMLESS, (name,))
+                continue
+            # Engines ignore null, and clients send it. Connectors read any member about a transfer,
+            # and some are opaque strings.
+            opaque = moves and (words & _PLACES or any(isinstance(v, str | list) for v in values))
+            if value and (is_reserved or opaque or (is_id and any(map(names_peer, values)))):
+                raise denied_member(name)
+            left += [(each, moves) for each in values[: _MOST + 1] if isinstance(each, dict)]
 
 
 def check_keys(text: bytes) -> None:
@@ -104,32 +123,9 @@ def check_keys(text: bytes) -> None:
                 raise denied_member(name)
 
 
-def _reserved(document: dict[str, Any]) -> Iterator[str]:
-    """Yield the reserved members of a document."""
-    left = [(document, False)]
-    for members, within in left:  # `within` an object that describes a transfer
-        if len(left) > _MAX_OBJECTS:
-            yield "parameters"
-        for name, value in members.items():
-            words = _words(name)
-            moves = within or _moves(words)
-            values = value if isinstance(value, list) else [value]
-            if not value or (name in HARMLESS and not within):
-                pass  # engines ignore null, and clients send it
-            elif _is_reserved(words) or (name in _IDS and any(map(_names_peer, values))):
-                yield name
-            elif moves or words & _PARAMETERS:
-                # Connectors read any member about a transfer, and some are opaque strings.
-                if moves and (words & _PLACES or any(isinstance(v, str | list) for v in values)):
-                    yield name
-                objects = [each for each in values[: _MAX_OBJECTS + 1] if isinstance(each, dict)]
-                left += [(each, moves) for each in objects]
-            elif name not in _IDS:
-                _remember(HARMLESS, (name,))
-
-
-def _names_peer(request_id: object) -> bool:
-    return isinstance(request_id, str) and PEER_IN_ID in request_id
+def names_peer(request_id: object) -> bool:
+    """Return whether a request id names peers."""
+    return isinstance(request_id, str) and _PEER.search(request_id) is not None
 
 
 def _moves(words: frozenset[str]) -> bool:

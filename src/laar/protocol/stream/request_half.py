@@ -32,9 +32,10 @@ from laar.protocol.events import (
     RequestHeaders,
     RequestTrailers,
 )
+from laar.protocol.jsonscan import FEW_PARTS_BYTES, has_many_parts
 from laar.protocol.openai import ASIDE_BYTES, Body, read_body
 from laar.protocol.ports import BodyHook
-from laar.protocol.reserved import PEER_IN_ID, denied_member
+from laar.protocol.reserved import denied_member, names_peer
 from laar.protocol.splice import splice_model
 from laar.protocol.stream.contract_headers import (
     MAX_HEADER_BYTES_TO_ADD_TO,
@@ -103,7 +104,8 @@ class RequestHalf(StreamState):
         facts = self._begin(event)
         if facts.denied:
             return self._refuse(paths.DENIED_ERROR, out)
-        if PEER_IN_ID in event.headers.get(names.REQUEST_ID, ""):
+        request_id = event.headers.get(names.REQUEST_ID, "")
+        if "_addr_" in request_id and names_peer(request_id):
             return self._refuse(denied_member(names.REQUEST_ID), out)
         if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
             # Some engines treat this as a plain POST, whose body would bypass the reader.
@@ -214,7 +216,8 @@ class RequestHalf(StreamState):
             collected.release()
         collected.is_complete = True
         body = collected.data = bytes(collected.data or b"")
-        if len(body) > ASIDE_BYTES:
+        # The second condition is rare: names are then looked for in all of the body.
+        if len(body) > ASIDE_BYTES or (len(body) > FEW_PARTS_BYTES and has_many_parts(body)):
             if not collected.hold(len(body), now):
                 return self._refuse(_BODIES_FULL, out)
             out.append(Read(self.api, body))
