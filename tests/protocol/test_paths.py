@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from laar.core.decision import Enforcement
 from laar.core.request import Api
 from laar.protocol.events import Immediate, RequestHeaders, Shape
-from laar.protocol.paths import DENIED_PATHS, NAMING_PATH, DeniedPaths, api_of
+from laar.protocol.paths import ANY_NAME_PATH, DENIED_PATHS, DeniedPaths, api_of
 from laar.protocol.stream import Environment, Stream, StreamSettings
 
 DENIED = DeniedPaths(DENIED_PATHS)
@@ -103,7 +103,7 @@ def test_a_model_may_have_any_name(base, collection, name, end):
         f"/v1/models/a/{name}/b",
     ):
         assert path not in DENIED, path
-        assert re.fullmatch(NAMING_PATH, path), path
+        assert re.fullmatch(ANY_NAME_PATH, path), path
 
 
 @given(BASES, COLLECTIONS, NAMES, st.sampled_from(WORDS), ENDS)
@@ -118,7 +118,7 @@ def test_operator_paths_around_the_name_of_a_model_are_denied(base, collection, 
     ):
         if not path.startswith("/v1/models/"):
             assert path in DENIED, path
-            assert re.fullmatch(NAMING_PATH, path) is None, path
+            assert re.fullmatch(ANY_NAME_PATH, path) is None, path
 
 
 def test_an_operators_own_list_applies_to_collections_of_models():

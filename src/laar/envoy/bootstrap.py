@@ -53,7 +53,13 @@ from laar.envoy.options import ANY_IPV4, LOOPBACK, MESSAGE_TIMEOUT_S, BootstrapO
 from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
-from laar.protocol.paths import DENIED_ERROR, DENIED_PATHS, NAMING_PATH, SUFFIXES
+from laar.protocol.paths import (
+    ANY_NAME_PATH,
+    DENIED_ERROR,
+    DENIED_PATHS,
+    NAMING_PATH,
+    SUFFIXES,
+)
 from laar.protocol.reserved import header_pattern
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
@@ -200,7 +206,7 @@ def _denied_route() -> Any:
     return _part(
         "denied_route",
         paths=paths,
-        naming=NAMING_PATH,
+        naming=ANY_NAME_PATH,
         status=error.status,
         body=body,
         reason=error.reason,

@@ -168,13 +168,13 @@ _LONGEST_CHARS = 2048
 _SEPARATORS = re.compile(r"[/\\]+")
 
 
-_ENDS = "|".join(sorted({end for end, _ in SUFFIXES}.union(*ROUTES.values())))
-NAMING_PATH = (
+ANY_NAME_PATH = (
     "(?:/v1/models/([^?%;]+?)|(?:/(?:openai|v[0-9][a-z0-9]*))*/(?:deployments|engines|models)"
     f"/([^/?%;]+)(?:/(?:audio|chat|images))?(?:{_ENDS}))/?"
 )
-"""Pattern of whole paths that name a model; Envoy reads it too. A name may be any word."""
-_NAMING = re.compile(NAMING_PATH)
+"""Pattern of whole paths in which the name of a model may be any word; Envoy reads it too. It is
+narrower than `NAMING_PATH`, as denied paths must not match."""
+_ANY_NAME = re.compile(ANY_NAME_PATH)
 
 
 class DeniedPaths:
@@ -206,7 +206,7 @@ class DeniedPaths:
         if "/../" in plain:
             return True
         found = [denied for denied in self._paths if denied in plain]
-        naming = _NAMING.fullmatch(plain) if found else None
+        naming = _ANY_NAME.fullmatch(plain) if found else None
         if naming is None:
             return bool(found)
         start, end = naming.span(naming.lastindex or 0)
