@@ -352,7 +352,7 @@ async def test_operator_paths_reach_no_endpoint_with_or_without_a_picker(gateway
     llama.cpp's server decodes `%uXXXX`; vLLM unloads adapters by their names in paths.
     """
     upstream = await gateway.upstream()
-    gateway.members((upstream.address, "m"))
+    gateway.members((upstream.address, "m", "metrics-bot"))
     await gateway.picker()
     envoy = await gateway.envoy(shape)
     paths = ["/sleep", "/v1/load_lora_adapter", "/x/../pause", "/%73leep", "//collective_rpc/?a"]
