@@ -154,6 +154,30 @@ def test_each_rank_has_its_own_queue_and_the_values_common_to_all() -> None:
         assert [one.restarted for one in found] == [restarted] * 2
 
 
+@pytest.mark.parametrize(
+    ("ranks", "parts"),
+    [
+        ([0, 1], 2),
+        ([4, 5, 6, 7], 4),
+        ([10, 8, 11, 9], 4),  # in any order, and by number
+        ([2, 3], 2),
+        ([1, 2, 3], 1),  # rank 0 is missing
+        ([0, 2], 1),
+        ([4, 6], 1),
+        ([4], 1),
+        (["", 1], 1),
+        (["9" * 5000, "9" * 5001], 1),
+    ],
+)
+def test_a_node_shows_its_own_ranks_of_a_whole(ranks: list[object], parts: int) -> None:
+    page = "".join(f'vllm:num_requests_running{{engine="{rank}"}} {rank}\n' for rank in ranks)
+    found = pages_by_rank(page.encode(), "vllm")
+    assert len(found) == parts
+    if parts > 1:
+        readings = [read_page(part, "vllm", None)[0].running for part in found]
+        assert readings == sorted(ranks)
+
+
 def test_lines_without_a_rank_do_not_multiply_a_page() -> None:
     queues = "".join(f'vllm:num_requests_running{{engine="{rank}"}} 1\n' for rank in range(64))
     common = "vllm:prompt_tokens_total 5\n"

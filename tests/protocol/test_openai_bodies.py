@@ -289,6 +289,55 @@ def test_images_are_represented_by_digests_so_that_equal_ones_share_a_prefix():
     assert not any("data:a" in span for span in spans("data:a"))
 
 
+SIGNATURES = {
+    "S3": "X-Amz-Algorithm X-Amz-Credential X-Amz-Date X-Amz-Expires X-Amz-SignedHeaders"
+    " X-Amz-Security-Token X-Amz-Signature",
+    "S3, version 2": "AWSAccessKeyId Expires Signature",
+    "CloudFront": "Expires Signature Key-Pair-Id Policy",
+    "GCS": "X-Goog-Algorithm X-Goog-Credential X-Goog-Date X-Goog-Expires X-Goog-SignedHeaders"
+    " X-Goog-Signature",
+    "GCS, version 2": "GoogleAccessId Expires Signature",
+    "Azure": "sv st se sr sp spr skoid sktid skt ske sks skv sip sig",
+    "OSS": "OSSAccessKeyId Expires Signature security-token",
+    "COS": "q-sign-algorithm q-ak q-sign-time q-key-time q-signature",
+    "Discord": "ex is hm",
+    "others": "token expires",
+}
+
+
+@given(
+    signed=st.sampled_from([*SIGNATURES.values()]),
+    values=st.lists(st.text("abcdef0123456789%", min_size=1), min_size=32, max_size=32),
+    others=st.sampled_from([(), ("w=300",), ("versionId=a", "x-oss-process=image/resize,w_9")]),
+    data=st.data(),
+)
+def test_a_signed_url_is_the_same_image_in_each_turn(signed, values, others, data):
+    def digest(url, of="image_url", **part):
+        parts = {
+            "image_url": {"type": of, of: {"url": url}},
+            "input_image": {"type": of, "image_url": url},
+            "image": {"type": of, "source": {"type": "url", "url": url}},
+        }
+        message = {"role": "user", "content": [{**parts[of], **part}]}
+        return read_body(Api.CHAT, orjson.dumps({"messages": [message]})).spans[-1]
+
+    names = signed.split()
+    first, second = iter(values[:16]), iter(values[16:])
+    query = data.draw(st.permutations([*others, *(f"{name}=%s" for name in names)]))
+    turns = [
+        "https://host/p.png?" + "&".join(q % next(v) if "%s" in q else q for q in query)
+        for v in (first, second)
+    ]
+    for of in ("image_url", "input_image", "image"):
+        assert digest(turns[0], of) == digest(turns[1], of)
+        assert digest(turns[0], of) != digest(turns[0].replace("p.png", "q.png"), of)
+        assert digest(turns[0], of, uuid="a") == digest("https://other/", of, uuid="a")
+        assert digest(turns[0], of, uuid="a") != digest(turns[0], of, uuid="b")
+    plain = "https://host/p.png?date=2020&id=%s&page=1"
+    assert digest(plain % 1) != digest(plain % 2)
+    assert digest("https://host/p.png?date=1") != digest("https://host/p.png?date=2")
+
+
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [

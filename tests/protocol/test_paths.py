@@ -1,12 +1,16 @@
 """Operator paths are denied, even if they are disguised."""
 
+import re
+
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from laar.core.decision import Enforcement
 from laar.core.request import Api
 from laar.protocol.events import Immediate, RequestHeaders, Shape
-from laar.protocol.paths import DENIED_PATHS, DeniedPaths, api_of
+from laar.protocol.paths import ANY_NAME_PATH, DENIED_PATHS, DeniedPaths, api_of
 from laar.protocol.stream import Environment, Stream, StreamSettings
 
 DENIED = DeniedPaths(DENIED_PATHS)
@@ -81,6 +85,46 @@ def test_an_operator_path_is_recognized_in_any_spelling(path):
 )
 def test_other_paths_pass(path):
     assert path not in DENIED
+
+
+WORDS = [path.strip("/") for path in DENIED_PATHS]
+OPERATORS = st.sampled_from([*WORDS, "metrics-bot", "metricsx"])
+NAMES = st.one_of(OPERATORS, st.from_regex(r"[a-z][a-z0-9._-]{0,8}", fullmatch=True))
+COLLECTIONS = st.sampled_from(["deployments", "engines", "models"])
+BASES = st.sampled_from(["", "/openai", "/v1", "/openai/v1", "/v1beta"])
+ENDS = st.sampled_from(["/chat/completions", "/completions", "/images/generations", "/embeddings"])
+
+
+@given(BASES, COLLECTIONS, NAMES.filter(lambda name: "/" not in name), ENDS)
+def test_a_model_may_have_any_name(base, collection, name, end):
+    for path in (
+        f"{base}/{collection}/{name}{end}",
+        f"/v1/models/{name}",
+        f"/v1/models/a/{name}/b",
+    ):
+        assert path not in DENIED, path
+        assert re.fullmatch(ANY_NAME_PATH, path), path
+
+
+@given(BASES, COLLECTIONS, NAMES, st.sampled_from(WORDS), ENDS)
+def test_operator_paths_around_the_name_of_a_model_are_denied(base, collection, name, word, end):
+    for path in (
+        f"/{word}{base}/{collection}/{name}{end}",
+        f"{base}/{collection}/{name}/{word}",
+        f"{base}/{collection}/a/{word}{end}",
+        f"/{name}/{word}",
+        f"/{name}/{word}/{name}",
+        f"/v1/{word}/models/{name}",
+    ):
+        if not path.startswith("/v1/models/"):
+            assert path in DENIED, path
+            assert re.fullmatch(ANY_NAME_PATH, path) is None, path
+
+
+def test_an_operators_own_list_applies_to_collections_of_models():
+    denied = DeniedPaths(["/v1/models", "/deployments/secret"])
+    assert all(p in denied for p in ("/v1/models/a", "/deployments/secret/chat/completions"))
+    assert "/deployments/a/chat/completions" not in denied
 
 
 PATH = "/v1/tune/chat/completions?level=2"

@@ -314,6 +314,9 @@ async def test_a_reporter_that_guesses_tokens_blocks_no_viewer(tmp_path, http):
             old = {"authorization": f"Bearer outcomes-of-{guess}"}
             async with http.post(f"{url}/outcomes", json={"outcomes": []}, headers=old) as answer:
                 assert answer.status == status
+        right = {"authorization": "Bearer outcomes-of-today"}
+        async with http.post(f"{url}/outcomes", json={"outcomes": []}, headers=right) as answer:
+            assert answer.status == 200
         today = {"authorization": "Bearer viewers-of-today"}
         async with http.get(f"{url}/fleet", headers=today) as answer:
             assert answer.status == 200

@@ -352,7 +352,7 @@ async def test_operator_paths_reach_no_endpoint_with_or_without_a_picker(gateway
     llama.cpp's server decodes `%uXXXX`; vLLM unloads adapters by their names in paths.
     """
     upstream = await gateway.upstream()
-    gateway.members((upstream.address, "m"))
+    gateway.members((upstream.address, "m", "metrics-bot"))
     await gateway.picker()
     envoy = await gateway.envoy(shape)
     paths = ["/sleep", "/v1/load_lora_adapter", "/x/../pause", "/%73leep", "//collective_rpc/?a"]
@@ -367,9 +367,13 @@ async def test_operator_paths_reach_no_endpoint_with_or_without_a_picker(gateway
                 async with http.request(method, target, data=body) as answer:
                     assert answer.status == 403, (path, method, alive)
                     assert (await answer.json())["error"]["reason"] == "denied-path"
+        named = envoy.url() + "/openai/deployments/metrics-bot/chat/completions?api-version=1"
+        async with http.post(named, data=chat()) as answer:
+            assert answer.status == 200 or (not alive and answer.status == 503)
         await gateway.stop_picker()
     await asyncio.sleep(0)
-    assert {r.path for r in upstream.requests} <= {"/metrics", "/health", "/v1/models", "/tokenize"}
+    reached = {"/metrics", "/health", "/v1/models", "/tokenize", named.removeprefix(envoy.url())}
+    assert {r.path for r in upstream.requests} <= reached
 
 
 async def test_behind_any_gateway_no_path_leaves_the_base_path_of_an_engine(gateway, http):

@@ -326,6 +326,38 @@ async def test_sighup_rereads_the_files_and_stops_nothing(tmp_path, http):
         await picker.wait()
 
 
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_file_that_never_rests_is_read_now_and_then(tmp_path, monkeypatch, whole):
+    monkeypatch.setattr("laar.datalayer.files.Settling.LONGEST_S", 0.1)
+    path, count = tmp_path / "laar.yaml", 0
+    path.write_text(yaml.safe_dump(document(())))
+    seen, problems = [], Problems()
+    reloader = SettingsReloader(load(path), problems=problems)
+    reloader.poll_s = 0.1
+
+    async def rewrite():
+        nonlocal count
+        while True:
+            count += 1
+            text = yaml.safe_dump({**document(()), "routing": {"k_queue": count / 1000}})
+            new = tmp_path / "new" if whole else path
+            new.write_text(text)
+            new.replace(path)
+            await asyncio.sleep(0.05)
+
+    tasks = [
+        asyncio.create_task(rewrite()),
+        asyncio.create_task(
+            reloader.follow(lambda found, _: seen.append(found.routing.weights.k_queue))
+        ),
+    ]
+    try:
+        await eventually(lambda: len(seen) > 2, what="several changes")
+    finally:
+        await cancel(tasks)
+    assert seen == sorted(seen)
+
+
 async def test_a_pipe_in_place_of_the_settings_changes_nothing(tmp_path):
     path = tmp_path / "laar.yaml"
     path.write_text(yaml.safe_dump(document(())))
@@ -536,7 +568,7 @@ def in_force(runner):
     """Return the settings that the parts of a picker use."""
     picker, processor = runner.picker, runner.processor
     watched, candidates = picker.observability, picker.director.candidates
-    declared = runner.collectors.resolver._declared
+    declared, other = runner.collectors.resolver._declared, picker.director.comparison
     [(scorer, _)] = picker.director.policies["laar"].scorers
     [(baseline, _)] = picker.director.policies["load-aware"].scorers
     return {
@@ -557,6 +589,7 @@ def in_force(runner):
         "hook": processor.env.hook is None,
         "page": watched.page.fleet(0.0)["about"],
         "shutdown": picker.settings.shutdown,
+        "compared": (other and other.policy.name, picker.settings.routing.compare_share),
     }
 
 

@@ -487,6 +487,17 @@ async def test_an_open_page_asks_for_the_token_after_it_was_replaced(
             assert answer.status == 200
 
 
+async def test_the_page_shows_what_another_policy_would_choose(tmp_path, chromium):
+    routing = {"compare": "least-loaded", "compare_share": 1.0}
+    async with (
+        watched_picker(tmp_path, routing=routing) as (runner, url),
+        window(chromium) as browser,
+    ):
+        settle(runner, ask(runner))
+        await browser.open(url)
+        await shows(browser, "#compared", "least-loaded would choose another endpoint for 0 of 1")
+
+
 async def test_in_shadow_mode_the_page_shows_agreement(tmp_path, chromium):
     async with (
         watched_picker(tmp_path, routing={"mode": "shadow"}) as (runner, url),

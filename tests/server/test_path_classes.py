@@ -320,7 +320,11 @@ FORGED = {
     "x-data-parallel-host-port": "10.0.0.1:80",
     "x-data-parallel-rank": "1",
     "x-vllm-priority": "-1000",
+    "x-kv-cache-source-host-port": "10.0.0.1:80",
+    "x-prefiller-url": "http://10.0.0.1",
+    "x-override-bootstrap-host": "10.0.0.1",
 }
+PEER = "___prefill_addr_10.0.0.1:80___decode_addr_10.0.0.2:80_a"
 
 
 @pytest.mark.parametrize(
@@ -350,6 +354,18 @@ async def test_clients_cannot_forge_what_a_gateway_asserts_about_them(
     (request,) = upstream.asked
     assert orjson.loads(request.body)["model"] == model
     assert not set(headers) & set(request.headers)
+    for named in (
+        {"headers": {"x-request-id": PEER}},
+        {"body": {"kv_transfer_params": {"a": "b"}}},
+    ):
+        body = orjson.dumps({"model": "m", **PROMPT, **named.get("body", {})})
+        for path in ("/v1/chat/completions", "/generate"):
+            async with http.post(
+                envoy.url() + path, data=BytesIO(body), headers=named.get("headers")
+            ) as answer:
+                assert answer.status == 400
+                assert (await answer.json())["error"]["reason"] == "denied-member"
+    assert len(upstream.asked) == 1
 
 
 @pytest.mark.parametrize(
@@ -359,6 +375,8 @@ async def test_an_engine_cannot_send_headers_of_the_picker(gateway, http, shape,
     own = ("decision-id", "model", "endpoint", "reason", "cost-ms", "mode", "exhausted", "any")
     names = [f"x-laar-{name}" for name in (*own, "tried-models", "since")]
     names += ["x-gateway-destination-endpoint-served", "x-conformance-test-served-endpoint"]
+    names += ["x-envoy-overloaded", "x-envoy-immediate-health-check-fail", "x_envoy_ratelimited"]
+    names += ["x_laar_model", "x-laar_endpoint", "x_gateway_destination_endpoint_served"]
     upstream = await gateway.upstream()
     upstream.default_answer = Answer(headers={**dict.fromkeys(names, "forged"), "x-engine": "e"})
     gateway.members((upstream.address, "m"))

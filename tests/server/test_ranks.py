@@ -39,8 +39,9 @@ PAGES = {
 class RankedEngine(ServedEngine):
     """An engine with data-parallel ranks on one port; its metrics page has a line for each."""
 
-    def __init__(self, ranks=2, *, kind="vllm", elsewhere=0):
+    def __init__(self, ranks=2, *, kind="vllm", elsewhere=0, first=0):
         self.ranks = ranks
+        self.first = first
         self.kind = kind
         self.elsewhere = elsewhere
         self.dead = False
@@ -65,7 +66,7 @@ class RankedEngine(ServedEngine):
         return web.Response(body=GOOD, content_type="application/json")
 
     def _page(self):
-        ranks = range(self.ranks)
+        ranks = range(self.first, self.first + self.ranks)
         return "".join(line.format(rank) for line in PAGES[self.kind] for rank in ranks)
 
 
@@ -119,6 +120,21 @@ async def test_a_retry_goes_to_the_same_rank_elsewhere_and_loses_nothing(gateway
     assert set(other.prompts) <= {"0", "1", "2"}
     table = runner.picker.table
     await eventually(lambda: not table.in_flight.any(), what="every request settled")
+
+
+async def test_two_nodes_of_hybrid_data_parallelism_get_equal_shares(gateway, http):
+    """Each node's page shows its own ranks of the whole; a request names them from 0."""
+    nodes = [await gateway.enter(RankedEngine(4, first=first)) for first in (0, 4)]
+    gateway.members(*((node.address, "m") for node in nodes))
+    runner = await gateway.picker()
+    envoy = await gateway.envoy()
+    await eventually(lambda: len(keys(runner)) == 8, what="an endpoint for each rank")
+    for start in range(0, 64, 8):
+        each = (post(http, envoy, chat(f"{n} prompt")) for n in range(start, start + 8))
+        assert [status for status, _ in await asyncio.gather(*each)] == [200] * 8
+    for node in nodes:
+        assert set(node.prompts) == {"0", "1", "2", "3"}
+        assert 24 <= sum(map(len, node.prompts.values())) <= 40
 
 
 async def test_an_sglang_engine_over_several_hosts_is_one_endpoint(gateway, http):

@@ -97,6 +97,26 @@ class Enforcement:
         return zlib.crc32(key.encode()) < self.share * 2**32
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What the policy would have chosen that `routing.compare` names (`laar.core.comparison`).
+
+    Args:
+        policy: its name.
+        slot: slot of its choice; of the chosen endpoint if both are equally good to it.
+        differs: it would have chosen another endpoint.
+        more_s: expected seconds to a correct answer that its choice would add, by the cost of the
+            serving policy; None if that computes none.
+        saved_s: seconds that its choice would save, by its own cost; None if it computes none.
+    """
+
+    policy: str
+    slot: int
+    differs: bool
+    more_s: float | None
+    saved_s: float | None
+
+
 @dataclass(slots=True, kw_only=True)
 class InFlight:
     """A request between its decision and its end; updated by the director and flow control.
@@ -123,6 +143,7 @@ class InFlight:
         prefill_receipt: the prompt's entry in the prefix index at its prefiller.
         prefill_began: the engines' record of the request at its prefiller.
         helpers: health's records of the attempts at its prefiller and its encoders.
+        compared: what another policy would have chosen; None if it was not asked.
     """
 
     slot: int
@@ -145,6 +166,7 @@ class InFlight:
     prefill_receipt: Receipt | None = None
     prefill_began: Began | None = None
     helpers: tuple[Attempt, ...] = ()
+    compared: Compared | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from laar.core.attempts import Attempts
 from laar.core.away import may_come
 from laar.core.chooser import Chooser, Priority
+from laar.core.comparison import Comparison
 from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
 from laar.core.endpoints import EndpointTable
 from laar.core.feedback import Feedback
@@ -72,6 +73,8 @@ class Director(Chooser):
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         """Returns an id for a new decision."""
+        self.comparison: Comparison | None = None
+        """Compares decisions with those of another policy."""
         self.later: Callable[[Callable[[], object]], object] = lambda call: call()
         """Runs a call once the decision has been sent to Envoy; by default, immediately."""
         self._on_placed: list[Step] = [("learning", feedback.begin)]
@@ -131,6 +134,8 @@ class Director(Chooser):
             if may_come(error, request):
                 self.table.away.missed(request)
             raise
+        if self.comparison is not None:
+            self.comparison.observe(decision, self.table)
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # the next decision uses new weights
         flight = decision.flight

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from laar.core.membership import PLAIN, EndpointSpec, Way
 from laar.datalayer.document import read_document
-from laar.datalayer.files import Stamp, read_file, stamp_of
+from laar.datalayer.files import Settling, Stamp, is_overwritten, read_file, stamp_of
 from laar.datalayer.interface import EndpointSink
 from laar.datalayer.metrics_page import Engine
 from laar.datalayer.visits import until_look_s
@@ -316,21 +316,23 @@ class EndpointsFile:
     async def run(self) -> None:
         """Watch the file until cancelled."""
         loop = asyncio.get_running_loop()
-        seen, tried_at, is_read = self._loaded, loop.time(), True
+        settling, tried_at, is_read = Settling(self._loaded), loop.time(), True
         while True:
             stamp = await asyncio.to_thread(self._stamps)
             again = not is_read and loop.time() - tried_at >= AGAIN_S
-            if stamp == seen and (stamp != self._loaded or again):
+            if settling.is_due(stamp, self._loaded, loop.time()) or again:
                 is_read = await self._reload()
                 self._loaded, tried_at = stamp, loop.time()
-            seen = stamp
             await asyncio.sleep(until_look_s(POLL_S))
 
     def _stamps(self) -> list[Stamp]:
         return [stamp_of(path) for path in (self._path, *self._files)]
 
     def _read(self) -> Sequence[EndpointSpec]:
+        stamp = stamp_of(self._path)
         document = read_document(self._path, EndpointsDocument)
+        if is_overwritten(stamp, stamp_of(self._path)):
+            raise SettingError(f"{self._path} was written to while it was read")
         files = {file for each in document.endpoints for file in (each.key_file, each.ca_file)}
         self._files = sorted(file for file in files if file is not None)
         return _specs(self._path, document)

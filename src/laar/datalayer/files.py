@@ -8,6 +8,7 @@ It costs one system call per poll.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import select
 from pathlib import Path
@@ -21,6 +22,29 @@ _PIPE_MS = 10_000
 Stamp = tuple[int, ...]
 
 
+class Settling:
+    """Decides when to read files that change: once two looks find the same.
+
+    So none is read half-written. Files that keep changing are read every `LONGEST_S` seconds; then
+    the reader has to check `is_overwritten`.
+    """
+
+    LONGEST_S = 5.0
+
+    def __init__(self, seen: object) -> None:
+        self._seen = seen
+        self._since = math.inf
+
+    def is_due(self, found: object, read: object, now: float) -> bool:
+        """Return whether to read files with these stamps, if those with stamps `read` were."""
+        settled, self._seen = found == self._seen, found
+        self._since = min(self._since, now) if found != read else math.inf
+        due = found != read and (settled or now - self._since >= self.LONGEST_S)
+        if due:
+            self._since = math.inf
+        return due
+
+
 def stamp_of(path: Path) -> Stamp:
     """Return the status fields that change with a file's content; empty if it does not exist."""
     try:
@@ -28,6 +52,11 @@ def stamp_of(path: Path) -> Stamp:
     except (OSError, ValueError):  # a NUL in the path
         return ()
     return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
+
+
+def is_overwritten(before: Stamp, now: Stamp) -> bool:
+    """Return whether a file was written to in place; one that was replaced was read whole."""
+    return before != now and before[:2] == now[:2]
 
 
 def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:

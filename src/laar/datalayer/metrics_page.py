@@ -218,12 +218,18 @@ def page_url(spec: EndpointSpec) -> str:
 
 
 def pages_by_rank(page: bytes, engine: str) -> list[bytes]:
-    """Split a page by data-parallel rank, in order; return it unchanged if there is only one."""
+    """Split a page by data-parallel rank, in order; return it unchanged if there is only one.
+
+    With hybrid data parallelism, the second of two nodes shows the ranks 4 to 7 of 8, and its
+    requests name them as 0 to 3.
+    """
     names = ENGINES[engine]
     found = {_label(labels, names.rank) for labels, _ in _samples(page, names.running[0])}
     count = min(len(found), MAX_RANKS)
-    parts: dict[bytes, list[bytes]] = {b"%d" % rank: [] for rank in range(count)}
-    if not names.rank or len(parts) < 2 or found != parts.keys():
+    first = min((int(rank) for rank in found if rank.isdigit() and len(rank) < 5), default=0)
+    parts: dict[bytes, list[bytes]] = {b"%d" % (first + rank): [] for rank in range(count)}
+    # Ranks that begin below their number are some of an engine's, of which others are missing.
+    if not names.rank or count < 2 or found != parts.keys() or 0 < first < count:
         return [page]
     shared_bytes = 0
     for line in _lines_read(engine).findall(b"\n" + page):

@@ -62,7 +62,14 @@ from laar.envoy.options import (
 from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.protocol.answers import MAX_ANSWER_BYTES, error_body
-from laar.protocol.paths import DENIED_ERROR, DENIED_PATHS, NAMING_PATH, SUFFIXES
+from laar.protocol.paths import (
+    ANY_NAME_PATH,
+    DENIED_ERROR,
+    DENIED_PATHS,
+    NAMING_PATH,
+    SUFFIXES,
+)
+from laar.protocol.reserved import header_pattern
 from laar.protocol.stream.attempts import RETRIED_STATUSES
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
@@ -121,6 +128,7 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         client=_part("trusted_client" if shape == "sidecar" else "any_client"),
         early_changes=[
             *({"remove": name} for name in sorted(_not_for(shape, options))),
+            _part("removed_headers", pattern=header_pattern()),
             {"append": _part("protocol")},
         ],
         control_headers=[
@@ -226,8 +234,8 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
     if trusted is None:
         trusted = shape == "sidecar"
     never = {
-        *(names.DESTINATION, names.SERVED, names.SUBSET, _IS_HEDGE),
-        *(*names.ENGINE_HEADERS, *names.RETRY_HEADERS),
+        *(names.DESTINATION, names.SERVED, names.SUBSET, names.PRIORITY, _IS_HEDGE),
+        *names.RETRY_HEADERS,
     }
     if trusted:
         return frozenset(never)
@@ -239,7 +247,14 @@ def _denied_route() -> Any:
     error = DENIED_ERROR
     paths = "|".join(re.escape(path.strip("/")) for path in DENIED_PATHS)
     body = error_body(error).decode()
-    return _part("denied_route", paths=paths, status=error.status, body=body, reason=error.reason)
+    return _part(
+        "denied_route",
+        paths=paths,
+        naming=ANY_NAME_PATH,
+        status=error.status,
+        body=body,
+        reason=error.reason,
+    )
 
 
 def _routes(options: BootstrapOptions, answers: Mapping[str, str]) -> Iterator[Any]:

@@ -33,7 +33,8 @@ def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, objec
     `picked` is a position in `candidates`, the best `MAX_ROWS` of them; cost terms are missing if
     the policy has no cost. `unlike` is present if the request is unlike anything measured, so that
     probabilities are mostly base rates. `tuner` is present while a tuner sets the weights; its
-    `window` is the one that the outcome belongs to, or 0.
+    `window` is the one that the outcome belongs to, or 0. `compared` is present if another policy
+    was asked (`laar.core.decision.Compared`).
 
     Args:
         record: the record.
@@ -50,6 +51,16 @@ def shown(record: DecisionRecord, *, explained: bool = False) -> dict[str, objec
         fields["tuner"] = {"window": decision.weights_version, "weights": dict(view.weights)}
     if view is not None and record.readings is not None:
         fields["filtered"] = _filtered(record, view, record.readings)
+    if (compared := decision.flight.compared) is not None:
+        of = record.specs[compared.slot]
+        fields["compared"] = {
+            "policy": compared.policy,
+            "differs": compared.differs,
+            "endpoint": of.key,
+            "model": of.models[0],
+            "more_s": compared.more_s,
+            "saved_s": compared.saved_s,
+        }
     if record.end is not None:
         fields["completion"] = _completion(record, record.end)
     if explained:

@@ -19,7 +19,7 @@ import orjson
 from laar.core.request import Api
 from laar.errors import RequestError
 from laar.health import GOOD, Kind, Reply
-from laar.protocol.jsonscan import member_spans
+from laar.protocol.jsonscan import own_models
 from laar.protocol.usefulness import Usefulness
 
 if TYPE_CHECKING:
@@ -316,22 +316,34 @@ def _is_count(value: object) -> bool:
 def name_restorer(*, served: str, asked: str, whole: bool = False) -> Callable[[bytes], bytes]:
     """Return a function that restores the client's model name in a part of an answer.
 
-    Only the member ``"model": "<name>"`` is changed.
+    Only an object's own `model` is changed, and that of the answer in an event: other objects in it
+    may come from the model or the client, such as metadata and the arguments of tools.
 
     Args:
         served: name that the endpoint writes.
         asked: name that replaces it.
-        whole: the answer is one object, and nested objects may have that member too. Only its
-            top-level member is changed.
+        whole: the answer is one object; otherwise each line is.
     """
     name, new = orjson.dumps(served), orjson.dumps(asked)
     pattern = re.compile(b'("model": ?)' + re.escape(name))
 
-    def restored(data: bytes) -> bytes:
-        spans = member_spans(data) if whole else None
-        if spans is None:  # lines, or a part of an object that is too long to be held back
-            return pattern.sub(lambda found: found[1] + new, data)
-        start, stop = spans.get("model", (0, 0))
-        return data[:start] + new + data[stop:] if data[start:stop] == name else data
+    def in_object(text: bytes) -> bytes:
+        found = pattern.search(text)
+        if found is None:
+            return text
+        if not whole and text.count(b"{", 0, found.start()) == 1:  # most events begin with it
+            return b"%b%b%b%b" % (text[: found.start()], found[1], new, text[found.end() :])
+        start = max(text.find(b"{"), 0)
+        spans = own_models(text[start:])
+        if spans is None:  # a part of an object that is too long to be held back
+            return pattern.sub(lambda found: found[1] + new, text)
+        for begin, end in sorted(spans, reverse=True):
+            if text[start + begin : start + end] == name:
+                text = text[: start + begin] + new + text[start + end :]
+        return text
 
-    return restored
+    def in_lines(data: bytes) -> bytes:
+        found = pattern.search(data)
+        return data if found is None else b"\n".join(map(in_object, data.split(b"\n")))
+
+    return in_object if whole else in_lines

@@ -16,6 +16,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from laar.core.request import MAX_OBJECTIVE_S
+from laar.protocol.reserved import HARMLESS_HEADERS, reserved_headers
 from laar.protocol.sessions import (
     AGENT_HEADERS,
     NAMING,
@@ -95,10 +96,6 @@ RANK = "x-data-parallel-rank"
 SESSION_ID = "x-session-id"
 """A session id for vLLM, which adds it to the KV events of the request's blocks."""
 
-ENGINE_HEADERS = frozenset({PREFILLER, PRIORITY, RANK, "x-data-parallel-host-port", ENCODERS})
-"""Headers that control engines: addresses of other endpoints, rank, priority. Clients may not set
-them."""
-
 CREDENTIALS = ("authorization", "x-api-key", "api-key")
 """Headers with the credentials that engines check: the client's own or the engine's key."""
 
@@ -130,8 +127,13 @@ TEST_SERVED = "x-conformance-test-served-endpoint"
 
 
 def is_own(name: str) -> bool:
-    """Return whether only the picker or its Envoy may set this response header."""
-    return name.startswith("x-laar-") or name in (SERVED, TEST_SELECTED, TEST_SERVED)
+    """Return whether only the picker or Envoy may set this response header.
+
+    Many clients and gateways do not tell underscores from hyphens.
+    """
+    name = name.replace("_", "-")
+    of_envoy = name.startswith(("x-laar-", "x-envoy-"))  # other Envoys obey some of the latter
+    return of_envoy or name in (SERVED, TEST_SELECTED, TEST_SERVED)
 
 
 CONTROL_HEADERS = frozenset(
@@ -153,9 +155,9 @@ CONTROL_HEADERS = frozenset(
     }
 )
 
-_REMOVED = CONTROL_HEADERS | ENGINE_HEADERS
-"""Headers that a client may not send to an endpoint. laar's Envoys remove the engine headers before
-the picker sets any."""
+_REMOVED = CONTROL_HEADERS | {PRIORITY}
+"""Headers that a client may not send to an endpoint, besides `reserved_headers`. laar's Envoys
+remove those for engines before the picker sets any."""
 
 GATEWAY_HEADERS = frozenset(
     name for old in (FAIRNESS, OBJECTIVE, REWRITE) for name in (old, LLM_D[old])
@@ -261,6 +263,8 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         trace_state=get(TRACE_STATE, ""),
         control=tuple(_REMOVED.intersection(headers)),
     )
+    if not HARMLESS_HEADERS.issuperset(headers):
+        head.control += reserved_headers(headers)
     if head.control:  # most requests have no control headers
 
         def either(name: str) -> str:

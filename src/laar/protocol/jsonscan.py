@@ -40,6 +40,8 @@ class _Members(Struct):
     messages: Raw = _NONE
     prompt: Raw = _NONE
     input: Raw = _NONE
+    response: Raw = _NONE
+    message: Raw = _NONE
 
 
 _decode = Decoder(_Members).decode
@@ -68,6 +70,19 @@ def member_spans(text: bytes) -> dict[str, Span] | None:
             start = _address(value) - begin
             spans[name] = start, start + size
     return spans
+
+
+def own_models(text: bytes) -> list[Span] | None:
+    """Return the spans of an answer's `model`, which events may have in `response` or `message`."""
+    spans = member_spans(text)
+    if spans is None:
+        return None
+    models = [spans["model"]] if "model" in spans else []
+    for name in ("response", "message"):
+        start, end = spans.get(name, (0, 0))
+        if inner := (member_spans(text[start:end]) or {}).get("model"):
+            models.append((start + inner[0], start + inner[1]))
+    return models
 
 
 def _address(value: bytes | Raw) -> int:

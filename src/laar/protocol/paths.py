@@ -173,11 +173,21 @@ _LONGEST_CHARS = 2048
 _SEPARATORS = re.compile(r"[/\\]+")
 
 
+ANY_NAME_PATH = (
+    "(?:/v1/models/([^?%;]+?)|(?:/(?:openai|v[0-9][a-z0-9]*))*/(?:deployments|engines|models)"
+    f"/([^/?%;]+)(?:/(?:audio|chat|images))?(?:{_ENDS}))/?"
+)
+"""Pattern of whole paths in which the name of a model may be any word; Envoy reads it too. It is
+narrower than `NAMING_PATH`, as denied paths must not match."""
+_ANY_NAME = re.compile(ANY_NAME_PATH)
+
+
 class DeniedPaths:
     """A set of denied paths, and all below them, that recognizes them in any spelling.
 
-    What precedes them is ignored, since engines may be mounted below a different path. Paths with
-    `..` or `%uXXXX`, which only some engines resolve, and very long ones are denied as well.
+    What precedes them is ignored, since engines may be mounted below a different path; but the name
+    of a model does not begin a denied path. Paths with `..` or `%uXXXX`, which only some engines
+    resolve, and very long ones are denied as well.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -198,7 +208,16 @@ class DeniedPaths:
         # Some servers strip path parameters.
         names = [part.partition(";")[0].strip() for part in _SEPARATORS.split(path)]
         plain = f"/{'/'.join(name for name in names if name not in ('', '.'))}/"
-        return "/../" in plain or any(denied in plain for denied in self._paths)
+        if "/../" in plain:
+            return True
+        found = [denied for denied in self._paths if denied in plain]
+        naming = _ANY_NAME.fullmatch(plain) if found else None
+        if naming is None:
+            return bool(found)
+        start, end = naming.span(naming.lastindex or 0)
+        return any(
+            0 <= plain.find(each) < start - 1 or plain.find(each, end) >= 0 for each in found
+        )
 
 
 class PathFacts(NamedTuple):

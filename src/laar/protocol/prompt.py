@@ -18,6 +18,7 @@ from laar.core.request import Api
 from laar.prefix.blocks import MAX_HASHED_BYTES
 from laar.prefix.lengths import DIGEST, FILLER, MESSAGE
 from laar.prefix.templates import TOOLS
+from laar.protocol.urls import unsigned
 
 MAX_SPANS = 20_000
 """Maximum number of texts in a prompt (10 ms of work). A long conversation has a thousand."""
@@ -120,9 +121,7 @@ class Spans:
                         self.media += 1
                         if self.media * _IMAGE_CHARS > MAX_HASHED_BYTES:
                             raise UnknownPromptError
-                        # Without an API marker that moves with every turn.
-                        part = {key: part[key] for key in part if key != "cache_control"}
-                        digest = xxhash.xxh3_128_hexdigest(self._rendered(part))
+                        digest = xxhash.xxh3_128_hexdigest(self._rendered(_identity(part)))
                         yield f"{DIGEST}{digest}".ljust(_IMAGE_CHARS, FILLER)
 
     def _rendered(self, value: object) -> bytes:
@@ -133,6 +132,21 @@ class Spans:
                 return json.dumps(value).encode()
             except RecursionError:  # too deep: treat the prompt as unique
                 return xxhash.xxh3_128_hexdigest(self.body).encode()
+
+
+def _identity(part: dict[str, Any]) -> object:
+    """Return what tells one image, or other medium, from others, and is the same in each turn."""
+    if uuid := part.get("uuid"):  # engines then look at nothing else
+        return uuid
+
+    def kept(value: object) -> object:
+        return unsigned(value) if isinstance(value, str) else value
+
+    return {
+        key: {name: kept(of[name]) for name in of} if isinstance(of, dict) else kept(of)
+        for key, of in part.items()
+        if key != "cache_control"  # an API marker that moves with every turn
+    }
 
 
 def _chat(document: dict[str, Any], spans: Spans) -> None:

@@ -25,10 +25,10 @@ class StreamSettings:
     """Prefixes of paths whose bodies are never read: these requests go to the endpoint that stores
     the object, or to any. On other unknown paths (audio, images, rerank) only the model is read."""
     denied_paths: Annotated[tuple[str, ...], MaxLen(1000)] = DENIED_PATHS
-    """Paths that get 403 with all below them, in any spelling and below any prefix. The default
-    lists engines' paths that put them to sleep, load weights, empty caches or show internals. Paths
-    with `..` or `%u`, or over 2048 characters, get 403 too, even if the list is empty. With laar's
-    bootstraps, Envoy itself denies the default list."""
+    """Paths that get 403 with all below them, in any spelling and below any prefix. A model may
+    have any name. The default lists engines' paths that put them to sleep, load weights, empty
+    caches or show internals. Paths with `..` or `%u`, or over 2048 characters, get 403 too, even if
+    the list is empty. With laar's bootstraps, Envoy itself denies the default list."""
     tenant_header: Annotated[
         str, Applies.AFTER_RESTART, MinLen(1), MaxLen(128), Matches(r"^[a-z0-9-]+$")
     ] = FAIRNESS

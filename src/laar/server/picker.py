@@ -17,7 +17,9 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING
 
+from laar.accuracy.assessor import CapabilityAssessor, read_capability
 from laar.accuracy.capability import CapabilityModel
+from laar.core.comparison import Comparison
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable, Reading
@@ -93,6 +95,9 @@ class Picker:
         """Returns the endpoints that may serve an API route, if the name leaves a choice."""
         self.director = self._director()
         self.director.engines.reassess(self.learning.assessor.capability.speed)
+        other = settings.accuracy.compare
+        self._other_assessor = CapabilityAssessor(read_capability(other)) if other else None
+        self._compare()
         self.admission: Admission | None = None
         flow = settings.flow
         if flow.enabled or flow.admission.max_hold_s:
@@ -141,6 +146,8 @@ class Picker:
                 self.problems.report(source, None)
             self._faulty.clear()
         self.director.use(settings.routing.director, policies)
+        if before.routing != settings.routing:
+            self._compare()
         if capability.digest != self.learning.assessor.capability.digest:
             self.learning.assessor.use(capability)
             self.director.engines.reassess(capability.speed)
@@ -200,6 +207,18 @@ class Picker:
             health=self.health,
             on_fault=self._part_failed,
         )
+
+    def _compare(self) -> None:
+        """Begin to compare decisions with those of the policy in the settings, if there is one."""
+        routing, director = self.settings.routing, self.director
+        director.comparison = None
+        if routing.compare_share and (routing.compare or self._other_assessor):
+            director.comparison = Comparison(
+                policy=director.policies[routing.compare or routing.director.policy],
+                share=routing.compare_share,
+                rng=random.Random(self.rng.getrandbits(40)),
+                assessor=self._other_assessor,
+            )
 
     def _sharer(self, snapshot: Path | None) -> Sharer | None:
         """Return a sharer for the store, or else for a snapshot file; None if neither is set."""

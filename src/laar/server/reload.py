@@ -6,7 +6,8 @@ error leaves everything unchanged and is reported with file, line and key. From 
 settings that may change at runtime are applied together, in one call between two stream messages.
 Other changes are listed as pending until a restart, or until the file has the old values again.
 
-A change is applied once two consecutive polls see the same files, so that none is half-written.
+A change is applied once two consecutive polls see the same files, so that none is half-written, or
+every five seconds while they keep changing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from laar.accuracy.capability import CapabilityModel
 from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
 from laar.datalayer.endpoints_file import AGAIN_S
-from laar.datalayer.files import Stamp, stamp_of
+from laar.datalayer.files import Settling, Stamp, is_overwritten, stamp_of
 from laar.datalayer.visits import occurs, until_look_s
 from laar.errors import SettingError
 from laar.policies import build_policies
@@ -90,17 +91,16 @@ class SettingsReloader:
         if self._path is None:
             return
         loop = asyncio.get_running_loop()
-        seen, tried_at = self._stamps, loop.time()
+        settling, tried_at = Settling(self._stamps), loop.time()
         while True:
             await occurs(self._asked, until_look_s(self.poll_s))
             found = await asyncio.to_thread(_stamps, self._stamps)
-            changed = found == seen and found != self._stamps
+            changed = settling.is_due(found, self._stamps, loop.time())
             again = self._unread and loop.time() - tried_at >= AGAIN_S
             if changed or again or self._asked.is_set():
                 self._asked.clear()
                 self._stamps, tried_at = found, loop.time()
                 await self._reload(self._path, apply)
-            seen = found
 
     async def _reload(self, path: Path, apply: Apply) -> None:
         self._unread = True  # so that the files are also retried after an internal error
@@ -135,6 +135,9 @@ class SettingsReloader:
         if path.exists() and not path.is_file():  # reading a pipe might never end
             raise SettingError(f"{path}: not a regular file")
         loaded = load(path)
+        for file, stamp in loaded.stamps.items():
+            if is_overwritten(stamp, stamp_of(file)):
+                raise SettingError(f"{file} was written to while it was read")
         found = change(self.settings, loaded.settings)
         settings, routing, policies = found.settings, found.settings.routing, None
         with loaded.located():  # policies too, since a plug-in may fail or be slow

@@ -47,6 +47,14 @@ class Routing(Section):
     page lists them. x-laar-policy may select a policy from an installed package only if it is named
     here or in `policy`."""
 
+    compare: str = ""
+    """Name of a policy to evaluate beside the one that serves, for a share of the requests. It
+    chooses nothing: the decision log, `laar_compared_total` and the live page report how often it
+    would choose another endpoint, and the seconds between the two. For other weights, compose a
+    policy with the scorer `laar`. Empty: none, unless `accuracy.compare` names an artifact."""
+    compare_share: Annotated[float, Ge(0), Le(1)] = 0.1
+    """Share of the requests for which it is evaluated, which takes as long as their decision."""
+
     @field_validator("policies")
     @classmethod
     def _composed(cls, policies: Mapping[str, Profile]) -> Mapping[str, Profile]:
@@ -59,10 +67,12 @@ class Routing(Section):
                 raise ValueError(f"{name}: {fault}") from None
         return policies
 
-    @field_validator("policy", check_fields=False)
+    @field_validator("policy", "compare", check_fields=False)
     @classmethod
     def _policy_is_known(cls, policy: str, info: ValidationInfo) -> str:
         composed, given = info.data.get("policies"), info.data.get("baselines")
+        if info.field_name == "compare" and not policy:
+            return policy
         if composed is not None and given is not None and policy not in {**composed, **given}:
             try:
                 build_policies(CostWeights(), {policy: {}})
@@ -84,8 +94,8 @@ class Routing(Section):
     @property
     def given(self) -> dict[str, Parameters]:
         """Return the parameters of the configured policies that are not composed, by name."""
-        named = self.director.policy
-        return {**self.baselines} if named in self.policies else {named: {}, **self.baselines}
+        named = {self.director.policy, self.compare or self.director.policy}
+        return {name: {} for name in named.difference(self.policies)} | {**self.baselines}
 
     @property
     def weights(self) -> CostWeights:
@@ -112,6 +122,9 @@ class Accuracy(Section):
     """Artifact from `laar fit` or `laar calibrate`, reloaded whenever it changes. Without it, every
     model is assumed equally good until outcomes are reported and equally fast until answers show
     its speed: laar routes by cache, queue and round trip."""
+    compare: Path | None = None
+    """Another artifact, for the policy that `routing.compare` names, or for the serving one beside
+    itself. It is not corrected by reported outcomes."""
     online: bool = True
     """Whether reported outcomes (POST /outcomes) correct the artifact. False: the artifact's
     P(correct) is used unchanged, and no reports are accepted."""

@@ -100,6 +100,7 @@ class PageModel:
                 "ttca_s": _percentiles(self.correct_s),
             },
             "shadow": _shadow(records),
+            "compared": _compared(records),
             "since_s": dict(islice(self.problems.since_s.items(), _PROBLEMS)),
             "events": list(self.events.latest),
         }
@@ -239,6 +240,29 @@ def _retries(records: Sequence[DecisionRecord], memory: DecisionMemory) -> list[
         {"attempt": n, "decisions": row[0], "judged": row[1], "correct": row[2]}
         for n, row in sorted(attempts.items())
     ]
+
+
+def _compared(records: Sequence[DecisionRecord]) -> dict[str, object] | None:
+    """Return how often another policy would have chosen otherwise; None if none was asked.
+
+    `more_s` and `saved_s` are means over these requests of the seconds that its choices would add,
+    by the serving policy's cost, and save, by its own.
+    """
+    found = [a.decision.flight.compared for a in records if a.decision.flight.compared]
+    if not found:
+        return None
+    policy = found[0].policy
+    of = [each for each in found if each.policy == policy]
+    differing = [each for each in of if each.differs]
+    more = [each.more_s for each in differing if each.more_s is not None]
+    saved = [each.saved_s for each in differing if each.saved_s is not None]
+    return {
+        "policy": policy,
+        "decisions": len(of),
+        "differ": len(differing),
+        "more_s": float(np.mean(more)) if more else None,
+        "saved_s": float(np.mean(saved)) if saved else None,
+    }
 
 
 def _shadow(records: Sequence[DecisionRecord]) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """In the streamed shape Envoy keeps each chunk of an answer until the picker replies."""
 
 import gzip
+import json
 from itertools import pairwise
 
 import pytest
@@ -60,6 +61,42 @@ def test_a_chunk_with_part_of_a_name_is_held_until_the_rest_arrives():
     whole = answered(driver, ResponseBody(b'el":"m1"}\n\n', False))
     assert whole == [b'data: {"id":1,"model":"auto"}\n\n', b""]
     assert not driver.stream.held_chunks
+
+
+OBJECTS = st.recursive(
+    st.sampled_from(["m1", "m2", 1, None, '"model":"m1"', "{"]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2),
+        st.dictionaries(st.sampled_from(["model", "response", "message", "metadata"]), inner),
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["a", "model", "response", "message", "metadata"]), OBJECTS),
+    st.sampled_from(["event", "document", "line"]),
+    st.booleans(),
+)
+@example({"response": {"model": "m1", "metadata": {"model": "m1"}}}, "event", False)
+def test_only_the_answers_own_name_is_restored(answer, form, spaced):
+    def text(document):
+        dumped = json.dumps(document, separators=None if spaced else (",", ":")).encode()
+        return {"event": b"data: %b\n\n", "document": b"%b", "line": b"%b\n"}[form] % dumped
+
+    expected = {**answer}
+    if answer.get("model") == "m1":
+        expected["model"] = "auto"
+    for name in ("response", "message"):
+        inner = answer.get(name)
+        if isinstance(inner, dict) and inner.get("model") == "m1":
+            expected[name] = {**inner, "model": "auto"}
+    driver = Driver()
+    driver.feed(RequestHeaders(HEADERS, False, Shape.STREAMED, body=BODY))
+    kind = {"event": "text/event-stream", "document": "application/json"}.get(form, "x/ndjson")
+    driver.feed(ResponseHeaders(200, form == "event", media_type=kind))
+    pieces = answered(driver, ResponseBody(text(answer), True))
+    assert [text(answer) if piece is None else piece for piece in pieces] == [text(expected)]
 
 
 @pytest.mark.parametrize(

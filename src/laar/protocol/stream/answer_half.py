@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from laar.core.decision import Decision
-from laar.core.request import Api
 from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.protocol.answers import MAX_ANSWER_BYTES, name_restorer
@@ -27,10 +26,6 @@ from laar.protocol.stream.contract_headers import MAX_HEADERS_TO_ADD_TO, headers
 from laar.protocol.stream.dialect import DIALECTS
 from laar.protocol.stream.phases import ResponsePhase
 from laar.protocol.stream.state import StreamState
-
-_WITH_OBJECTS = (Api.MESSAGES, Api.RESPONSES)
-"""APIs whose answers contain objects from the model or the client: tool arguments, metadata. In
-events and in other APIs, these are strings."""
 
 
 class AnswerHalf(StreamState):
@@ -108,7 +103,8 @@ class AnswerHalf(StreamState):
             self.env.recorder.replied(decision, reply, now, read=read)
         is_text = not event.encoded and (event.streamed or "json" in event.media_type)
         if self.target is not None and self.asked and dialect.shows_answers and is_text:
-            whole = self.api in _WITH_OBJECTS and not event.streamed
+            # An answer to a streaming request that says it is JSON may still be lines.
+            whole = event.media_type == "application/json" and not decision.request.stream
             restorer = name_restorer(served=self.target, asked=self.asked, whole=whole)
             answer.restorers += (restorer,)
             self._holds_all |= whole

@@ -32,8 +32,10 @@ from laar.protocol.events import (
     RequestHeaders,
     RequestTrailers,
 )
+from laar.protocol.jsonscan import FEW_PARTS_BYTES, has_many_parts
 from laar.protocol.openai import ASIDE_BYTES, Body, read_body
 from laar.protocol.ports import BodyHook
+from laar.protocol.reserved import denied_member, names_peer
 from laar.protocol.splice import splice_model
 from laar.protocol.stream.attempts import attempts_of
 from laar.protocol.stream.contract_headers import (
@@ -102,6 +104,9 @@ class RequestHalf(StreamState):
         facts = self._begin(event)
         if facts.denied:
             return self._refuse(paths.DENIED_ERROR, out)
+        request_id = event.headers.get(names.REQUEST_ID, "")
+        if "_addr_" in request_id and names_peer(request_id):
+            return self._refuse(denied_member(names.REQUEST_ID), out)
         if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
             # Some engines treat this as a plain POST, whose body would bypass the reader.
             return self._refuse(RequestError(400, "bad-request", "a POST can't be upgraded"), out)
@@ -211,7 +216,8 @@ class RequestHalf(StreamState):
             collected.release()
         collected.is_complete = True
         body = collected.data = bytes(collected.data or b"")
-        if len(body) > ASIDE_BYTES:
+        # The second condition is rare: names are then looked for in all of the body.
+        if len(body) > ASIDE_BYTES or (len(body) > FEW_PARTS_BYTES and has_many_parts(body)):
             if not collected.hold(len(body), now):
                 return self._refuse(_BODIES_FULL, out)
             out.append(Read(self.api, body))

@@ -5,7 +5,7 @@ separate token. A browser sends the token through the page's form and gets a coo
 can't read and other sites can't send; other clients send it as a bearer token.
 
 Without a token, only a port on loopback can be viewed. An address that keeps sending wrong tokens
-has to wait.
+has to wait, but the right token is always accepted, since others may share the address.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Attempts:
         self._wrong: Latest[str, tuple[set[int], float]] = Latest(self.MAX_ADDRESSES)
 
     def may_try(self, address: str) -> bool:
-        """Return whether a token from this address may be checked now."""
+        """Return whether the address has sent few wrong tokens."""
         wrong, last_s = self._wrong.get(address, (set(), 0.0))
         return len(wrong) < self.MOST or self._clock() - last_s >= self.WAIT_S
 
@@ -69,7 +69,7 @@ class Attempts:
         now = self._clock()
         if now - last_s >= self.WAIT_S:
             known = set()
-        if (sign := hash(given)) not in known:
+        if (sign := hash(given)) not in known and len(known) < self.MOST:
             known.add(sign)
             last_s = now
         self._wrong[address] = known, last_s
@@ -111,13 +111,14 @@ class AdminAuth:
             return JSONResponse(
                 {"error": "this port is open to the network: set decisions.viewers_token_file"}, 403
             )
-        if not self.attempts.may_try(address_of(scope)):
-            wait = {"retry-after": f"{self.attempts.WAIT_S:.0f}"}
-            return JSONResponse({"error": "too many wrong tokens"}, 429, wait)
+        may_try = self.attempts.may_try(address_of(scope))
         if scope["path"] == LOGIN and scope["method"] == "POST":
-            return await self._login(Request(scope, receive))
+            answer = await self._login(Request(scope, receive))
+            return answer if may_try or answer.status_code < 400 else self._wait()
         if self._may_look(scope):
             return None
+        if not may_try:
+            return self._wait()
         if scope["path"] == "/":
             return HTMLResponse(_FORM.format(note=""), 401)
         return JSONResponse(
@@ -140,6 +141,10 @@ class AdminAuth:
         answer.set_cookie(_COOKIE, given, httponly=True, samesite="strict", secure=encrypted)
         return answer
 
+    def _wait(self) -> Response:
+        wait = {"retry-after": f"{self.attempts.WAIT_S:.0f}"}
+        return JSONResponse({"error": "too many wrong tokens"}, 429, wait)
+
     def _may_look(self, scope: Scope) -> bool:
         request = Request(scope)
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
@@ -151,8 +156,6 @@ class AdminAuth:
 
     def _is_token(self, given: str, scope: Scope) -> bool:
         address = address_of(scope)
-        if not self.attempts.may_try(address):  # others failed while this body was arriving
-            return False
         right = hmac.compare_digest(given.encode(), (self.token or "").encode())
         if right:
             self.attempts.right(address)

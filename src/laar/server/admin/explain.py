@@ -89,7 +89,11 @@ def explain(picker: Picker, request: CoreRequest) -> dict[str, object]:
         RequestError: the request would be refused, with this status and reason.
     """
     now, memory = picker.clock(), picker.observability.memory
-    decision = picker.director.choose(request, now)
+    director = picker.director
+    decision = director.choose(request, now)
+    if (comparison := director.comparison) is not None:
+        compared = director.degraded.attempt("watching", comparison.compare, decision, picker.table)
+        decision.flight.compared = compared
     shown = memory.explained(memory.record(decision))
     if (view := decision.view) is not None:
         shown["too_long"] = picker.director.needs.too_long(view)

@@ -121,6 +121,18 @@ class _Scrape:
             for way, kinds in counts.items():
                 yield from (((kind, way), count) for kind, count in kinds.items())
 
+    # -- the compared policy -------------------------------------------------------------------
+
+    def compared(self) -> _Series:
+        if comparison := self._picker.director.comparison:
+            name = comparison.policy.name
+            yield from (((name, choice), count) for choice, count in comparison.counts.items())
+
+    def compared_seconds(self) -> _Series:
+        if comparison := self._picker.director.comparison:
+            name = comparison.policy.name
+            yield from (((name, cost), total) for cost, total in comparison.seconds.items())
+
     # -- endpoints -----------------------------------------------------------------------------
 
     @cached_property

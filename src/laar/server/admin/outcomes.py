@@ -75,11 +75,11 @@ def routes(picker: Picker, tokens: Mapping[str, str] | None) -> list[Route]:
         if open_to_others:
             raise RequestError(403, "no-token", f"{listen} is open to the network: set {_ASKED_BY}")
         address = address_of(request.scope)
-        if not attempts.may_try(address):
-            raise RequestError(429, "too-many-attempts", "too many wrong tokens")
         sent = request.headers.get("authorization", "")
         reporter = "" if tokens is None else reporter_of(tokens, sent)
         if reporter is None:
+            if not attempts.may_try(address):
+                raise RequestError(429, "too-many-attempts", "too many wrong tokens")
             if sent:
                 attempts.wrong(address, sent)
             raise RequestError(401, "no-token", "send the token as `Authorization: Bearer ...`")

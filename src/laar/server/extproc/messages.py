@@ -178,7 +178,7 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
             encoded = text_of(raw).strip().lower() not in ("", "identity")
         elif name == "retry-after":
             retry_after_s = names.retry_after_s(text_of(raw), time.time())
-        elif name[:2] == "x-" and names.is_own(name):
+        elif name[:1] == "x" and names.is_own(name):
             forged.append(name)
     given = _given(message)
     details = given.get(agreed.DETAILS, "").replace(agreed.NOT_UPGRADED, agreed.FROM_ENDPOINT)

@@ -1,0 +1,169 @@
+"""Names by which a request would make an engine, or its sidecar, contact another host.
+
+Engines take peers for KV caches, prefills and encodings from headers and from members of the body,
+whoever sends them. Releases add and rename these, so laar recognizes them by their words: one for
+what moves or who moves it (`kv`, `prefiller`), and one for a place (`host`, `peer`, `url`).
+`tests/protocol/test_reserved_names.py` compares the rule with the names that released engines and
+routers read. URLs in messages and tools are the user's and are not examined.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+from laar.errors import RequestError
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_TRANSFERS = _set(
+    "bootstrap disagg disaggregated disaggregation kv lmcache migration mooncake moriio nccl nixl"
+    " p2p pd transfer"
+)
+_MOVED = _TRANSFERS | _set(
+    "cache decode decoder dp encode encoder engine hicache kvcache parallel peer prefill prefiller"
+    " worker"
+)
+_PLACES = _set(
+    "addr address bootstrap endpoint host hostport instance ip ipc node path peer port receiver"
+    " remote sender server source target uri url"
+)
+_HEADER_PLACES = _PLACES | {"rank", "room"}
+"""In headers also the numbers of places, which laar sets itself."""
+_PARAMETERS = _set("args body ext extra hint nvext option param request spec xargs")
+
+_PEER = re.compile(r"(?:prefill|decode|encode)[a-z]*_addr_")
+"""Matches a request id that names peers; vLLM's connectors for P2P transfers read them there."""
+_IDS = ("request_id", "rid")
+
+DENIED = "denied-member"
+"""Reason of the refusal."""
+
+_MAX_CHARS = 64
+"""Maximum length of a name; no engine reads longer ones."""
+_MAX_NAMES = 4096
+_MOST = 1000
+"""Maximum number of new names, and of objects with parameters, in a body; only batches have more
+than a few."""
+
+_WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+_KEY = re.compile(rb'"((?:[\w.-]|\\u00[2-7][0-9A-Fa-f]){1,%d})"\s*:' % _MAX_CHARS)
+_PIECE_BYTES = 256 << 10
+
+HARMLESS: set[str] = set()
+HARMLESS_HEADERS: set[str] = set()
+"""Names that were examined before: most requests cost a single set operation."""
+
+
+def reserved_headers(names: Collection[str]) -> tuple[str, ...]:
+    """Return the headers, in lower case, that clients may not send to an engine or its sidecar."""
+    found = {name for name in names if _is_reserved_header(name)}
+    _remember(HARMLESS_HEADERS, set(names) - found)
+    return tuple(found)
+
+
+def header_pattern() -> str:
+    """Return a regular expression for the headers of `reserved_headers`, for Envoy."""
+    moved, places = ("|".join(sorted(words)) for words in (_MOVED, _HEADER_PLACES))
+    start, between, end = "(.*[^a-z0-9])?", "([^a-z0-9].*)?[^a-z0-9]", "([^a-z0-9].*)?"
+    return "|".join(
+        (
+            f"{start}({moved})(e?s)?{between}({places})(e?s)?{end}",
+            f"{start}({places})(e?s)?{between}({moved})(e?s)?{end}",
+            "x-override-.*",
+        )
+    )
+
+
+def is_suspect(name: str) -> bool:
+    """Return whether a name has any of the words, so that a person should look at it."""
+    return not _words(name).isdisjoint(_MOVED | _HEADER_PLACES)
+
+
+def check_members(document: dict[str, Any]) -> None:
+    """Raise an error if a body names hosts for the engine to contact.
+
+    The body's own members and those of its objects with parameters are examined.
+
+    Raises:
+        RequestError: 400; it names the member.
+    """
+    left, examined = [(document, False)], 0
+    for members, within in left:  # `within` an object that describes a transfer
+        for name, value in members.items():
+            if name in HARMLESS and not within:
+                continue
+            examined += 1
+            if max(examined, len(left)) > _MOST:
+                raise RequestError(400, DENIED, "the body has too many members")
+            words = _words(name)
+            moves, values = within or _moves(words), value if isinstance(value, list) else [value]
+            is_reserved, is_id = _is_reserved(words), name in _IDS
+            if not (is_reserved or is_id or moves or words & _PARAMETERS):
+                _remember(HARMLESS, (name,))
+                continue
+            # Engines ignore null, and clients send it. Connectors read any member about a transfer,
+            # and some are opaque strings.
+            opaque = moves and (words & _PLACES or any(isinstance(v, str | list) for v in values))
+            if value and (is_reserved or opaque or (is_id and any(map(names_peer, values)))):
+                raise denied_member(name)
+            left += [(each, moves) for each in values[: _MOST + 1] if isinstance(each, dict)]
+
+
+def check_keys(text: bytes) -> None:
+    """Raise the same error for a reserved key at any depth, in JSON that is too long to parse."""
+    for at in range(0, len(text), _PIECE_BYTES):  # other threads run between the pieces
+        for found in _KEY.finditer(text, at, at + _PIECE_BYTES + 8 * _MAX_CHARS):
+            name = found[1].decode("unicode-escape")
+            if name not in HARMLESS and (_is_reserved(words := _words(name)) or _moves(words)):
+                raise denied_member(name)
+
+
+def names_peer(request_id: object) -> bool:
+    """Return whether a request id names peers."""
+    return isinstance(request_id, str) and _PEER.search(request_id) is not None
+
+
+def _moves(words: frozenset[str]) -> bool:
+    """Return whether a member has the parameters of a transfer between engines."""
+    return bool(words & _TRANSFERS and words & _PARAMETERS)
+
+
+def _is_reserved(words: frozenset[str]) -> bool:
+    """Return whether a member of a body names a place for a transfer."""
+    return "bootstrap" in words or _is_pair(words & _MOVED, words & _PLACES)
+
+
+def _is_reserved_header(name: str) -> bool:
+    """Return whether a header does; SGLang's `x-override-*` sets any member."""
+    words = _words(name)
+    return name.startswith("x-override-") or _is_pair(words & _MOVED, words & _HEADER_PLACES)
+
+
+def _is_pair(moved: frozenset[str], places: frozenset[str]) -> bool:
+    return bool(moved and places) and len(moved | places) > 1
+
+
+def _words(name: str) -> frozenset[str]:
+    """Return the words of a name in lower case, and without a plural's ending."""
+    words = [word.lower() for word in _WORDS.findall(name)] if len(name) <= _MAX_CHARS else ()
+    return frozenset(word.removesuffix(end) for word in words for end in ("", "s", "es"))
+
+
+def _remember(known: set[str], names: Collection[str]) -> None:
+    if len(known) > _MAX_NAMES:
+        known.clear()
+    known.update(name for name in names if len(name) <= _MAX_CHARS)
+
+
+def denied_member(name: str) -> RequestError:
+    """Return the error for a request that names hosts."""
+    return RequestError(
+        400,
+        DENIED,
+        f"`{name}` may not be set by clients: it tells an engine which hosts to contact",
+    )
