@@ -19,6 +19,7 @@ from laar.core.away import may_come
 from laar.core.chooser import Chooser, Priority
 from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
 from laar.core.endpoints import EndpointTable
+from laar.core.exploring import TRY
 from laar.core.feedback import Feedback
 from laar.core.guards import Step, run_steps
 from laar.core.interfaces import Assessor, Fault, Room, WeightSource
@@ -134,6 +135,8 @@ class Director(Chooser):
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # the next decision uses new weights
         flight = decision.flight
+        if decision.reason == TRY and decision.view is not None:
+            self.explorer.tried(decision.view, decision.position)
         self.table.decisions += 1
         self.table.chosen[decision.slot] = self.table.decisions
         run_steps(self._on_placed, self.degraded, decision, now)
