@@ -11,6 +11,7 @@ import pytest
 from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.accuracy.capability import SpeedPrior
 from laar.core import exploring
+from laar.core.decision import Completion
 from laar.core.director import Director
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
@@ -107,3 +108,40 @@ def test_the_explanation_gives_the_number_of_known_outcomes() -> None:
     text = sentence(DecisionMemory(d.table, wall_clock=lambda: 0.0).record(decision))
     assert "thin" in text
     assert "only 7 outcomes" in text
+
+
+def tried(took_s: dict[str, float], count: int = 200, *, ok: bool = True, **more: object) -> int:
+    """Return how many of the requests to two endpoints of one model went to `new`, 2 s apart."""
+    d = director_of("old:1", seed=3)
+    sent = 0
+    for number in range(-20, count):
+        if number == 0:
+            d.table.replace("t", [EndpointSpec(address=a, models=("m",)) for a in took_s])
+        now = 2.0 * number
+        request = Request(id="r", api=Api.CHAT, model="m", question=f"q{number}", chars=400, **more)  # type: ignore[arg-type]
+        decision = d.decide(request, now)
+        sent += decision.address == "new:1"
+        seconds = took_s[decision.address]
+        useful = ok or decision.address == "old:1"
+        d.settle(
+            decision,
+            Completion(
+                status=200 if useful else 400,
+                cause="complete",
+                latency_s=seconds,
+                completion_tokens=20,
+            ),
+        )
+    return sent
+
+
+def test_a_slow_replica_is_tried_only_a_few_times() -> None:
+    assert 1 <= tried({"old:1": 0.2, "new:1": 1.0}) <= 10
+
+
+def test_a_replica_that_never_answers_usefully_is_tried_no_more_than_its_share() -> None:
+    assert tried({"old:1": 0.2, "new:1": 0.2}, ok=False) <= 100
+
+
+def test_a_fast_replica_soon_gets_most_requests() -> None:
+    assert tried({"old:1": 1.0, "new:1": 0.3}) >= 150

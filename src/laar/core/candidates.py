@@ -209,7 +209,8 @@ class Candidates:
         table, own = self._table, np.array([slot], np.intp)
         standing = group.standing
         answers = np.ones(len(group.slots)) if standing.answers is None else standing.answers
-        standing = replace(standing, answers=np.append(answers, self._health.answers(slot, now)))
+        answers = np.append(answers, self._health.answers(slot, now))
+        standing = replace(standing, answers=answers, new=None)
         prefillers = group.prefillers
         if prefillers is not None:  # an endpoint on trial handles the whole request
             prefillers = replace(prefillers, kv_group_of=np.append(prefillers.kv_group_of, -1))

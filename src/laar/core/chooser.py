@@ -25,7 +25,7 @@ from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, in_all, prefer
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
-from laar.core.exploring import EXPLORE, to_explore
+from laar.core.exploring import Explorer
 from laar.core.filters import awake, fresh, unless_none
 from laar.core.guards import Faults
 from laar.core.interfaces import Assessor, Fault, Room, View, WeightSource
@@ -80,6 +80,7 @@ class Chooser:
         self.health = health or Health(HealthSettings(enabled=False), rng=random.Random(0))
         self.engines = Engines(table)
         self.adapters = Adapters(table)
+        self.explorer = Explorer()
         self.stored = StoredObjects()
         self.needs = Needs(table)
         self.degraded = Faults()
@@ -273,9 +274,9 @@ class Chooser:
             reason = reason or "trial"
         elif group.standing.all_failing:
             reason = reason or "all-failing"
-        if not reason and view.reported is not None:
-            first = to_explore(view, may, scores)
-            reason = "" if first is None else EXPLORE
+        terms = view.terms
+        if not reason and terms and (view.reported is not None or terms.outlook is not None):
+            first, reason = self.explorer.choose(view, group.standing, may, scores)
         order = policy.order(scores, view, tuple(eligible.values()), first)
         for fault in view.faults:
             self.degraded.attempt("watching", self._on_fault, fault)

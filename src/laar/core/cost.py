@@ -81,6 +81,7 @@ class Terms:
     ahead_s: Floats | None = None
     others_s: Floats | None = None
     transfer_s: Floats | None = None
+    outlook: tuple[Floats, Floats] | None = None
 
     @property
     def all_ttft_s(self) -> Floats:

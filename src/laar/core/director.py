@@ -20,6 +20,7 @@ from laar.core.chooser import Chooser, Priority
 from laar.core.comparison import Comparison
 from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
 from laar.core.endpoints import EndpointTable
+from laar.core.exploring import TRY
 from laar.core.feedback import Feedback
 from laar.core.guards import Step, run_steps
 from laar.core.interfaces import Assessor, Fault, Room, WeightSource
@@ -139,6 +140,8 @@ class Director(Chooser):
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # the next decision uses new weights
         flight = decision.flight
+        if decision.reason == TRY and decision.view is not None:
+            self.explorer.tried(decision.view, decision.position)
         self.table.decisions += 1
         self.table.chosen[decision.slot] = self.table.decisions
         run_steps(self._on_placed, self.degraded, decision, now)

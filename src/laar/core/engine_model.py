@@ -49,6 +49,8 @@ class EndpointConstants:
         beside_s: d1, seconds added by each other request there.
         bend: q, per token of context.
         slots: requests that the engine runs concurrently; infinite if it was not full lately.
+        outlook: likely and best possible paces, over those above (`laar.core.paces`); None if all
+            are known.
     """
 
     of: Slots
@@ -63,6 +65,7 @@ class EndpointConstants:
     beside_s: Floats
     bend: Floats
     slots: Floats
+    outlook: tuple[Floats, Floats] | None = None
 
     @cached_property
     def ever_full(self) -> bool:
@@ -184,20 +187,31 @@ class EngineModel:
         now = self.first.now  # direct access: this is called twice per request
         return plain_s * (1.0 + now[4] / (now[1] * CONTEXT_TOKENS) * context_tokens)
 
-    def alike(self, seconds: float, tokens: int) -> float:
-        """Return an answer's duration, scaled to the mean answer length."""
-        tokens = min(tokens, _MOST_TOKENS)
-        self._tokens += (tokens - self._tokens) * (0.05 if self._tokens else 1.0)
-        return seconds * self._tokens / tokens
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the length of an answer is known."""
+        return self._tokens > 0.0
 
-    def answered(self, seconds: float, others: float, weight: float) -> tuple[bool, float]:
+    def length(self, tokens: int, *, usual: bool) -> float:
+        """Return an answer's length over the mean, which learns from it if it is `usual`."""
+        tokens = min(tokens, _MOST_TOKENS)
+        if usual or not self._tokens:
+            self._tokens += (tokens - self._tokens) * (0.05 if self._tokens else 1.0)
+        return tokens / self._tokens
+
+    def answered(
+        self, seconds: float, others: float, weight: float, *, teaches: bool
+    ) -> tuple[bool, float]:
         """Learn from an answer; return whether the constants changed, and actual / predicted time.
 
         Args:
             seconds: time of the answer, adjusted to an endpoint of average pace.
             others: mean number of other requests in flight there.
             weight: weight of the sample.
+            teaches: whether to learn from it.
         """
+        if not teaches:
+            return False, (seconds / self.unit_s + 0.01) / (self.rest.guess((1.0, others)) + 0.01)
         self._answers = min(self._answers + 1.0, 100.0)
         unit_s = self.unit_s + (min(seconds, 20.0 * self.unit_s) - self.unit_s) / self._answers
         unit_s = max(unit_s, _LEAST_ANSWER_S)

@@ -142,6 +142,7 @@ class Engines:
             beside_s=rest * d1,
             bend=bend,
             slots=self.batches.most_at_once[slots],
+            outlook=self.paces.outlook(slots),
         )
         return self.kept
 
@@ -235,13 +236,17 @@ class Engines:
         span_s = now - began.first_at if seen else latency_s
         beside_s = traffic.flight_s.item(slot) - began.flight_s
         others = max(0.0, beside_s / max(span_s, 1e-6) - 1.0)
+        d0, d1 = model.rest.now
+        self.paces.ended(slot, took / (1.0 + d1 / d0 * others), answer_tokens)
         if seen:  # prompts prefilled meanwhile delayed the answer
             waited = model.constants()[3] * self.paces.first.item(slot)
             took = max(took - waited * (traffic.done_s.item(slot) - began.done_s), 0.1 * took)
-        weight = _UNKNOWN_LENGTH
+        even_s, weight = took / self.paces.rest.item(slot), _UNKNOWN_LENGTH
         if answer_tokens:
-            weight, took = 1.0, model.alike(took, answer_tokens)
-        even_s = took / self.paces.rest.item(slot)
+            length = model.length(answer_tokens, usual=not self.paces.hasty.item(slot))
+            even_s, took, weight = even_s / length, took / length, 1.0
+        elif model.counts_tokens:  # it may have been shorter than others
+            return
         self._report(slot, model, Sample(False, (others,), even_s, took, weight))
 
     def prefilled(self, began: Began, took_s: float) -> None:
@@ -314,21 +319,23 @@ class Engines:
         self._learn(slot, model, sample)
 
     def _learn(self, slot: int, model: EngineModel, sample: Sample) -> None:
-        features, weight = sample.features, sample.weight
+        features, weight, changed = sample.features, sample.weight, self.paces.unproven(slot)
+        teaches = not self.paces.hasty.item(slot)
         if sample.first:
             guess = max(0.0, model.first.guess(features))
             # Half relative to the sample: if the guess is far too high, samples must still count.
             error_s = weight + ERROR * 0.5 * (guess + max(sample.even_s, 0.0))
-            changed = model.first.learn(features, sample.even_s, error_s)
+            changed |= teaches and model.first.learn(features, sample.even_s, error_s)
             ratio = (sample.took_s + weight) / (guess + weight)
             sure = guess / (guess + 2.0 * weight)
             weight = sure * sure
         else:
             even_s = max(sample.even_s, 1e-9)
-            changed, ratio = model.answered(even_s, features[0], weight)
-            ratio = ratio * sample.took_s / even_s
+            fits, ratio = model.answered(even_s, features[0], weight, teaches=teaches)
+            changed, ratio = changed or fits, ratio * sample.took_s / even_s
         as_of = self.traffic.arrived_at
-        moved = self.paces.learn(slot, ratio, weight, as_of, first=sample.first)
+        usual_s = model.rest.now[0] * model.unit_s
+        moved = self.paces.learn(slot, ratio, weight, as_of, usual_s, first=sample.first)
         if moved is not None:
             model.paces_changed(*moved)
         if changed or moved is not None:
@@ -337,7 +344,8 @@ class Engines:
     def _is_read(self, began: Began, now: float) -> None:
         if not began.is_read:
             began.is_read = True
-            pace = self._pace(began.slot, began.model)
+            first = began.model.first.now[1] * self.paces.first.item(began.slot)
+            pace = max(first, 1e-3)  # `_pace`, inlined
             self.traffic.read(began.slot, now, began.work_s, pace, shown=began.shown)
 
     def _pace(self, slot: int, model: EngineModel) -> float:

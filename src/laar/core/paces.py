@@ -4,6 +4,13 @@ There are two paces, to the first token and after it; each serves as a prior for
 pace differs from 1 only if its samples stand out from their scatter, and old samples have little
 weight, so equal endpoints cost the same and share the load. `laar.core.engines` has the terms that
 the paces multiply.
+
+How many tokens an answer has depends on the model and the request, so an endpoint is not fast
+because its answers end early. If they are far shorter than its siblings', or its pace is one that
+the siblings make implausible, it is `hasty`: its pace is 1, and it teaches its model nothing.
+
+An endpoint with few samples may be much faster or slower than they suggest. `outlook` has both: the
+pace that its samples suggest, and the one that is still possible (`laar.core.exploring`).
 """
 
 from __future__ import annotations
@@ -16,7 +23,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 
 _MOST_LOG = math.log(20.0)  # cap on a pace: devices under one model name differ by less
 _MEMORY = 60.0  # effective number of samples
@@ -26,6 +33,14 @@ _SURE = 3.0  # standard errors within which a pace is considered equal to 1
 _EVEN = 0.1  # in log units: smaller deviations are mostly errors of the linear models
 _MEMORY_S = 600.0  # a slow endpoint gets few requests, often minutes apart
 _TOGETHER = 8  # every eighth sample, of whichever model, updates its model's paces
+_PROVEN = 10.0  # answers after which an endpoint's pace is known
+_HOPE = math.log(5.0)  # how much faster than its siblings an endpoint may be that has not answered
+_IMPLAUSIBLE = math.log(8.0)  # how much faster than the typical one no endpoint is
+_SHORT = math.log(3.0)  # how much shorter than at the typical endpoint no model's answers are
+_AT_ONCE = math.log(12.0)  # how much earlier they don't end, beyond what their pace explains
+_ENDS = 40.0  # effective number of answers in these means
+_FEW = 2.0  # answers before they are compared with siblings'
+_MANY = 8.0  # answers of unknown length before that is compared as well
 
 _Log = Annotated[float, Meta(gt=-1e4, lt=1e4)]
 _Count = Annotated[float, Meta(ge=0, lt=1e4)]
@@ -46,19 +61,31 @@ class Paces:
         self._learned = 0
         self.first: Floats = np.empty(0)
         self.rest: Floats = np.empty(0)
+        self.hasty: Mask = np.empty(0, np.bool_)
+        """Whether an endpoint's answers end too early for its pace to be believed, by slot."""
+        self.any_hasty = False
+        self.tries: Floats = np.empty(0)
+        """Recent requests that went to an endpoint only because its pace is not known."""
         self._columns: Floats = np.empty((6, 0))  # log, weight, scatter: of `first`, `rest`
         self._paced_at: Floats = np.empty(0)
+        self._usual: Floats = np.empty(0)  # log of the usual time that `rest` is relative to
+        self._ends: Floats = np.empty((4, 0))
+        # Mean log of answers' seconds, and their number; of their tokens, and number, if known.
 
     def grow(self, size: int) -> None:
         """Grow to the table's size."""
         more = size - len(self.first)
         self._columns = np.pad(self._columns, ((0, 0), (0, more)))
         self._paced_at = np.pad(self._paced_at, (0, more))
+        self._usual = np.pad(self._usual, (0, more))
+        self._ends = np.pad(self._ends, ((0, 0), (0, more)))
+        self.tries = np.pad(self.tries, (0, more))
+        self.hasty = np.pad(self.hasty, (0, more))
         self.first = np.pad(self.first, (0, more), constant_values=1.0)
         self.rest = np.pad(self.rest, (0, more), constant_values=1.0)
 
     def learn(
-        self, slot: int, ratio: float, weight: float, as_of: float, *, first: bool
+        self, slot: int, ratio: float, weight: float, as_of: float, usual_s: float, *, first: bool
     ) -> tuple[float, float] | None:
         """Learn from an answer; return how much the paces of the endpoint's model changed.
 
@@ -70,9 +97,13 @@ class Paces:
             ratio: the time that the answer took, divided by the usual time with this model.
             weight: weight of the sample.
             as_of: the time to which older samples are decayed.
+            usual_s: the usual time of this model's answers; earlier ratios are restated by it.
             first: whether this is the time to the first token rather than the time after it.
         """
         logs, seen, scatter = self._columns[:3] if first else self._columns[3:]
+        usual = math.log(max(usual_s, 1e-9))
+        if not first:
+            self._restate(slot, usual)
         keep = 1.0 - weight / _MEMORY
         log = min(_MOST_LOG, max(-_MOST_LOG, math.log(max(ratio, 1e-9))))
         before = seen.item(slot)
@@ -86,7 +117,52 @@ class Paces:
         if self._learned < _TOGETHER or model_id < 0:  # its endpoint is leaving
             return None
         self._learned = 0
-        return self._work_out(np.flatnonzero(self._table.model_id == model_id), as_of)
+        same = np.flatnonzero(self._table.model_id == model_id)
+        self._restate(same, usual)
+        return self._work_out(same, as_of)
+
+    def _restate(self, slots: Slots | int, usual: float) -> None:
+        """Restate the first logarithms of ratios to an earlier usual time by the usual one now.
+
+        Later ones stay: the usual time is steady then, and its errors would move all paces.
+        """
+        before, seen = self._usual[slots], self._columns[4, slots]
+        moved = np.where((before != 0.0) & (seen < _PROVEN), before - usual, 0.0)
+        self._columns[3, slots] += seen * moved
+        self._usual[slots] = usual
+
+    def ended(self, slot: int, seconds: float, tokens: int | None) -> None:
+        """Learn how soon an answer ended, as at an idle endpoint, and its length if it is known."""
+        for row, value in ((0, seconds), (2, tokens)):
+            if value:
+                mean, seen = self._ends[row : row + 2, slot].tolist()
+                seen = min(seen + 1.0, _ENDS)
+                mean += (math.log(max(value, 1e-6)) - mean) / seen
+                self._ends[row : row + 2, slot] = mean, seen
+
+    def unproven(self, slot: int) -> bool:
+        """Return whether an endpoint has answered too seldom for its pace to be known."""
+        return max(self._columns.item(1, slot), self._columns.item(4, slot)) < _PROVEN
+
+    def outlook(self, slots: Slots) -> tuple[Floats, Floats] | None:
+        """Return the likely and the best possible pace of some slots, over those in use.
+
+        The best possible pace of an endpoint that is proven, hasty or was tried often enough is not
+        better than its likely pace, which is 1; None if that holds for all.
+        """
+        first_logs, first_seen, _, rest_logs, rest_seen, _ = self._columns.take(slots, axis=1)
+        answers = np.maximum(first_seen, rest_seen)
+        open_ = (answers < _PROVEN) & (self.tries[slots] < _PROVEN) & ~self.hasty[slots]
+        if not np.count_nonzero(open_):
+            return None
+        weights, model_id = first_seen + rest_seen, self._table.model_id[slots]
+        logs = (first_logs + rest_logs) / (weights + _DOUBT)
+        total = np.bincount(model_id, weights)
+        usual = np.bincount(model_id, weights * logs) / np.maximum(total, 1e-9)
+        likely = np.exp(logs - usual[model_id]) / self.rest[slots]
+        likely = np.where(open_, likely, 1.0)
+        hope = np.where(open_, np.exp(-_HOPE / np.sqrt(1.0 + answers)), 1.0)
+        return likely, likely * hope
 
     def relative(self) -> Floats:
         """Return the larger pace of each slot over the median of its model's endpoints.
@@ -103,7 +179,9 @@ class Paces:
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint was removed."""
         self._columns[:, slot] = 0.0
-        self._paced_at[slot] = 0.0
+        self._ends[:, slot] = 0.0
+        self._paced_at[slot] = self._usual[slot] = self.tries[slot] = 0.0
+        self.hasty[slot] = False
         self.first[slot] = self.rest[slot] = 1.0
 
     def state(self, slot: int) -> list[float] | None:
@@ -130,10 +208,16 @@ class Paces:
         if as_of > -math.inf:
             passed_s = np.maximum(as_of - self._paced_at[same], 0.0)
             self._paced_at[same] = as_of
-            known *= np.exp(-passed_s / _MEMORY_S)
+            faded = np.exp(-passed_s / _MEMORY_S)
+            known *= faded
+            self.tries[same] *= faded
             self._columns[:, same] = known
         first_logs, first_seen, first_scatter, rest_logs, rest_seen, rest_scatter = known
         weights = first_seen + rest_seen
+        hasty = self._find_hasty(same, rest_logs / np.maximum(rest_seen, 1e-9), rest_seen)
+        if hasty is not None:
+            weights = np.where(hasty, 0.0, weights)
+            first_scatter, rest_scatter = first_scatter * ~hasty, rest_scatter * ~hasty
         total = float(np.add.reduce(weights))
         both = (first_logs + rest_logs) / (weights + _DOUBT)
         scatter = float(np.add.reduce(first_scatter) + np.add.reduce(rest_scatter))
@@ -151,7 +235,37 @@ class Paces:
             far = logs * logs * seen
             shown = np.maximum(0.0, 1.0 - (doubt + _EVEN**2 * seen) / np.maximum(far, 1e-12))
             logs = np.minimum(np.maximum(logs * shown, -_MOST_LOG), _MOST_LOG)
+            if hasty is not None:
+                logs[hasty] = 0.0
             change = np.abs(logs - np.log(pace[same]))
             changes.append(float(change @ weights) / max(total, 1e-9))
             pace[same] = np.exp(logs)
         return changes[0], changes[1]
+
+    def _find_hasty(self, same: Slots, paces: Floats, seen: Floats) -> Mask | None:
+        """Set `hasty` for a model's endpoints, and return it; None if none is.
+
+        `paces` are logarithms, from `seen` answers of known length.
+        """
+        ends, answers, lengths, counted = self._ends.take(same, axis=1)
+        ends = _relative(ends, answers >= _FEW)
+        lengths = _relative(lengths, counted >= _FEW)
+        if np.count_nonzero(counted):  # if only others say how long answers are, time shows it
+            lengths = np.where((counted < 1.0) & (answers >= _MANY), ends, lengths)
+        paces = _relative(paces, seen >= 1.0)
+        # The fewer answers, the more chance explains.
+        lengths += 2.0 / np.sqrt(np.maximum(np.where(counted, counted, answers), 1.0))
+        hasty = (lengths < -_SHORT) | (ends - np.minimum(paces, 0.0) < -_AT_ONCE)
+        if np.count_nonzero(answers) > 2:  # of two, neither pace makes the other implausible
+            hasty |= paces < -_IMPLAUSIBLE
+        self.hasty[same] = hasty
+        self.any_hasty = bool(np.count_nonzero(self.hasty))
+        return hasty if np.count_nonzero(hasty) else None
+
+
+def _relative(logs: Floats, known: Mask) -> Floats:
+    """Return logarithms over that of the typical sibling, the upper median; 0 if not known."""
+    if not np.count_nonzero(known):
+        return np.zeros(len(logs))
+    usual = np.sort(logs[known])[np.count_nonzero(known) // 2]
+    return np.where(known, logs - usual, 0.0)

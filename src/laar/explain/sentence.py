@@ -7,7 +7,7 @@ import numpy as np
 from laar.core.cost import Terms
 from laar.core.decision import Decision
 from laar.core.eligible import Cause
-from laar.core.exploring import EXPLORE
+from laar.core.exploring import EXPLORE, TRY
 from laar.core.interfaces import View
 from laar.core.picker import NEAR_TIE
 from laar.core.picker import ranking as by_score
@@ -71,6 +71,8 @@ def _who_won(record: DecisionRecord) -> str:
             f"{winner} was explored: only {known:.0f} outcomes of its model are known for requests "
             "like this, and it is not much slower."
         )
+    if decision.reason == TRY:
+        return f"{winner} was tried: it is idle, has seldom answered, and might be the fastest."
     if view.unlike and decision.policy.startswith("laar"):
         degraded += " The request is unlike anything measured: mostly base rates were used."
     if len(view.slots) == 1:

@@ -207,6 +207,11 @@ class Breaker:
             probability *= min(1.0, _FIRST_SHARE + (1.0 - _FIRST_SHARE) * max(0.0, done))
         return probability
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the endpoint starts slowly only because it is new."""
+        return self.state is State.STARTING and self.recent.bad == 0.0
+
     def settle(self, now: float) -> None:
         """Advance the state to `now`."""
         if self.state is State.STARTING and now - self._closed_at >= SLOW_START_S:

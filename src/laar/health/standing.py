@@ -35,6 +35,8 @@ class Standing:
     Args:
         kept: which of the candidates get traffic; None means all of them.
         answers: P(answers) of the kept candidates; None if all are healthy.
+        new: which of the kept candidates are less likely to answer only because they are new; None
+            if all are healthy.
         trials: excluded slots, with the time of their next trial, in order.
         left_out: why the others get no traffic, by slot.
         doubted: those that may yet prove healthy, and so remain the last fallbacks.
@@ -45,6 +47,7 @@ class Standing:
 
     kept: Flags | None = None
     answers: Floats | None = None
+    new: Flags | None = None
     trials: Sequence[tuple[float, int]] = ()
     left_out: Mapping[int, str] = field(default_factory=dict)
     doubted: Sequence[int] = ()
@@ -94,6 +97,7 @@ def standing_of(
     return Standing(
         kept=kept,
         answers=answers[kept],
+        new=np.array([endpoint.breaker.is_new for endpoint in endpoints])[kept],
         trials=sorted((e.breaker.trial_at, e.slot) for e in left),
         left_out={e.slot: _why_out(e, now) for e in left}
         | {e.slot: _why_full(e.breaker.full_until - now) for e in waiting}

@@ -118,6 +118,7 @@ class Outlook:
             ahead_s=priced.ahead_s,
             others_s=others_s,
             transfer_s=transfer_s,
+            outlook=inputs.engine.outlook,
         )
         return scores_of_costs(cost_s)
 
