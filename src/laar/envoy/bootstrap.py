@@ -183,6 +183,7 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
     if trusted is None:
         trusted = shape == "sidecar"
     never = {names.DESTINATION, names.SERVED, names.SUBSET, *names.ENGINE_HEADERS}
+    never.add(names.ACCEPT_ENCODING)
     if trusted:
         return frozenset(never)
     tenant = {options.tenant_header.lower()}.difference(names.CREDENTIALS)
