@@ -15,8 +15,9 @@ from laar.core.endpoints import Mask
 from laar.core.interfaces import NoRoomError, Room, View
 
 Cause = Literal["window", "room", "refuses", "asleep", "tried", "policy"]
-"""Why an endpoint is excluded: the request is too long; flow control has no room; the engine refuses
-such requests, or is asleep and the policy computes no cost; the retry rule; a policy's filter."""
+"""Why an endpoint is excluded: the request is too long; flow control has no room; the engine
+refuses such requests, or is asleep and the policy computes no cost; the retry rule; a policy's
+filter."""
 
 Eligible = dict[Cause, Mask]
 """By cause, the candidates not excluded for it, the most important cause first; empty if all
