@@ -207,10 +207,15 @@ class Attacked:
 
     def reset(self) -> None:
         """Restore every engine to health, and clear its records."""
+        self.reset_seen()
         for engine in self.engines:
-            engine.seen.clear()
             engine.answer = good()
             engine.page = b""
+
+    def reset_seen(self) -> None:
+        """Clear every engine's records."""
+        for engine in self.engines:
+            engine.seen.clear()
 
     def reached(self) -> list[Seen]:
         """Return the requests at the engines, except the picker's own probes."""

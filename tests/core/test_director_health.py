@@ -11,7 +11,7 @@ from laar.core.decision import Completion, DirectorSettings
 from laar.core.endpoints import OFFLOADED, Reading
 from laar.core.membership import ROLE_LABEL, WAKE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
-from laar.health import GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word, standing_of
+from laar.health import DULL, GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word, standing_of
 from laar.policies import POLICY_NAMES
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.lengths import DIGEST
@@ -521,7 +521,7 @@ def answer(d, address, found, now, model="", tokens=None):
     d.settle(decision, Completion(status=200, cause="complete", latency_s=0.1))
 
 
-@pytest.mark.parametrize("kind", sorted(USELESS - {Kind.MODEL}))
+@pytest.mark.parametrize("kind", sorted(USELESS - DULL - {Kind.MODEL}))
 def test_useless_answers_count_if_other_models_answer_usefully(kind):
     d = fleet(A, B)
     for n in range(12):
@@ -532,7 +532,7 @@ def test_useless_answers_count_if_other_models_answer_usefully(kind):
     assert not d.health.records.endpoints[d.table.slot(B)].failures
 
 
-@pytest.mark.parametrize("kind", sorted(USELESS - {Kind.MODEL}))
+@pytest.mark.parametrize("kind", sorted(USELESS - DULL - {Kind.MODEL}))
 def test_useless_answers_from_all_endpoints_count_against_none(kind):
     d = fleet(A, B)
     for n in range(12):
@@ -642,7 +642,7 @@ def learned_from(kind=None, status=200):
     }
 
 
-@pytest.mark.parametrize("kind", sorted(USELESS))
+@pytest.mark.parametrize("kind", sorted(USELESS - DULL))
 def test_a_useless_answer_teaches_no_more_than_a_refusal(kind):
     refused = learned_from(status=503)
     assert learned_from(kind) == refused

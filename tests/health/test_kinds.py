@@ -12,7 +12,7 @@ FULL_TEXT = b'{"error":{"message":"The request queue is full","code":503}}'
     [
         (Reply(status=200), GOOD),
         (Reply(status=304), GOOD),
-        (Reply(status=101), None),
+        (Reply(status=101), Kind.STATUS),
         *((Reply(status=status), None) for status in (400, 405, 408, 409, 413, 415, 422, 501)),
         *((Reply(status=status), Kind.DENIED) for status in (401, 402, 403, 404)),
         (Reply(status=429), Kind.FULL),

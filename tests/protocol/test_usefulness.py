@@ -27,8 +27,8 @@ WHOLE = [
     (Api.CHAT, chat({"content": " \n"}, None), Kind.EMPTY),
     (Api.CHAT, chat({"content": ""}, usage={"completion_tokens": 1}), Kind.EMPTY),
     (Api.CHAT, chat({"content": ""}, "length", usage={"completion_tokens": 1}), Kind.EMPTY),
-    (Api.CHAT, chat({"content": ""}, "length", usage={"completion_tokens": 100}), None),
-    (Api.CHAT, chat({"content": ""}, "content_filter"), None),
+    (Api.CHAT, chat({"content": "\t"}, "content_filter"), Kind.EMPTY),
+    (Api.CHAT, chat({"content": ""}, "error"), Kind.EMPTY),
     (Api.CHAT, chat({"content": None, "refusal": "no"}), GOOD),
     (Api.CHAT, chat({"content": None, "reasoning": "so"}), GOOD),
     (Api.CHAT, chat(TOOL, "tool_calls"), GOOD),
@@ -37,7 +37,7 @@ WHOLE = [
     (Api.CHAT, {"status": "ok"}, Kind.UNREADABLE),
     (Api.CHAT, {}, Kind.UNREADABLE),
     (Api.COMPLETIONS, {"choices": [{"text": "x", "finish_reason": "length"}]}, GOOD),
-    (Api.COMPLETIONS, {"choices": [{"text": "", "stop_reason": "END"}]}, None),
+    (Api.COMPLETIONS, {"choices": [{"text": "", "stop_reason": "END"}]}, Kind.EMPTY),
     (Api.COMPLETIONS, {"choices": [{"text": "", "logprobs": {"tokens": ["a"]}}]}, GOOD),
     (Api.MESSAGES, {"content": [{"type": "text", "text": "x"}]}, GOOD),
     (Api.MESSAGES, {"content": [{"type": "tool_use", "name": "f", "input": {}}]}, GOOD),
@@ -45,7 +45,7 @@ WHOLE = [
     (Api.RESPONSES, {"output": [{"content": [{"text": "x"}]}], "status": "completed"}, GOOD),
     (Api.RESPONSES, {"output": [], "status": "completed", "reasoning": {"summary": "auto"}},
      Kind.EMPTY),
-    (Api.RESPONSES, {"output": [], "status": "queued"}, None),
+    (Api.RESPONSES, {"output": [], "status": "queued"}, Kind.EMPTY),
     (Api.EMBEDDINGS, {"data": [{"embedding": [0.0, 1.0]}]}, GOOD),
     (Api.EMBEDDINGS, {"data": [{"embedding": "AAAA"}]}, GOOD),
     (Api.EMBEDDINGS, {"data": []}, Kind.EMPTY),
@@ -69,14 +69,22 @@ STREAMS = [
 ]  # fmt: skip
 
 
-def found(api, text, cuts=(), *, events, max_tokens=20):
-    reader = AnswerReader(events=events, api=api, max_tokens=max_tokens)
-    replies = []
+def json(value):
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def replies(api, text, cuts=(), *, events):
+    reader = AnswerReader(events=events, api=api, max_tokens=20)
+    made = []
     for cut in cuts:
-        replies.append(reader.feed(text[:cut]))
+        made.append(reader.feed(text[:cut]))
         text = text[cut:]
-    replies += [reader.feed(text), reader.end()]
-    return [reply.found for reply in replies if reply is not None]
+    made += [reader.feed(text), reader.end()]
+    return [reply for reply in made if reply is not None]
+
+
+def found(api, text, cuts=(), *, events):
+    return [reply.found for reply in replies(api, text, cuts, events=events)]
 
 
 CUTS = st.lists(st.integers(1, 60), max_size=12)
@@ -85,22 +93,19 @@ CUTS = st.lists(st.integers(1, 60), max_size=12)
 @given(st.sampled_from(WHOLE), CUTS, st.sampled_from([False, None]))
 def test_a_document_is_useful_if_it_has_any_content(case, cuts, events):
     api, document, verdict = case
-    assert found(api, orjson.dumps(document), cuts, events=events) == [verdict] * (
-        verdict is not None
-    )
+    assert found(api, orjson.dumps(document), cuts, events=events) == [verdict]
 
 
 @given(st.sampled_from(STREAMS), CUTS, st.sampled_from([True, None]))
 def test_a_stream_is_useful_if_it_has_any_content_and_ends(case, cuts, events):
     api, events_of_it, verdict = case
-    lines = [e if isinstance(e, str) else orjson.dumps(e).decode() for e in events_of_it]
-    text = "".join(f"data: {line}\n\n" for line in lines).encode()
+    text = "".join(f"data: {json(event)}\n\n" for event in events_of_it).encode()
     assert found(api, text, cuts, events=events) == [verdict]
 
 
 def test_a_stream_that_ends_after_its_first_words_is_cut():
     text = b"data: " + orjson.dumps(delta({"content": "x"})) + b"\n\n"
-    assert found(Api.CHAT, text, events=True) == [GOOD, Kind.CUT]
+    assert found(Api.CHAT, text, events=True) == [Kind.CUT]
 
 
 @pytest.mark.parametrize("events", [True, False, None])
@@ -125,9 +130,34 @@ def test_names_and_ids_with_half_a_surrogate_pair_can_be_written_as_json():
     assert orjson.dumps([*reader.stored_ids, reply.model]) == b'["r?","m?"]'
 
 
-def test_an_answer_of_one_token_may_be_empty():
-    text = orjson.dumps(chat({"content": ""}, "length"))
-    assert found(Api.CHAT, text, events=False, max_tokens=1) == []
+@given(
+    st.one_of(
+        st.tuples(
+            st.just(None),
+            st.lists(st.from_regex(r"\A[a-z]{2,9}\Z"), min_size=12, unique=True).map(" ".join),
+        ),
+        st.tuples(
+            st.just(Kind.SHORT), st.sampled_from(["yes", "<|im_end|>", "42", "\u200b", " a b "])
+        ),
+        st.tuples(
+            st.just(Kind.REPEATED),
+            st.text("ab c!\ufffd", min_size=1, max_size=15).map(lambda t: f"!{t}" * 90),
+        ),
+    ),
+    st.booleans(),
+    CUTS,
+)
+def test_short_answers_and_repeated_tokens_are_noted_without_a_verdict(case, events, cuts):
+    seems, text = case
+    if events:
+        lines = [*(delta({"content": text[at : at + 3]}) for at in range(0, len(text), 3)), *DONE]
+        document = "".join(f"data: {json(line)}\n\n" for line in lines).encode()
+    else:
+        document = json(chat({"content": text})).encode()
+    (reply,) = replies(Api.CHAT, document, cuts, events=events)
+    assert (reply.found, reply.seems) == (GOOD, seems)
+    (other,) = replies(Api.CHAT, json(chat({"content": text + " more"})).encode(), events=False)
+    assert (other.said == reply.said) is (len(text.lstrip()) >= 64)
 
 
 def test_a_deep_answer_is_examined_to_a_limited_depth():

@@ -7,7 +7,8 @@ from laar.core.endpoints import EndpointTable
 from laar.core.membership import key_of
 from laar.core.names import goes_by
 from laar.core.request import Request
-from laar.health import GOOD, Health, Kind, Reply, Stage
+from laar.health import GOOD, Asked, Health, Kind, Reply, Stage
+from laar.health.requests import NOTHING
 from laar.prefix.blocks import Chain
 
 
@@ -79,7 +80,10 @@ class Attempts:
             spec = self._table.by_slot.get(flight.slot)  # None if the endpoint has left
             if reply.model and (spec is None or goes_by(reply.model, spec.models)):
                 reply.model = ""
-            health.replied(flight.attempt, reply, now, read=read, excused=excused)
+            asked = NOTHING
+            if reply.found is not None or reply.status >= 400 or reply.event or health.refused:
+                asked = asked_of(decision)
+            health.replied(flight.attempt, reply, now, read=read, excused=excused, asked=asked)
         # The answer does not show which helper failed; the faulty one will fail more often.
         for attempt in flight.helpers:
             health.replied(attempt, reply, now, excused=excused)
@@ -138,6 +142,26 @@ def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:
     if chain is not None and len(chain):
         found += {chain.hashes[0], chain.hashes[-1]}
     return tuple(found)
+
+
+def kinds_of(request: Request) -> tuple[int, ...]:
+    """Return hashes of the request's kind, and of the broader kinds that it belongs to."""
+    marks = [mark for mark in request.marks if not mark.startswith("turns=")]
+    whole = hash((request.model, *marks, request.body_bytes.bit_length()))
+    return whole, *map(hash, ("", request.model, *marks))
+
+
+def asked_of(decision: Decision) -> Asked:
+    """Return what a request has in common with others."""
+    request, chain = decision.request, None if decision.view is None else decision.view.chain
+    clients = []
+    if request.session:
+        clients.append(hash(("session", request.tenant, request.session)))
+    if request.tenant:
+        clients.append(hash(("tenant", request.tenant)))
+    clients.append(chain.hashes[0] if chain is not None and len(chain) else hash(request.question))
+    prompt = hash((request.question, request.chars, request.max_tokens))
+    return Asked(kinds_of(request), tuple(clients), prompt)
 
 
 def expected_s(decision: Decision) -> float:

@@ -19,7 +19,7 @@ from laar.accuracy.assessor import PlainAssessor
 from laar.accuracy.retry import parse_tried, with_model
 from laar.core.adapters import Adapters
 from laar.core.apart import Encoder, Prefiller, may_be_apart
-from laar.core.attempts import traits
+from laar.core.attempts import kinds_of, traits
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, in_all, prefer
@@ -256,6 +256,11 @@ class Chooser:
         eligible: Eligible = {}
         if view.fits is not None or room is not None:
             eligible = able_to_take(view, room)
+        health = self.health
+        if health.refused:
+            kinds = kinds_of(view.request)
+            refusing = health.records.refusals.refusing(group.models, kinds, view.now)
+            prefer(eligible, "refuses", ~np.isin(view.slots, list(refusing)))
         on_trial = group.on_trial and all(mask[-1] for mask in eligible.values())
         if view.wake_s is not None and view.terms is None:
             prefer(eligible, "asleep", view.wake_s == 0.0)

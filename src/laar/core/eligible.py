@@ -1,8 +1,8 @@
 """The candidates that a request may go to: a mask per cause of exclusion, and their intersection.
 
 Flow control is binding, and so are the needs of the request (`laar.core.needs`), of which some
-candidate meets the most. Sleep, the retry rule and a policy's filters are preferences: their masks
-are dropped if no candidate would remain.
+candidate meets the most. Earlier refusals, sleep, the retry rule and a policy's filters are
+preferences: their masks are dropped if no candidate would remain.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import numpy as np
 from laar.core.endpoints import Mask
 from laar.core.interfaces import NoRoomError, Room, View
 
-Cause = Literal["window", "room", "asleep", "tried", "policy"]
-"""Why an endpoint is excluded: the request is too long; flow control has no room; the engine is
-asleep, and the policy computes no cost; the retry rule; a filter of the policy."""
+Cause = Literal["window", "room", "refuses", "asleep", "tried", "policy"]
+"""Why an endpoint is excluded: the request is too long; flow control has no room; the engine
+refuses such requests, or is asleep and the policy computes no cost; the retry rule; a policy's
+filter."""
 
 Eligible = dict[Cause, Mask]
 """By cause, the candidates not excluded for it, the most important cause first; empty if all

@@ -97,7 +97,7 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec) -> Asked:
             allow_redirects=False,
             **options,
         ) as answer:
-            return Asked(reply=await _read(answer, spec))
+            return Asked(reply=await read_answer(answer, spec))
     except aiohttp.ClientConnectorError as error:
         return Asked(
             problem=f"can't be reached: {error.strerror or type(error).__name__}",
@@ -128,7 +128,7 @@ async def wake(
         return 0.0, f"POST /wake_up fails: {fault_of(error)}"
 
 
-async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
+async def read_answer(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
     """Read as much of a response as is needed to judge it."""
     given = media_type(answer.headers.get("content-type", ""))
     text = b""

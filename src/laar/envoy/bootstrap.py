@@ -235,7 +235,7 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
         trusted = shape == "sidecar"
     never = {
         *(names.DESTINATION, names.SERVED, names.SUBSET, names.PRIORITY, _IS_HEDGE),
-        *names.RETRY_HEADERS,
+        *(names.ACCEPT_ENCODING, *names.RETRY_HEADERS),
     }
     if trusted:
         return frozenset(never)

@@ -30,6 +30,8 @@ _FAULTS = {
     Kind.EVENT: "answers end in an error",
     Kind.DENIED: "denies what its siblings accept (401 to 404)",
     Kind.REJECTED: "rejects what its siblings answer (400, 422 and the like)",
+    Kind.SHORT: "answers are only a word, unlike its siblings'",
+    Kind.REPEATED: "answers different prompts alike, or with one token, unlike its siblings",
     Kind.CUT: "answers are cut off",
     Kind.HANG: "does not answer in time",
     Kind.RETRIED: "fails before it answers",
@@ -39,6 +41,7 @@ _FAULTS = {
     Kind.MODEL: "answers name another model: {}",
 }
 _MAX_NAMES = 64  # models remembered per endpoint: adapters come and go while an engine runs
+_SAID = 32
 _OVERTAKING = 3
 _RETRIED = 64
 _ADMITS_S = 60.0
@@ -146,6 +149,13 @@ class Endpoint:
         self.cut = Habit()
         self.useless = Habit()
         """Useless answers among those read, or recognized by their headers."""
+        self.dull = Habit()
+        """Short and repeated answers among those read."""
+        self.said: Latest[int, int] = Latest(_SAID)
+        """Digests of the prompts of the latest answers that were read, by the answers' digests."""
+        self.heard_at, self.unheard_s = float("-inf"), 0.0
+        """When it was last paused to hear its siblings, and how long not to pause it again: longer
+        each time that they stay unheard."""
         self.flaw = ""
         """What was wrong with the last useless answer: its content type, or the model it named."""
         self.named: str | None = None

@@ -26,6 +26,7 @@ from laar.health.kinds import FAILURES, GOOD, Kind, Reply, judge
 from laar.health.outcomes import Outcomes
 from laar.health.questions import Questions
 from laar.health.records import Records
+from laar.health.requests import NOTHING, Asked
 from laar.health.silence import find_hang, silence_s
 from laar.health.standing import Standing
 
@@ -47,6 +48,7 @@ class Health:
         look_at: when `look` must next be called.
         reads: whether answers may be read.
         culprits: traits of failing requests; if not empty, the traits of all requests are recorded.
+        refused: kinds of refused requests; if not empty, all requests are compared with them.
     """
 
     def __init__(self, settings: HealthSettings, *, rng: random.Random) -> None:
@@ -57,6 +59,7 @@ class Health:
         self.look_at = 0.0
         self.reads = True
         self.culprits: Collection[int] = self.records.blame.records
+        self.refused: Collection[object] = self.records.refusals.kinds
 
     @property
     def settings(self) -> HealthSettings:
@@ -129,10 +132,12 @@ class Health:
         *,
         read: bool = False,
         excused: bool = False,
+        asked: Asked = NOTHING,
     ) -> None:
         """Record the endpoint's reply: its status, or a later error; `read` if the body is read.
 
-        `excused` means that a failure is the request's fault.
+        `excused` means that a failure is the request's fault. `asked` is compared with other
+        requests if `compares` says so.
         """
         endpoint = attempt.endpoint
         if attempt not in endpoint.attempts or attempt.stage is Stage.OVER:
@@ -141,23 +146,33 @@ class Health:
         verdict: Kind | str | None = GOOD
         if reply.status != 200 or reply.event or reply.found is not None:  # rarely true
             verdict = self.records.judge(endpoint, reply, now)
+        is_evidence = True
+        if asked is not NOTHING and attempt.stage is Stage.SENT and not reply.event:
+            is_evidence = self._outcomes.refused_or_not(endpoint, verdict, asked, now)
         if reply.found is not None:
             if verdict is not None:
-                self._outcomes.judged(attempt, verdict, reply, now)
+                self._outcomes.judged(attempt, verdict, reply, now, asked)
         elif verdict is GOOD:
             if attempt.stage is Stage.SENT:
                 self._outcomes.accepted(attempt, now)
+        elif reply.event and verdict is None:  # an error that blames the client, after a 200
+            self._outcomes.judged(attempt, Kind.REJECTED, reply, now, asked)
         elif verdict is None:
-            if not reply.event:
-                endpoint.denied.note(now, happened=False)
-                self.questions.rejected(endpoint, attempt.name, now)
-            elif attempt.good:
-                endpoint.breaker.recent.add(now, good=-1.0)
+            endpoint.denied.note(now, happened=False)
+            self.questions.rejected(endpoint, attempt.name, now)
             endpoint.reached(attempt, Stage.ACCEPTED, now)
             endpoint.breaker.end_trial(attempt, now)
             attempt.judged = True
         else:
-            self._outcomes.failed(endpoint, attempt, Kind(verdict), now, reply, excused=excused)
+            self._outcomes.failed(
+                endpoint,
+                attempt,
+                Kind(verdict),
+                now,
+                reply,
+                excused=excused,
+                is_evidence=is_evidence,
+            )
 
     def answering(self, attempt: Attempt, now: float) -> None:
         """Record that an answer has begun or continues; `replied` reports whether it is good."""
@@ -182,7 +197,7 @@ class Health:
             if done and not (attempt.overdue and attempt.is_unread):
                 self._outcomes.completed(attempt, now)
             elif cause == "reset":
-                self._outcomes.cut(attempt, now)
+                self._outcomes.cut(attempt, now, NOTHING)
             elif not attempt.overdue and silence_s(attempt, now):
                 self._outcomes.failed(attempt.endpoint, attempt, Kind.HANG, now)
         self.gone(attempt, now)

@@ -28,7 +28,7 @@ class Kind(StrEnum):
     DENIED = "denied"
     """401, 402, 403 or 404 while siblings accept."""
     REJECTED = "rejected"
-    """Any other 4xx, or 501, in response to the picker's probe, which a sibling accepts."""
+    """Any other 4xx, or 501, to requests or a probe that siblings accept."""
     CUT = "cut"
     """An answer that was cut off, unlike siblings' answers."""
     EMPTY = "empty"
@@ -39,6 +39,10 @@ class Kind(StrEnum):
     """An answer that is neither JSON nor events, unlike siblings' answers."""
     MODEL = "other-model"
     """An answer that names neither the requested model nor the model that siblings name."""
+    SHORT = "short"
+    """An answer of a few characters, where siblings write more."""
+    REPEATED = "repeated"
+    """One text for different prompts, or one token throughout, unlike siblings' answers."""
     HANG = "hang"
     """Silence for far longer than siblings take to answer."""
     RETRIED = "retried"
@@ -54,7 +58,10 @@ GOOD = "good"
 FAILURES = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT))
 """Reported failures that may be the request's fault."""
 
-USELESS = frozenset((Kind.EMPTY, Kind.TYPE, Kind.UNREADABLE, Kind.MODEL))
+DULL = frozenset((Kind.SHORT, Kind.REPEATED))
+"""Kinds of answers that clients often ask for (labels, numbers), so a single one shows nothing."""
+
+USELESS = DULL | {Kind.EMPTY, Kind.TYPE, Kind.UNREADABLE, Kind.MODEL}
 """Kinds of answers that begin with 200 but are useless to any client. A request may be the cause
 (by asking for an empty answer), so siblings are compared."""
 
@@ -72,6 +79,8 @@ class Reply:
             failure; None while unknown.
         detail: the content type found instead of the expected one.
         model: model name in the answer, if it differs from the requested one.
+        said: digest of a good answer's beginning, by a key of this process; 0 if unknown.
+        seems: `SHORT` or `REPEATED` if a good answer looks so, as its client may want; else None.
     """
 
     status: int
@@ -81,6 +90,8 @@ class Reply:
     found: Kind | str | None = None
     detail: str = ""
     model: str = ""
+    said: int = 0
+    seems: Kind | None = None
 
 
 _CODE = re.compile(rb'"code"\s*:\s*"?(\d{3})\b')
@@ -92,8 +103,8 @@ _FULL = re.compile(
 )
 _CLIENTS = re.compile(rb"BadRequest|invalid_request|ValidationError|NotFoundError", re.IGNORECASE)
 _DENIALS = (401, 402, 403, 404)
-_FULL_STATUSES = (429, 529)
-_NOT_IMPLEMENTED = 501
+FULL_STATUSES = (429, 529)
+NOT_IMPLEMENTED = 501
 
 
 def judge(reply: Reply) -> Kind | str | None:
@@ -104,18 +115,18 @@ def judge(reply: Reply) -> Kind | str | None:
     if reply.event:
         code = _CODE.search(text)
         status = int(code[1]) if code else 0
-        if status in _FULL_STATUSES or _FULL.search(text):
+        if status in FULL_STATUSES or _FULL.search(text):
             return Kind.FULL
         if 400 <= status < 500 or _CLIENTS.search(text):
             return None
         return Kind.EVENT
-    if status < 400:
-        return GOOD if status >= 200 else None
-    if status in _FULL_STATUSES:
+    if 200 <= status < 400:
+        return GOOD
+    if status in FULL_STATUSES:
         return Kind.FULL
     if status in _DENIALS:
         return Kind.DENIED
-    if status < 500 or status == _NOT_IMPLEMENTED:
+    if 400 <= status < 500 or status == NOT_IMPLEMENTED:
         return None
     if status == 503 and (reply.retry_after_s is not None or _FULL.search(text)):
         return Kind.FULL

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from laar.health.breaker import FULL_S
 from laar.health.endpoint import Attempt, Endpoint, Stage
-from laar.health.kinds import GOOD, USELESS, Kind, Reply
+from laar.health.kinds import DULL, GOOD, USELESS, Kind, Reply
 from laar.health.questions import RETRIED, Questions
-from laar.health.recent import alone
+from laar.health.recent import stands_out
 from laar.health.records import Records
+from laar.health.requests import Asked
 
 _LIGHTEST = 0.1
 _LIGHT = 0.5
@@ -22,12 +23,14 @@ _EVENTS_IN_ROW = 2
 doesn't retry these, so a third one would reach another client."""
 _TIMES_EVERY_S = 0.01
 """Minimum seconds between timed answers of an endpoint, as timing is the main cost here."""
-_UNHEARD_S = 0.5
+_UNHEARD_S, _FORGIVEN_S = 0.5, 300.0
+"""Length of a pause to hear siblings, and time after which earlier ones are forgotten."""
 _REFUSALS_S = 30.0
 """Seconds between a refusal seen on the metrics page and the attempt that Envoy reports, or the
 reverse, within which the one explains the other."""
 _MOST_REFUSALS = 1000.0
 _FOR_ONE_MODEL = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.DENIED))
+_FLAWS = USELESS | {Kind.REJECTED}
 _IN_BODY = USELESS | {Kind.HANG, Kind.EVENT, Kind.CUT}
 """Kinds of failure that follow good headers."""
 
@@ -101,67 +104,120 @@ class Outcomes:
         if attempt.timed:
             times.ended(seconds, attempt.predicted_s)
 
+    def refused_or_not(
+        self, endpoint: Endpoint, verdict: Kind | str | None, asked: Asked, now: float
+    ) -> bool:
+        """Record whether a request was refused; return False if its client may be at fault."""
+        refused = verdict is None or verdict is Kind.DENIED
+        if not refused and verdict is not GOOD:
+            return True
+        is_evidence = self._records.refusals.note(endpoint, asked, now, refused=refused)
+        self._hear_siblings(endpoint, is_evidence, now)
+        return is_evidence is True
+
     # -- answers that began with 200 -----------------------------------------------------------
 
-    def judged(self, attempt: Attempt, verdict: Kind | str, reply: Reply, now: float) -> None:
+    def judged(
+        self, attempt: Attempt, verdict: Kind | str, reply: Reply, now: float, asked: Asked
+    ) -> None:
         """Record the verdict on an answer from its headers or body."""
         endpoint = attempt.endpoint
         if attempt.judged:
             return
-        if verdict is GOOD:
-            endpoint.to_read = max(0, endpoint.to_read - 1)
-            endpoint.doubted = endpoint.doubted and endpoint.to_read > 0
-            endpoint.useless.note(now, happened=False)
-            if attempt.stage is Stage.SENT:
-                self.accepted(attempt, now)
-            breaker = endpoint.breaker
-            if not (breaker.is_out and breaker.kind is Kind.HANG and attempt.stream):
-                self.good(attempt, now)  # after a hang, wait for the end: it may stall again
-            endpoint.in_a_row.pop(attempt.name, None)
-        elif verdict is Kind.CUT:
-            self.cut(attempt, now)
-        else:
-            self._useless(attempt, Kind(verdict), reply.detail or reply.model, now)
+        if verdict is Kind.CUT:
+            self.cut(attempt, now, asked)
+            return
+        if verdict is not GOOD:
+            self._useless(attempt, Kind(verdict), reply.detail or reply.model, now, asked)
+            return
+        before = endpoint.said.get(reply.said, asked.prompt)
+        if reply.said:
+            endpoint.said[reply.said] = asked.prompt
+        seems = Kind.REPEATED if before != asked.prompt else reply.seems
+        if seems is not None and self._useless(attempt, seems, "", now, asked):
+            return
+        if seems is None:
+            endpoint.dull.note(now, happened=False)
+            self._records.dull_clients.good(endpoint.slot, asked, now)
+        self._records.clients.good(endpoint.slot, asked, now)
+        endpoint.to_read = max(0, endpoint.to_read - 1)
+        endpoint.doubted = endpoint.doubted and endpoint.to_read > 0
+        endpoint.useless.note(now, happened=False)
+        if attempt.stage is Stage.SENT:
+            self.accepted(attempt, now)
+        breaker = endpoint.breaker
+        if not (breaker.is_out and breaker.kind is Kind.HANG and attempt.stream):
+            self.good(attempt, now)  # after a hang, wait for the end: it may stall again
+        endpoint.in_a_row.pop(attempt.name, None)
 
-    def cut(self, attempt: Attempt, now: float) -> None:
+    def cut(self, attempt: Attempt, now: float, asked: Asked) -> None:
         """Record an answer that was cut off: the client disconnected, or the engine stopped."""
         endpoint = attempt.endpoint
         attempt.judged = True
+        if not self._records.clients.flawed(endpoint.slot, asked, now):
+            return
         endpoint.cut.note(now, happened=True)
         endpoint.family.contest(now)
-        if alone(endpoint.cut, (other.cut for other in endpoint.others()), now):
+        if stands_out(endpoint.cut, (other.cut for other in endpoint.others()), now):
             self.failed(endpoint, attempt, Kind.CUT, now)
 
-    def _useless(self, attempt: Attempt, kind: Kind, flaw: str, now: float) -> None:
-        """Record a useless answer; it counts only if siblings' answers are useful.
+    def _useless(self, attempt: Attempt, kind: Kind, flaw: str, now: float, asked: Asked) -> bool:
+        """Record a useless answer; return whether it says so of the endpoint, or nothing yet.
 
-        A probe settles most cases: unlike a client, it never asks for an empty answer.
+        It counts only if siblings' answers are useful. A probe settles most cases: unlike a client,
+        it never asks for an empty answer. A dull answer is good until its endpoint stands out.
         """
-        endpoint = attempt.endpoint
+        endpoint, records, is_dull = attempt.endpoint, self._records, kind in DULL
         breaker = endpoint.breaker
         on_trial = attempt is breaker.trial
+        clients = records.dull_clients if is_dull else records.clients
+        habit = endpoint.dull if is_dull else endpoint.useless
+        # Endpoints excluded for their own failures do not excuse others.
+        sound = [other for other in endpoint.others() if not other.breaker.is_open]
+        others = [other.dull if is_dull else other.useless for other in sound]
+        is_alone = all(each.is_quiet(now) for each in others)
+        counts = clients.flawed(endpoint.slot, asked, now)
+        if counts:
+            habit.note(now, happened=True)
+        else:
+            self._hear_siblings(endpoint, counts, now)
+        apart = stands_out(habit, others, now)
+        fails = counts and (apart or (on_trial and len(others) > 0 and is_alone))
+        if is_dull and not fails:
+            if counts and is_alone and habit.row > 1:  # read more, to compare
+                endpoint.to_read = max(endpoint.to_read, 2)
+                endpoint.family.contest(now)
+                self._hear_siblings(endpoint, apart, now)
+            return False
         attempt.judged = attempt.useless = True
         if attempt.stage is Stage.SENT:
             endpoint.reached(attempt, Stage.ACCEPTED, now)
         if attempt.good:
             attempt.good = False
             breaker.recent.add(now, good=-1.0)
+        if not counts:
+            breaker.end_trial(attempt, now)
+            return True
         endpoint.flaw = flaw
-        endpoint.useless.note(now, happened=True)
         endpoint.family.contest(now)
         endpoint.doubt()
-        # Endpoints excluded for their own failures do not excuse others.
-        others = [other.useless for other in endpoint.others() if not other.breaker.is_open]
-        apart = alone(endpoint.useless, others, now)
-        is_alone = all(habit.is_quiet(now) for habit in others)
-        if apart or (on_trial and others and is_alone):
+        if fails:
             self.failed(endpoint, attempt, kind, now)
-            return
-        if apart is None:  # nothing is known of the siblings yet: wait for their answers
-            breaker.doubt(now + _UNHEARD_S)
+            return True
+        self._hear_siblings(endpoint, apart, now)
         if is_alone:
             self._questions.suspect(endpoint, kind, now)
-        self._records.mark(endpoint)
+        records.mark(endpoint)
+        return True
+
+    def _hear_siblings(self, endpoint: Endpoint, is_at_fault: bool | None, now: float) -> None:
+        """If that is not known (None), pause an endpoint, so that siblings answer its clients."""
+        quiet_s = now - endpoint.heard_at
+        if is_at_fault is None and quiet_s >= endpoint.unheard_s:
+            gap_s = endpoint.unheard_s if quiet_s < _FORGIVEN_S else 0.0
+            endpoint.heard_at, endpoint.unheard_s = now, 4.0 * (gap_s + _UNHEARD_S)
+            endpoint.breaker.doubt(now + _UNHEARD_S)
+            self._records.mark(endpoint)
 
     # -- failures ------------------------------------------------------------------------------
 
@@ -174,10 +230,12 @@ class Outcomes:
         reply: Reply | None = None,
         *,
         excused: bool = False,
+        is_evidence: bool = True,
     ) -> None:
         """Record a failure, which is the request's fault if `excused`.
 
-        Even then it is counted until the endpoint proves that it answers other requests.
+        Even then it is counted until the endpoint proves that it answers other requests. A denial
+        counts only if it `is_evidence` against the endpoint rather than its client.
         """
         records, breaker = self._records, endpoint.breaker
         if kind is not Kind.DENIED:
@@ -208,7 +266,9 @@ class Outcomes:
             return
         if excused:
             endpoint.disputed += RETRIED if kind is Kind.RETRIED else 1.0
-        if kind is Kind.DENIED and not self._denied_alone(endpoint, attempt, reply, now):
+        if kind is Kind.DENIED and not (
+            is_evidence and self._denied_alone(endpoint, attempt, reply, now)
+        ):
             return
         weight, row = self._weight(endpoint, attempt, kind)
         endpoint.failures[kind] += 1
@@ -228,8 +288,9 @@ class Outcomes:
             return RETRIED, None
         if kind is Kind.DENIED:  # earlier denials have not been counted yet
             return max(1.0, float(endpoint.denied.row)), None
-        if kind in USELESS:
-            return max(1.0, float(endpoint.useless.row)), None
+        if kind in _FLAWS:
+            habit = endpoint.dull if kind in DULL else endpoint.useless
+            return max(1.0, float(habit.row)), None
         if kind not in (Kind.ERROR, Kind.EVENT):
             return 1.0, None
         weight = 1.0
@@ -256,11 +317,10 @@ class Outcomes:
         if reply is not None and reply.status != 404 and endpoint.admits_still(now):
             return False  # it requires no key, so this denial was wrong
         self._records.mark(endpoint)
-        apart = alone(endpoint.denied, (other.denied for other in endpoint.others()), now)
+        apart = stands_out(endpoint.denied, (other.denied for other in endpoint.others()), now)
         if apart:
             return True
-        if apart is None:  # nothing is known of the siblings yet: wait for their answers
-            breaker.doubt(now + _UNHEARD_S)
+        self._hear_siblings(endpoint, apart, now)
         if attempt is not None and attempt is breaker.trial and breaker.kind is Kind.DENIED:
             # Siblings deny access too: it is the client's fault.
             breaker.record_success(attempt, now)

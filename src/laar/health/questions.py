@@ -11,7 +11,7 @@ to this endpoint alone.
 from __future__ import annotations
 
 from laar.health.endpoint import Endpoint, Family
-from laar.health.kinds import FAILURES, GOOD, USELESS, Kind, Reply
+from laar.health.kinds import DULL, FAILURES, GOOD, USELESS, Kind, Reply
 from laar.health.records import Records
 
 RETRIED = 0.5
@@ -129,6 +129,9 @@ class Questions:
         is_good, breaker = verdict == GOOD, endpoint.breaker
         if verdict is None and reply is not None and reply.status >= 400:
             verdict = Kind.REJECTED
+        if is_good and breaker.kind in DULL and reply is not None:
+            is_good = reply.seems is not Kind.REPEATED and reply.said not in endpoint.said
+            verdict = verdict if is_good else breaker.kind
         if is_good:
             endpoint.admitted_at = now
             endpoint.prove(now, endpoint.model)

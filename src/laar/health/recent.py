@@ -8,6 +8,7 @@ behavior of siblings tells them apart.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import log
 
 WINDOW = 12.0
 """Effective number of outcomes: enough to tell 1/3 from 1/10, few enough to react fast."""
@@ -17,14 +18,15 @@ HALF_LIFE_S = 30.0
 outcomes may come from a previous process."""
 
 _HABIT_HALF_LIFE_S = 60.0
-_LEAST = 2.7
-"""Occurrences that make a habit: three, slightly faded."""
 _SUSPECT = 1.8
 """Occurrences after which an endpoint should pause until siblings' outcomes are known."""
 _HABIT = 0.7
-"""Share of bad outcomes above which they are a habit; below it, clients may be the cause."""
-_ROW = 4
-"""Consecutive outcomes that show that a habit has changed."""
+"""Share of bad outcomes above which they may be a habit."""
+_RAREST, _PRIOR = 0.05, 0.3
+"""Least assumed share of bad outcomes, and how many siblings are assumed to have had already."""
+_SURE = 8.0
+"""Logarithm of a likelihood ratio that no client explains: three outcomes that siblings never have,
+or a dozen that half of theirs are. By chance it is reached once in 3,000 outcomes."""
 _QUIET_S = 30.0
 _RARE = 0.2
 """Share below which a sibling does not have the habit."""
@@ -112,27 +114,27 @@ class Habit(Recent):
         return self.bad <= _RARE * self.total and now - self.last_at > _QUIET_S
 
 
-def alone(own: Habit, siblings: Iterable[Habit], now: float) -> bool | None:
-    """Return whether an endpoint nearly always does something that a sibling hardly ever does.
+def stands_out(own: Habit, siblings: Iterable[Habit], now: float) -> bool | None:
+    """Return whether an endpoint does something more often than chance and its siblings explain.
 
-    One such sibling is enough: siblings have the same clients.
+    The test is a likelihood ratio: of its outcomes by its own rate, and by the rate of the better
+    half of its siblings, which have the same clients. Its last streak is tested too: a habit may be
+    new.
 
     Return None if the endpoint does it but nothing is known about its siblings yet.
     """
     own.fade(now)
-    usual = own.bad >= _HABIT * own.total
-    habit = usual and own.bad >= _LEAST
-    suspect = usual and own.bad >= _SUSPECT
-    if not suspect and own.row < _ROW:
-        return False
     known = list(siblings)
-    heard = [other for other in known if other.is_evidence(now)]
-    if suspect and known and not heard:
-        return None
-    # A single client that is always wrong may follow its prefix from endpoint to endpoint, so a
-    # streak counts only if most of the others have had nothing of the kind.
-    sound = sum(
-        (habit or now - other.last_at > _QUIET_S) and other.bad < _RARE * other.total
-        for other in heard
-    )
-    return sound > 0 if habit else own.row >= _ROW and 2 * sound > len(heard)
+    heard = sorted((s.bad / s.total, s.bad, s.total) for s in known if s.is_evidence(now))
+    if not heard:
+        return None if known and own.bad >= max(_SUSPECT, _HABIT * own.total) else False
+    better = heard[: (len(heard) + 1) // 2]
+    bad, total = (sum(each[which] for each in better) for which in (1, 2))
+    usual = max(_RAREST, (bad + _PRIOR) / (total + 1.0))
+    share = own.bad / max(own.total, 1e-9)
+    if share <= usual:
+        return False
+    ratio = own.bad * log(share / usual)
+    if own.good > 0.0:
+        ratio += own.good * log((1.0 - share) / (1.0 - usual))
+    return max(ratio, min(own.row, own.bad) * log(1.0 / usual)) >= _SURE

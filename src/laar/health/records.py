@@ -8,6 +8,7 @@ from laar.health.blame import Blame
 from laar.health.breaker import SLOW_START_S, Rules, Word
 from laar.health.endpoint import Endpoint, Family
 from laar.health.kinds import GOOD, Kind, Reply, judge
+from laar.health.requests import Clients, Refusals
 
 
 class Records:
@@ -20,6 +21,9 @@ class Records:
         families: the endpoints of each model, by model.
         outliers: slots that may stand out; all others are healthy.
         blame: the requests that fail at every endpoint.
+        clients: the clients that get useless answers.
+        dull_clients: the clients that get short or repeated answers.
+        refusals: the kinds of requests that an endpoint refuses.
         on_word: called with a slot and each message about it, to be sent to the other pickers.
     """
 
@@ -30,6 +34,8 @@ class Records:
         self.families: dict[str, Family] = {}
         self.outliers: set[int] = set()
         self.blame = Blame()
+        self.clients, self.dull_clients = Clients(), Clients()
+        self.refusals = Refusals()
         self.on_word: Callable[[int, Word], object] = lambda _slot, _word: None
         self._began_at: float | None = None
 
@@ -56,6 +62,7 @@ class Records:
             return
         known.attempts.clear()
         self.outliers.discard(slot)
+        self.refusals.drop(known)
         del known.family.members[slot]
         known.family.progressed.pop(known, None)
         if not known.family.members:

@@ -133,7 +133,7 @@ class AnswerReader:
         self._events = events
         self._wants_id = stored
         self._status = status
-        self._use = Usefulness(api, max_tokens)
+        self._use = Usefulness(api)
         self._max_tokens = max_tokens
         self._is_judged = self._use.found is not None
         self._kept = bytearray()
@@ -209,7 +209,7 @@ class AnswerReader:
         unended = self._use.is_begun and not (self.has_ended or self._too_long)
         if self._events and unended and not _REASON.search(self._tail):
             return Reply(status=self._status, found=Kind.CUT)
-        self._use.end(self.usage.completion_tokens, begun=self._is_begun)
+        self._use.end(begun=self._is_begun)
         if self._events and self._use.found is GOOD:
             self._show({"finish_reason": "length" if _LIMITED.search(self._tail) else "stop"})
         return self._judged()
@@ -219,7 +219,10 @@ class AnswerReader:
         if self._is_judged or self._use.found is None or self._is_error:
             return None
         self._is_judged = True
-        return Reply(status=self._status, found=self._use.found, model=self._use.model)
+        use = self._use
+        return Reply(
+            status=self._status, found=use.found, model=use.model, said=use.said, seems=use.seems
+        )
 
     def _error(self, pattern: re.Pattern[bytes], text: bytes) -> Reply | None:
         found = None if self._is_error or b"error" not in text else pattern.search(text)

@@ -99,6 +99,9 @@ SESSION_ID = "x-session-id"
 CREDENTIALS = ("authorization", "x-api-key", "api-key")
 """Headers with the credentials that engines check: the client's own or the engine's key."""
 
+ACCEPT_ENCODING = "accept-encoding"
+"""Removed from requests whose answers laar may read: it cannot read compressed ones."""
+
 PATH = "x-laar-path"
 """Metadata key: the path without query, for an engine with a different base path."""
 

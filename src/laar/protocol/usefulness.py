@@ -1,13 +1,13 @@
-"""Judge whether an answer is of any use to the client.
+"""Read from an answer what shows whether it is of any use to the client.
 
-An answer is useful if it has any content: text, reasoning, a tool call, a refusal, a vector. The
-content is not judged. Whether the endpoint or the request caused a flaw is decided in
-`laar.health.recent`, by comparing endpoints.
+These are facts: whether it can be read, whether it says anything (text, reasoning, a tool call, a
+refusal, a vector), how it begins, how long it is. None is a fault by itself, as clients may ask for
+empty, short or equal answers: `laar.health` compares them with other endpoints' answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from laar.core.request import Api
@@ -33,9 +33,12 @@ _SAYS = frozenset(
 )
 """Nested members that may hold content."""
 _DEEPEST = 12
-_OWN_ENDS = frozenset((None, "", "stop", "end_turn", "eos", "eos_token", "completed", "abort"))
-"""Finish reasons that do not excuse an empty answer."""
-_LIMITS = frozenset(("length", "max_tokens", "incomplete"))
+_BEGINNING_CHARS = 64
+"""Length of the beginning by which answers are compared: about 16 tokens. Reading more of a stream
+would cost a parsed event for each token."""
+_READ_CHARS = 4096  # of one text: more would be blank
+_SHORT_CHARS = 16
+_LONGEST_TOKEN = 16  # in characters
 _NAME_CHARS = 256
 REDIRECTS = range(300, 400)
 """Statuses that no engine sends, but a login page in front may; treated as `Kind.TYPE`."""
@@ -53,24 +56,35 @@ def flaw_of_type(media_type: str, api: Api, *, stream: bool) -> bool:
 
 
 class Usefulness:
-    """Judges one answer; a finding is final.
+    """Reads one answer; a finding is final.
 
     Args:
         api: format of the request.
-        max_tokens: token limit of the answer; None if unlimited.
     """
 
-    def __init__(self, api: Api, max_tokens: int | None) -> None:
+    def __init__(self, api: Api) -> None:
         self._roots = _ROOTS.get(api, ())
-        self._max_tokens = max_tokens
         self.is_begun = False
         """Whether any part of the answer could be read."""
-        self._reason: object = None
-        self._tokens = 0
         self.found: Finding = None if self._roots else GOOD
         """The finding; None while undecided."""
         self.model = ""
         """Model name in the answer; empty if none."""
+        self._beginning = ""
+
+    @property
+    def said(self) -> int:
+        """A digest of the answer's beginning, by a key of this process; 0 if it says nothing."""
+        return hash(self._beginning) if self._beginning else 0
+
+    @property
+    def seems(self) -> Kind | None:
+        """What the answer looks like, though a client may have asked for it; None if ordinary."""
+        text = self._beginning
+        most = min(_LONGEST_TOKEN, len(text) // 4)
+        if any(text.startswith(text[at:]) for at in range(1, most + 1)):
+            return Kind.REPEATED
+        return Kind.SHORT if len(text) < _SHORT_CHARS else None
 
     def look(self, document: dict[str, Any]) -> None:
         """Examine a whole answer, or its next event."""
@@ -83,57 +97,38 @@ class Usefulness:
         name = document.get("model") or nested.get("model")
         if not self.model and isinstance(name, str):
             self.model = name[:_NAME_CHARS]
-        if any(_says(document.get(root), 0) for root in self._roots) or (
-            "output" in self._roots and _says(nested.get("output"), 0)
-        ):
-            self.found = GOOD
-            return
-        self._note_end(document, nested)
+        values = [document.get(root) for root in self._roots]
+        if "output" in self._roots and not self._beginning:  # at its end, a stream repeats it
+            values.append(nested.get("output"))
+        for said in _said(values, 0):
+            text = (self._beginning + said[:_READ_CHARS]).lstrip()
+            self._beginning = text[:_BEGINNING_CHARS]
+            if len(text) >= _BEGINNING_CHARS:
+                self.found = GOOD
+                return
 
-    def end(self, tokens: int | None, *, begun: bool) -> None:
-        """Handle the answer's end, given the engine's token count and whether any byte arrived."""
+    def end(self, *, begun: bool) -> None:
+        """Handle the answer's end, given whether any byte arrived."""
         if self.found is not None:
             return
         if not self.is_begun:
             self.found = Kind.UNREADABLE if begun else Kind.EMPTY
-        elif self._reason in _OWN_ENDS or (
-            # At the limit, all tokens may be hidden reasoning, unless there is at most one.
-            self._reason in _LIMITS
-            and (self._tokens if tokens is None else tokens) <= 1
-            and (self._max_tokens is None or self._max_tokens > 1)
-        ):
-            self.found = Kind.EMPTY
-
-    def _note_end(self, document: dict[str, Any], nested: dict[str, Any]) -> None:
-        choices = document.get("choices")
-        if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-            self._tokens += 1
-            choice = choices[0]
-            # The engine may generate a stop word first.
-            own = choice.get("stop_reason")
-            reason = "stop word" if isinstance(own, str) else choice.get("finish_reason")
         else:
-            delta = document.get("delta")
-            reason = document.get("stop_reason") or nested.get("status") or document.get("status")
-            if isinstance(delta, dict):
-                self._tokens += 1
-                reason = delta.get("stop_reason")
-        if isinstance(reason, str) and reason:
-            self._reason = reason
+            self.found = GOOD if self._beginning else Kind.EMPTY
 
 
-def _says(value: object, depth: int) -> bool:
-    """Return whether a part of an answer has any content; nesting is limited."""
+def _said(value: object, depth: int) -> Iterator[str]:
+    """Yield the content of a part of an answer as text; nesting is limited."""
     if isinstance(value, str):
-        return bool(value.strip())
-    if isinstance(value, bool) or value is None:
-        return False
-    if isinstance(value, int | float):
-        return True
-    if depth == _DEEPEST:
-        return False
-    if isinstance(value, list):
-        return any(_says(item, depth + 1) for item in value)
-    if isinstance(value, dict):
-        return any(name in _SAYS and _says(item, depth + 1) for name, item in value.items())
-    return False
+        yield value
+    elif isinstance(value, bool) or value is None or depth == _DEEPEST:
+        return
+    elif isinstance(value, int | float):
+        yield f"{value} "
+    elif isinstance(value, list):
+        for item in value:
+            yield from _said(item, depth + 1)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if name in _SAYS:
+                yield from _said(item, depth + 1)

@@ -70,8 +70,9 @@ class Answer:
             reply = Reply(status=event.status, found=Kind.EMPTY)
         elif redirects or flaw_of_type(event.media_type, request.api, stream=request.stream):
             reply = Reply(status=event.status, found=Kind.TYPE, detail=event.media_type)
-        elif read and event.encoded:  # a compressed body can't be read
-            reply = Reply(status=event.status, found=GOOD)
+        elif event.encoded:  # unasked: its request had no accept-encoding
+            found = GOOD if request.shadow or request.prefill_in_place else Kind.UNREADABLE
+            reply = Reply(status=event.status, found=found)
         self._is_read = read
         self._error = reply.found is not None and reply.found is not GOOD
         if read:

@@ -69,11 +69,12 @@ def headers_of_answer(
 
 
 def change_headers(
-    decided: AnswerHeaders, head: names.Head, request_id: str, *, may_add: bool
+    decided: AnswerHeaders, head: names.Head, request_id: str, *, may_add: bool, may_read: bool
 ) -> None:
     """Set the request's headers that carry the decision, and remove the client's control headers.
 
-    If no header may be added, only metadata gives the destination; the client's own is overwritten.
+    If laar `may_read` the answer, the endpoint must not compress it. If no header may be added,
+    only metadata gives the destination; the client's own is overwritten.
     """
     changes = decided.set_headers
     if may_add or names.DESTINATION in head.control:
@@ -83,6 +84,8 @@ def change_headers(
     changes += decided.engine_headers
     kept = {names.DESTINATION, *(name for name, _ in changes)}
     decided.remove_headers = tuple(name for name in head.control if name not in kept)
+    if may_read:
+        decided.remove_headers += (names.ACCEPT_ENCODING,)
 
 
 def refusal(error: RequestError, decision_id: str = "") -> Immediate:

@@ -353,7 +353,13 @@ class RequestHalf(StreamState):
             engine_headers=_engine_headers(decision, self._head.path),
         )
         if not self.dialect.keeps_headers:
-            change_headers(decided, self._head, request.id, may_add=self._may_add_headers)
+            change_headers(
+                decided,
+                self._head,
+                request.id,
+                may_add=self._may_add_headers,
+                may_read=self.api is not _OPAQUE,
+            )
         if body.data is not None and (target := decision.rewrite or request.model) != self.asked:
             self._fit(bytes(body.data), target)
         self.dialect.send(decided, body, out)

@@ -31,7 +31,8 @@ from laar.protocol.headers import text_of
 from laar.wire import ext_proc_pb2 as pb
 
 _STATUSES = {b"%d" % status: status for status in range(100, 600)}
-"""Valid HTTP statuses; others are ignored, because the status becomes a metric label."""
+"""Valid HTTP statuses. Others become one status, because the status becomes a metric label."""
+_NO_STATUS = 599
 _TYPES = {name.encode(): name for name in ("application/json", "text/event-stream")}
 """Media types of nearly all responses."""
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
@@ -171,7 +172,7 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
     for header in headers:
         name, raw = header.key, header.raw_value or header.value
         if name in (":status", "status"):  # some test clients omit the colon
-            status = _STATUSES.get(raw)
+            status = _STATUSES.get(raw, _NO_STATUS)
         elif name == "content-type":
             media_type = _TYPES.get(raw) or names.media_type(text_of(raw))
         elif name == "content-encoding":

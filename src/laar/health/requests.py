@@ -1,0 +1,153 @@
+"""Compare what endpoints make of requests of the same client, and of the same kind.
+
+A flawed answer (refused, empty, short, repeated) may be what its client asked for, and a client's
+requests follow their prefix to one endpoint. So a client whose requests only one endpoint has seen
+is evidence once, however many flawed answers it gets; how other endpoints answer the same client
+shows who is at fault.
+
+An endpoint may also refuse one kind of request that its siblings accept, such as those with tools,
+and serve all others. It then gets such a request only if no other endpoint can take it.
+
+All of this is empty, and costs nothing, while nothing is refused or answered badly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from laar.health.recent import Habit, stands_out
+from laar.latest import Latest
+
+if TYPE_CHECKING:
+    from laar.health.endpoint import Endpoint
+
+_MOST_CLIENTS = 1024
+_MOST_KINDS = 64
+_MOST_SLOTS = 8
+"""Endpoints remembered for each client, whose requests seldom go to more."""
+_REMEMBERED_S = 60.0
+_NEARLY_ALL = 0.9
+"""Share of refused requests above which an endpoint is assumed to refuse all of a broad kind."""
+_FADED = 0.3  # refusals that are too few to matter
+
+
+class Asked(NamedTuple):
+    """What a request has in common with others, as hashes.
+
+    Args:
+        kinds: what an engine may refuse it for, all together (its model, API, tools, response
+            format and size), then the broader kinds: nothing, and each of these alone.
+        clients: its session, its tenant and the beginning of its prompt, as far as known; each is
+            more specific than the next.
+        prompt: hash of its prompt.
+    """
+
+    kinds: tuple[int, ...] = ()
+    clients: tuple[int, ...] = ()
+    prompt: int = 0
+
+
+NOTHING = Asked()
+
+
+class _Client:
+    """Numbers of good and of flawed answers to one client, by slot."""
+
+    __slots__ = ("at", "counts")
+
+    def __init__(self) -> None:
+        self.at = float("-inf")
+        self.counts: Latest[int, list[int]] = Latest(_MOST_SLOTS)
+
+    def add(self, slot: int, now: float, *, good: bool) -> None:
+        self.at = self.at if good else now
+        counts = self.counts[slot] = self.counts.get(slot, [0, 0])
+        counts[not good] += 1
+
+
+class Clients:
+    """The clients that got a flawed answer recently, and how endpoints answer them."""
+
+    def __init__(self) -> None:
+        self.known: Latest[int, _Client] = Latest(_MOST_CLIENTS)
+
+    def good(self, slot: int, asked: Asked, now: float) -> None:
+        """Record a good answer, if its client got a flawed one recently."""
+        for key in asked.clients if self.known else ():
+            if (client := self.known.get(key)) is not None:
+                client.add(slot, now, good=True)
+                if now - client.at > _REMEMBERED_S:
+                    del self.known[key]
+
+    def flawed(self, slot: int, asked: Asked, now: float) -> bool | None:
+        """Record a flawed answer; return whether it is evidence against its endpoint.
+
+        It is if other endpoints mostly answer this client well, or if it is the client's first.
+        Return None if no other endpoint has answered this client since.
+        """
+        others: list[list[int]] | None = None
+        for key in asked.clients:
+            client = self.known.get(key)
+            if client is None or now - client.at > _REMEMBERED_S:
+                client = _Client()
+            elif others is None:
+                others = [counts for at, counts in client.counts.items() if at != slot]
+            client.add(slot, now, good=False)
+            self.known[key] = client
+        if not others:
+            return True if others is None else None
+        return sum(good for good, _ in others) > sum(flawed for _, flawed in others)
+
+
+class _Refused(Habit):
+    """How often an endpoint refuses a kind of request; it soon gets another one to show."""
+
+    half_life_s = 20.0
+
+
+class Refusals:
+    """The kinds of requests that some endpoint refuses (4xx), and how often each does so."""
+
+    def __init__(self) -> None:
+        self.kinds: Latest[tuple[str, int], dict[Endpoint, Habit]] = Latest(_MOST_KINDS)
+        """By model and kind."""
+        self._clients = Clients()
+
+    def note(self, endpoint: Endpoint, asked: Asked, now: float, *, refused: bool) -> bool | None:
+        """Record whether an endpoint refused a request; return what `Clients.flawed` does."""
+        is_evidence: bool | None = True
+        if not refused:
+            self._clients.good(endpoint.slot, asked, now)
+        elif not (is_evidence := self._clients.flawed(endpoint.slot, asked, now)):
+            return is_evidence
+        for kind in asked.kinds:
+            key = endpoint.model, kind
+            habits = self.kinds.get(key)
+            if refused and habits is None:
+                habits = self.kinds[key] = {}
+            if habits is not None:
+                habits.setdefault(endpoint, _Refused()).note(now, happened=refused)
+        return is_evidence
+
+    def refusing(self, models: Iterable[str], kinds: Sequence[int], now: float) -> set[int]:
+        """Return the slots of endpoints that refuse such requests, unlike their siblings."""
+        found: set[int] = set()
+        for key in ((model, kind) for model in models for kind in kinds):
+            if not (habits := self.kinds.get(key)):
+                continue
+            refusers = [(e, own) for e, own in habits.items() if own.bad > _FADED]
+            for endpoint, own in refusers:
+                if key[1] != kinds[0] and own.bad < _NEARLY_ALL * own.total:
+                    continue
+                others = [habit for other, habit in habits.items() if other is not endpoint]
+                if stands_out(own, others, now):
+                    found.add(endpoint.slot)
+            if not refusers:
+                del self.kinds[key]
+        return found
+
+    def drop(self, endpoint: Endpoint) -> None:
+        """Forget an endpoint that was removed."""
+        for habits in self.kinds.values():
+            habits.pop(endpoint, None)

@@ -1,0 +1,84 @@
+"""An endpoint gains no traffic by any form of useless answers, and no healthy one loses any."""
+
+import random
+from itertools import cycle
+
+import pytest
+from bench.bench_useless import (
+    CHANCE,
+    CONCERNS,
+    NAMED,
+    SHAPES,
+    WORKLOADS,
+    Answer,
+    Fleet,
+    draw,
+    healthy,
+    measure,
+    useful,
+)
+
+pytestmark = pytest.mark.long
+
+SHAPE = cycle(SHAPES)
+RNG = random.Random(17)
+DRAWN = [draw(RNG) for _ in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("form", "shape"),
+    [pytest.param(form, next(SHAPE), id=form.name) for form in (*NAMED.values(), *DRAWN)],
+)
+def test_no_form_of_useless_answers_gets_more_than_chance(form, shape):
+    result = measure(form, shape, seconds=12.5, seed=3)
+    assert result.met, f"{result.share:.0%} of the requests after 10 s"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "endpoints"),
+    [(name, next(SHAPE), 2 + 3 * (number % 2)) for number, name in enumerate(WORKLOADS)],
+)
+def test_no_healthy_endpoint_is_excluded_whatever_its_clients_want(name, shape, endpoints):
+    fleet = healthy(name, shape, endpoints=endpoints, seconds=10.0)
+    assert fleet.out <= 0.08 * fleet.looks
+    breakers = [known.breaker for known in fleet.picker.health.records.endpoints.values()]
+    assert sum(breaker.openings for breaker in breakers) == 0
+
+
+@pytest.mark.parametrize("name", ["one token", "fluent", "400 to clients"])
+def test_a_useless_endpoint_is_found_beside_a_single_sibling_that_writes_labels_too(name):
+    asked = iter(lambda: WORKLOADS["labels and chats"](RNG), None)
+    fleet = Fleet([NAMED[name].answer, useful], shape=SHAPES["gateway"], asked=asked)
+    fleet.run(14.0)
+    assert fleet.share(since=10.0) <= 0.2
+
+
+def test_an_endpoint_that_refuses_one_kind_of_request_serves_all_others():
+    form = NAMED["refuses tools"]
+    fleet = Fleet([form.answer, *[useful] * 4], shape=SHAPES["native"])
+    fleet.run(20.0)
+    has_tools = CONCERNS[form.name]
+    assert fleet.share(since=10.0, concerns=has_tools) <= 0.5 * CHANCE
+    assert fleet.share(since=10.0, concerns=lambda question: not has_tools(question)) >= CHANCE
+
+
+@pytest.mark.parametrize("name", ["fluent", "error finish", "400 to clients"])
+def test_an_endpoint_whose_answers_are_useful_again_regains_its_share(name):
+    def heals(question, rng):
+        return (NAMED[name].answer if fleet.now < 8.0 else useful)(question, rng)
+
+    fleet = Fleet([heals, *[useful] * 4], shape=SHAPES["gateway"])
+    fleet.run(70.0)
+    assert fleet.share(since=4.0, until=8.0) < 0.25 * CHANCE
+    assert fleet.share(since=65.0) >= 0.7 * CHANCE
+
+
+def test_equal_vectors_for_different_texts_are_useless():
+    def answer(_question, _rng):
+        body = b'{"model": "m", "data": [{"index": 0, "embedding": [0.1, 0.7, -0.2, 0.5, 0.3]}]}'
+        return Answer(parts=(body,))
+
+    asked = iter(lambda: WORKLOADS["embeddings"](RNG), None)
+    fleet = Fleet([answer, *[useful] * 4], shape=SHAPES["native"], asked=asked)
+    fleet.run(14.0)
+    assert fleet.share(since=10.0) <= 0.05
