@@ -28,6 +28,7 @@ async def serve(profile: str, time_scale: float, ports: list[int], fault: str) -
                     profile=profile,
                     time_scale=time_scale,
                     faults=faults,
+                    allow_fault_header=True,
                     seed=number,
                 )
             )
