@@ -13,7 +13,7 @@ cores.
     staleness  the lab's fleets behind four pickers, in virtual time
 
     python -m bench sharing
-    python -m bench sharing --parts age,kill --seconds 2
+    python -m bench sharing --parts cost,kill --seconds 2
 
 Without `redis-server` or `valkey-server` on the path, the parts that need a store are skipped and
 reported as unfinished. Exit status: 0 if every target was met, 3 if one was missed or a part did
@@ -31,16 +31,13 @@ from functools import partial
 
 from bench.figures import Figures
 from bench.options import names_of, output_file, parser_for
-from bench.sharing.pure import ages, staleness
 from bench.sharing.real import cost, kill, outage, workers
 
 DEADLINES_S = {
-    "age": 100.0,
     "cost": 90.0,
     "workers": 150.0,
     "outage": 90.0,
     "kill": 90.0,
-    "staleness": 100.0,
 }
 """Time limits of the parts, about twice their duration on an idle machine."""
 
@@ -58,7 +55,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--parts", type=names_of(DEADLINES_S), default=",".join(DEADLINES_S))
     parser.add_argument("--seconds", type=float, default=5.0, help="for each measurement")
     parser.add_argument("--outage-s", type=float, default=30.0, help="seconds without the store")
-    parser.add_argument("--rate", type=float, default=1000.0, help="decisions a second (age)")
     parser.add_argument("--requests", type=float, default=200.0, help="per second through Envoy")
     parser.add_argument("--deadline", type=float, default=1.0, help="factor for the deadlines")
     parser.add_argument("--json", type=output_file, help="write all figures")
@@ -68,10 +64,7 @@ def _parser() -> argparse.ArgumentParser:
 async def _run(figures: Figures, options: argparse.Namespace) -> None:
     store = shutil.which("redis-server") or shutil.which("valkey-server")
     seconds, requests = options.seconds, options.requests
-    parts: dict[str, Callable[[], Awaitable[None]]] = {
-        "age": partial(ages, figures, store=store, rate=options.rate, seconds=seconds),
-        "staleness": partial(staleness, figures),
-    }
+    parts: dict[str, Callable[[], Awaitable[None]]] = {}
     if store is not None:
         load = {"store": store, "rate": requests}
         parts["cost"] = partial(cost, figures, seconds=seconds, **load)
