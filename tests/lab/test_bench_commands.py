@@ -92,7 +92,6 @@ def test_help_starts_nothing(name: str, capsys: pytest.CaptureFixture[str]) -> N
         ("kills --kills 0", "0 is not above 0"),
         ("picker --parts none", "no 'none'; there are: cpu"),
         ("picker --share 0", "0 is not above 0"),
-        ("sharing --parts none", "no 'none'; there are:"),
         ("soak --json none/soak.json", "there is no directory none"),
     ],
 )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,9 @@ from laar_lab.race.result import Ratio, Turn, ratios
 from laar_lab.race.routers import OURS, Router, named
 from laar_lab.race.run import Race, run
 from laar_lab.race.traffic import Traffic, generated
+from laar_lab.sim.fleet import BLOCK_TOKENS
 from laar_lab.statistics import CONFIDENCE, estimate, log_ratios
+from laar_lab.workloads.shared_prompts import AgentShape, agents
 
 BROKEN = 1
 """Exit status if an exchange violated the contract."""
@@ -47,7 +50,21 @@ LIMIT_S = 60.0
 """How long a user waits for a correct answer; a question without one counts as twice as long."""
 _FAULTS_SHOWN = 10
 _RESAMPLES = 4000
-AGENTS = 24
+CACHE_TOKENS = 100_000
+"""Cache of each of the two engines of the agents."""
+FEWEST = 20
+"""Fewest questions that can show a difference."""
+AGENTS = 20
+AGENT = AgentShape(
+    system_tokens=4096,
+    first_log=(9.8, 0.3),
+    max_growth_tokens=4000,
+    output_log=(4.0, 0.5),
+    max_output_tokens=150,
+    pause_log=(0.7, 0.6),
+    max_prompt_tokens=48_000,
+)
+"""Contexts of some 20,000 tokens: together twice as many as the caches hold."""
 CHATS_PER_S = 8.0
 _LATE_S = 0.1
 """Real seconds by which requests may be sent late before the demo says that the machine is busy."""
@@ -64,7 +81,7 @@ class Size:
         questions: number of questions.
     """
 
-    repeat: int = 4
+    repeat: int = 3
     agents_s: float = 80.0
     failures_s: float = 40.0
     questions: int = 60
@@ -147,18 +164,18 @@ def _rival(directory: Path) -> Router:
 async def _agents(
     console: Console, rules: Sequence[Router], size: Size, demo: Demo, *, seed: int, admin: int
 ) -> None:
-    def traffic(most_tokens: int) -> Traffic:
-        return generated(
-            "agents",
-            most_tokens=most_tokens,
-            seconds=size.agents_s,
-            rate_per_s=0.0,
-            clients=AGENTS,
-        )
-
+    traffic = Traffic(
+        about="coding agents",
+        sessions=lambda seed, client: agents(AGENT, random.Random(f"{seed}-{client}"), client),
+        clients=AGENTS,
+    )
     with tempfile.TemporaryDirectory(prefix="laar-demo-") as directory:
-        async with simulated(Path(directory), "h200-quarter", 2, 0.1) as engines:
-            race = _race(rules, engines, traffic, size, size.agents_s, seed=seed, admin=admin)
+        async with simulated(
+            Path(directory), "gorgo-main", 2, 0.1, num_blocks=CACHE_TOKENS // BLOCK_TOKENS
+        ) as engines:
+            race = _race(
+                rules, engines, lambda _: traffic, size, size.agents_s, seed=seed, admin=admin
+            )
             turns = await _turns(console, "agents past the caches", race, demo)
     scene = "Agents need more than the caches hold"
     demo.lines += [
@@ -303,11 +320,14 @@ def penalized_s(outcome: Outcome, time_scale: float) -> float:
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """Return the ratio of two means, with its bootstrap interval over the common questions."""
+    value = fmean(ours) / fmean(theirs)
+    if len(ours) < FEWEST:
+        return Ratio(value=value, low=0.0, high=math.inf)
     pairs = np.array([ours, theirs])
     drawn = np.random.default_rng(1).integers(pairs.shape[1], size=(_RESAMPLES, pairs.shape[1]))
     of_ours, of_theirs = pairs[:, drawn].mean(axis=2)
     low, high = np.quantile(of_ours / of_theirs, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Ratio(value=fmean(ours) / fmean(theirs), low=float(low), high=float(high))
+    return Ratio(value=value, low=float(low), high=float(high))
 
 
 def _compared(scene: str, turns: Sequence[Turn], metric: str, measure: str) -> Line:

@@ -124,12 +124,20 @@ async def _chars_per_token(session: aiohttp.ClientSession, url: str, model: str)
 
 @asynccontextmanager
 async def simulated(
-    directory: Path, profile: str, count: int, time_scale: float, fault: str = ""
+    directory: Path,
+    profile: str,
+    count: int,
+    time_scale: float,
+    fault: str = "",
+    *,
+    num_blocks: int | None = None,
 ) -> AsyncIterator[Engines]:
-    """Start simulated engines, and stop them at the end of the block."""
+    """Start simulated engines, of `num_blocks` KV blocks each, and stop them after the block."""
     ports = free_ports(count)
     command = [sys.executable, "-m", "laar_lab.race.simulated", "--profile", profile]
     command += ["--time-scale", str(time_scale), "--fault", fault]
+    if num_blocks is not None:
+        command += ["--num-blocks", str(num_blocks)]
     for port in ports:
         command += ["--port", str(port)]
     async with process(command, directory / "engines.log"):
