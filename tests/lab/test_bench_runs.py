@@ -24,7 +24,7 @@ for make in (rag.topic, rag.zipf, rag.disjoint):
 """
 
 RUNS = {
-    "context": (SHORT_LOADS, (), "contexts of 15 documents"),
+    "context": (SHORT_LOADS, (), "share of documents"),
     "decision": ("FLEETS, REQUESTS, COLD_EVERY_S = (5,), 20, 0.0", (), "of the cold row"),
     "flow": ("WAITING = 200", (), "pack a batch from 1,000 prefills"),
     "hooked": ("LEARNT, SCORED, SIZES = 5, 5, (6,)", ("json tool",), "at most"),
