@@ -83,7 +83,7 @@ class Size:
 
     repeat: int = 3
     agents_s: float = 80.0
-    failures_s: float = 40.0
+    failures_s: float = 32.0
     questions: int = 60
 
 
@@ -202,7 +202,7 @@ async def _failures(
         )
 
     with tempfile.TemporaryDirectory(prefix="laar-demo-") as directory:
-        async with simulated(Path(directory), "h200-quarter", 4, 0.2) as engines:
+        async with simulated(Path(directory), "h200-quarter", 4, 0.15) as engines:
             race = _race(rules, engines, traffic, size, size.failures_s, seed=seed, admin=admin)
             race = replace(race, meanwhile=partial(trouble, seconds=size.failures_s))
             turns = await _turns(console, "failing engines", race, demo)
