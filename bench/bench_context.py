@@ -10,7 +10,6 @@ import gc
 import json
 import random
 import re
-import resource
 import statistics
 import time
 import tracemalloc
@@ -24,7 +23,6 @@ from laar.context.hook import ContextHook
 from laar.context.settings import ContextSettings
 from laar.context.turn import TurnPlan
 from laar.server.memory import keep_freed
-from laar_lab.offline import build, plan
 from laar_lab.workloads import rag
 
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa")
@@ -200,30 +198,6 @@ def gains() -> None:
         )
 
 
-def offline() -> None:
-    for name, load, target in (("topic", rag.topic(0), 0.50), ("zipf 1.0", rag.zipf(0, 1.0), 0.30)):
-        for capacity_docs in (None, 3000, 600):
-            start = time.perf_counter()
-            planned = plan(load, capacity_docs=capacity_docs)
-            took = time.perf_counter() - start
-            print(
-                f"  {name:9} cache {capacity_docs or 'unbounded'!s:9}  received "
-                f"{planned.hit_received:.3f}  planned {planned.hit_planned:.3f}  "
-                f"target {target:.2f} unbounded   {took:.2f} s for 2,000 requests"
-            )
-
-
-def index_sizes() -> None:
-    """Time the offline build; in the paper's table 3c, 100,000 contexts take 688 s on a GPU."""
-    for requests in (512, 4096, 12_000, 100_000):
-        load = rag.topic(0, requests=requests, topics=max(50, requests // 40))
-        start = time.process_time()
-        build(load)
-        took = time.process_time() - start
-        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-        print(f"  {requests:7,} contexts of 15 documents  {took:6.1f} s   {peak_mb:,} MB at most")
-
-
 def main() -> None:
     print("context hook, speed")
     keep_freed()  # like a server after start-up
@@ -233,10 +207,6 @@ def main() -> None:
     aligner_times()
     print("context hook, gain: share of documents found cached")
     gains()
-    print("offline plan")
-    offline()
-    print("offline index; target 600 s and 8,000 MB for 100,000")
-    index_sizes()
 
 
 if __name__ == "__main__":

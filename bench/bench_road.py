@@ -28,7 +28,6 @@ from jh2.settings import SettingCodes
 from jh2.settings import Settings as H2Settings
 
 import laar
-from bench.bench_frames import Socket
 from bench.options import parser_for
 from laar.core.decision import Decision
 from laar.core.membership import EndpointSpec
@@ -56,6 +55,33 @@ _HEADERS = (
 
 Trail = list[tuple[str, str]]
 """Source file and name of each function called."""
+
+
+class Socket:
+    """A transport that discards all data."""
+
+    def write(self, _data: bytes) -> None:
+        """Discard the bytes."""
+
+    def close(self) -> None:
+        """Fail: the connection must stay open."""
+        raise AssertionError("the connection was closed")
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        """Return False."""
+        return False
+
+    def get_extra_info(self, _name: str) -> None:
+        """Return None: there is no TLS."""
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """Ignore the limits."""
+
+    def get_write_buffer_size(self) -> int:
+        """Return 0."""
+        return 0
 
 
 def recorded(call: Callable[[], None], trail: Trail) -> None:

@@ -1,23 +1,12 @@
-"""Measure cost and gain of sharing state between pickers.
+"""Measure what sharing state between pickers costs: CPU per request and hit rate.
 
-Each part has a deadline, and prints what it has measured by then. Targets apply only to ages,
-counts, and ratios within the run. Run it on an idle machine; it takes about six minutes on two
-cores.
-
-    age        pickers in separate processes at 1,000 decisions a second: age of received state,
-               bytes and CPU per decision
-    cost       two pickers behind Envoy with and without sharing: CPU per request, hit rate
-    workers    `laar serve --workers 2` compared with one: requests a second, hit rate
-    outage     the store stops under load for a while: requests failed and slowed, time to merge
-    kill       one of two pickers is killed under load: requests failed, hit rate
-    staleness  the lab's fleets behind four pickers, in virtual time
+Two pickers behind a real Envoy share through a store, and two others do not; they take turns. Run
+it on an idle machine; it takes a minute and a half.
 
     python -m bench sharing
-    python -m bench sharing --parts age,kill --seconds 2
 
-Without `redis-server` or `valkey-server` on the path, the parts that need a store are skipped and
-reported as unfinished. Exit status: 0 if every target was met, 3 if one was missed or a part did
-not finish.
+Without `redis-server` or `valkey-server` on the path it is skipped. Exit status: 0 if every target
+was met, 3 if one was missed or it did not finish.
 """
 
 from __future__ import annotations
@@ -26,64 +15,133 @@ import argparse
 import asyncio
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 
+import psutil
+
+from bench.chaos.guard import Child
+from bench.chaos.stand import Endpoint, Plan, Stand, standing
+from bench.cpu import cpu_s
 from bench.figures import Figures
-from bench.options import names_of, output_file, parser_for
-from bench.sharing.pure import ages, staleness
-from bench.sharing.real import cost, kill, outage, workers
+from bench.options import output_file, parser_for
+from bench.talking import Talkers, Turned, failed, hit_rate
 
-DEADLINES_S = {
-    "age": 100.0,
-    "cost": 90.0,
-    "workers": 150.0,
-    "outage": 90.0,
-    "kill": 90.0,
-    "staleness": 100.0,
-}
-"""Time limits of the parts, about twice their duration on an idle machine."""
+ENDPOINTS = 4
+CLIENTS = 16
+ROUNDS = 3
+TARGET_CPU = 1.15
+
+
+@asynccontextmanager
+async def _stand(
+    *, pickers: int, store: str | None = None, deadline_s: float = 900.0
+) -> AsyncIterator[Stand]:
+    plan = Plan(
+        endpoints=(Endpoint(model="m", names=("m",), known=("m",)),) * ENDPOINTS,
+        pickers=pickers,
+        store=Path(store) if store else None,
+        engines="bench.instant",
+        settings={"shutdown": {"drain_s": 0.5, "grace_s": 2.0}},
+    )
+    async with standing(plan, deadline_s=deadline_s) as stand:
+        if store:
+            await _together(stand)
+        yield stand
+
+
+async def _together(stand: Stand) -> None:
+    """Wait until every picker knows all others and has little left to send."""
+    pickers = range(stand.plan.pickers)
+    while not all([await _is_together(stand, n) for n in pickers]):  # noqa: ASYNC110 - a page
+        await asyncio.sleep(0.02)
+
+
+async def _is_together(stand: Stand, index: int) -> bool:
+    metrics = await stand.metrics(index)
+    return (
+        metrics.get("laar_share_connected") == 1.0
+        and metrics.get("laar_share_peers") == stand.plan.pickers - 1.0
+        and metrics.get("laar_share_waiting_bytes", 0.0) < 4096
+    )
+
+
+def _processes(children: Sequence[Child]) -> list[psutil.Process]:
+    found = []
+    for child in children:
+        process = psutil.Process(child.pid)
+        found += [process, *process.children(recursive=True)]
+    return found
+
+
+def _cpu_s(processes: Sequence[psutil.Process]) -> float:
+    return sum(cpu_s(each.pid) for each in processes)
+
+
+async def cost(figures: Figures, *, store: str, rate: float, seconds: float) -> None:
+    """Measure the CPU per request of two pickers with and without sharing, alternately.
+
+    All CPU time of the pickers counts, since waiting to send and receive is also a cost.
+    """
+    async with AsyncExitStack() as stack:
+        sharing = await stack.enter_async_context(_stand(pickers=2, store=store))
+        alone = await stack.enter_async_context(_stand(pickers=2))
+        sums: dict[str, list[float]] = {"sharing": [], "alone": []}
+        hits: dict[str, list[float]] = {"sharing": [], "alone": []}
+        for number in range(ROUNDS + 1):
+            for name, stand in (("alone", alone), ("sharing", sharing)):
+                processes = _processes(stand.pickers)
+                talkers = Talkers(stand.url, clients=CLIENTS, rate=rate, seed=number)
+                before = _cpu_s(processes)
+                ended = await _answered(talkers, seconds)
+                spent = _cpu_s(processes) - before
+                if number:  # the first round warms up
+                    sums[name].append(spent / len(ended))
+                    hits[name].append(hit_rate(ended))
+        for name in sums:
+            figures.add("cost", f"two pickers, {name}", 1e6 * _mean(sums[name]), "us a request")
+            figures.add("cost", f"two pickers, {name}: hit rate", _mean(hits[name]), "")
+        ratio = _mean(sums["sharing"]) / _mean(sums["alone"])
+        figures.add("cost", "CPU with sharing / without", ratio, "x", at_most=TARGET_CPU)
+
+
+async def _answered(talkers: Talkers, seconds: float) -> list[Turned]:
+    """Run clients for a while; return their requests, and raise if one failed."""
+    ended = await talkers.during(seconds)
+    if failed(ended):
+        raise RuntimeError(f"{failed(ended)} of {len(ended)} requests failed")
+    return ended
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+DEADLINE_S = 180.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the parts; return 3 if one did not finish or missed a target."""
+    """Measure; return 3 if a target was missed."""
     options = _parser().parse_args(argv)
     figures = Figures()
-    asyncio.run(_run(figures, options))
+    store = shutil.which("redis-server") or shutil.which("valkey-server")
+    if store is None:
+        print("SKIPPED, no redis-server and no valkey-server is installed")
+        figures.unfinished["cost"] = "no store is installed"
+    else:
+        part = partial(cost, figures, store=store, rate=options.requests, seconds=options.seconds)
+        asyncio.run(figures.run("cost", DEADLINE_S, part))
     return figures.conclude(options.json)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = parser_for("sharing", __doc__)
-    parser.add_argument("--parts", type=names_of(DEADLINES_S), default=",".join(DEADLINES_S))
     parser.add_argument("--seconds", type=float, default=5.0, help="for each measurement")
-    parser.add_argument("--outage-s", type=float, default=30.0, help="seconds without the store")
-    parser.add_argument("--rate", type=float, default=1000.0, help="decisions a second (age)")
     parser.add_argument("--requests", type=float, default=200.0, help="per second through Envoy")
-    parser.add_argument("--deadline", type=float, default=1.0, help="factor for the deadlines")
     parser.add_argument("--json", type=output_file, help="write all figures")
     return parser
-
-
-async def _run(figures: Figures, options: argparse.Namespace) -> None:
-    store = shutil.which("redis-server") or shutil.which("valkey-server")
-    seconds, requests = options.seconds, options.requests
-    parts: dict[str, Callable[[], Awaitable[None]]] = {
-        "age": partial(ages, figures, store=store, rate=options.rate, seconds=seconds),
-        "staleness": partial(staleness, figures),
-    }
-    if store is not None:
-        load = {"store": store, "rate": requests}
-        parts["cost"] = partial(cost, figures, seconds=seconds, **load)
-        parts["outage"] = partial(outage, figures, seconds=options.outage_s, **load)
-        parts["workers"] = partial(workers, figures, store=store, seconds=seconds)
-        parts["kill"] = partial(kill, figures, seconds=seconds, **load)
-    for name in options.parts:
-        if name in parts:
-            await figures.run(name, DEADLINES_S[name] * options.deadline, parts[name])
-        else:
-            print(f"{name}: SKIPPED, no redis-server and no valkey-server is installed")
-            figures.unfinished[name] = "no store is installed"
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ app()
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("up", "--requests", "60"),
+        ("demo",),
         ("lab", "run", "gorgo-rtt", "--quick"),
         ("sim-endpoint", "--help"),
         ("context", "plan", "requests.jsonl"),

@@ -63,11 +63,6 @@ def test_a_key_that_cannot_be_sent_is_reported(tmp_path, monkeypatch, key, why):
     assert (ended.exit_code, why in ended.output) == (2, True), ended.output
 
 
-def test_the_demo_requires_at_least_one_concurrent_question():
-    ended = CliRunner().invoke(app, ["up", "--requests", "3", "--concurrency", "0"])
-    assert (ended.exit_code, "--concurrency" in ended.output) == (2, True)
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -101,12 +96,7 @@ def test_a_missing_directory_is_reported_before_anything_is_measured(
     [
         (["up", "--port", "65536"], "--port"),
         (["up", "--time-scale", "0"], "--time-scale"),
-        (["up", "--requests", "0"], "--requests"),
-        (["up", "--requests", "1", "--json", "none/u.json"], "there is no directory none"),
-        (["up", "--plot", "u.svg"], "there are no figures without --requests"),
-        (["ttca", "--plot", "none/t.svg"], "there is no directory none"),
-        (["ttca", "--time-scale", "-1"], "--time-scale"),
-        (["ttca", "--capability", "no.json"], "no.json is not JSON"),
+        (["demo", "--json", "none/u.json"], "there is no directory none"),
         (["race", "--json", "none/r.json"], "there is no directory none"),
         (["race", "--fault", "nonsense"], "fault 'nonsense'"),
         (["sim-endpoint", "--fleet", "fleet.yaml"], "--fleet-model"),

@@ -36,8 +36,8 @@ OWN = {
 """laar's own commands and where they are defined, in the order of `laar --help`."""
 
 OF_LAB = (
-    *("context.advise", "context.plan", "evaluate", "lab", "overload"),
-    *("race", "sim-endpoint", "ttca", "tune", "up"),
+    *("context.advise", "context.plan", "demo", "evaluate", "lab"),
+    *("race", "sim-endpoint", "tune", "up"),
 )
 """Commands of laar-lab; if it is missing, they print how to install it."""
 

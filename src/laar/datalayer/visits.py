@@ -35,7 +35,7 @@ MAX_UNDER_WAY = 400
 """Maximum number of visits in flight: as many as start, at the rate below, within the timeout of a
 scrape. So endpoints that hang don't delay the visits to others."""
 MAX_STARTS_PER_S = 200.0
-"""Maximum rate: twice what 100 endpoints need, 7 % of a core (``python -m bench datalayer``)."""
+"""Maximum rate: twice what 100 endpoints need, 7 % of a core."""
 MAX_KEPT = 20_000
 """Maximum number of addresses that visits keep something about: twice the largest fleet."""
 LOOK_S = 0.25

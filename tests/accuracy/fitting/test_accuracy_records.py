@@ -309,21 +309,14 @@ def test_a_truncated_archive_is_rejected_by_name(tmp_path: Path) -> None:
         read_records([path])
 
 
-def test_the_report_prints_and_plots_the_figures(known: Fit, tmp_path: Path) -> None:
+def test_the_report_has_the_figures(known: Fit, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(known.artifact.dump())
     records = world(["sums", "code"], 50, 5)
-    for record in records:
-        record["seconds"] = {"big": 9.0, "small": 1.0, "coder": 3.0}
     (tmp_path / "r.jsonl").write_bytes(lines(records))
-    figures, picture = tmp_path / "f.json", tmp_path / "f.png"
-    run_evaluate(
-        tmp_path / "a.json", [tmp_path / "r.jsonl"], seed=0, json_file=figures, plot_file=picture
-    )
+    figures = tmp_path / "f.json"
+    run_evaluate(tmp_path / "a.json", [tmp_path / "r.jsonl"], seed=0, json_file=figures)
     read = orjson.loads(figures.read_bytes())
     assert read["oracle"] >= read["laar"] >= read["best_single"] - 0.1
-    assert read["costs"]["seconds"]["best_single_cost"] == pytest.approx(9.0)
-    assert read["costs"]["seconds"]["cost_at_same_accuracy"] < 9.0
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_no_figure_is_truncated_in_a_narrow_terminal_whatever_the_names(
@@ -338,7 +331,7 @@ def test_no_figure_is_truncated_in_a_narrow_terminal_whatever_the_names(
         record["scores"] = {names[model]: score for model, score in record["scores"].items()}
     path.write_bytes(lines(records))
     run_fit([path], out=made, json_file=None)
-    run_evaluate(made, [path], seed=0, json_file=None, plot_file=None)
+    run_evaluate(made, [path], seed=0, json_file=None)
     told = capsys.readouterr().out
     assert "…" not in told
     assert "a[/b]" in told

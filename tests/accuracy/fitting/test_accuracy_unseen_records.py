@@ -6,7 +6,6 @@ from base64 import b64encode
 from collections import Counter
 from random import Random
 
-import numpy as np
 import orjson
 import pytest
 
@@ -18,7 +17,6 @@ from laar.accuracy.fitting.text import _questions, _some
 from laar.errors import SettingError
 from laar_lab.judging.judge import judge
 from laar_lab.judging.questions import Asked, fingerprints, questions_of
-from support.artifacts import artifact, model
 
 
 def lines(*entries: dict[str, object]) -> bytes:
@@ -109,38 +107,6 @@ def test_a_model_with_only_a_few_correct_answers_is_not_the_best_single_model() 
     judged = judge(fitted, questions_of(fitted, outcomes_of(*entries)))
     assert judged["best_single_model"] == "a"
     assert float(str(judged["best_single_in_hindsight"])) <= float(str(judged["oracle"]))
-
-
-@pytest.mark.slow
-def test_equal_models_show_no_gain_in_accuracy_at_the_same_cost() -> None:
-    """One of many prices looks good by chance on the questions that were used to choose it."""
-    gains = []
-    names = tuple(f"m-{size}b" for size in (3, 7, 8, 13, 32, 34, 70, 72))
-    sizes = np.array([3.0, 7, 8, 13, 32, 34, 70, 72])
-    cells = (("en", 512, "one", 300),)
-    known = artifact({name: model(cells=cells) for name in names})
-    for seed in range(12):
-        rng = np.random.default_rng(seed)
-        scores = (rng.random((200, 8)) < 0.5).astype(float)
-        guessed = np.clip(0.5 + 0.05 * rng.standard_normal((200, 8)), 0.1, 0.9)
-        asked = Asked(
-            models=names,
-            tasks=np.array(["one"] * 200),
-            buckets=np.full(200, 512),
-            scores=scores,
-            answers=np.ones((200, 8)),
-            squares=scores**2,
-            without_task=guessed,
-            with_task=guessed,
-            unlike=np.zeros(200, bool),
-            costs={"billion_parameters": np.tile(sizes, (200, 1))},
-            excluded=0,
-            ignored=(),
-        )
-        costs = judge(known, asked)["costs"]
-        assert isinstance(costs, dict)
-        gains.append(costs["billion_parameters"]["accuracy_at_same_cost"] - 0.5)
-    assert abs(float(np.mean(gains))) < 0.02
 
 
 LENGTHS = (1000, 4000, 16000, 64000)

@@ -20,14 +20,8 @@ def evaluate(
     ],
     seed: Annotated[int, typer.Option(help="Random seed for the bootstrap intervals.")] = 0,
     json_file: JsonFile = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            help="Plot calibration, and accuracy against cost, to this file (.svg, .png)."
-        ),
-    ] = None,
 ) -> None:
-    """Compare laar with the best model and an oracle at equal cost, on graded answers."""
+    """Compare laar with the best model and an oracle on graded answers, at equal cost per model."""
     from laar_lab.judging.command import run_evaluate
 
-    run_evaluate(artifact, records, seed=seed, json_file=json_file, plot_file=plot)
+    run_evaluate(artifact, records, seed=seed, json_file=json_file)

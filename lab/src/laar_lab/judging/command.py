@@ -1,4 +1,4 @@
-"""`laar evaluate`: judge an artifact on graded answers, print the figures and plot them."""
+"""`laar evaluate`: judge an artifact on graded answers, print the figures."""
 
 from __future__ import annotations
 
@@ -19,11 +19,6 @@ from laar_lab.judging.questions import questions_of
 
 _WAYS = ("best_single", "laar", "laar_task_told", "oracle")
 _MAX_TASKS_SHOWN = 40
-_UNITS = {
-    "seconds": "s",
-    "dollars": "$",
-    "billion_parameters": "B parameters",
-}
 
 
 def run_evaluate(
@@ -32,7 +27,6 @@ def run_evaluate(
     *,
     seed: int,
     json_file: Path | None,
-    plot_file: Path | None,
 ) -> None:
     """Judge an artifact, print the result and write the files.
 
@@ -41,7 +35,6 @@ def run_evaluate(
         records: files of graded answers.
         seed: seed of the resampling.
         json_file: file to write the figures to.
-        plot_file: file for the plot of calibration, and of accuracy against cost.
 
     Raises:
         SettingError: a file can't be read or written, or all questions were used in the fit.
@@ -61,8 +54,6 @@ def run_evaluate(
             json_file.write_bytes(orjson.dumps(figures, option=options))
     except OSError as fault:
         raise SettingError(f"{fault.filename}: {fault.strerror}") from None
-    if plot_file is not None:
-        plot(plot_file, figures)
     _show(console, figures)
     for note in read.faults:
         console.print(f"note: {note}", markup=False)
@@ -104,15 +95,6 @@ def _show(console: Console, figures: Mapping[str, Any]) -> None:
         markup=False,
     )
     _show_attempts(console, figures["attempts"])
-    for unit, found in figures["costs"].items():
-        at_cost = [f"{100 * edge:.1f}" for edge in found["accuracy_at_same_cost_interval"]]
-        saved = [f"{edge:.3g}" for edge in found["cost_at_same_accuracy_interval"]]
-        console.print(
-            f"At the best single model's cost ({found['best_single_cost']:.3g} {_UNITS[unit]} a "
-            f"question): {found['accuracy_at_same_cost']:.1%} correct ({' to '.join(at_cost)}) "
-            f"against {found['best_single_accuracy']:.1%}. The same accuracy as that model costs "
-            f"{found['cost_at_same_accuracy']:.3g} ({' to '.join(saved)}) {_UNITS[unit]}."
-        )
 
 
 def _show_attempts(console: Console, attempts: Mapping[str, Any]) -> None:
@@ -135,44 +117,3 @@ def _show_attempts(console: Console, attempts: Mapping[str, Any]) -> None:
             f"{second['brier']:.3f} with that knowledge, {second['brier_marginal']:.3f} without: "
             f"an improvement of {second['better_by']:.0%}."
         )
-
-
-def plot(path: Path, figures: Mapping[str, Any]) -> None:
-    """Plot calibration and, for each known cost, accuracy against cost.
-
-    Raises:
-        SettingError: the file can't be written, or its suffix is not a known format.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    costs = figures["costs"]
-    figure = Figure(figsize=(5 * (1 + len(costs)), 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(1, 1 + len(costs), squeeze=False)[0]
-    bins = figures["reliability"]
-    most = max(each["answers"] for each in bins)
-    axes[0].plot([0, 1], [0, 1], "--", color="grey")
-    axes[0].scatter(
-        [each["predicted"] for each in bins],
-        [each["observed"] for each in bins],
-        s=[10 + 150 * each["answers"] / most for each in bins],
-    )
-    axes[0].set(
-        xlabel="predicted P(correct)",
-        ylabel="share correct",
-        title=f"calibration (error {figures['ece']:.3f})",
-    )
-    for panel, (unit, found) in zip(axes[1:], costs.items(), strict=True):
-        line = sorted(found["frontier"])
-        panel.plot([cost for cost, _ in line], [score for _, score in line], "o-", label="laar")
-        panel.plot(
-            found["best_single_cost"], found["best_single_accuracy"], "s", label="best single"
-        )
-        panel.axhline(figures["oracle"], linestyle=":", color="grey", label="oracle")
-        panel.set(xlabel=f"{_UNITS[unit]} a question", ylabel="share correct", title="accuracy")
-        panel.legend()
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise SettingError(f"--plot {path}: {error}") from None

@@ -1,10 +1,9 @@
 """Judge an artifact on questions that it was not fitted to.
 
-Four ways to choose a model per question are compared at equal cost: the best single model (by the
-artifact's evidence, so it is chosen before the questions are seen), laar with the question alone,
-laar with the task given, and an oracle that knows the scores. The figures include calibration,
-overall and by length; the gain from a second and a third attempt; and, if seconds or dollars are
-known, the cost at the same accuracy and the accuracy at the same cost.
+Four ways to choose a model per question are compared, with every model at the same cost: the best
+single model (by the artifact's evidence, so it is chosen before the questions are seen), laar with
+the question alone, laar with the task given, and an oracle that knows the scores. The figures
+include calibration, and the gain from a second and a third attempt.
 
 Intervals are 95 % bootstrap intervals over the questions. Models that the artifact does not know
 are ignored.
@@ -21,9 +20,6 @@ from laar.accuracy.artifact import Capability
 from laar.accuracy.capability import CapabilityModel
 from laar_lab.judging.questions import Asked, Floats
 
-MIN_BUCKET_ANSWERS = 100
-"""Minimum number of answers at a length for reporting its calibration error."""
-
 _MOSTLY = 0.9
 """Share of the questions that a model must have answered to be the best one in hindsight."""
 
@@ -31,9 +27,6 @@ _NO_ERROR = 1e-6  # Brier score too small to compute a relative gain from
 
 _BINS = 10
 _RESAMPLES = 1000
-_PRICES = np.concatenate(
-    [[0.0], np.geomspace(1e-4, 10, 60)]
-)  # accuracy given up to save the single model's mean cost
 
 
 def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, object]:
@@ -57,9 +50,7 @@ def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, obj
         **_intervals(asked, rates, np.random.default_rng(seed)),
         "unlike": float(np.average(asked.unlike, weights=asked.weights)),
         "reliability": _reliability(asked),
-        "lengths": _lengths(asked),
         "attempts": _attempts(capability, asked, rates, np.random.default_rng(seed)),
-        "costs": _frontiers(asked, rates, np.random.default_rng(seed)),
         "tasks": {
             str(task): _figures(asked.of(asked.tasks == task), rates)
             | {"questions": int((asked.tasks == task).sum())}
@@ -165,24 +156,6 @@ def _reliability(asked: Asked) -> list[dict[str, float]]:
     return found
 
 
-def _lengths(asked: Asked) -> dict[str, dict[str, float]]:
-    """Compare predictions with observations, for each length with enough answers."""
-    found = {}
-    for bucket in np.unique(asked.buckets):
-        predicted, observed, weights = _answers(asked.of(asked.buckets == bucket))
-        if weights.sum() < MIN_BUCKET_ANSWERS:
-            continue
-        mean, share = (float(np.average(each, weights=weights)) for each in (predicted, observed))
-        found[str(bucket)] = {
-            "answers": float(weights.sum()),
-            "predicted": mean,
-            "observed": share,
-            "error": abs(mean - share),
-            "ece": calibration_error(predicted, observed, weights),
-        }
-    return found
-
-
 def _resampled(values: Mapping[str, Floats], asked: Asked, rng: np.random.Generator) -> Floats:
     """Return the mean of each value over resampled questions; shape (values, resamples)."""
     count = len(asked.tasks)
@@ -274,75 +247,3 @@ def _order(
         row[order] = -1.0
         order.append(int(np.argmax(row)))
     return order
-
-
-def _frontiers(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[str, object]:
-    """Return, by unit, the accuracy at the best single model's cost, and the cost at its accuracy.
-
-    A question goes to the model with the largest P(correct) minus price times cost. The price for
-    the same cost depends on the costs alone. The price for the same accuracy is chosen on one half
-    of the questions and its cost measured on the other, because the best of many prices would look
-    too good on the half it was chosen on. Questions may be split between two adjacent prices.
-    """
-    rows = np.arange(len(asked.tasks))
-    found: dict[str, object] = {}
-    alone = _single(asked, rates)
-    half = rng.permutation(len(rows)) % 2
-    for unit, costs in asked.costs.items():
-        usual = float(np.average(costs[rows, alone], weights=asked.weights))
-        if not usual > 0:
-            continue
-        scores, spent = [asked.scores[rows, alone]], [costs[rows, alone]]
-        for price in _PRICES:
-            picked = _picked(asked.without_task - price * costs / usual, asked)
-            scores.append(asked.scores[rows, picked])
-            spent.append(costs[rows, picked])
-        values = np.array([*scores, *spent, np.ones(len(rows))])
-        halves = np.concatenate([np.where(half == number, values, 0.0) for number in (0, 1)])
-        samples = _resampled({str(at): each for at, each in enumerate(halves)}, asked, rng)
-        exact = np.average(halves, weights=asked.weights, axis=1)
-        single, _, frontier = _curves(exact)
-        found[unit] = {
-            "best_single_cost": usual,
-            "best_single_accuracy": single[0],
-            "accuracy_at_same_cost": _same_cost(exact),
-            "accuracy_at_same_cost_interval": _interval(
-                np.array([_same_cost(each) for each in samples.T])
-            ),
-            "cost_at_same_accuracy": _same_accuracy(exact),
-            "cost_at_same_accuracy_interval": _interval(
-                np.array([_same_accuracy(each) for each in samples.T])
-            ),
-            "frontier": [[float(cost), float(score)] for score, cost in frontier.T],
-        }
-    return found
-
-
-def _curves(sums: Floats) -> tuple[tuple[float, float], float, Floats]:
-    """Return the single model's score and cost, the share of questions, and the price curves."""
-    rows = sums.reshape(-1, 2 * (len(_PRICES) + 1) + 1).sum(axis=0)
-    share = float(rows[-1])
-    scores, costs = np.split(rows[:-1] / max(share, 1e-12), 2)
-    return (float(scores[0]), float(costs[0])), share, np.array([scores[1:], costs[1:]])
-
-
-def _same_cost(sums: Floats) -> float:
-    """Return the accuracy at the single model's cost, interpolated between prices."""
-    (_, budget), _, (scores, costs) = _curves(sums)
-    at = int(np.argmax(costs <= budget)) if (costs <= budget).any() else len(costs) - 1
-    if at == 0 or costs[at - 1] <= costs[at]:
-        return float(scores[at])
-    share = (costs[at - 1] - budget) / (costs[at - 1] - costs[at])
-    return float(scores[at - 1] + min(share, 1.0) * (scores[at] - scores[at - 1]))
-
-
-def _same_accuracy(sums: Floats) -> float:
-    """Return the cost of the single model's accuracy, at the price chosen on the other half."""
-    halves = [_curves(half) for half in np.split(sums, 2)]
-    total = 0.0
-    for (chosen, _, (scores, costs)), (single, share, (_, there)) in zip(
-        halves, reversed(halves), strict=True
-    ):
-        enough = np.flatnonzero(scores >= chosen[0])
-        total += share * float(there[enough[costs[enough].argmin()]] if len(enough) else single[1])
-    return total

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +39,6 @@ class Asked:
         without_task: P(correct) from the question alone.
         with_task: P(correct) with the task given.
         unlike: whether the question is unlike anything the artifact was fitted to.
-        costs: costs by unit, for units in which the cost of every model is known.
         excluded: number of questions left out because the artifact was fitted to them.
         alike: number of answers that look like one used in the fit (same question, length, model
             and verdict) but are judged anyway, because the file has answers that the fit did not
@@ -56,7 +55,6 @@ class Asked:
     without_task: Floats
     with_task: Floats
     unlike: NDArray[np.bool_]
-    costs: Mapping[str, Floats]
     excluded: int
     ignored: tuple[str, ...]
     alike: int = 0
@@ -79,7 +77,6 @@ class Asked:
             self.without_task[rows],
             self.with_task[rows],
             self.unlike[rows],
-            {unit: costs[rows] for unit, costs in self.costs.items()},
             self.excluded,
             self.ignored,
             self.alike,
@@ -114,7 +111,6 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
     count = len(fresh)
     sums, answers_of = np.zeros((count, len(models))), np.zeros((count, len(models)))
     squares = np.zeros_like(sums)
-    seconds, dollars = np.zeros_like(sums), np.full_like(sums, np.nan)
     without_task, with_task = np.empty_like(sums), np.empty_like(sums)
     unlike = np.zeros(count, bool)
     tasks, buckets = [], []
@@ -136,11 +132,8 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
             sums[at] += outcome.right
             squares[at] += outcome.right**2
             answers_of[at] += 1
-            seconds[at] += outcome.latency_s
-            if outcome.dollars is not None:
-                dollars[at] = outcome.dollars
     with np.errstate(invalid="ignore"):
-        scores, squares, seconds = (each / answers_of for each in (sums, squares, seconds))
+        scores, squares = sums / answers_of, squares / answers_of
     return Asked(
         models=models,
         tasks=np.array(tasks),
@@ -151,7 +144,6 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
         without_task=without_task,
         with_task=with_task,
         unlike=unlike,
-        costs=_costs(artifact, models, seconds, dollars, np.array(buckets)),
         excluded=len(excluded),
         ignored=tuple(sorted(ignored)),
         alike=alike,
@@ -203,40 +195,10 @@ def _without_task(outcome: MeasuredOutcome, cell: Features) -> Features:
     return cell._replace(task=task_of(outcome.text) if outcome.text else GENERIC)
 
 
-def _costs(
-    artifact: Capability,
-    models: Sequence[str],
-    seconds: Floats,
-    dollars: Floats,
-    buckets: NDArray[np.int64],
-) -> dict[str, Floats]:
-    costs: dict[str, Floats] = {}
-    speeds = [artifact.models[model].speed for model in models]
-    if np.nansum(seconds) > 0:
-        costs["seconds"] = _filled(np.where(seconds > 0, seconds, np.nan))
-    elif all(speeds):
-        by_model = [(s.seconds_per_token, s.fixed_s) for s in speeds if s is not None]
-        costs["seconds"] = np.stack([c * buckets + fixed for c, fixed in by_model], axis=1)
-    if not np.isnan(dollars).all():
-        costs["dollars"] = _filled(dollars)
-    sizes = [billions_of(model) for model in models]
-    if all(sizes):
-        row = np.array(sizes, np.float64)
-        costs["billion_parameters"] = np.tile(row, (len(buckets), 1))
-    return {unit: cost for unit, cost in costs.items() if np.isfinite(cost).all()}
-
-
 def billions_of(model: str) -> float | None:
     """Return the number of parameters in a model's name, in billions; None if there is none."""
     size = _BILLIONS.search(model)
     return None if size is None else float(size[1])
-
-
-def _filled(costs: Floats) -> Floats:
-    """Replace a model's unknown costs by the mean of its known costs."""
-    known = ~np.isnan(costs)
-    means = np.where(known, costs, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
-    return np.where(known, costs, np.where(known.any(axis=0), means, np.nan))
 
 
 def _by_content(outcome: MeasuredOutcome) -> str | None:

@@ -11,9 +11,8 @@ from pathlib import Path
 import orjson
 import yaml
 
-from laar.core.decision import NEW_MODEL
 from laar.envoy.bootstrap import render
-from laar.envoy.options import BootstrapOptions, Shape
+from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from laar_lab.live.processes import LaarProcess, free_ports, start_all, wait_for
 from laar_lab.sim.answers import AccuracySurface
@@ -29,24 +28,11 @@ class Fleet:
         url: URL of Envoy.
         admin_url: URL of the picker's admin port.
         models: each endpoint's model, by address.
-        envoy: Envoy's process.
-        picker: the picker's process.
-        settings: path of the picker's settings file.
     """
 
     url: str
     admin_url: str
     models: dict[str, str]
-    envoy: EnvoyProcess
-    picker: LaarProcess
-    settings: Path
-
-    async def leave_tried_models(self) -> None:
-        """Apply laar's retry and stop rule to every policy, by editing the live settings."""
-        document = yaml.safe_load(self.settings.read_text())
-        document.setdefault("routing", {})["retries"] = NEW_MODEL
-        self.settings.write_text(yaml.safe_dump(document, sort_keys=False))
-        await wait_for(f"{self.admin_url}/config", self.picker, shows=f'"retries": "{NEW_MODEL}"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +57,7 @@ async def running_fleet(
     time_scale: float,
     policies: Sequence[str] = (),
     port: int = 0,
-    capability: Path | None = None,
-    keep_prompts: bool = True,
+    admin_port: int = 0,
     changes: Mapping[str, Mapping[str, object]] | None = None,
 ) -> AsyncIterator[Fleet]:
     """Start the fleet of `laar-fleet.yaml`, one endpoint per model, and stop it after the block.
@@ -82,8 +67,7 @@ async def running_fleet(
         time_scale: real seconds per simulated second.
         policies: policies that requests may name in addition to laar.
         port: Envoy's port; 0 for a free one.
-        capability: the picker's artifact; None for the packaged one.
-        keep_prompts: whether endpoints cache the prompts of earlier requests.
+        admin_port: the picker's admin port; 0 for a free one.
         changes: changes to the picker's settings, by section.
 
     Raises:
@@ -95,7 +79,6 @@ async def running_fleet(
             arguments=(
                 *("--fleet-model", model, "--served-name", model, "--served-name", ALIAS),
                 *("--time-scale", str(time_scale)),
-                *(() if keep_prompts else ("--no-prefix-caching",)),
             ),
             names=(model, ALIAS),
         )
@@ -103,7 +86,7 @@ async def running_fleet(
     ]
     with as_file(files("laar_lab.sim") / "data" / "laar-fleet.capability.json") as artifact:
         measured = directory / "capability.json"
-        measured.write_bytes(_in_real_seconds((capability or artifact).read_bytes(), time_scale))
+        measured.write_bytes(_in_real_seconds(artifact.read_bytes(), time_scale))
         settings: dict[str, dict[str, object]] = {
             "accuracy": {"capability": str(measured.absolute())},
             # The fleet runs faster than real time, and load-aware must not rely on stale readings.
@@ -113,7 +96,9 @@ async def running_fleet(
         }
         for section, changed in (changes or {}).items():
             settings[section] = {**settings.get(section, {}), **changed}
-        async with started_fleet(directory, endpoints, settings, port=port) as fleet:
+        async with started_fleet(
+            directory, endpoints, settings, port=port, admin_port=admin_port
+        ) as fleet:
             yield fleet
 
 
@@ -133,8 +118,8 @@ async def started_fleet(
     endpoints: Sequence[Endpoint],
     settings: Mapping[str, object],
     *,
-    shape: Shape = "standalone",
     port: int = 0,
+    admin_port: int = 0,
 ) -> AsyncIterator[Fleet]:
     """Start endpoints, Envoy and a picker with these settings, and stop them after the block.
 
@@ -142,6 +127,7 @@ async def started_fleet(
         LaarError: a process did not start; the message includes the end of its log.
     """
     *endpoint_ports, ext_proc, health, admin = free_ports(len(endpoints) + 3)
+    admin = admin_port or admin
     by_address = {
         f"127.0.0.1:{endpoint_port}": endpoint
         for endpoint_port, endpoint in zip(endpoint_ports, endpoints, strict=True)
@@ -176,7 +162,7 @@ async def started_fleet(
             await wait_for(f"http://{address}/health", process)
         await wait_for(f"http://127.0.0.1:{admin}/readyz", picker)
         bootstrap = render(
-            shape,
+            "standalone",
             BootstrapOptions(
                 picker=f"127.0.0.1:{ext_proc}",
                 listen_host="127.0.0.1",
@@ -191,9 +177,6 @@ async def started_fleet(
             url=envoy.url(),
             admin_url=f"http://127.0.0.1:{admin}",
             models={address: endpoint.model for address, endpoint in by_address.items()},
-            envoy=envoy,
-            picker=picker,
-            settings=written,
         )
 
 

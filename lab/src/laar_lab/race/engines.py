@@ -50,6 +50,7 @@ class Engines:
         chars_per_token: characters of English text per token of the model.
         simulated: whether the engines are restarted for each turn.
         headers: headers to send with each request to them.
+        time_scale: real seconds per second of the engines.
     """
 
     urls: tuple[str, ...]
@@ -58,6 +59,7 @@ class Engines:
     chars_per_token: float
     simulated: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
+    time_scale: float = 1.0
 
 
 async def look_at(
@@ -122,12 +124,20 @@ async def _chars_per_token(session: aiohttp.ClientSession, url: str, model: str)
 
 @asynccontextmanager
 async def simulated(
-    directory: Path, profile: str, count: int, time_scale: float, fault: str
+    directory: Path,
+    profile: str,
+    count: int,
+    time_scale: float,
+    fault: str = "",
+    *,
+    num_blocks: int | None = None,
 ) -> AsyncIterator[Engines]:
-    """Start simulated engines, and stop them at the end of the block."""
+    """Start simulated engines, of `num_blocks` KV blocks each, and stop them after the block."""
     ports = free_ports(count)
     command = [sys.executable, "-m", "laar_lab.race.simulated", "--profile", profile]
     command += ["--time-scale", str(time_scale), "--fault", fault]
+    if num_blocks is not None:
+        command += ["--num-blocks", str(num_blocks)]
     for port in ports:
         command += ["--port", str(port)]
     async with process(command, directory / "engines.log"):
@@ -139,6 +149,7 @@ async def simulated(
             context_tokens=_SIMULATED_CONTEXT,
             chars_per_token=float(ASCII_PER_TOKEN),
             simulated=True,
+            time_scale=time_scale,
         )
 
 

@@ -66,14 +66,16 @@ class Router:
         """Whether request bodies must name their session."""
         return _PROGRAMS in self.argument
 
-    def running(self, directory: Path, engines: Engines) -> AbstractAsyncContextManager[Running]:
+    def running(
+        self, directory: Path, engines: Engines, admin_port: int = 0
+    ) -> AbstractAsyncContextManager[Running]:
         """Start the router in front of the engines, and stop it at the end of the block."""
         if self.kind == "url":
             return _elsewhere(self.argument)
         if self.kind == "settings":
-            return _laar(directory, engines, _of_file(Path(self.argument)))
+            return _laar(directory, engines, _of_file(Path(self.argument)), admin_port)
         if self.kind == "policy":
-            return _laar(directory, engines, _of_policy(self.argument))
+            return _laar(directory, engines, _of_policy(self.argument), admin_port)
         return _proxy(self, directory, engines)
 
 
@@ -130,9 +132,10 @@ def _of_file(path: Path) -> dict[str, object]:
 
 @asynccontextmanager
 async def _laar(
-    directory: Path, engines: Engines, chosen: Mapping[str, object]
+    directory: Path, engines: Engines, chosen: Mapping[str, object], admin_port: int
 ) -> AsyncIterator[Running]:
     ext_proc, health, admin = free_ports(3)
+    admin = admin_port or admin
     eds = directory / "endpoints.json"
     settings = {
         **chosen,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -47,7 +47,7 @@ class Race:
 
     Args:
         routers: the routers; the others are compared with the first.
-        engines: URLs of a user's engines, or engines to simulate.
+        engines: URLs of a user's engines, engines to simulate in each turn, or running engines.
         model: model to request from a user's engines; None for the first that all of them serve.
         headers: headers of each request to the engines, such as their API key.
         traffic: function that makes the traffic, given a limit on prompt plus answer tokens.
@@ -58,10 +58,12 @@ class Race:
         deadline_s: real seconds after which an answer has failed.
         in_flight: limit on concurrent requests.
         most_tokens: limit on prompt plus answer; None for the engines' context length.
+        meanwhile: what happens to the engines during each turn; cancelled at its end.
+        admin_port: port of laar's live page; 0 for a free one.
     """
 
     routers: Sequence[Router]
-    engines: Sequence[str] | Simulated
+    engines: Sequence[str] | Simulated | Engines
     model: str | None
     headers: Mapping[str, str]
     traffic: Callable[[int], Traffic]
@@ -72,11 +74,13 @@ class Race:
     deadline_s: float
     in_flight: int
     most_tokens: int | None = None
+    meanwhile: Callable[[Engines], Awaitable[None]] | None = None
+    admin_port: int = 0
 
     @property
     def time_scale(self) -> float:
         """Real seconds per second of the fleet."""
-        return self.engines.time_scale if isinstance(self.engines, Simulated) else 1.0
+        return 1.0 if isinstance(self.engines, Sequence) else self.engines.time_scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +135,7 @@ async def _turn(
             names_programs=router.wants_programs,
         )
         async with (
-            router.running(directory, engines) as running,
+            router.running(directory, engines, race.admin_port) as running,
             aiohttp.ClientSession(
                 running.url,
                 connector=aiohttp.TCPConnector(limit=0),
@@ -141,7 +145,8 @@ async def _turn(
         ):
             clients = Clients(session, asking)
             before_s = running.cpu_s()
-            await _send(race, traffic, clients, race.seed + repetition)
+            async with _beside(race.meanwhile, engines):
+                await _send(race, traffic, clients, race.seed + repetition)
             spent_s = running.cpu_s() - before_s if running.pids else None
     numbers = numbers_of(clients.rows, from_s=race.warm_up_s, until_s=race.seconds, cpu_s=spent_s)
     ended = Ended(
@@ -151,6 +156,23 @@ async def _turn(
         left_out=clients.left_out,
     )
     return ended, clients.rows
+
+
+@asynccontextmanager
+async def _beside(
+    happens: Callable[[Engines], Awaitable[None]] | None, engines: Engines
+) -> AsyncIterator[None]:
+    """Run `happens` beside the block; cancel it at the end."""
+    if happens is None:
+        yield
+        return
+    task = asyncio.ensure_future(happens(engines))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 async def _send(race: Race, traffic: Traffic, clients: Clients, seed: int) -> None:
@@ -165,7 +187,9 @@ async def _send(race: Race, traffic: Traffic, clients: Clients, seed: int) -> No
 
 @asynccontextmanager
 async def _fleet(race: Race, directory: Path) -> AsyncIterator[Engines]:
-    if isinstance(race.engines, Simulated):
+    if isinstance(race.engines, Engines):
+        yield race.engines
+    elif isinstance(race.engines, Simulated):
         given = race.engines
         async with simulated(
             directory, given.profile, given.count, given.time_scale, given.fault

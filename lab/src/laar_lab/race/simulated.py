@@ -16,7 +16,9 @@ from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint, parse_fau
 MODEL = "model"
 
 
-async def serve(profile: str, time_scale: float, ports: list[int], fault: str) -> None:
+async def serve(
+    profile: str, time_scale: float, ports: list[int], fault: str, num_blocks: int | None
+) -> None:
     """Run one endpoint on each port until cancelled; the first has the fault."""
     async with AsyncExitStack() as stack:
         for number, port in enumerate(ports):
@@ -27,7 +29,9 @@ async def serve(profile: str, time_scale: float, ports: list[int], fault: str) -
                     port=port,
                     profile=profile,
                     time_scale=time_scale,
+                    num_blocks=num_blocks,
                     faults=faults,
+                    allow_fault_header=True,
                     seed=number,
                 )
             )
@@ -42,9 +46,12 @@ def main() -> None:
     parser.add_argument("--profile", required=True)
     parser.add_argument("--time-scale", type=float, required=True)
     parser.add_argument("--port", type=int, action="append", required=True)
+    parser.add_argument("--num-blocks", type=int)
     parser.add_argument("--fault", default="")
     options = parser.parse_args()
-    uvloop.run(serve(options.profile, options.time_scale, options.port, options.fault))
+    uvloop.run(
+        serve(options.profile, options.time_scale, options.port, options.fault, options.num_blocks)
+    )
 
 
 if __name__ == "__main__":

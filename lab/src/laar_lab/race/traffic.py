@@ -68,7 +68,7 @@ def generated(
     )
     return Traffic(
         about=f"generated coding agents, {clients} sessions at once",
-        sessions=lambda seed, client: agents(loops, random.Random(f"{seed}-{client}")),
+        sessions=lambda seed, client: agents(loops, random.Random(f"{seed}-{client}"), client),
         clients=clients,
     )
 

@@ -5,7 +5,7 @@ are conversations of up to 8K tokens, 1 in 10 are documents of 24K to 64K. There
 Arrivals are Poisson and independent of the answers. Objectives are the defaults of the picker's
 settings: one second plus five times the prefill on an idle engine. Prompts share nothing.
 
-`medha-picker` runs it in virtual time, and `laar overload` through a real Envoy.
+`medha-picker` runs it in virtual time.
 """
 
 from __future__ import annotations

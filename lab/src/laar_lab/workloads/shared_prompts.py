@@ -20,6 +20,7 @@ Log = tuple[float, float]
 
 _BITS = 20  # bits for a text's block ids: up to a million blocks
 _OWN = 1 << 40  # first number of the texts that only one request or session has
+_SESSIONS = 1 << 20  # more than a client has in one run
 
 
 class _Text:
@@ -179,9 +180,11 @@ class AgentShape:
     max_prompt_tokens: int = 120_000
 
 
-def agents(shape: AgentShape, rng: random.Random) -> Iterator[tuple[str, Iterator[Turn]]]:
-    """Yield endless sessions with their names."""
-    number = _OWN
+def agents(
+    shape: AgentShape, rng: random.Random, client: int = 0
+) -> Iterator[tuple[str, Iterator[Turn]]]:
+    """Yield endless sessions with their names; those of different clients differ."""
+    number = _OWN + client * _SESSIONS
     while True:
         number += 1
         yield f"agent-{number - _OWN}", _loop(shape, random.Random(rng.getrandbits(64)), number)

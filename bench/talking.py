@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import orjson
 
-__all__ = ["Talkers", "Turned", "failed", "hit_rate", "took_s"]
-
 PATIENCE_S = 10.0
 _EACH = 4  # conversations per client, so that turns of one are rarely sent back to back
 _FIRST_CHARS, _MORE_CHARS, _MOST_CHARS = 2000, 600, 12_000
@@ -46,11 +44,10 @@ class Talkers:
         self._clients = clients
         self._pause_s = clients / rate if rate else 0.0
         self._seed = seed
-        self._stopped = False
         self.ended: list[Turned] = []
 
-    async def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Run until `until` returns True or `stop` is called; finish requests in flight."""
+    async def run(self, until: Callable[[], bool]) -> None:
+        """Run until `until` returns True; finish requests in flight."""
         async with asyncio.TaskGroup() as group:
             for number in range(self._clients):
                 group.create_task(self._client(number, until))
@@ -61,16 +58,12 @@ class Talkers:
         await self.run(lambda: time.monotonic() >= ends)
         return self.ended[first:]
 
-    def stop(self) -> None:
-        """Stop sending requests."""
-        self._stopped = True
-
     async def _client(self, number: int, until: Callable[[], bool]) -> None:
         rng = random.Random(f"{self._seed} {number} {len(self.ended)}")
         talks = [_Talk(rng, f"{self._seed}-{number}-{len(self.ended)}-{n}") for n in range(_EACH)]
         due = time.monotonic() + rng.random() * self._pause_s
         wire: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        while not (self._stopped or until()):
+        while not until():
             if self._pause_s:
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
                 due = max(due + self._pause_s, time.monotonic() - self._pause_s)
@@ -135,8 +128,3 @@ def hit_rate(ended: list[Turned]) -> float:
 def failed(ended: list[Turned]) -> int:
     """Return the number of requests not answered by a 200."""
     return sum(not one.ok for one in ended)
-
-
-def took_s(ended: list[Turned]) -> list[float]:
-    """Return the seconds that each answered request took."""
-    return [one.took_s for one in ended if one.ok]

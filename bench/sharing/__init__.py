@@ -1,1 +1,0 @@
-"""The parts of `python -m bench sharing`."""
