@@ -50,6 +50,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: files[place(item)] % _WORKERS)
 
 
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Name the tests that failed before and pass when `make test` runs them again."""
+    passed = [report.nodeid for report in terminalreporter.getreports("passed")]
+    if config.option.lf and passed:
+        terminalreporter.section(f"{len(passed)} passed only when run again")
+        terminalreporter.write("".join(f"{name}\n" for name in passed))
+
+
 def pytest_collection_finish() -> None:
     # Exempt the tests and the modules that they import from garbage collection: they stay.
     gc.freeze()
