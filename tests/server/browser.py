@@ -60,12 +60,6 @@ class Browser:
     async def type(self, selector, text):
         await self._call("POST", f"/element/{await self._element(selector)}/value", {"text": text})
 
-    async def press(self, *keys):
-        """Press keys one after another, wherever the focus is."""
-        actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
-        source = {"type": "key", "id": "keyboard", "actions": actions}
-        await self._call("POST", "/actions", {"actions": [source]})
-
     async def emulate(self, command, **params):
         """Send a DevTools command."""
         await self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": params})

@@ -166,35 +166,6 @@ async def test_requests_for_a_model_that_one_endpoint_refuses_go_elsewhere(
     assert source not in problems
 
 
-async def test_bad_requests_for_an_adapter_exclude_nothing(gateway, http):
-    engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
-    runner = await fleet_of(gateway, *engines, routing={"policy": "least-loaded"})
-    envoy = await gateway.envoy()
-    for _ in range(20):
-        assert await burst(http, envoy, *["lora"] * 8, wrong=True) == {400: 8}
-        assert await burst(http, envoy, "lora", "m") == {200: 2}
-    await eventually(lambda: sum(e.probed["lora"] for e in engines) >= 2, what="a comparison")
-    endpoints = runner.picker.health.records.endpoints.values()
-    assert not any(endpoint.breaker.openings for endpoint in endpoints)
-    assert runner.picker.problems.counts["endpoint"] == 0
-
-
-@pytest.mark.parametrize("status", [400, 401])
-async def test_a_model_that_all_endpoints_refuse_gets_their_error(gateway, http, status):
-    engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
-    for engine in engines:
-        engine.refused["lora"] = status
-    runner = await fleet_of(gateway, *engines, routing={"policy": "least-loaded"})
-    envoy = await gateway.envoy()
-    for _ in range(20):
-        assert await burst(http, envoy, *["lora"] * 4) == {status: 4}
-        assert await burst(http, envoy, "m") == {200: 1}
-    await eventually(lambda: sum(e.probed["lora"] for e in engines) >= 2, what="a comparison")
-    endpoints = runner.picker.health.records.endpoints.values()
-    assert not any(endpoint.breaker.openings for endpoint in endpoints)
-    assert runner.picker.problems.counts["endpoint"] == 0
-
-
 @pytest.mark.parametrize("status", [503, "event"])
 async def test_an_adapter_that_fails_everywhere_leaves_the_base_model_in_use(gateway, http, status):
     engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
@@ -205,30 +176,6 @@ async def test_an_adapter_that_fails_everywhere_leaves_the_base_model_in_use(gat
     for _ in range(20):
         await burst(http, envoy, *["lora"] * 4)
         assert await burst(http, envoy, "m") == {200: 1}
-
-
-async def test_requests_for_an_adapter_go_to_the_only_endpoint_that_answers_for_it(gateway, http):
-    engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(4)]
-    for engine in engines[1:]:
-        engine.refused["lora"] = 401
-    await fleet_of(gateway, *engines, routing={"policy": "least-loaded"})
-    envoy = await gateway.envoy()
-    for _ in range(30):
-        await burst(http, envoy, *["lora"] * 8)
-        assert await burst(http, envoy, *["m"] * 4) == {200: 4}
-    assert sum(engine.asked["lora"] for engine in engines[1:]) <= 36
-
-
-async def test_clients_with_a_wrong_key_do_not_withhold_an_adapter_from_others(gateway, http):
-    engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
-    runner = await fleet_of(gateway, *engines, routing={"policy": "least-loaded"})
-    envoy = await gateway.envoy()
-    for _ in range(20):
-        assert await burst(http, envoy, *["lora"] * 8, key="bad") == {401: 8}
-        assert await burst(http, envoy, "lora", "m") == {200: 2}
-    endpoints = runner.picker.health.records.endpoints.values()
-    assert not any(endpoint.breaker.openings for endpoint in endpoints)
-    assert runner.picker.problems.counts["endpoint"] == 0
 
 
 @pytest.mark.parametrize("status", [404, 503, "event"])
@@ -247,19 +194,6 @@ async def test_an_engine_that_fails_for_adapters_and_base_model_is_excluded(gate
     await eventually(is_out, what="the endpoint to be out")
     assert sum(bad.asked[name] for name in adapters) <= 30
     assert await burst(http, envoy, *adapters) == {200: 8}
-
-
-async def test_without_probes_no_model_is_withheld(gateway, http):
-    bad, *good = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
-    bad.refused["lora"] = 400
-    policy = {"policy": "least-loaded"}
-    runner = await fleet_of(gateway, bad, *good, routing=policy, health={"probe": False})
-    envoy = await gateway.envoy()
-    while bad.asked["lora"] < 20:
-        await burst(http, envoy, *["lora"] * 6)
-    await asyncio.sleep(1.0)  # four probe intervals
-    assert not sum((engine.probed for engine in (bad, *good)), Counter())
-    assert runner.picker.problems.counts["endpoint"] == 0
 
 
 @pytest.mark.parametrize("change", ["unloaded", "fleet gone"])

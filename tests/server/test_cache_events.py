@@ -10,7 +10,7 @@ import zmq.asyncio
 
 from laar.core.decision import Completion
 from laar.core.endpoints import Reading
-from laar.prefix.tokens import Stored, hash_blocks, root
+from laar.prefix.tokens import hash_blocks, root
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
 from laar.settings import Settings
@@ -64,21 +64,6 @@ async def test_a_cleared_cache_is_believed_empty(gateway):
         await eventually(forgotten, what="an empty cache")
 
 
-async def test_a_request_in_flight_counts_although_the_cache_was_just_cleared(gateway):
-    async with publishing_engine(gateway) as (director, publish):
-        old, new = "a prompt of yesterday " * 100, "a prompt of today " * 100
-        director.settle(director.decide(request(old), 0.0), DONE)
-        director.decide(request(new), 0.0)
-        stored = {"type": "BlockStored", "block_hashes": [1], "parent_block_hash": None}
-
-        async def forgotten():
-            await publish({"type": "AllBlocksCleared"}, stored)
-            return believed(director, old) == 0.0
-
-        await eventually(forgotten, what="an empty cache")
-        assert believed(director, new) > 0.9
-
-
 async def test_events_from_before_an_endpoint_was_removed_do_not_count_when_it_returns(gateway):
     """A request in flight keeps the endpoint's slot, but no events arrive while it is away."""
     async with publishing_engine(gateway) as (director, publish):
@@ -105,40 +90,6 @@ async def test_events_from_before_an_endpoint_was_removed_do_not_count_when_it_r
         await eventually(lambda: len(director.table) == 1, what="the endpoint to return")
         assert director.table.slot(spec.address) == held.slot
         assert believed(director, text) == 0.0
-
-
-async def test_unreadable_events_are_a_problem_once_an_endpoint_publishes(gateway, monkeypatch):
-    monkeypatch.setattr("laar.server.collectors.find_spec", lambda _name: None)
-    gateway.members(("127.0.0.1:9", "m"))
-    problems = (await gateway.picker()).picker.problems
-    assert "kv-events" not in problems
-    entry = {"address": "127.0.0.1:8", "model": "m", "labels": {"laar.dev/kv-events": "5557"}}
-    gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": [entry]}))
-    await eventually(lambda: "kv-events" in problems, what="the problem")
-    assert "127.0.0.1:8" in problems["kv-events"]
-    assert "pip install '.[kv-events]'" in problems["kv-events"]
-    assert problems.counts["kv-events"] == 1
-
-
-def test_a_restart_counts_if_no_event_has_arrived_since():
-    """The first batch of events and the metrics page both carry times from the engine's clock."""
-    picker = Picker(SETTINGS)
-    fleet, beliefs = FleetState(picker), picker.prefixes
-    beliefs.make_room(1)
-    fleet.replace("test", SETTINGS.listed())
-    ids = np.arange(160, dtype=np.uint32)
-
-    def holds_after(page):
-        """Return whether blocks stored since the cache was emptied at 100 s outlast this page."""
-        fleet.cleared(ADDRESS, at_s=100.0)
-        fleet.stored(ADDRESS, Stored(hashes=range(10), ids=ids, block_size=16))
-        fleet.reading(ADDRESS, page, 0.0)
-        return beliefs.blocks_held.blocks > 0
-
-    assert holds_after(Reading())
-    assert holds_after(Reading(restarted=True, started_s=99.5))
-    assert not holds_after(Reading(restarted=True, started_s=100.5))
-    assert not holds_after(Reading(restarted=True))
 
 
 def test_an_engines_cache_is_forgotten_when_it_falls_asleep():

@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 
 from laar.core.membership import ROLE_LABEL, EndpointSpec, Served
-from laar.envoy.endpoints_file import MAX_NAMES, EnvoyFile, write_eds
+from laar.envoy.endpoints_file import MAX_NAMES, write_eds
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
 from laar.server.runner import Runner
 from laar.settings import Settings
-from laar.telemetry.problems import Problems
 from support import eventually, free_port
 
 
@@ -71,20 +70,6 @@ async def test_a_starting_picker_keeps_the_endpoints_of_envoy_until_it_knows_som
     await eventually(lambda: listed(eds) == ["10.0.0.8:8000"], what="the new list")
     runner.stop()
     await serving
-
-
-async def test_an_empty_fleet_is_written_to_the_file(eds):
-    async with running(eds) as (fleet, table):
-        fleet.replace("a", [spec("10.0.0.1:8000")])
-        await eventually(lambda: len(table) == 1, what="the endpoint")
-        fleet.replace("a", [])
-        await eventually(lambda: listed(eds) == [], what="the empty list")
-
-
-async def test_a_picker_without_endpoints_writes_the_first_file(eds):
-    async with running(eds) as (fleet, _):
-        await fleet.publish()
-    assert listed(eds) == []
 
 
 async def test_an_endpoint_removed_before_envoy_knows_it_leaves_the_file(eds):
@@ -172,16 +157,6 @@ async def test_the_only_decode_endpoint_serves_until_envoy_knows_its_successor(e
         fleet.replace("a", [prefill, two])
         assert one.address in [each.address for each in table.specs()]
         await eventually(lambda: [*table.specs()] == [prefill, two], what="the successor")
-
-
-async def test_removed_endpoints_leave_the_file_despite_constant_changes(eds, monkeypatch):
-    monkeypatch.setattr("laar.envoy.endpoints_file.ENVOY_LEARNS_S", 0.0)
-    file = EnvoyFile(eds, Problems())
-    for number in range(1, 21):
-        wanted = [f"10.0.0.{number + step}:8000" for step in (0, 1)]
-        assert await file.write({address: spec(address) for address in wanted})
-        left = [f"10.0.0.{number - 1}:8000"] if number > 1 else []
-        assert set(listed(eds)) == {*left, *wanted}
 
 
 async def test_an_endpoint_that_returns_before_envoy_forgets_it_is_treated_as_new(eds):

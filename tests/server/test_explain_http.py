@@ -2,19 +2,15 @@
 
 import asyncio
 import json
-import re
 
 import pytest
-from aiohttp import ClientTimeout
 from watching import PROMPT, ask, read, settle, watched_picker
 
 from laar.cli.explain import explain_live
 from laar.core.membership import POOL_LABEL, EndpointSpec
-from laar.errors import LaarError, SettingError
+from laar.errors import LaarError
 from laar.server.admin import explain as explaining
 from laar.server.admin.auth import Attempts
-from laar.server.token_file import viewers_token
-from laar.settings import Settings
 from support import eventually
 
 CHAT = {"model": "auto", "messages": [{"role": "user", "content": PROMPT * 50}]}
@@ -60,20 +56,6 @@ async def test_explain_decides_for_the_pool_that_the_query_names(tmp_path, http)
         assert [row["endpoint"] for row in shown["candidates"]] == [pooled.address]
         with pytest.raises(LaarError, match="503"):
             await explain_live(url, json.dumps(CHAT).encode(), {":pool": "team/none"}, None)
-
-
-async def test_explain_reads_the_path_from_the_body_or_the_query(tmp_path, http):
-    async with watched_picker(tmp_path) as (_, url):
-        status, shown = await post(http, url, {"model": "small", "prompt": "once upon a time"})
-        assert (status, shown["model"], shown["asked_model"]) == (200, "small", "small")
-        sent = {"data": b"\x00", "headers": {"content-type": "application/json"}}
-        async with http.post(f"{url}/explain?path=/v1/files", **sent) as answer:
-            assert "drawn at random" in (await answer.json())["sentence"]
-        status, shown = await post(
-            http, url, CHAT, **{"x-gateway-destination-endpoint-subset": "10.9.0.2"}
-        )
-        assert shown["endpoint"] == "10.9.0.2:8000"
-        assert {row["why"] for row in shown["filtered"]} == {"outside the gateway's subset"}
 
 
 async def test_only_a_few_bodies_are_in_memory_at_a_time(tmp_path, http, monkeypatch):
@@ -149,13 +131,6 @@ async def test_decisions_are_listed_and_found_by_id_with_their_end_and_outcome(t
         assert PROMPT.strip() not in json.dumps(shown)
 
 
-async def test_a_bad_limit_gets_a_400(tmp_path, http):
-    async with watched_picker(tmp_path) as (_, url):
-        for limit in ("0", "x", "999", "-1", "9" * 99):
-            status, answer = await get(http, f"{url}/decisions?limit={limit}")
-            assert (status, answer["error"]["reason"]) == (400, "bad-limit"), limit
-
-
 async def test_requests_are_served_while_a_long_list_of_decisions_is_built(tmp_path, http):
     async with watched_picker(tmp_path) as (runner, url):
         for number in range(100):
@@ -169,30 +144,6 @@ async def test_requests_are_served_while_a_long_list_of_decisions_is_built(tmp_p
             turn += 1
         assert len((await asking)[1]["decisions"]) == len(made_in) == 100
         assert len(set(made_in)) > 50, "in turns with the requests"
-
-
-async def test_requests_are_served_while_decisions_are_searched(tmp_path, http):
-    async with watched_picker(tmp_path) as (runner, url):
-        for number in range(500):
-            ask(runner, id=f"r-{number}")
-        memory, turn, seen_in = runner.picker.observability.memory, 0, []
-        memory.outcome_of = lambda _id: seen_in.append(turn)
-        asking = asyncio.create_task(get(http, f"{url}/decisions?kind=wrong"))
-        while not asking.done():
-            await asyncio.sleep(0)
-            turn += 1
-        assert (await asking)[1]["decisions"] == []
-        assert len(seen_in) == 500
-        assert len(set(seen_in)) > 2, "in turns with the requests"
-
-
-async def test_an_unknown_id_gets_a_404_with_advice(tmp_path, http):
-    async with watched_picker(tmp_path) as (_, url):
-        for unknown in ("nothing", "%00", "a" * 2000, "..%2f..%2fetc"):
-            async with http.get(f"{url}/decisions/{unknown}") as answer:
-                assert answer.status == 404
-        _, answer = await get(http, f"{url}/decisions/nothing")
-        assert "decisions.log" in answer["error"]["message"]
 
 
 async def test_the_fleet_is_shown_with_the_age_and_health_of_its_readings(tmp_path, http):
@@ -214,27 +165,6 @@ async def test_the_fleet_is_shown_with_the_age_and_health_of_its_readings(tmp_pa
         assert (first["health"], first["waiting"], first["hit_rate"]) == ("saturated", 3.0, 0.4)
         assert 0.0 <= first["read_age_s"] < 10.0
         assert (second["health"], second["waiting"], second["hit_rate"]) == ("not read", None, None)
-
-
-async def test_an_endpoint_much_slower_than_its_sibling_is_shown_as_slow(tmp_path, http):
-    async with watched_picker(tmp_path) as (runner, url):
-        slow, other = "10.9.0.2:8000", "10.9.0.3:8000"
-        for number in range(20):
-            for address, factor in ((slow, 4.0), (other, 1.0)):
-                one = ask(runner, model="large", id=f"{number}", subset=frozenset({address}))
-                settle(runner, one, latency_s=1.5 * factor, ttft_s=0.4 * factor)
-        for address in (slow, other):
-            read(runner, address, waiting=0)
-        _, shown = await get(http, f"{url}/fleet")
-        assert {row["endpoint"]: row["health"] for row in shown["fleet"][1:]} == {
-            slow: "slow",
-            other: "ok",
-        }
-        async with http.get(f"{url}/metrics") as answer:
-            page = await answer.text()
-        (pace,) = re.findall(f'laar_endpoint_pace_ratio{{endpoint="{slow}"}} (.*)', page)
-        assert 1.5 <= float(pace) <= 4.0
-        assert 'laar_endpoint_pace_ratio{endpoint="10.9.0.1:8000"}' not in page
 
 
 async def test_the_log_agrees_with_headers_page_and_metrics(tmp_path, http):
@@ -338,16 +268,6 @@ async def test_an_open_feed_ends_when_its_token_is_replaced(tmp_path, http, monk
             assert [await answer.content.readline() for _ in range(3)][2]  # a feed that continues
 
 
-async def test_only_active_readers_of_the_feed_count_towards_the_limit(tmp_path, http):
-    async with watched_picker(tmp_path) as (runner, url):
-        feed = runner.picker.observability.feed
-        async with http.head(f"{url}/events", timeout=ClientTimeout(20)) as answer:
-            kind = answer.headers["content-type"]
-            assert (answer.status, kind, feed.viewers) == (200, "text/event-stream", 0)
-        async with http.post(f"{url}/events", timeout=ClientTimeout(20)) as answer:
-            assert (answer.status, feed.viewers) == (405, 0)
-
-
 async def test_a_token_that_is_replaced_in_its_file_is_replaced_in_the_picker(
     tmp_path, http, monkeypatch
 ):
@@ -381,38 +301,6 @@ async def test_a_token_that_is_replaced_in_its_file_is_replaced_in_the_picker(
         assert await asked("that-leaked") == (401, 401)
 
 
-@pytest.mark.parametrize("lost", ["viewers", "outcomes"])
-async def test_a_token_is_replaced_even_while_the_other_token_file_is_missing(
-    tmp_path, http, monkeypatch, lost
-):
-    monkeypatch.setattr("laar.server.admin.port.TOKENS_S", 0.05)
-    files = {name: tmp_path / name for name in ("viewers", "outcomes")}
-    for file in files.values():
-        file.write_text("token-that-leaked")
-    sections = {
-        "decisions": {"viewers_token_file": str(files["viewers"])},
-        "accuracy": {"outcomes_token_file": str(files["outcomes"])},
-    }
-    async with watched_picker(tmp_path, **sections) as (runner, url):
-
-        async def asked(token):
-            sent = {"authorization": f"Bearer {token}"}
-            if lost == "outcomes":
-                return (await get(http, f"{url}/fleet", headers=sent))[0]
-            async with http.post(f"{url}/outcomes", json={"outcomes": []}, headers=sent) as answer:
-                return answer.status
-
-        async def is_replaced():
-            return await asked("token-of-today") == 200
-
-        files[lost].unlink()
-        for name in files.keys() - {lost}:
-            files[name].write_text("token-of-today")
-        await eventually(is_replaced, what="the new token")
-        assert await asked("token-that-leaked") == 401
-        assert f"{files[lost]} can't be read" in runner.picker.problems["token files"]
-
-
 async def test_the_form_stores_the_token_in_a_cookie_that_scripts_cannot_read(tmp_path, http):
     (tmp_path / "token").write_text(TOKEN)
     sections = {"decisions": {"viewers_token_file": str(tmp_path / "token")}}
@@ -430,19 +318,6 @@ async def test_the_form_stores_the_token_in_a_cookie_that_scripts_cannot_read(tm
             assert "SameSite=strict" in cookie
         sent = {"cookie": cookie.partition(";")[0]}
         assert (await get(http, f"{url}/fleet", headers=sent))[0] == 200
-
-
-def test_a_token_file_without_a_token_is_reported_with_a_fix(tmp_path):
-    def settings(**decisions):
-        one = {"address": "127.0.0.1:9", "model": "m"}
-        return Settings.model_validate({"endpoints": [one], "decisions": decisions})
-
-    assert viewers_token(settings()) is None
-    with pytest.raises(SettingError, match=r"viewers_token_file: .* can't be read"):
-        viewers_token(settings(viewers_token_file=tmp_path / "none"))
-    (tmp_path / "short").write_text("abc\n")
-    with pytest.raises(SettingError, match="openssl rand"):
-        viewers_token(settings(viewers_token_file=tmp_path / "short"))
 
 
 # -- the feed ----------------------------------------------------------------------------------
@@ -468,29 +343,3 @@ async def test_the_feed_shows_decisions_their_ends_and_problems(tmp_path, http):
             assert frame["predicted"]["cached_share"]["measured_p50"] == 0.25
             assert frame["problems"] == {"scrape 10.9.0.1:8000": "answered 500"}
             assert runner.picker.observability.feed.viewers == 1
-
-
-async def test_the_time_to_a_correct_answer_is_measured_from_the_first_attempt(tmp_path, http):
-    async with watched_picker(tmp_path) as (runner, url):
-        first = ask(runner, tried="")
-        settle(runner, first)
-        second = ask(runner, tried=first.model, after_s=10.0)
-        settle(runner, second, latency_s=2.0)
-        runner.picker.learning.reports.report(second.id, True, runner.picker.clock())
-        async with http.get(f"{url}/events", timeout=None) as answer:
-            retries = (await event(answer))["retries"]
-        assert retries["ttca_s"]["n"] == 1
-        assert retries["ttca_s"]["p50"] == pytest.approx(12.0, abs=0.5)
-        assert retries["attempts"] == [
-            {"attempt": 1, "decisions": 1, "judged": 1, "correct": 0},
-            {"attempt": 2, "decisions": 1, "judged": 1, "correct": 1},
-        ]
-
-
-async def test_viewers_beyond_the_limit_get_a_503_with_retry_after(tmp_path, http, monkeypatch):
-    monkeypatch.setattr("laar.server.admin.feed.MAX_VIEWERS", 1)
-    async with watched_picker(tmp_path) as (_, url), http.get(f"{url}/events") as first:
-        await event(first)
-        async with http.get(f"{url}/events") as second:
-            assert second.status == 503
-            assert second.headers["retry-after"]

@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from functools import partial
 
-import aiohttp
 import orjson
 import pytest
 
-from laar.protocol import headers as names
-from laar.protocol.stream import attempts
-from support import Answer, eventually, free_port, metric
+from support import Answer, eventually, metric
 from support.clients import chat, post
 from support.grids import crossed
 
@@ -60,24 +56,6 @@ class Resetting:
         finally:
             if not writer.is_closing():
                 writer.transport.abort()
-
-
-@pytest.mark.parametrize(("shape", "status"), crossed(SHAPES, [503, 429, 500, 502, 504]))
-async def test_clients_do_not_notice_one_endpoint_that_refuses(gateway, http, shape, status):
-    bad, *good = [await gateway.upstream() for _ in range(3)]
-    bad.chat_answer = Answer(status=status, body=b"no")
-    gateway.members(*((u.address, "m") for u in (bad, *good)))
-    runner = await gateway.picker()
-    envoy = await gateway.envoy(shape)
-    answers = await asyncio.gather(*(post(http, envoy, chat()) for _ in range(60)))
-    assert Counter(answer.status for answer in answers) == {200: 60}
-    assert bad.asked, "the test would show nothing otherwise"
-    of_clients = [r for r in bad.asked if r.headers["user-agent"] != "laar-trial"]
-    # On a busy machine Envoy may give up on the picker and decide alone.
-    without = sum(names.DECISION_ID not in answer.headers for answer in answers)
-    failed = metric(runner, "laar_failed_attempts_total")
-    assert len(of_clients) - without <= failed <= len(of_clients)
-    assert sum(len(u.asked) for u in good) == 60
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -132,74 +110,6 @@ async def test_an_endpoint_that_redirects_to_a_login_attracts_no_requests(gatewa
     assert await statuses() == {200: 6}
 
 
-@pytest.mark.parametrize("status", [400, 405, 422])
-async def test_an_endpoint_that_rejects_everything_is_soon_excluded(gateway, http, status):
-    """It answers faster than any engine. Envoy doesn't retry its errors, as requests may be bad."""
-    bad, *good = [await gateway.upstream() for _ in range(3)]
-    bad.chat_answer = Answer(status=status, body=b"no")
-    message = {"role": "assistant", "content": "four"}
-    engine = orjson.dumps({"choices": [{"message": message, "finish_reason": "stop"}]})
-    for each in good:
-        each.chat_answer = Answer(body=engine, wait_s=0.02)
-    gateway.members(*((u.address, "m") for u in (bad, *good)))
-    await gateway.picker()
-    envoy = await gateway.envoy("standalone")
-    seen = Counter()
-
-    async def is_out():
-        answers = await asyncio.gather(*(post(http, envoy, chat()) for _ in range(4)))
-        seen.update(answer.status for answer in answers)
-        async with http.get(gateway.url("admin", "/fleet")) as answer:
-            rows = (await answer.json())["fleet"]
-        [row] = [row for row in rows if row["endpoint"] == bad.address]
-        return row["health"] != "ok" and "rejects what its siblings answer" in row["fault"]
-
-    await eventually(is_out, what="the endpoint to be out")
-    assert seen[status] <= 30
-    answers = [await post(http, envoy, chat()) for _ in range(6)]
-    assert {answer.status for answer in answers} == {200}
-
-
-async def test_bad_requests_exclude_no_endpoint(gateway, http):
-    def judged(upstream):
-        bad = b"bad" in upstream.requests[-1].body
-        return Answer(status=400, body=b"no") if bad else Answer()
-
-    upstreams = [await gateway.upstream() for _ in range(3)]
-    for each in upstreams:
-        each.chat_answer = partial(judged, each)
-    gateway.members(*((u.address, "m") for u in upstreams))
-    runner = await gateway.picker()
-    envoy = await gateway.envoy("standalone")
-    for _ in range(30):
-        bad = [post(http, envoy, chat(bad=True)) for _ in range(8)]
-        *_, good = await asyncio.gather(*bad, post(http, envoy, chat()))
-        assert good.status == 200
-    table, health = runner.picker.table, runner.picker.health
-    states = [health.records.endpoints[table.slot(u.address)].breaker for u in upstreams]
-    assert sum(breaker.openings for breaker in states) == 0
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_model_without_a_reachable_endpoint_gets_a_503_with_its_name(gateway, http, shape):
-    other = await gateway.upstream()
-    other.default_answer = Answer(status=404, body=b"no such model here")
-    gateway.members((f"127.0.0.1:{free_port()}", "gone", "auto"), (other.address, "other"))
-    runner = await gateway.picker()
-    envoy = await gateway.envoy(shape)
-    for _ in range(5):
-        answer = await post(http, envoy, chat(model="gone"))
-        assert answer.status == 503
-        assert answer.headers["retry-after"] == "1"
-        assert answer.headers["x-laar-reason"] == "no-answer"
-        assert answer.headers["content-type"] == "application/json"
-        assert "`gone`" in error(answer.body)["message"]
-        assert error(answer.body)["type"] == "service_unavailable_error"
-    assert not other.asked
-    assert metric(runner, 'laar_completions_total{cause="error",status="none"}') == 5
-    await eventually(lambda: not runner.picker.table.in_flight.any(), what="release of everything")
-
-
 @pytest.mark.parametrize(
     ("shape", "status", "attempts"),
     crossed(SHAPES, [(503, 3), (500, 3), (429, 3), (401, 1), (400, 1)]),
@@ -219,29 +129,6 @@ async def test_if_all_endpoints_fail_the_client_gets_the_engines_error(
     assert answer.headers["retry-after"] == "7"
     assert answer.headers["x-laar-reason"] == "laar"
     assert len(only.asked) == attempts
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_request_that_breaks_engines_breaks_at_most_three(gateway, http, shape):
-    fleet = [await gateway.enter(Resetting()) for _ in range(6)]
-    gateway.members(*((endpoint.address, "m") for endpoint in fleet))
-    await gateway.picker()
-    envoy = await gateway.envoy(shape)
-    answer = await post(http, envoy, chat())
-    assert answer.status == 503
-    assert sum(endpoint.requests for endpoint in fleet) == 3
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_request_is_not_retried_after_its_answer_has_begun(gateway, http, shape):
-    begins = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\ndata:\r\n"
-    first, second = [await gateway.enter(Resetting(begins)) for _ in range(2)]
-    gateway.members((first.address, "m"), (second.address, "m"))
-    await gateway.picker()
-    envoy = await gateway.envoy(shape)
-    with pytest.raises(aiohttp.ClientError):
-        await post(http, envoy, chat(stream=True))
-    assert first.requests + second.requests == 1
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -282,29 +169,6 @@ async def test_a_request_whose_answer_does_not_begin_is_hedged(gateway, http, sh
     assert {answer.headers["x-laar-endpoint"] for answer in answers} == {good.address}
     assert len(good.asked) == 8
     assert metric(runner, "laar_failed_attempts_total") > 0, "the test shows nothing otherwise"
-    await eventually(lambda: not runner.picker.table.in_flight.any(), what="release of everything")
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_slow_answer_is_used_if_it_begins_before_the_hedged_one(
-    gateway, http, shape, monkeypatch
-):
-    """The slow endpoint's work is not lost, and does not count as a failure."""
-    monkeypatch.setattr(names, "BEGINS_S", (1,))
-    for constant in ("_BEGIN_S", "_BEGIN", "_SLOW_TOKEN_S"):
-        monkeypatch.setattr(attempts, constant, 0.0)
-    slow, hung = await gateway.upstream(), socket.create_server(("127.0.0.1", 0), backlog=64)
-    slow.chat_answer = Answer(body=b'{"slow": true}', wait_s=2.5)
-    gateway.members((slow.address, "m"), ("{}:{}".format(*hung.getsockname()), "m"))
-    runner = await gateway.picker()
-    # A timeout that no other test uses, so that no cached bootstrap is used.
-    envoy = await gateway.envoy(shape, idle_timeout_s=1234.0)
-    with hung:
-        answers = await asyncio.gather(*(post(http, envoy, chat(stream=True)) for _ in range(6)))
-    assert {(answer.status, answer.body) for answer in answers} == {(200, b'{"slow": true}')}
-    assert {answer.headers["x-laar-endpoint"] for answer in answers} == {slow.address}
-    failed = f'laar_endpoint_failures_total{{endpoint="{slow.address}",kind="retried"}}'
-    assert metric(runner, failed) == 0
     await eventually(lambda: not runner.picker.table.in_flight.any(), what="release of everything")
 
 

@@ -75,24 +75,6 @@ async def test_no_frame_is_rendered_without_viewers_and_all_viewers_share_each()
     task.cancel()
 
 
-async def test_open_pages_continue_after_a_frame_that_failed():
-    frames = Frames()
-
-    def faulty():
-        if frames() == {"n": 2}:
-            raise ValueError("a fault")
-        return {"n": frames.made}
-
-    feed = Feed(faulty)
-    task = await running(feed)
-    viewer = Viewer(feed)
-    await eventually(task.done, what="the fault")
-    task = await running(feed)  # as the picker restarts it
-    await eventually(lambda: len(viewer.frames) >= 3, what="frames for the same viewer")
-    viewer.task.cancel()
-    task.cancel()
-
-
 async def test_a_slow_viewer_misses_frames_and_delays_no_one():
     feed = Feed(Frames())
     task = await running(feed)
@@ -129,15 +111,4 @@ async def test_a_viewer_that_stops_reading_is_cut_off_before_it_fills_the_memory
         assert held > 0  # because one viewer did not read
         assert held < 3 * len(frame)
         stalled.close()
-    task.cancel()
-
-
-async def test_closing_ends_every_stream_properly():
-    feed = Feed(Frames())
-    task = await running(feed)
-    viewer = Viewer(feed)
-    await eventually(lambda: len(viewer.frames) >= 1, what="a frame")
-    feed.end_streams()
-    await asyncio.wait_for(viewer.task, 10)
-    assert viewer.frames[-1] == b""
     task.cancel()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-import aiohttp
 import orjson
 import pytest
 import yaml
@@ -38,13 +37,6 @@ async def nothing_left(runner):
         ),
         what="release of everything",
     )
-
-
-def served_by(busy):
-    async def served():
-        return (await busy.ask("again")).status == 200
-
-    return served
 
 
 class Busy:
@@ -128,35 +120,6 @@ async def test_a_full_queue_gives_a_429_and_an_expired_wait_a_503(gateway, http,
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_prefill_does_not_last_as_long_as_its_answer(gateway, http, shape):
-    async with Busy(gateway, http, shape, max_requests=9, max_prefill_s=0.5) as busy:
-
-        async def answer():
-            yield b"{"
-            await busy.done.wait()
-            yield b"}"
-
-        busy.upstream.script(Answer(chunks=answer()))
-        decoding = asyncio.create_task(busy.ask("x" * 40_000))  # takes a second to prefill
-        await eventually(lambda: len(asked(busy.upstream)) == 2, what="the long prompt")
-        assert (await busy.ask("last")).status == 200
-        assert not decoding.done()
-        busy.done.set()
-        assert (await decoding).status == 200
-        await nothing_left(busy.runner)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_invalid_objectives_are_ignored(gateway, http, shape):
-    async with Busy(gateway, http, shape) as busy:
-        values = ("-5", "0", "1e400", "nan", "soon", "9" * 300)
-        held = [await busy.hold(v, **{"x-slo-ttft-ms": v}) for v in values]
-        busy.done.set()
-        assert [a.status for a in await asyncio.gather(*held)] == [200] * len(values)
-        await nothing_left(busy.runner)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
 async def test_a_client_that_disconnects_while_waiting_is_forgotten(gateway, http, shape):
     async with Busy(gateway, http, shape) as busy:
         held = await busy.hold("leaves")
@@ -167,24 +130,6 @@ async def test_a_client_that_disconnects_while_waiting_is_forgotten(gateway, htt
         busy.done.set()
         await busy.first
         await nothing_left(busy.runner)
-        assert asked(busy.upstream) == ["first"]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_hundreds_of_clients_that_disconnect_together_leave_nothing_behind(
-    gateway, http, shape
-):
-    connector = aiohttp.TCPConnector(limit=0)
-    async with Busy(gateway, http, shape) as busy, aiohttp.ClientSession(connector=connector) as s:
-        held = [asyncio.create_task(post(s, busy.envoy, chat(f"{i}"))) for i in range(300)]
-        await eventually(waiting(busy.runner, 300), what="all requests to wait", timeout_s=60)
-        for task in held:
-            task.cancel()
-        await eventually(waiting(busy.runner, 0), what="the queue to forget them", timeout_s=60)
-        busy.done.set()
-        assert (await busy.first).status == 200
-        await nothing_left(busy.runner)
-        await eventually(lambda: metric(busy.runner, "laar_streams_open") == 0, what="all streams")
         assert asked(busy.upstream) == ["first"]
 
 
@@ -215,63 +160,6 @@ async def test_requests_wait_for_the_first_endpoint(gateway, http, shape):
     assert [a.status for a in answers] == [200] * 5
     assert {a.headers["x-laar-endpoint"] for a in answers} == {upstream.address}
     await nothing_left(runner)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_all_waiting_requests_are_answered_if_the_fleet_vanishes(gateway, http, shape):
-    flow = {"min_hold_s": 3, "max_hold_s": 3, "patience": 0}
-    async with Busy(gateway, http, shape, **flow) as busy:
-        held = [await busy.hold(f"{i}") for i in range(3)]
-        gateway.members()
-        newcomer = asyncio.create_task(busy.ask("newcomer"))
-        answers = await asyncio.gather(*held, newcomer)
-        assert [a.status for a in answers] == [503] * 4
-        assert answers[0].headers["x-laar-reason"] == "rejected-ttl-expired"
-        busy.done.set()
-        await busy.first
-        await nothing_left(busy.runner)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_no_waiting_request_hangs_if_all_endpoints_die(gateway, http, shape):
-    async with Busy(gateway, http, shape) as busy:
-        held = [await busy.hold(f"{i}") for i in range(5)]
-        await busy.upstream.__aexit__(None, None, None)
-        answers = await asyncio.gather(*held)
-        assert [a.status for a in answers] == [503] * 5  # from Envoy, which reached no endpoint
-        await nothing_left(busy.runner)
-        again = await gateway.upstream(port=busy.upstream.port)
-        await eventually(served_by(busy), what="an answer of the endpoint that came back")
-        assert asked(again)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_after_an_internal_error_the_request_is_still_sent(gateway, http, shape, monkeypatch):
-    async with Busy(gateway, http, shape) as busy:
-        held = await busy.hold("held")
-        decide = busy.runner.picker.director.decide
-
-        def failing(*arguments):
-            monkeypatch.setattr(busy.runner.picker.director, "decide", decide)
-            raise ZeroDivisionError
-
-        monkeypatch.setattr(busy.runner.picker.director, "decide", failing)
-        busy.done.set()
-        assert (await held).status == 200
-        assert asked(busy.upstream) == ["first", "held"]
-        assert metric(busy.runner, "laar_stream_faults_total") == 1
-        await nothing_left(busy.runner)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_tenants_take_turns(gateway, http, shape):
-    async with Busy(gateway, http, shape, tenant_header="x-team") as busy:
-        held = [await busy.hold(f"loud {i}", **{"x-team": "loud"}) for i in range(4)]
-        held.append(await busy.hold("quiet", **{"x-team": "quiet"}))
-        busy.done.set()
-        await asyncio.gather(*held)
-        order = asked(busy.upstream)
-        assert order.index("quiet") <= 2, order
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -325,25 +213,6 @@ async def test_only_the_picker_sets_the_priority_and_it_changes_no_body(
     sent = request.headers.getall("x-vllm-priority", [])
     assert len(sent) == takes
     assert "-1000" not in sent
-
-
-@pytest.mark.parametrize("enabled", [False, True])
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_prompt_longer_than_any_context_is_judged_by_the_largest_engine(
-    gateway, http, shape, enabled
-):
-    small, large = await gateway.upstream(), await gateway.upstream()
-    members = [
-        {"address": small.address, "models": ["m"], "max_model_len": 1000},
-        {"address": large.address, "models": ["m"], "max_model_len": 4000},
-    ]
-    gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": members}))
-    await gateway.picker(flow={"enabled": enabled})
-    envoy = await gateway.envoy(shape)
-    for length in (40_000, 8000, 8000, 8000, 8000):
-        answer = await post(http, envoy, chat("x" * length))
-        assert answer.status == 200
-        assert answer.headers["x-laar-endpoint"] == large.address
 
 
 @pytest.mark.parametrize("shape", SHAPES)

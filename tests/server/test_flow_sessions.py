@@ -98,19 +98,6 @@ async def test_a_session_without_room_is_held_and_then_admitted(gateway, http, s
         assert not full.runner.picker.admission.queue.sheds
 
 
-@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_if_a_waiting_client_disconnects_the_next_one_is_admitted(gateway, http, shape):
-    async with Full(gateway, http, shape) as full:
-        two, three = await full.hold("two"), await full.hold("three")
-        two.cancel()
-        await eventually(
-            lambda: metric(full.runner, WAITING) == 1,
-            what="the turn of session `two` to be forgotten",
-        )
-        full.first.cancel()
-        assert await three == 200
-
-
 @pytest.mark.parametrize("server", SERVERS)
 async def test_a_turn_waits_for_a_session_that_another_picker_serves(
     gateway, http, tmp_path, server, request
@@ -137,14 +124,6 @@ async def test_a_turn_waits_for_a_session_that_another_picker_serves(
         assert {await full.first, await two} == {200}
 
 
-async def test_a_new_picker_knows_no_sessions_and_admits_all(gateway, http):
-    async with Full(gateway, http, "standalone") as full:
-        ports = {"ext_proc": gateway.settings.listen.ext_proc}
-        full.runner = await gateway.picker(listen=ports)
-        assert await full.ask("two") == 200  # while the turn of session `one` continues
-        assert not full.first.done()
-
-
 async def test_no_request_waits_for_the_lost_contexts_of_a_restarted_engine(gateway, http):
     async with Full(gateway, http, "standalone") as full:
         two = await full.hold("two")
@@ -160,17 +139,6 @@ async def test_a_stopping_picker_admits_waiting_requests(gateway, http):
         assert await two == 200
         full.release.set()
         await stopping
-
-
-@pytest.mark.parametrize("flow", [{"max_waiting": 0}, {"max_held_bytes": 0}, {"max_hold_s": 0}])
-async def test_a_turn_that_may_not_wait_is_sent_immediately(gateway, http, flow):
-    async with Full(gateway, http, "standalone", **flow) as full:
-        assert await full.ask("two") == 200
-
-
-async def test_a_request_without_a_session_is_not_held(gateway, http):
-    async with Full(gateway, http, "standalone") as full:
-        assert await full.ask("") == 200
 
 
 async def test_an_explanation_shows_the_price_of_room_and_who_waits(gateway, http):

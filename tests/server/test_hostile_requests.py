@@ -10,7 +10,6 @@ from aiohttp import web
 from yarl import URL
 
 from laar.core.membership import POOL_LABEL
-from laar.envoy import endpoints_file
 from laar.server.extproc import exchange
 from support import Answer, eventually
 from support.clients import connected, post
@@ -101,19 +100,6 @@ async def test_no_body_makes_a_request_leave_the_pool_of_its_route(
     assert bodies(foreign) == []
 
 
-async def test_a_body_nested_too_deeply_to_be_read_gets_a_400(served, http):
-    gateway, upstream, envoy = served
-    deep = b"[" * 5000 + b"]" * 5000
-    body = b'{"x":%b,"model":"auto","messages":[{"role":"user","content":"%b"}]}' % (
-        deep,
-        b"y" * 200_000,
-    )
-    status, _, answer = await post(http, envoy, body)
-    assert (status, b"nested too deeply" in answer) == (400, True)
-    assert bodies(upstream) == []
-    assert gateway.runner.picker.metrics.stream_faults == 0
-
-
 async def test_a_prompt_nested_too_deeply_to_write_is_left_to_the_engine(served, http):
     _, upstream, envoy = served
     tools = b'[{"function":%s}]' % (b"[" * 300 + b"]" * 300)
@@ -146,25 +132,6 @@ async def test_other_requests_are_served_while_a_body_of_many_parts_is_read(gate
     assert runner.picker.metrics.stream_faults == 0
 
 
-async def test_repeated_headers_are_each_counted(served):
-    _, upstream, envoy = served
-    body = chat("m")
-    for times, count in enumerate((60, 88, 92, 94), 1):
-        lines = b"".join(b"x-same: %d\r\n" % i for i in range(count))
-        answer = await send_raw(envoy, lines, body)
-        assert answer.startswith(b"HTTP/1.1 200"), count
-        assert bodies(upstream) == [body] * times
-
-
-async def test_headers_close_to_envoys_size_limit_pass(served):
-    _, _, envoy = served
-    for short_of_limit in (100, 300, 1000, 4000):
-        lines = b"".join(b"x-%d: %s\r\n" % (i, b"v" * 6000) for i in range(9))
-        lines += b"x-last: %s\r\n" % (b"v" * ((60 << 10) - short_of_limit - len(lines)))
-        answer = await send_raw(envoy, lines, chat("m"))
-        assert answer.startswith(b"HTTP/1.1 200"), short_of_limit
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_headers_that_are_not_utf_8_do_not_prevent_a_decision(gateway, shape):
     upstream = await gateway.upstream()
@@ -181,24 +148,6 @@ async def test_headers_that_are_not_utf_8_do_not_prevent_a_decision(gateway, sha
         assert bodies(upstream) == [chat("m")] * times
 
 
-async def test_a_client_that_expects_100_continue_gets_it(served):
-    _, upstream, envoy = served
-    body = chat("m", "x" * 100_000)
-    async with connected(envoy) as (reader, writer), asyncio.timeout(10):
-        writer.write(HEAD + b"expect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(body))
-        assert b" 100 " in await reader.readline()
-        writer.write(body)
-        assert b"HTTP/1.1 200" in await reader.read()
-    assert bodies(upstream) == [body]
-
-
-async def test_a_byte_order_mark_is_not_an_error(served, http):
-    _, upstream, envoy = served
-    status, _, _ = await post(http, envoy, b"\xef\xbb\xbf" + chat())
-    assert status == 200
-    assert bodies(upstream) == [b"\xef\xbb\xbf" + chat("m")]
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ["mod\u00e8le-\u65e5\u672c", "a b/c:d"])
 async def test_unusual_model_names_survive_in_the_tried_list(gateway, http, shape, name):
@@ -213,20 +162,6 @@ async def test_unusual_model_names_survive_in_the_tried_list(gateway, http, shap
         assert ("x-laar-exhausted" in headers) is exhausted
         tried = headers["x-laar-tried-models"]
     assert set(tried.split(",")) == {name, "plain"}
-
-
-async def test_answers_without_a_body_end_their_requests(served, http):
-    gateway, upstream, envoy = served
-    for status in (200, 204, 304):
-        upstream.script(Answer(status=status, body=b""))
-        got, headers, _ = await post(http, envoy, chat())
-        assert (got, headers["x-laar-model"]) == (status, "m")
-    async with http.head(f"{envoy.url()}/v1/models") as answer:
-        assert answer.status == 200
-    await eventually(
-        lambda: gateway.runner.picker.metrics.streams_open == 0, what="the ends of both streams"
-    )
-    assert not gateway.runner.picker.table.in_flight.any()
 
 
 @pytest.mark.parametrize("moment", ["before the answer", "within the answer"])
@@ -261,19 +196,6 @@ async def test_a_client_may_disconnect_at_any_moment(gateway, shape, share_read,
     assert not gateway.runner.picker.table.in_flight.any()
     first.set()
     rest.set()
-
-
-async def test_a_client_that_disconnects_during_its_upload_leaves_nothing_behind(gateway):
-    upstream = await gateway.upstream()
-    gateway.members((upstream.address, "m"))
-    await gateway.picker()
-    envoy = await gateway.envoy("full-duplex")
-    metrics = gateway.runner.picker.metrics
-    async with connected(envoy) as (_, writer):
-        writer.write(HEAD + b"content-length: 100000\r\n\r\n" + chat("m"))
-        await eventually(lambda: metrics.streams_open == 1, what="a stream")
-    await eventually(lambda: metrics.streams_open == 0, what="the stream's end")
-    assert bodies(upstream) == []
 
 
 @pytest.mark.parametrize("fail_open", [True, False])
@@ -315,34 +237,6 @@ async def test_no_request_is_misrouted_while_envoy_learns_of_a_new_endpoint(gate
     assert set(statuses[:-1]) <= {404}  # no endpoint serves the model yet
     assert statuses[-1] == 200
     assert len(bodies(old)) == 1
-
-
-async def test_the_file_for_envoy_is_written_as_soon_as_possible(gateway, http, monkeypatch):
-    monkeypatch.setattr(endpoints_file, "WRITE_AGAIN_S", 0.05)
-    upstream = await gateway.upstream()
-    gateway.members((upstream.address, "m"))
-    gateway.eds.parent.rmdir()
-    gateway.eds.parent.write_text("a file where the directory has to be")
-    runner = await gateway.picker()
-    assert "cannot be written" in runner.picker.problems["eds"]
-    gateway.eds.parent.unlink()
-    await eventually(gateway.eds.exists, what="the file")
-    await eventually(lambda: "eds" not in runner.picker.problems, what="the end of the problem")
-    envoy = await gateway.envoy()
-    assert (await post(http, envoy, chat("m")))[0] == 200
-
-
-async def test_invalid_numbers_on_a_page_do_not_stop_scrapes(gateway):
-    mad, sane = await gateway.upstream(), await gateway.upstream()
-    mad.default_answer = Answer(
-        body=b'vllm:cache_config_info{num_gpu_blocks="1e200",block_size="1e200"} 1\n'
-        b"vllm:num_requests_waiting 1e308\nvllm:num_requests_running 1e308\n"
-    )
-    gateway.members((mad.address, "m"), (sane.address, "m"))
-    await gateway.picker()
-    seen = len(sane.requests)
-    await eventually(lambda: len(sane.requests) > seen + 20, what="scrapes and probes going on")
-    assert [r.path for r in sane.requests][seen:].count("/metrics") > 5
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, "sidecar"])

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import time
-from functools import partial
 
 import grpc
 import orjson
@@ -15,9 +14,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
 from laar.cli import app as laar
-from laar.datalayer.served_names import ServedNames
-from laar.errors import SettingError
-from laar.server import fleet
 from support import Answer, eventually, free_port
 from support.authority import Authority
 from support.kube_api_server import KubeApiServer, pod, pool
@@ -42,12 +38,6 @@ async def api_server():
 
 @pytest.fixture
 async def cluster():
-    async with api_server() as server:
-        yield server
-
-
-@pytest.fixture
-async def other_cluster():
     async with api_server() as server:
         yield server
 
@@ -241,36 +231,6 @@ async def test_a_fleet_scaled_to_zero_is_reported_and_the_first_new_pod_serves(
 
 
 @pytest.mark.envoy
-@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_with_flow_control_scaling_to_zero_and_back_fails_no_request(
-    gateway, http, cluster, shape
-):
-    (a,), port = await pods(gateway, cluster, 1)
-    await picker(gateway, selector(cluster, port), flow={"enabled": True})
-    await knows(gateway, a)
-    envoy = await gateway.envoy(shape)
-    statuses: list[int] = []
-    stop = asyncio.Event()
-
-    async def client():
-        while not stop.is_set():
-            async with ask(http, envoy) as answer:
-                statuses.append(answer.status)
-
-    async with asyncio.TaskGroup() as clients:
-        for _ in range(4):
-            clients.create_task(client())
-        await eventually(lambda: len(statuses) > 8, what="traffic")
-        await cluster.delete("pods", "p0")
-        await eventually(lambda: len(gateway.runner.picker.table) == 0, what="an empty fleet")
-        served = len(statuses)
-        await cluster.put("pods", pod("p0", a.host))
-        await eventually(lambda: len(statuses) > served + 8, what="traffic after the return")
-        stop.set()
-    assert set(statuses) == {200}
-
-
-@pytest.mark.envoy
 async def test_a_pool_deleted_under_load_is_not_ready_until_it_returns(gateway, http, cluster):
     (a,), port = await pods(gateway, cluster, 1)
     await cluster.put("inferencepools", pool(ports=(port,)))
@@ -321,31 +281,6 @@ async def test_ranks_are_endpoints_and_the_annotation_excludes_some(gateway, htt
     await eventually(lambda: len(table) == 1, what="one rank")
     await knows(gateway, ranks[1])
     assert await served_by(http, envoy, **turn) == ranks[1].address
-
-
-@pytest.mark.envoy
-async def test_two_servers_in_one_pod_can_have_separate_sources(gateway, cluster):
-    await cluster.put("pods", pod("p0", "127.0.0.2", annotations={}))
-    chat, embed = (
-        selector(cluster, free_port(), models=["chat"]),
-        selector(cluster, free_port(), models=["embed"]),
-    )
-    await picker(gateway, chat, embed)
-    table = gateway.runner.picker.table
-    await eventually(lambda: len(table) == 2, what="both servers")
-    assert {spec.models[0] for spec in table.specs()} == {"chat", "embed"}
-    await cluster.delete("pods", "p0")
-    await eventually(lambda: len(table) == 0, what="the endpoints to leave")
-
-
-@pytest.mark.envoy
-async def test_two_clusters_may_have_pools_with_the_same_name(gateway, cluster, other_cluster):
-    for server, host in ((cluster, "127.0.0.2"), (other_cluster, "127.0.0.3")):
-        await server.put("inferencepools", pool(ports=(free_port(),)))
-        await server.put("pods", pod("p0", host))
-    await picker(gateway, inference_pool(cluster), inference_pool(other_cluster))
-    table = gateway.runner.picker.table
-    await eventually(lambda: len(table) == 2, what="the endpoints of both clusters")
 
 
 @pytest.mark.envoy
@@ -455,21 +390,6 @@ async def picks(http, envoy):
 
 
 @pytest.mark.envoy
-async def test_pods_without_annotations_serve_the_models_that_they_list(gateway, http, cluster):
-    a, b = await llm_d_pool(
-        gateway, cluster, lists("auto", "org/tiny", "tiny", sql="org/tiny"), lists("org/large")
-    )
-    runner = await picker(gateway, inference_pool(cluster))
-    await knows(gateway, a, b)
-    envoy = await gateway.envoy("full-duplex")
-    await picks(http, envoy)
-    for name, upstream in (("org/tiny", a), ("tiny", a), ("sql", a), ("org/large", b)):
-        assert await served_by(http, envoy, model=name) == upstream.address
-    assert {spec.models[0] for spec in runner.picker.table.specs()} == {"org/tiny", "org/large"}
-    assert not any(each.startswith(("models", "kubernetes")) for each in runner.picker.problems)
-
-
-@pytest.mark.envoy
 @pytest.mark.parametrize("flow", [False, True])
 async def test_no_model_is_unknown_while_some_pods_have_not_listed_theirs(
     gateway, http, cluster, flow
@@ -504,44 +424,6 @@ async def test_no_model_is_unknown_while_some_pods_have_not_listed_theirs(
 
 
 @pytest.mark.envoy
-async def test_a_pod_that_lists_nothing_is_reported_and_the_others_serve(gateway, http, cluster):
-    a, b = await llm_d_pool(gateway, cluster, lists("org/tiny"), [])
-    runner = await picker(gateway, inference_pool(cluster))
-    await knows(gateway, a)
-    envoy = await gateway.envoy("full-duplex")
-    await picks(http, envoy)
-    assert await served_by(http, envoy) == a.address
-    problem = runner.picker.problems[f"models {b.address}"]
-    assert "ml/p1-rank-0 names no model" in problem
-    assert "answers 404" in problem
-    b.models = lists("org/tiny")
-    await knows(gateway, a, b)
-    turn = {"x-laar-policy": "round-robin"}
-
-    async def both():
-        return {await served_by(http, envoy, **turn) for _ in range(4)} == {a.address, b.address}
-
-    await eventually(both, what="traffic to the late pod")
-    told = f"models {b.address}"
-    await eventually(lambda: told not in runner.picker.problems, what="the end of the problem")
-
-
-@pytest.mark.envoy
-async def test_a_pod_that_never_answers_delays_the_others_only_briefly(
-    gateway, http, cluster, monkeypatch
-):
-    monkeypatch.setattr(fleet, "WAIT_S", 0.2)
-    a, b = await llm_d_pool(gateway, cluster, lists("org/tiny"), lists("org/tiny"))
-    b.lists_models.clear()
-    await picker(gateway, inference_pool(cluster))
-    envoy = await gateway.envoy("full-duplex")
-    await picks(http, envoy)
-    assert await served_by(http, envoy) == a.address
-    b.lists_models.set()
-    await knows(gateway, a, b)
-
-
-@pytest.mark.envoy
 async def test_a_pod_that_was_away_serves_before_it_lists_its_models_again(gateway, http, cluster):
     (a,) = await llm_d_pool(gateway, cluster, lists("org/tiny"))
     runner = await picker(gateway, inference_pool(cluster))
@@ -555,70 +437,6 @@ async def test_a_pod_that_was_away_serves_before_it_lists_its_models_again(gatew
     await cluster.put("pods", pod("p0", a.host, labels=LLM_D, annotations={}))
     await eventually(lambda: len(table) == 1, what="the endpoint to return")
     assert await served_by(http, envoy) == a.address
-
-
-@pytest.mark.envoy
-async def test_an_engine_that_comes_back_with_a_different_model_serves_it(
-    gateway, http, cluster, monkeypatch
-):
-    soon = partial(ServedNames, interval_s=0.1)
-    monkeypatch.setattr("laar.server.collectors.ServedNames", soon)
-    (a,) = await llm_d_pool(gateway, cluster, lists("org/tiny", "other"))
-    runner = await picker(gateway, inference_pool(cluster))
-    table = runner.picker.table
-    envoy = await gateway.envoy("full-duplex")
-    await picks(http, envoy)
-    a.models = lists("other", "org/tiny")
-    asked = len(a.requests)
-    await eventually(lambda: len(a.requests) > asked + 5, what="more polls of its models")
-    assert table.models == ["org/tiny"]  # the order of a model list has no meaning
-    a.models = lists("org/large")
-    await eventually(lambda: table.models == ["org/large"], what="the other model")
-    assert await served_by(http, envoy, model="org/large") == a.address
-    async with ask(http, envoy) as answer:
-        assert answer.status == 503  # another engine may bring it back
-
-
-async def test_invalid_pods_are_reported_and_valid_ones_serve(gateway, cluster):
-    await cluster.put("pods", pod("good", "10.9.0.1"))
-    await cluster.put("pods", pod("no-address", ""))
-    await cluster.put("pods", pod("unreal", "10.0.0.1:80, 10.0.0.2"))
-    await cluster.put("pods", pod("twin", "10.9.0.1"))
-    await cluster.put("pods", pod("no-model", "10.9.0.2", annotations={}))
-    said = {"laar.dev/model": "m", "llm-d.ai/active-ports": "http,\U0001f600"}
-    await cluster.put("pods", pod("odd-ports", "10.9.0.3", annotations=said))
-    runner = await picker(gateway, selector(cluster, 8000))
-    await eventually(lambda: len(runner.picker.table) == 1, what="the good pod")
-    [spec] = runner.picker.table.specs()
-    assert spec.address == "10.9.0.1:8000"
-    problem = runner.picker.problems["kubernetes ml/app=vllm pods read"]
-    faults = ("both have 10.9.0.1:8000", "not a target port", "unreal is ignored")
-    assert all(fault in problem for fault in faults)
-
-
-async def test_an_api_server_that_is_down_at_startup_is_awaited(gateway, cluster):
-    await cluster.put("pods", pod("a", "10.9.0.1"))
-    cluster.down = True
-    runner = await picker(gateway, selector(cluster, 8000))
-    assert await readiness(gateway) == NOT_SERVING
-    await eventually(lambda: bool(runner.picker.problems), what="the problem")
-    cluster.down = False
-
-    async def ready():
-        return await readiness(gateway) == SERVING
-
-    await eventually(ready, what="readiness")
-
-
-async def test_outside_a_cluster_a_fix_is_suggested(gateway, monkeypatch):
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(SettingError, match="kubectl proxy"):
-        await picker(gateway, {"pool": "fleet"})
-
-
-async def test_settings_with_neither_endpoints_nor_cluster_are_refused(gateway):
-    with pytest.raises(SettingError, match="or `kubernetes`"):
-        await picker(gateway)
 
 
 LLM_DS_EXAMPLE = """\

@@ -17,8 +17,6 @@ from laar.core.request import Api, Request
 from laar.datalayer.files import read_file
 from laar.datalayer.visits import cancel
 from laar.declaring import Applies
-from laar.server.learning import artifact_of
-from laar.server.picker import Picker
 from laar.server.reload import SettingsReloader
 from laar.server.runner import Runner
 from laar.settings import Settings, load
@@ -118,29 +116,6 @@ async def test_an_invalid_file_changes_nothing_and_is_reported_until_it_is_fixed
     assert "settings" not in runner.picker.problems
 
 
-async def test_a_missing_file_changes_nothing(gateway):
-    gateway.members(("127.0.0.1:1", "m"))
-    runner = await gateway.picker(routing={"policy": "random"})
-    gateway.settings_file.unlink()
-    await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal")
-    assert "laar.yaml: can't be read" in runner.picker.problems["settings"]
-    assert runner.picker.director.settings.policy == "random"
-    gateway.change()
-    await eventually(lambda: metric(runner, REFUSED) == 0, what="the file's return")
-
-
-async def test_an_inaccessible_path_is_reported_as_an_error(gateway, caplog):
-    """A directory that this user may not enter has the same effect as this long name."""
-    gateway.members(("127.0.0.1:1", "m"))
-    runner = await gateway.picker()
-    gateway.change(accuracy={"capability": "x" * 300})
-    await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal")
-    assert "File name too long" in runner.picker.problems["settings"]
-    gateway.change(accuracy={"capability": None})
-    await eventually(lambda: metric(runner, REFUSED) == 0, what="the end of the problem")
-    assert "starts again" not in caplog.text
-
-
 async def test_a_change_that_needs_a_restart_is_reported_until_it_is_reverted(gateway, http):
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker(routing={"max_waiting": 5})
@@ -198,20 +173,6 @@ async def test_changes_that_are_valid_only_together_wait_together(gateway):
     assert runner.picker.director.settings.policy == "laar"
 
 
-async def test_endpoints_in_the_settings_can_be_added_and_removed(gateway):
-    def endpoint(port):
-        return {"address": f"127.0.0.1:{port}", "model": "m", "metrics_url": ""}
-
-    runner = await gateway.picker(endpoints=[endpoint(1), endpoint(2)], endpoints_file=None)
-    gateway.change(endpoints=[endpoint(2), endpoint(3)])
-
-    def moved():
-        known = {spec.address for spec in runner.picker.table.specs()}
-        return known == {"127.0.0.1:2", "127.0.0.1:3"}
-
-    await eventually(moved, what="the new endpoints")
-
-
 async def test_no_password_in_a_url_is_shown(gateway, http):
     page = {"address": "127.0.0.1:1", "model": "m", "metrics_url": "http://me:pass@127.0.0.1:1/m"}
     none = {"address": "127.0.0.1:2", "model": "m", "metrics_url": ""}
@@ -231,22 +192,6 @@ def artifact(mean):
     )
     known["models"]["phi3-mini"] |= {"mean": mean, "cells": []}
     return orjson.dumps(known)
-
-
-def test_an_artifact_for_other_models_is_reported_with_its_file(tmp_path):
-    def given(name):
-        (tmp_path / name).write_bytes(artifact(0.9))
-        endpoints = [{"address": "127.0.0.1:1", "model": "strange"}]
-        capability = {"capability": tmp_path / name}
-        return Settings.model_validate({"endpoints": endpoints, "accuracy": capability})
-
-    picker = Picker(given("first.json"))
-    picker.table.replace("settings", picker.settings.listed())
-    picker.check_artifact()
-    assert "first.json knows no model" in picker.problems["accuracy.capability"]
-    changed = given("second.json")
-    picker.apply(changed, artifact_of(changed.accuracy), picker.director.policies)
-    assert "second.json knows no model" in picker.problems["accuracy.capability"]
 
 
 async def test_weights_and_artifact_are_reloaded_and_learned_outcomes_are_kept(gateway, http):
@@ -282,19 +227,6 @@ async def test_weights_and_artifact_are_reloaded_and_learned_outcomes_are_kept(g
         shown = {entry["model"]: entry for entry in (await answer.json())["models"]}
     assert shown["phi3-mini"]["fitted"]["success_rate"] == 0.2
     assert shown["phi3-mini"]["reported"]["outcomes"] > 0
-
-
-async def test_sighup_finds_a_file_that_was_missing(gateway):
-    """SIGHUP triggers the search; no watched file has changed since the refusal."""
-    gateway.members(("127.0.0.1:1", "m"))
-    runner = await gateway.picker()
-    later = gateway.directory / "later.json"
-    gateway.change(accuracy={"capability": later.name})
-    await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal")
-    later.write_bytes(artifact(0.2))
-    runner.reloader.look()
-    await eventually(lambda: metric(runner, CHANGES) == 1, what="the artifact")
-    assert runner.reloader.settings.accuracy.capability == later
 
 
 async def test_sighup_rereads_the_files_and_stops_nothing(tmp_path, http):
@@ -376,71 +308,6 @@ async def test_a_pipe_in_place_of_the_settings_changes_nothing(tmp_path):
         await cancel([following])
 
 
-async def test_a_picker_can_stop_during_a_blocked_file_read(tmp_path):
-    path, listen = tmp_path / "endpoints.yaml", {}
-    for name in ("ext_proc", "health", "admin"):
-        listen[name] = f"127.0.0.1:{free_port()}"
-    path.write_text("endpoints: []\n")
-    shutdown = {"drain_s": 0, "grace_s": 0}
-    settings = {"endpoints_file": str(path), "listen": listen, "shutdown": shutdown}
-    (tmp_path / "laar.yaml").write_text(yaml.safe_dump(settings))
-    os.mkfifo(tmp_path / "pipe")
-    picker = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "laar.cli", "serve", "-c", str(tmp_path / "laar.yaml")),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    writing = []
-
-    def reads():
-        with contextlib.suppress(OSError):  # the picker does not read the pipe yet
-            writing.append(os.open(tmp_path / "pipe", os.O_WRONLY | os.O_NONBLOCK))
-        return bool(writing)
-
-    try:
-        while b"endpoints on port" not in await picker.stderr.readline():
-            pass
-        (tmp_path / "pipe").replace(path)
-        (tmp_path / "pipe").symlink_to(path)
-        await eventually(reads, what="a reload")
-        picker.terminate()
-        await asyncio.wait_for(picker.communicate(), 60)
-        assert picker.returncode == 0
-    finally:
-        for handle in writing:
-            os.close(handle)
-        if picker.returncode is None:
-            picker.kill()
-            await picker.communicate()
-
-
-async def test_a_reload_does_not_end_a_starting_picker(tmp_path):
-    path, whole = tmp_path / "laar.yaml", tmp_path / "whole.yaml"
-    ports = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
-    endpoints = [{"address": "127.0.0.1:1", "models": ["m"]}]
-    whole.write_text(yaml.safe_dump({"endpoints": endpoints, "listen": ports}))
-    os.mkfifo(path)
-    picker = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "laar.cli", "serve", "-c", str(path)),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        # Opens once the picker has opened it, too.
-        with await asyncio.to_thread(path.open, "wb") as reading:
-            picker.send_signal(signal.SIGHUP)
-            reading.write(whole.read_bytes())
-            whole.replace(path)
-        log = b""
-        while line := await picker.stderr.readline():
-            log += line
-            if b"endpoints on port" in line:
-                break
-        assert b"serving 1 endpoints" in log
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            picker.terminate()
-        await picker.communicate()
-
-
 async def test_a_config_map_swap_is_applied_without_a_restart(tmp_path):
     """Like a kubelet, swap a link from one directory to the next, and delete the old one."""
     document = {
@@ -483,28 +350,6 @@ async def test_a_config_map_swap_is_applied_without_a_restart(tmp_path):
         following.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await following
-
-
-async def test_an_endpoints_changed_key_file_is_read_without_a_restart(tmp_path):
-    (tmp_path / "key").write_text("first")
-    document = {
-        "endpoints": [{"address": "127.0.0.1:1", "model": "m", "key_file": str(tmp_path / "key")}],
-        "listen": dict.fromkeys(("ext_proc", "health", "admin"), "127.0.0.1:1"),
-    }
-    (tmp_path / "laar.yaml").write_text(yaml.safe_dump(document))
-    runner = Runner(load(tmp_path / "laar.yaml"))
-    runner.prepare()
-    runner.reloader.poll_s = 0.02
-    following = asyncio.create_task(runner.reloader.follow(runner.apply))
-    try:
-        (tmp_path / "key").write_text("second")
-        [slot] = runner.picker.table.active
-        await eventually(
-            lambda: runner.picker.table.spec(slot).way.key == "second", what="the new key"
-        )
-        assert metric(runner, PENDING) == metric(runner, REFUSED) == 0
-    finally:
-        await cancel([following])
 
 
 async def test_key_files_are_never_read_on_the_event_loop(tmp_path, monkeypatch):

@@ -145,12 +145,6 @@ def with_metadata(message: pb.ProcessingRequest) -> bytes:
     return message.SerializeToString()
 
 
-@pytest.mark.parametrize("size", [1, 73, 125, 128, 300, 1278, 1300, 4096])
-def test_chunks_of_all_usual_lengths_are_read_directly(size):
-    body = b"x" * size
-    assert chunk_of(with_metadata(pb.ProcessingRequest(response_body={"body": body}))) == body
-
-
 @given(
     st.integers(0, 400) | st.integers(0, 20_000),
     st.booleans(),

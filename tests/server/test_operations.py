@@ -66,21 +66,6 @@ async def test_an_open_channel_shows_the_health_of_fleet_and_drain(gateway, port
     await stopping
 
 
-@pytest.mark.parametrize("port", ["ext_proc", "health"])
-async def test_unknown_services_and_malformed_health_requests_are_errors(gateway, port):
-    gateway.members()
-    await gateway.picker()
-    async with grpc.aio.insecure_channel(getattr(gateway.settings.listen, port)) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        unknown = health_pb2.HealthCheckRequest(service="nothing")
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await stub.Check(unknown, timeout=10)
-        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await channel.unary_unary("/grpc.health.v1.Health/Check")(b"\xff", timeout=10)
-        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
 async def test_the_admin_port_serves_metrics_health_and_settings(gateway, http):
     gateway.members(("127.0.0.1:1", "m"))
     await gateway.picker()
@@ -190,28 +175,6 @@ async def test_the_subset_hint_is_read_from_the_metadata(gateway, subset):
             await exchange.headers(subset=subset)
             assert destination(await exchange.answer()) == "10.9.0.2:80"
             exchange.call.cancel()
-
-
-async def test_a_subset_hint_of_the_wrong_type_is_ignored(gateway):
-    gateway.members(("10.9.0.1:80", "m"))
-    await gateway.picker()
-    async with grpc.aio.insecure_channel(gateway.settings.listen.ext_proc) as channel:
-        for subset in (7, True, {"a": "b"}):
-            exchange = Exchange(channel)
-            await exchange.headers(subset=subset)
-            assert destination(await exchange.answer()) == "10.9.0.1:80"
-            exchange.call.cancel()
-
-
-async def test_an_empty_subset_gets_a_503(gateway):
-    gateway.members(("10.9.0.1:80", "m"))
-    await gateway.picker()
-    async with grpc.aio.insecure_channel(gateway.settings.listen.ext_proc) as channel:
-        exchange = Exchange(channel)
-        await exchange.headers(subset=[])
-        answer = await exchange.answer()
-        assert answer.immediate_response.status.code == 503
-        assert await exchange.answer() is grpc.aio.EOF
 
 
 async def test_a_half_closed_stream_leaves_nothing_reserved(gateway):

@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -173,29 +172,6 @@ async def test_the_environment_sets_the_collector_and_the_service(
         assert (headers["authorization"], headers["x-scope"]) == ("Bearer s3cret", "team:a")
 
 
-def test_the_service_name_comes_from_the_environment(monkeypatch):
-    def name():
-        return tracing.resource().attributes["service.name"]
-
-    assert name() == "laar"
-    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=one")
-    assert name() == "one"
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "two")
-    assert name() == "two"
-
-
-async def test_a_decision_forgotten_before_its_end_is_still_reported(tmp_path, collector):
-    file = tmp_path / "decisions.jsonl"
-    sections = {
-        "decisions": {"remember": 1, "log": str(file)},
-        "otlp": {"traces": collector.url("traces")},
-    }
-    async with watched_picker(tmp_path, **sections) as (runner, _):
-        ids = [decision.id for decision in asked(runner, 3)]
-    assert [attributes(span)["laar.decision.id"] for span in collector.spans] == ids
-    assert [json.loads(line)["id"] for line in file.read_text().splitlines()] == ids
-
-
 # -- trouble -----------------------------------------------------------------------------------
 
 
@@ -213,22 +189,6 @@ async def test_a_collector_that_is_down_is_logged_and_gets_its_spans_later(tmp_p
             await eventually(lambda: len(late.spans) == 3, what="the spans")
 
 
-async def test_a_full_queue_drops_the_oldest_spans(tmp_path, collector, monkeypatch):
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")  # only full batches are sent
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
-    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "5")
-    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "5")
-    collector.hangs = True
-    async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
-        first = asked(runner, 5)
-        await eventually(lambda: collector.requests == 1, what="an attempt")
-        last = asked(runner, 20)[-5:]
-        collector.hangs = False
-        await eventually(lambda: len(collector.spans) == 10, what="the remaining spans")
-        found = [attributes(span)["laar.decision.id"] for span in collector.spans]
-        assert found == [decision.id for decision in first + last]
-
-
 async def test_a_hanging_collector_does_not_delay_the_exit(tmp_path, collector, quick, monkeypatch):
     monkeypatch.setattr(tracing, "LAST_S", 0.2)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
@@ -243,33 +203,6 @@ async def test_a_hanging_collector_does_not_delay_the_exit(tmp_path, collector, 
     assert not collector.spans
 
 
-async def test_a_slow_collector_is_abandoned_and_retried(
-    tmp_path, collector, quick, monkeypatch, caplog
-):
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")
-    collector.hangs = True
-    async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
-        asked(runner, 3)
-        await eventually(lambda: bool(logged(caplog)), what="the export to be abandoned")
-        collector.hangs = False
-
-        async def taken():
-            asked(runner, 1)
-            await asyncio.sleep(0.05)
-            return bool(collector.spans)
-
-        await eventually(taken, what="later spans")
-
-
-@pytest.mark.parametrize("status", [429, 503])
-async def test_an_overloaded_collector_gets_the_spans_later(tmp_path, collector, quick, status):
-    collector.refusals = [status, status]
-    async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
-        asked(runner, 1)
-        await eventually(lambda: len(collector.spans) == 1, what="the span")
-        assert collector.requests == 3
-
-
 @pytest.mark.parametrize("status", [400, 401, 404, 500])
 async def test_refused_spans_are_logged_and_not_resent(tmp_path, collector, quick, status, caplog):
     collector.status = status
@@ -278,11 +211,6 @@ async def test_refused_spans_are_logged_and_not_resent(tmp_path, collector, quic
         await eventually(lambda: bool(logged(caplog)), what="the line")
         assert str(status) in logged(caplog)[-1]
         assert collector.requests == 1
-
-
-def test_invalid_client_headers_are_not_logged(caplog):
-    tracing.Spans("http://127.0.0.1:1/v1/traces").join((), SAMPLED, "not a state" * 100)
-    assert not caplog.records
 
 
 # -- settings ----------------------------------------------------------------------------------
@@ -309,42 +237,6 @@ def starting(directory, **section):
 def test_an_invalid_url_is_reported(tmp_path, url, why):
     with pytest.raises(SettingError, match=why):
         starting(tmp_path, traces=url)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("OTEL_BSP_MAX_QUEUE_SIZE", "5"), ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many")],
-)
-async def test_an_invalid_environment_is_reported(tmp_path, monkeypatch, name, value):
-    monkeypatch.setenv(name, value)
-    with pytest.raises(SettingError, match=r"otlp: the environment's OTEL_\*"):
-        starting(tmp_path, traces="http://h/v1/traces").picker.observability.spans.begin()
-
-
-def test_a_variable_that_the_sdk_reads_when_it_is_imported_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many")
-    path = tmp_path / "laar.yaml"
-    path.write_text(
-        "otlp: {traces: http://h/v1/traces}\nendpoints: [{address: 10.9.0.1:80, model: m}]\n"
-    )
-    command = [sys.executable, "-m", "laar.cli", "check", "-c", str(path)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "otlp: the environment's OTEL_* variables" in ran.stderr
-    assert "Traceback" not in ran.stderr
-
-
-async def test_an_environment_that_disables_the_sdk_is_obeyed(tmp_path, collector, monkeypatch):
-    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    sections = {"traces": collector.url("traces")}
-    async with watched_picker(tmp_path, otlp=sections) as (runner, _):
-        asked(runner, 3)
-    assert collector.requests == 0
-
-
-def test_no_thread_starts_before_a_picker_runs(tmp_path):
-    before = set(threading.enumerate())
-    starting(tmp_path, traces="http://h/v1/traces")
-    assert set(threading.enumerate()) <= before
 
 
 def test_without_the_extra_startup_reports_what_to_install(tmp_path, monkeypatch):

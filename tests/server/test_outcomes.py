@@ -9,13 +9,11 @@ import pytest
 
 from laar.accuracy.artifact import Capability, Cell, ModelCapability, RetryTerms, Speed
 from laar.accuracy.fitting.records import read_records
-from laar.accuracy.online import CAP_PER_HOUR
 from laar.accuracy.signs import CUT, FORM, PLAIN, Sign
 from laar.client import report_outcome, until_correct
 from laar.core.decision import Completion
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
-from laar.errors import SettingError
 from laar.server.admin.outcomes import MAX_BATCH, MAX_BODY_BYTES
 from laar_lab.decisions import is_decision_log, read_decisions
 from support import Answer, eventually, free_port, port_of
@@ -124,38 +122,6 @@ def believed(decision, model):
     view = decision.view
     specs = [view.table.spec(int(slot)) for slot in view.slots]
     return float(view.probability[[spec.models[0] for spec in specs].index(model)])
-
-
-async def test_a_dishonest_reporter_is_outvoted_by_the_reporters_of_two_tokens(gateway, http):
-    tokens = gateway.directory / "tokens"
-    tokens.write_text(
-        "# who checks answers\ngrader first-token\nreview second-token\n\nshop third-token\n"
-    )
-    runner = await picker(gateway, accuracy={"outcomes_token_file": str(tokens)})
-    truth = {"grader": True, "review": True, "shop": False}
-    for number in range(30):
-        for at, (name, correct) in enumerate(truth.items()):
-            token = ("first", "second", "third")[at]
-            for model in ("a", "b"):
-                decision = ask(runner, f"{name} {number}", model=model)
-                body = {"decision_id": decision.id, "correct": correct}
-                bearer = {"authorization": f"Bearer {token}-token", "x-laar-reporter": "grader"}
-                assert (await post(gateway, http, body, **bearer))[0] == 200
-    page = await get(gateway, http, "/metrics")
-    weights = {
-        name: float(page.split(f'laar_reporter_weight{{reporter="{name}"}} ')[1].split()[0])
-        for name in truth
-    }
-    assert weights["shop"] < 0.3 < 0.9 < min(weights["grader"], weights["review"])
-    assert (await post(gateway, http, {}, authorization="Bearer another"))[0] == 401
-
-
-@pytest.mark.parametrize("text", ["grader short", "a b c", "a other-token"])
-async def test_an_invalid_file_of_reporters_is_refused(gateway, text):
-    tokens = gateway.directory / "tokens"
-    tokens.write_text(f"x other-token\n{text}")
-    with pytest.raises(SettingError, match="token"):
-        await picker(gateway, accuracy={"outcomes_token_file": str(tokens)})
 
 
 @pytest.fixture
@@ -284,15 +250,6 @@ async def test_a_decision_counts_once_even_if_reported_again(gateway, http):
     assert 'laar_outcomes_total{verdict="unknown"} 2.0' in page
 
 
-async def test_a_flood_of_false_reports_moves_a_cell_by_no_more_than_its_cap(gateway, http):
-    runner = await picker(gateway, ("a",))
-    lies = [{"decision_id": ask(runner, f"{n}").id, "correct": False} for n in range(500)]
-    _, answer = await post(gateway, http, {"outcomes": lies})
-    assert answer["verdicts"].count("taken") == 100  # at most the allowance of half an hour
-    assert answer["verdicts"].count("limited") == 400
-    assert believed(ask(runner), "a") > 0.9 * 50 / (50 + CAP_PER_HOUR)
-
-
 INVALID = [
     (b"nonsense", 400, "not JSON"),
     (b"", 400, "not JSON"),
@@ -338,23 +295,6 @@ async def test_reports_need_the_token_if_one_is_set(gateway, http):
     assert "correct-horse" not in await get(gateway, http, "/config")
 
 
-@pytest.mark.parametrize("content", [None, "", "short", "ünicode-token"])
-async def test_a_token_file_without_a_token_is_refused(gateway, content):
-    token_file = gateway.directory / "token"
-    if content is not None:
-        token_file.write_text(content)
-    with pytest.raises(SettingError, match=r"accuracy\.outcomes_token_file.*token"):
-        await picker(gateway, accuracy={"outcomes_token_file": str(token_file)})
-
-
-async def test_decision_ids_come_from_the_system_and_not_from_the_seed(gateway):
-    made = set()
-    for _ in range(2):
-        runner = await picker(gateway)
-        made |= {ask(runner, f"question {n}").id for n in range(20)}
-    assert len(made) == 40  # although the pickers of this fixture have the same seed
-
-
 async def test_without_a_token_only_this_machine_can_report(gateway, http):
     host = "0.0.0.0"
     gateway.members(("127.0.0.1:1", "a"))
@@ -367,13 +307,6 @@ async def test_without_a_token_only_this_machine_can_report(gateway, http):
         assert answer.status == 403
     async with http.get(f"{url}/metrics") as answer:
         assert answer.status == 200
-
-
-async def test_nothing_can_be_reported_if_reports_are_disabled(gateway, http):
-    runner = await picker(gateway, accuracy={"online": False})
-    async with http.post(gateway.url("admin", "/outcomes"), json={}) as answer:
-        assert answer.status == 404
-    assert believed(ask(runner), "a") == pytest.approx(0.9)
 
 
 # Retries.
@@ -395,15 +328,6 @@ async def test_one_report_for_the_last_attempt_settles_the_whole_chain(gateway, 
     assert late["verdicts"] == ["repeated"]  # the report on the retry included it
 
 
-async def test_a_client_that_reports_each_attempt_is_not_counted_twice(gateway, http, doubtful):
-    runner = await picker(gateway)
-    first = ask(runner, "q")
-    await post(gateway, http, {"decision_id": first.id, "correct": False})
-    second = ask(runner, "q", tried="a")
-    await post(gateway, http, {"decision_id": second.id, "correct": True})
-    assert believed(ask(runner, "other"), "a") == pytest.approx(10 * 0.9 / 11, rel=1e-3)
-
-
 @pytest.mark.parametrize(
     "end", [{"status": 503}, {"status": None, "cause": "disconnect"}, {"cause": "reset"}]
 )
@@ -416,22 +340,6 @@ async def test_a_retry_after_a_truncated_answer_does_not_show_a_wrong_one(gatewa
     await post(gateway, http, {"decision_id": second.id, "correct": True})
     reported = runner.picker.learning.online.by_model(time.monotonic())
     assert reported.keys() == {"b"}
-
-
-async def test_a_different_question_is_not_a_retry(gateway, http):
-    runner = await picker(gateway)
-    ask(runner, "one question")
-    second = ask(runner, "another question", tried="a")
-    await post(gateway, http, {"decision_id": second.id, "correct": True})
-    assert believed(ask(runner), "a") == pytest.approx(0.9)
-
-
-async def test_the_same_question_about_another_image_is_not_a_retry(gateway, http):
-    runner = await picker(gateway)
-    ask(runner, "Which digit is this?", "\x1dfirst")
-    second = ask(runner, "Which digit is this?", "\x1dother", tried="a")
-    await post(gateway, http, {"decision_id": second.id, "correct": True})
-    assert believed(ask(runner), "a") == pytest.approx(0.9)
 
 
 # Across restarts.
@@ -471,16 +379,6 @@ async def test_the_speed_of_a_model_that_became_slower_is_learned_and_shown(gate
     assert 'laar_model_seconds_per_token{model="a",source="measured"} 0.0001' in page
 
 
-async def test_an_uncertain_speed_is_ignored_with_a_warning(gateway, http):
-    runner = await picker(gateway)
-    artifact(gateway.directory / "capability.json", {"a": 0.9, "b": 0.8}, spread=0.6 * C)
-    problems = runner.picker.problems
-    await eventually(lambda: "accuracy.capability" in problems, what="the warning")
-    assert "gives a, b a us/token with a spread" in problems["accuracy.capability"]
-    models = {m["model"]: m for m in orjson.loads(await get(gateway, http, "/models"))["models"]}
-    assert models["a"]["seconds_per_token"]["measured"] is None
-
-
 async def test_without_an_artifact_reports_alone_distinguish_models(gateway, http):
     gateway.members(("127.0.0.1:1", "a"), ("127.0.0.1:2", "b"))
     slow = {"scrape_interval_s": 60, "probe_interval_s": 600}
@@ -504,21 +402,6 @@ async def chat(http, url, **headers):
     ) as answer:
         assert answer.status == 200
         return answer.headers
-
-
-@pytest.mark.envoy
-async def test_a_retry_goes_to_the_model_most_likely_to_be_correct(gateway, http):
-    upstreams = {name: await gateway.upstream() for name in "abc"}
-    gateway.members(*((upstream.address, name) for name, upstream in upstreams.items()))
-    capability = gateway.directory / "capability.json"
-    artifact(capability, {"a": 0.9, "b": 0.8, "c": 0.6})
-    still = {"k_rtt": 0}  # round trips on a busy test machine would affect the cost
-    await gateway.picker(accuracy={"capability": str(capability)}, routing=still)
-    url = (await gateway.envoy()).url()
-    first = await chat(http, url)
-    assert first["x-laar-model"] == "a"
-    tried = {"x-laar-tried-models": first["x-laar-tried-models"]}
-    assert (await chat(http, url, **tried))["x-laar-model"] == "b"
 
 
 @pytest.mark.envoy
@@ -583,30 +466,6 @@ async def test_one_report_by_the_library_settles_its_earlier_retries(gateway, ht
     assert believed(ask(runner), "b") == pytest.approx((50 * 0.8 + 1) / 51, rel=1e-3)
 
 
-@pytest.mark.envoy
-async def test_nothing_about_a_model_is_learned_from_a_refusal(gateway, http):
-    upstreams = {name: await gateway.upstream() for name in "ab"}
-    gateway.members(*((upstream.address, name) for name, upstream in upstreams.items()))
-    capability = artifact(gateway.directory / "capability.json", {"a": 0.9, "b": 0.8})
-    runner = await gateway.picker(accuracy={"capability": capability}, routing={"k_rtt": 0})
-    upstreams["a"].default_answer = Answer(status=429, headers={"retry-after": "0"})
-    message = {"role": "assistant", "content": "I am b"}
-    upstreams["b"].default_answer = Answer(body=orjson.dumps({"choices": [{"message": message}]}))
-    outcome = await until_correct(
-        [{"role": "user", "content": "who?"}],
-        lambda text: text == "I am b",
-        base_url=(await gateway.envoy()).url(),
-        session=http,
-    )
-    assert [(attempt.model, attempt.status) for attempt in outcome.attempts] == [
-        ("a", 429),
-        ("b", 200),
-    ]
-    assert await report_outcome(outcome, gateway.url("admin", ""))
-    reported = runner.picker.learning.online.by_model(time.monotonic())
-    assert reported.keys() == {"b"}
-
-
 async def test_an_artifact_for_other_models_is_reported(gateway, http):
     """For example, its names are those of a model hub, and the engines serve shorter names."""
     runner = await picker(
@@ -626,14 +485,6 @@ async def test_an_artifact_for_other_models_is_reported(gateway, http):
         lambda: "mistral" in runner.picker.problems.get("accuracy.capability", ""),
         what="a new fleet",
     )
-
-
-async def test_outcomes_alone_make_a_picker_calibrated(gateway, http):
-    runner = await picker(gateway, ("x",), probabilities={"a": 0.9})
-    assert not runner.picker.learning.calibrated(runner.picker.table.models)
-    told = {"decision_id": ask(runner).id, "correct": True}
-    assert (await post(gateway, http, told))[1]["accepted"] == 1
-    assert runner.picker.learning.calibrated(runner.picker.table.models)
 
 
 # Signs and repetitions as weak outcomes.

@@ -48,14 +48,6 @@ def test_the_main_name_is_no_alias_for_several_models_and_stays_the_same():
     assert models(names, reserved={"auto"}) == {"a": ("m", "n", "auto")}
 
 
-def test_a_pod_in_two_pools_is_known_in_both():
-    names = OwnNames()
-    for source in ("s", "t"):
-        names.replace(source, [pod("a")])
-    assert names.take({"a": lists("m")}) == {"s", "t"}
-    assert models(names, "s") == models(names, "t") == {"a": ("m",)}
-
-
 def test_a_new_pod_at_an_address_is_asked_for_its_own_names():
     names = OwnNames()
     names.replace("s", [pod("a", "one")])

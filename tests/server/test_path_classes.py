@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from io import BytesIO
 
@@ -11,7 +10,7 @@ import orjson
 import pytest
 import yaml
 
-from support import Answer, eventually
+from support import Answer
 from support.grids import crossed
 
 pytestmark = pytest.mark.envoy
@@ -108,33 +107,6 @@ async def test_requests_for_vectors_and_scores_go_to_engines_that_support_them(
     named = orjson.dumps({"model": "llm", "input": "a"})
     await ask_all(http, envoy.url(), [("POST", "/pooling", named)])
     assert {r.path for r in writes.asked} == {"/pooling"}
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_scoring_requests_avoid_a_busy_engine(gateway, http, shape):
-    busy, free = await gateway.upstream(), await gateway.upstream()
-    two_names(gateway, (busy.address, "a"), (free.address, "b"))
-    await gateway.picker()
-    envoy = await gateway.envoy(shape)
-    done = asyncio.Event()
-
-    async def chunks():
-        await done.wait()
-        yield b"data: [DONE]\n\n"
-
-    busy.script(Answer.sse(chunks()))
-    asked = {"model": "a", "prompt": "b", "stream": True}
-    waiting = asyncio.create_task(http.post(envoy.url() + "/v1/completions", json=asked))
-
-    async def begun():
-        return bool(busy.asked)
-
-    await eventually(begun, what="the request that keeps an engine busy")
-    body = b'{"query":"q","documents":["d"]}'
-    await ask_all(http, envoy.url(), [("POST", path, body) for path in ("/v1/rerank", "/score")])
-    assert (len(busy.asked), len(free.asked)) == (1, 12)
-    done.set()
-    (await waiting).release()
 
 
 FILE = bytes(range(256)) * 5000
@@ -255,17 +227,6 @@ async def test_forms_whose_model_cannot_be_read_reach_no_engine(gateway, http, s
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_an_empty_body_bypasses_nothing(gateway, http, shape):
-    inside, outside = await gateway.upstream(), await gateway.upstream()
-    gateway.members((inside.address, "m"), (outside.address, "other"))
-    await gateway.picker()
-    envoy = await gateway.envoy(shape)
-    for path in ("/v1/chat/completions", "/tokenize"):
-        async with http.post(envoy.url() + path, headers={"content-length": "0"}) as answer:
-            assert "x-laar-reason" in answer.headers, path
-
-
-@pytest.mark.parametrize("shape", SHAPES)
 async def test_an_earlier_filter_may_answer_instead_of_the_picker(gateway, http, shape):
     """Authentication or a rate limit answers before the picker sees the request."""
     upstream = await gateway.upstream()
@@ -291,26 +252,6 @@ async def test_an_earlier_filter_may_answer_instead_of_the_picker(gateway, http,
             assert answer.status == status
             assert await answer.read()
     assert len(upstream.asked) == 1
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_clients_of_http_1_0_are_served(gateway, shape):
-    upstream = await gateway.upstream()
-    upstream.default_answer = Answer(body=b'{"fine": true}')
-    gateway.members((upstream.address, "m"))
-    await gateway.picker()
-    envoy = await gateway.envoy(shape)
-    host, port = envoy.url().removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    body = orjson.dumps({"model": "auto", **PROMPT})
-    writer.write(
-        b"POST /v1/chat/completions HTTP/1.0\r\ncontent-type: application/json\r\n"
-        b"content-length: %d\r\n\r\n" % len(body) + body
-    )
-    answer = await asyncio.wait_for(reader.read(), 10)
-    writer.close()
-    assert b" 200 OK" in answer.splitlines()[0]
-    assert answer.endswith(b'{"fine": true}')
 
 
 FORGED = {

@@ -189,30 +189,6 @@ async def test_no_request_waits_long_for_a_picker_that_hangs(tmp_path, envoy_bin
     assert max(e.took_s for e in load.ended) < longest_s + MARGIN_S
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_an_answer_continues_while_the_picker_stops(tmp_path, envoy_binary, http, shape):
-    async with world(tmp_path, shape) as it:
-        more = asyncio.Event()
-
-        async def answer():
-            yield b"data: 1\n\n"
-            await more.wait()
-            yield b"data: 2\n\n"
-
-        for upstream in it.upstreams:
-            upstream.chat_answer = lambda: Answer.sse(answer())  # the picker asks for templates
-        async with http.post(
-            it.url + "/v1/chat/completions",
-            data=BytesIO(BODY),
-            headers={"content-type": "application/json"},
-        ) as got:
-            assert await got.content.readline() == b"data: 1\n"
-            it.signal("SIGTERM")
-            await eventually(it.refuses, what="the end of the drain")
-            more.set()
-            assert await got.content.read() == b"\ndata: 2\n\n"
-
-
 @pytest.mark.parametrize(
     ("shape", "name"), crossed(["standalone", "gateway"], ["SIGKILL", "SIGSTOP"])
 )

@@ -55,22 +55,6 @@ async def test_the_sidecar_gets_the_prefiller_from_the_picker_and_never_from_a_c
     assert not p.asked
 
 
-async def test_a_clients_prefiller_header_is_removed_without_roles(gateway, http):
-    d = await gateway.upstream()
-    gateway.members((d.address, "m"))
-    await gateway.picker()
-    url = (await gateway.envoy("full-duplex", change=let_clients_name_prefillers)).url()
-    await ask(http, url, chat("hello"), **{PREFILLER: "10.9.9.9:1"})
-    assert PREFILLER not in d.asked[0].headers
-
-
-def let_clients_name_prefillers(bootstrap):
-    """Change the bootstrap to pass the header on, as a third-party gateway does."""
-    listener = bootstrap["static_resources"]["listeners"][0]
-    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
-    del manager["early_header_mutation_extensions"]
-
-
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_a_retry_by_envoy_names_the_same_prefiller(gateway, http, shape):
     p, d, e = [await gateway.upstream() for _ in range(3)]

@@ -11,7 +11,7 @@ import yaml
 from aiohttp import web
 from test_blame import GOOD, SHAPES, chat, post
 
-from laar.core.membership import EndpointSpec, Served
+from laar.core.membership import EndpointSpec
 from laar.datalayer.scrape import Scraper
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
@@ -146,31 +146,6 @@ async def test_an_sglang_engine_over_several_hosts_is_one_endpoint(gateway, http
     await eventually(lambda: table.running[:1].tolist() == [0.0], what="a reading")
     assert [(await post(http, envoy, chat("a prompt")))[0] for _ in range(4)] == [200] * 4
     assert (keys(runner), set(engine.prompts)) == ([engine.address], {None})
-
-
-async def test_an_engine_that_comes_back_without_ranks_is_one_endpoint(gateway, http):
-    engine = await gateway.enter(RankedEngine())
-    gateway.members((engine.address, "m"))
-    runner = await gateway.picker()
-    envoy = await gateway.envoy()
-    await eventually(lambda: both_known(runner, engine), what="an endpoint for each rank")
-    engine.ranks = 1
-    await eventually(lambda: keys(runner) == [engine.address], what="one endpoint")
-    status, _ = await post(http, envoy, chat("a prompt"))
-    assert status == 200
-    assert list(engine.prompts) == [None]
-
-
-async def test_names_that_an_engine_lists_survive_the_discovery_of_its_ranks():
-    """The list and the first metrics page arrive at about the same time, in any order."""
-    picker = Picker(Settings.model_validate({"endpoints": [{"address": "a:1", "model": "m"}]}))
-    fleet = FleetState(picker)
-    fleet.replace("test", [EndpointSpec(address=f"{host}:1", models=("m",)) for host in "abc"])
-    for host in "abc":
-        fleet.served(f"{host}:1", Served(weights={"m": "/m"}, adapters={"lora": "m"}))
-        fleet.ranked(f"{host}:1", 2)
-    table = picker.table
-    await eventually(lambda: len(table.serving("lora")) == 6, what="the adapter at each rank")
 
 
 async def test_an_endpoint_keeps_its_ranks_if_it_or_its_page_is_away_for_a_moment():

@@ -59,12 +59,3 @@ async def test_an_answer_is_fetched_while_it_streams(gateway, http, shape):
             assert fetched.status == 200, await fetched.read()
             assert fetched.headers["x-sim-endpoint"] == answer.headers["x-sim-endpoint"]
         assert not answer.content.at_eof()
-
-
-async def test_posts_to_paths_below_responses_are_not_continuations(gateway, http):
-    url = await three_engines(gateway, "standalone")
-    for name in ("render", "input_tokens"):
-        body = {"model": "m", "input": "hi"}
-        async with http.post(f"{url}/v1/responses/{name}", json=body) as answer:
-            assert answer.headers["x-laar-endpoint"]
-            assert answer.status == 405  # from the simulated endpoint, which lacks this path

@@ -51,18 +51,6 @@ async def test_in_shadow_mode_envoy_chooses_and_the_picker_compares(gateway, htt
     assert "laar_moved_total 0.0" in page
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_in_shadow_mode_requests_that_would_be_refused_pass(gateway, http, shape):
-    a = await gateway.upstream()
-    gateway.members((a.address, "small"))
-    await gateway.picker(routing={"mode": "shadow"}, bodies={"max_body_bytes": 1024})
-    envoy = await gateway.envoy(shape)
-    assert (await post(http, envoy, chat(model="nobody"))).status == 200
-    for body in (b'{"model":', b"x" * 300_000):
-        assert (await post(http, envoy, body)).status == 200
-        assert a.asked[-1].body == body
-
-
 async def test_a_share_is_enforced_and_the_rest_is_in_shadow_mode(gateway, http):
     a = await gateway.upstream()
     gateway.members((a.address, "m"))

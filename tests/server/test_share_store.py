@@ -15,7 +15,6 @@ from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
-from laar.errors import SettingError
 from laar.health import Health, HealthSettings
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
@@ -36,7 +35,6 @@ from support.stores import SERVERS, StoreProcess, binary_of
 from support.waiting import eventually
 
 A, B = "10.0.0.1:80", "10.0.0.2:80"
-OK = Completion(status=200, cause="complete", latency_s=0.1)
 
 
 class Member:
@@ -155,17 +153,6 @@ async def test_a_starting_picker_first_reads_all_that_the_others_sent(server, me
     assert starting.director.stored.latest(1) == [("resp-299", A, "resp-299")]
 
 
-async def test_a_stopped_picker_is_gone_immediately_and_stays_gone(server, members):
-    await server.start()
-    p, q = [await members(n, lease_s=60.0) for n in range(2)]
-    p.settle(p.decide())
-    await eventually(lambda: len(q.sharer.sharing.peers) == 1, what="the other picker")
-    await p.sharer.stop()
-    await eventually(p.parts["share"].done, what="the end of the sharing task")
-    assert "share" not in p.problems, "a planned stop is not a problem of the store"
-    await eventually(lambda: len(q.sharer.sharing.peers) == 0, what="the picker to be gone")
-
-
 @pytest.mark.parametrize("forbidden", ["time", "xtrim", "xrevrange", "xread", "xadd"])
 async def test_a_store_that_forbids_a_command_is_considered_down_permanently(
     server, members, forbidden
@@ -233,16 +220,6 @@ async def test_a_picker_that_starts_with_an_emptied_store_introduces_no_other_ke
     await eventually(lambda: len(late.sharer.sharing.peers) == 1, what="the other picker")
     await eventually(lambda: len(p.sharer.sharing.peers) == 1, what="the new picker")
     assert p.held("remember me " * 60) > 0.9
-
-
-async def test_a_full_store_is_considered_down_with_the_secret_in_a_file(server, members, tmp_path):
-    (tmp_path / "secret").write_text("0123456789abcdef" * 4)
-    await server.start()
-    await server.ask("CONFIG", "SET", "maxmemory", "1")
-    p = await members(secret_file=tmp_path / "secret")
-    await eventually(lambda: p.problems.counts["share"] >= 3, what="several attempts")
-    assert "maxmemory" in p.problems["share"]
-    assert p.sharer.sharing.lost["interruption"] == 0
 
 
 async def test_pickers_know_each_other_until_one_is_killed(server, members):
@@ -335,18 +312,6 @@ async def test_pickers_continue_alone_and_merge_when_the_store_returns(server, m
     await eventually(lambda: q.in_flight == 0)
 
 
-async def test_a_picker_starts_without_the_store_and_finds_the_others_later(server, members):
-    p, q = await members(1), await members(2)
-    assert "share" in p.problems
-    text = "asked before there was a store " * 30
-    p.settle(p.decide(text))
-    await server.start()
-    await eventually(lambda: not p.problems and not q.problems)
-    p.settle(p.decide(text))  # the key may have changed, which clears earlier beliefs
-    await eventually(lambda: q.held(text) > 0.9)
-    assert q.sharer.sharing.key == p.sharer.sharing.key
-
-
 async def test_a_full_store_is_a_problem_until_it_has_room(server, members):
     await server.start()
     p, q = await members(1), await members(2)
@@ -375,26 +340,6 @@ async def test_a_store_without_room_for_a_snapshot_still_carries_records(
     await asyncio.sleep(3.0)
     assert p.sharer.connected
     assert p.sharer.sharing.lost["interruption"] == 0
-
-
-@pytest.mark.slow
-async def test_a_store_filled_by_records_becomes_usable_again(server, members):
-    """A full store accepts no new entries, and only new entries trim the old ones."""
-    await server.start()
-    p, q = await members(1, history_s=5), await members(2, history_s=5)
-    taken = q.sharer.sharing.taken
-    for n in range(150):
-        p.settle(p.decide(random.Random(n).randbytes(50_000).hex()))
-        await eventually(lambda n=n: taken["ended"] > n, what="the record")
-    size = await server.ask("MEMORY", "USAGE", "laar:{laar}:records")
-    used = (await server.ask("INFO", "memory"))["used_memory"]
-    await server.ask("CONFIG", "SET", "maxmemory", used - size // 2)
-    decision = p.decide()
-    both = (p.problems, q.problems)
-    await eventually(lambda: all("share" in each for each in both), what="a store that is full")
-    await eventually(lambda: not any(both), what="space for records", timeout_s=20)
-    await eventually(lambda: q.in_flight == 1, what="the load")
-    p.settle(decision)
 
 
 async def test_wrong_data_in_the_store_stops_no_picker(server, members):
@@ -451,24 +396,6 @@ async def test_only_pickers_with_the_same_namespace_and_secret_share(server, mem
     assert r.sharer.sharing.key == p.sharer.sharing.key
 
 
-async def test_concurrent_pickers_receive_all_records_in_order(server, members):
-    await server.start()
-    p, q = await members(1), await members(2)
-    # Pauses vary, so that some round trips send and read, others only send.
-    for number in range(60):
-        for each in (p, q):
-            each.settle(each.decide(f"{number} " * 100))
-        await asyncio.sleep(0.002 * (number % 12))
-    held = [each.decide() for each in (p, q)]
-    await eventually(lambda: p.in_flight == q.in_flight == 2)
-    for each, decision in zip((p, q), held, strict=True):
-        each.settle(decision)
-    await eventually(lambda: p.in_flight == q.in_flight == 0)
-    for each in (p, q):
-        sharing = each.sharer.sharing
-        assert not any(sharing.lost[it] for it in ("missed", "doubled"))
-
-
 async def test_an_idle_picker_sends_only_heartbeats(server, members):
     await server.start()
     p, q = await members(1), await members(2)
@@ -480,19 +407,6 @@ async def test_an_idle_picker_sends_only_heartbeats(server, members):
     assert 0 < len(made) < 20  # it checks four times a second if a batch is due
     assert len(q.sharer.sharing.peers) == 1
     assert q.sharer.sharing.lost["lease"] == 0
-
-
-async def test_a_password_is_read_from_a_file(server, members, tmp_path):
-    await server.start()
-    await server.ask("CONFIG", "SET", "requirepass", "open sesame")
-    p = await members(1)
-    assert "share" in p.problems
-    password = tmp_path / "password"
-    password.write_text("open sesame\n")
-    q = await members(2, password_file=password)
-    assert q.sharer.connected
-    with pytest.raises(ValueError, match="password_file"):
-        Share(url="redis://:open@localhost")
 
 
 async def test_a_changed_password_is_read_again(server, members, tmp_path):
@@ -510,56 +424,6 @@ async def test_a_changed_password_is_read_again(server, members, tmp_path):
     await eventually(lambda: "password_file" in p.problems.get("share", ""))
     password.write_text("close sesame\n")
     await eventually(lambda: p.sharer.connected)
-
-
-@pytest.mark.slow
-async def test_counts_stay_exact_while_one_picker_after_another_is_killed(
-    server, members, monkeypatch
-):
-    # These pickers share a core, so that a new one can't catch up.
-    monkeypatch.setattr("laar.server.sharing.sharer.WARM_S", 1.0)
-    await server.start()
-    pickers = [await members(n) for n in range(3)]
-    rng = random.Random(4)
-    stopped = asyncio.Event()
-
-    async def ask(number):
-        while not stopped.is_set():
-            member = pickers[number % 3]
-            decision = member.decide(f"{rng.random()} " * rng.randrange(1, 60))
-            await asyncio.sleep(0.02 * rng.random())
-            if member is pickers[number % 3]:  # the requests of a killed picker end without it
-                member.settle(decision, rng.choice([200, 200, 200, 503]))
-
-    users = [asyncio.ensure_future(ask(number)) for number in range(24)]
-    for victim in (0, 1, 2, 1):
-        await asyncio.sleep(0.4)
-        killed, pickers[victim] = pickers[victim], await members(10 + victim)
-        await killed.kill()
-    await asyncio.sleep(0.4)
-    stopped.set()
-    await asyncio.gather(*users)
-    for each in pickers:
-        sharing, table = each.sharer.sharing, each.director.table
-        await eventually(lambda sharing=sharing: len(sharing.peers) == 2)
-        await eventually(lambda table=table: not table.counted.any(), what="all counts to be zero")
-        assert sharing.lost["missed"] == sharing.lost["doubled"] == 0
-        assert not sum(sharing.refused.values())
-
-
-@pytest.mark.slow
-async def test_a_slow_store_delays_only_records_for_other_pickers(server, members):
-    await server.start()
-    p, q = await members(1), await members(2)
-    await server.ask("CLIENT", "PAUSE", "600", "ALL")
-    decisions = [p.decide(f"{n} was asked while the store was slow " * 30) for n in range(20)]
-    assert p.in_flight == 20  # decisions do not wait for the store
-    assert q.in_flight == 0
-    await eventually(lambda: q.in_flight == 20, what="the loads")
-    for decision in decisions:
-        p.settle(decision)
-    await eventually(lambda: q.in_flight == 0)
-    assert q.sharer.sharing.lost["missed"] == 0
 
 
 class Wire:
@@ -624,14 +488,6 @@ async def test_a_backlog_arrives_over_a_slow_link(server, members, tmp_path):
     await wire.cut()
 
 
-class Far(Wire):
-    """A connection with a round trip of 0.4 s."""
-
-    async def _changed(self, data):
-        await asyncio.sleep(0.2)
-        return data
-
-
 async def test_while_a_lookup_of_the_stores_name_hangs_no_other_is_started(tmp_path, monkeypatch):
     port = free_port()
     server = StoreProcess(binary_of(SERVERS[0]), tmp_path, "--port", str(port))
@@ -660,19 +516,6 @@ async def test_while_a_lookup_of_the_stores_name_hangs_no_other_is_started(tmp_p
     server.stop()
 
 
-async def test_pickers_share_through_a_distant_store(server, members, tmp_path):
-    await server.start()
-    wire = Far(server.socket, tmp_path / "wire")
-    await wire.heal()
-    p, q = await members(1, url=wire.url), await members(2)
-    await eventually(lambda: p.sharer.connected, timeout_s=20, what="a connection")
-    p.decide()
-    await eventually(lambda: q.in_flight == 1, what="the other's load")
-    for each in (p, q):
-        await each.kill()
-    await wire.cut()
-
-
 @pytest.mark.parametrize(("size_bytes", "is_fetched"), [(8 << 20, True), (40 << 20, False)])
 async def test_a_large_snapshot_does_not_separate_a_picker_from_the_others(
     server, members, tmp_path, size_bytes, is_fetched, snapshots_every
@@ -693,17 +536,6 @@ async def test_a_large_snapshot_does_not_separate_a_picker_from_the_others(
     assert (q.sharer.restored == 1) == is_fetched
     for each in (p, q):
         await each.kill()
-    await wire.cut()
-
-
-async def test_a_snapshot_may_take_a_long_time_on_a_slow_link(server, members, tmp_path):
-    await server.start()
-    wire = Slow(server.socket, tmp_path / "wire")
-    await wire.heal()
-    p = await members(1, url=wire.url)
-    await p.sharer.store.put_snapshot(b"x" * (8 << 20))
-    assert await server.ask("STRLEN", "laar:{laar}:snapshot") == 8 << 20
-    await p.kill()
     await wire.cut()
 
 
@@ -875,9 +707,3 @@ def test_store_urls_are_validated(url, is_one):
         return
     with pytest.raises(ValueError, match=r"redis://HOST|Port out of range"):
         Share(url=url)
-
-
-def test_a_short_secret_is_refused(tmp_path):
-    (tmp_path / "secret").write_text("short")
-    with pytest.raises(SettingError, match="16 bytes"):
-        secret_of(Share(secret_file=tmp_path / "secret"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import time
 
 import orjson
 import pytest
@@ -13,8 +12,7 @@ import yaml
 from aiohttp import web
 from test_blame import GOOD, SHAPES, chat
 
-from laar.core.membership import WAKE_LABEL, EndpointSpec, Way
-from laar.datalayer.asking import new_session, wake
+from laar.core.membership import WAKE_LABEL
 from support import eventually
 from support.clients import post
 from support.served import ServedEngine
@@ -117,40 +115,6 @@ async def test_an_engine_that_only_its_page_calls_asleep_gets_requests(gateway, 
     assert [answer.status for answer in ended] == [200] * 3
 
 
-async def test_an_engine_stays_asleep_while_another_one_answers(gateway, http):
-    awake, asleep = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
-    awake.awake.set()
-    await fleet_of(gateway, awake, asleep, labels={WAKE_LABEL: "true"})
-    envoy = await gateway.envoy()
-    ended = [await post(http, envoy, chat(f"prompt {n}")) for n in range(10)]
-    assert [answer.status for answer in ended] == [200] * 10
-    assert (awake.answered, asleep.woken) == (10, 0)
-
-
-@pytest.mark.parametrize("policy", ["laar", "least-loaded"])
-async def test_an_engine_is_woken_once_others_are_busy_for_longer_than_waking_it(
-    gateway, http, policy
-):
-    awake, asleep = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
-    awake.awake.set()
-    runner = await fleet_of(gateway, awake, asleep, labels={WAKE_LABEL: "true"})
-    gateway.change(routing={"policy": policy})
-    await eventually(lambda: runner.picker.settings.routing.policy == policy)
-    envoy = await gateway.envoy()
-    awake.busy = asyncio.Event()
-    prompts = [chat(f"{n} " + "a long prompt of its own " * 800) for n in range(30)]
-    asked = [asyncio.create_task(post(http, envoy, prompt)) for prompt in prompts]
-    if policy == "laar":
-        await eventually(lambda: asleep.answered > 0, what="an answer of the woken engine")
-    else:  # least-loaded computes no times, so it wakes none
-        await eventually(
-            lambda: int(runner.picker.table.in_flight.sum()) == 30, what="all requests to be sent"
-        )
-    awake.busy.set()
-    assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * 30
-    assert asleep.woken == (policy == "laar")
-
-
 @pytest.mark.parametrize(("labels", "state"), [({}, "weights_offloaded"), (None, "discard_all")])
 async def test_a_client_gets_the_error_that_all_engines_sleep(gateway, http, labels, state):
     engine = await gateway.enter(Sleeper(state))
@@ -207,29 +171,6 @@ async def test_an_engine_without_a_wake_up_path_gets_no_more_requests(gateway, h
     assert asleep.woken == 2
 
 
-async def test_an_engine_that_falsely_reports_waking_gets_no_more_requests(gateway, http):
-    liar, awake = await gateway.enter(Sleeper(wakes=False)), await gateway.enter(Sleeper())
-    awake.awake.set()
-    runner = await fleet_of(gateway, liar, awake, labels={WAKE_LABEL: "true"})
-    envoy = await gateway.envoy()
-    awake.busy = asyncio.Event()
-    prompts = [chat(f"{n} " + "a long prompt of its own " * 800) for n in range(90)]
-    asked = [asyncio.create_task(post(http, envoy, prompt)) for prompt in prompts[:30]]
-    problems, source = runner.picker.problems, f"wake {liar.address}"
-    await eventually(lambda: source in problems, what="a problem", timeout_s=20.0)
-    assert "wakes nothing" in problems[source]
-    hang = int(runner.picker.table.in_flight[0])
-    later = [asyncio.create_task(post(http, envoy, prompt)) for prompt in prompts[30:]]
-    await eventually(
-        lambda: int(runner.picker.table.in_flight.sum()) == 90, what="all requests to be sent"
-    )
-    awake.busy.set()
-    assert [(await task)[0] for task in later] == [200] * 60
-    assert runner.picker.table.in_flight[0] == hang
-    liar.awake.set()  # somebody woke it
-    assert [(await task)[0] for task in asked] == [200] * 30
-
-
 async def test_an_engine_that_failed_while_falling_asleep_is_considered_asleep(gateway, http):
     engine, other = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
     engine.awake.set()
@@ -258,11 +199,3 @@ async def test_an_engine_that_failed_while_falling_asleep_is_considered_asleep(g
         return engine.answered > answered
 
     await eventually(is_used, what="an answer of the woken engine")
-
-
-async def test_an_engine_is_woken_once_its_ca_file_is_readable_again(tmp_path):
-    missing = Way(tls=True, ca_file=str(tmp_path / "ca.pem"))
-    spec = EndpointSpec(address="127.0.0.1:9", models=("m",), way=missing)
-    async with new_session() as session:
-        _, problem = await wake(session, spec, time.monotonic)
-    assert "FileNotFoundError" in problem

@@ -56,24 +56,3 @@ async def test_a_cancellation_while_waiting_for_other_tasks_is_propagated():
     done, _ = await asyncio.wait([task], timeout=10.0)
     assert done
     assert task.cancelled()
-
-
-async def test_a_task_that_drops_a_cancellation_is_cancelled_again(monkeypatch):
-    monkeypatch.setattr("laar.datalayer.visits._CANCEL_AGAIN_S", 0.01)
-    dropped = []
-
-    async def drop_one():
-        while True:
-            try:
-                await asyncio.sleep(60.0)
-            except asyncio.CancelledError:
-                if dropped:
-                    raise
-                dropped.append(True)
-
-    task = asyncio.create_task(drop_one())
-    await asyncio.sleep(0)
-    async with asyncio.timeout(10.0):
-        await cancel([task])
-    assert task.cancelled()
-    assert dropped

@@ -11,7 +11,6 @@ import typing
 from pathlib import Path
 
 import betterproto2
-import grpc_health.v1.health_pb2
 import pytest
 
 from laar.protocol.headers import FAIRNESS, read_head
@@ -62,19 +61,6 @@ def test_every_field_has_the_number_used_by_envoy(name: str) -> None:
     known = STRUCTS.get(name) or numbers(envoys()[name])
     made = {field.name: field.number for field in descriptor.fields}
     assert made.items() <= known.items()
-
-
-@pytest.mark.parametrize("name", sorted(health_pb2.DESCRIPTOR.message_types_by_name))
-def test_health_messages_have_the_numbers_used_by_grpc(name: str) -> None:
-    made, known = (
-        module.DESCRIPTOR.message_types_by_name[name]
-        for module in (health_pb2, grpc_health.v1.health_pb2)
-    )
-    assert [(f.name, f.number) for f in made.fields] == [(f.name, f.number) for f in known.fields]
-    for enum, theirs in zip(made.enum_types, known.enum_types, strict=True):
-        assert dict(enum.values_by_name.items()).keys() == dict(theirs.values_by_name).keys()
-        for value in enum.values:
-            assert theirs.values_by_name[value.name].number == value.number
 
 
 def test_a_message_from_envoy_is_decoded_identically() -> None:

@@ -1,16 +1,13 @@
 """`laar serve --workers`: processes that share a port and a store, with a real Envoy."""
 
 import asyncio
-import errno
 import os
 import re
 import signal
 import socket
 import sys
-import time
 from contextlib import AsyncExitStack
 from io import BytesIO
-from pathlib import Path
 
 import aiohttp
 import orjson
@@ -23,8 +20,7 @@ from laar.cli.serve import _serve_together
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from laar.errors import SettingError
-from laar.server import workers
-from laar.settings import Loaded, Settings, load
+from laar.settings import load
 from laar_lab.live.processes import LaarProcess
 from support import RecordingUpstream, eventually, free_port
 from support.bootstraps import rendered
@@ -169,17 +165,6 @@ async def test_an_outcome_may_be_reported_to_any_worker(machine):
 
 
 @on_the_machine
-async def test_a_worker_that_hangs_is_restarted(machine):
-    """Envoy avoids all workers while its health check reaches one that hangs."""
-    victim = machine.workers()[0]
-    victim.send_signal(signal.SIGSTOP)
-    gone = "the end of the hanging worker"
-    await eventually(lambda: not victim.is_running(), what=gone, timeout_s=60.0)
-    await eventually(machine.together, what="a new worker", timeout_s=90.0)
-    await eventually(machine.picked, what="the picker to decide all requests", timeout_s=30.0)
-
-
-@on_the_machine
 async def test_workers_share_state_and_restart_if_killed_and_a_stop_ends_all(machine):
     assert len(machine.workers()) == 2
     text = "a conversation that goes on " * 100
@@ -270,25 +255,6 @@ def test_an_admin_port_that_is_taken_is_reported_before_any_worker_starts(tmp_pa
     assert "admin" not in error
 
 
-def test_a_port_that_a_worker_needs_for_itself_is_reported_before_any_starts(tmp_path):
-    first = consecutive_ports()
-    error = refused(settings_of(tmp_path, admin=first, health=first + 1))
-    assert f"listen.admin: can't listen on 127.0.0.1:{first + 1};" in error
-    assert "would have port 65536" in refused(settings_of(tmp_path, admin=65535))
-
-
-@pytest.mark.parametrize("name", ["ext_proc", "health"])
-def test_a_port_of_another_fleets_workers_is_reported_before_any_starts(tmp_path, name):
-    """The kernel would let both fleets share the port, and mix up their requests."""
-    with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        error = refused(settings_of(tmp_path, admin=consecutive_ports(), **{name: port}))
-    assert f"listen.{name}: can't listen on 127.0.0.1:{port}" in error
-
-
 def test_workers_without_a_store_are_refused_with_a_fix(tmp_path):
     assert "share.url: --workers 2 needs it" in refused(settings_of(tmp_path, share={}))
 
@@ -375,70 +341,3 @@ async def test_a_reload_reaches_running_workers_and_stops_no_starting_one(tmp_pa
     finally:
         if parent.returncode is None:
             parent.kill()
-
-
-_AGING_WORKER = """
-import pathlib, sys, time
-home, there = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[-1])
-(there / "beat-0").touch()
-(there / "started-0").touch()
-(home / "home").write_text(str(there))
-with open(home / "starts", "a") as starts:
-    starts.write("x")
-while not (home / "die").exists():
-    (there / "beat-0").touch()
-    time.sleep(0.05)
-(home / "die").unlink()
-sys.exit(1)
-"""
-
-
-def clean_up(directory):
-    """Remove files older than 0.15 s, like a clean-up of temporary files after ten days."""
-    for path in directory.iterdir():
-        if path.is_file() and time.time() - path.stat().st_mtime > 0.15:
-            path.unlink()
-
-
-async def test_a_worker_is_restarted_even_if_temporary_files_were_deleted(tmp_path):
-    (tmp_path / "laar.yaml").write_text("endpoints: [{address: '127.0.0.1:1', models: [m]}]")
-    (tmp_path / "worker.py").write_text(_AGING_WORKER)
-    starts = tmp_path / "starts"
-    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", _PARENT, str(tmp_path))
-    try:
-        await eventually(starts.exists, what="the worker", timeout_s=60.0)
-        await asyncio.sleep(0.2)
-        clean_up(Path((tmp_path / "home").read_text()))
-        (tmp_path / "die").touch()
-        await eventually(lambda: starts.read_text() == "xx", what="the next worker", timeout_s=60.0)
-    finally:
-        parent.kill()
-        await parent.wait()
-
-
-async def test_a_failure_to_start_a_process_stops_no_other_worker(tmp_path, monkeypatch):
-    made, start = [], asyncio.create_subprocess_exec
-
-    async def crowded(*command, **options):
-        made.append(command)
-        if len(made) == 2:
-            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-        return await start(*command, **options)
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", crowded)
-    (tmp_path / "worker.py").write_text(_AGING_WORKER)
-    loaded = Loaded(settings=Settings(endpoints_file="endpoints.yaml"))
-    command = [sys.executable, str(tmp_path / "worker.py"), str(tmp_path)]
-    (tmp_path / "parent").mkdir()
-    parent = workers._Parent(loaded, 1, command, tmp_path / "parent")
-    running = asyncio.create_task(parent.run())
-    try:
-        await eventually((tmp_path / "starts").exists, what="the worker", timeout_s=60.0)
-        (tmp_path / "die").touch()
-        await eventually(
-            lambda: len(made) == 3 or running.done(), what="the parent to try again", timeout_s=60.0
-        )
-        assert not running.done()
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
