@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -141,25 +140,3 @@ async def test_a_corrupted_store_fails_no_request(
     await client.aclose()
     failed = sum(answer.status != 200 for answer in answers)
     judge("0 failed", f"{failed} of {len(answers)}", failed == 0)
-
-
-@pytest.mark.parametrize(
-    ("rate_per_s", "seconds"), [(30.0, 4.0), (60.0, 2.0)], ids=["30/s for 4 s", "60/s for 2 s"]
-)
-async def test_a_stopped_picker_fails_no_request(
-    target: Attacked,
-    judge: Judge,
-    rate_per_s: float,
-    seconds: float,
-) -> None:
-    picker = target.stand.pickers[0]
-    running = asyncio.create_task(load(target, seconds + 2.0, rate_per_s=rate_per_s))
-    await asyncio.sleep(1.0)
-    picker.send(signal.SIGSTOP)
-    try:
-        await asyncio.sleep(seconds)
-    finally:
-        picker.send(signal.SIGCONT)
-    answers = await running
-    failed = [str(answer) for answer in answers if answer.status != 200]
-    judge("0 failed", f"{len(failed)} of {len(answers)}: {sorted(set(failed))}", not failed)

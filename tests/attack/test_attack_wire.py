@@ -280,16 +280,6 @@ async def test_a_header_from_a_client_selects_no_endpoint(
     judge("nothing at the other pool's engine, no such address told", answer, holds)
 
 
-@each_case("header", ["x-vllm-priority: -1000", "x-data-parallel-rank: 7"])
-async def test_a_client_cannot_set_its_own_priority_at_the_engine(
-    target: Attacked, judge: Judge, header: str
-) -> None:
-    await target.post(chat(), header.encode())
-    name, _, value = header.partition(": ")
-    at_engine = [got for seen in target.reached() for got in seen.header(name)]
-    judge("the header does not reach an engine", at_engine, value not in at_engine)
-
-
 POOL_ESCAPES = {
     "other model": chat(model="m-foreign"),
     "rewritten": chat(model="m-foreign"),

@@ -10,7 +10,7 @@ import pytest
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer import dns
-from laar.datalayer.dns import MAX_ADDRESSES, MAX_AT_ONCE, Resolver, system_lookup
+from laar.datalayer.dns import MAX_ADDRESSES, MAX_AT_ONCE, Resolver
 
 
 class Names:
@@ -136,40 +136,6 @@ async def test_a_hanging_lookup_is_reported_and_occupies_one_slot_until_it_answe
     await until(lambda: recorder.addresses == ["10.0.0.1:8000"])
 
 
-async def test_hanging_lookups_of_removed_names_still_occupy_their_slots(
-    recorder: Any, until: Any, hanging: Any
-) -> None:
-    """Threads can't be stopped, and reading files needs some, too."""
-    names, under_test = hanging(*(spec(f"n{i}:1") for i in range(MAX_AT_ONCE)))
-    await until(lambda: len(recorder.problems) == MAX_AT_ONCE)
-    under_test.replace("file", [spec("gpu:8000")])
-    await until(lambda: recorder.problems == {})
-    await asyncio.sleep(0.3)  # the next look would ask for the new name
-    assert len(names.asked) == MAX_AT_ONCE
-    names.hang.set()
-    await until(lambda: recorder.addresses == ["10.0.0.1:8000"])
-    await until(lambda: recorder.problems == {})
-
-
-async def test_a_lookup_without_a_thread_is_reported_and_repeated(
-    recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = Names(gpu=["10.0.0.1"])
-    failures = [RuntimeError("can't start new thread")] * 2
-
-    async def lookup(name: str) -> Sequence[str]:
-        if failures:
-            raise failures.pop()
-        return await names.lookup(name)
-
-    under_test = resolver(recorder, names)
-    monkeypatch.setattr(dns, "system_lookup", lookup)
-    under_test.replace("file", [spec("gpu:8000")])
-    start(under_test.run())
-    await until(lambda: "can't start new thread" in recorder.problems.get("dns gpu", ""))
-    await until(lambda: recorder.addresses == ["10.0.0.1:8000"])
-
-
 async def test_names_removed_from_the_source_are_forgotten(
     recorder: Any, start: Any, until: Any
 ) -> None:
@@ -270,7 +236,3 @@ async def test_an_address_that_left_stays_for_a_few_answers_only(
     await until(lambda: recorder.addresses == ["10.0.0.2:8000"])
     assert len(names.asked) - asked <= 20  # several, while changes are gathered
     assert recorder.problems == {}
-
-
-async def test_the_system_resolver_prefers_one_family() -> None:
-    assert await system_lookup("localhost") in (["127.0.0.1"], ["::1"])

@@ -6,15 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from pathlib import Path
 
 import aiohttp
 import pytest
 
-from laar.core.membership import EndpointSpec, Way
+from laar.core.membership import EndpointSpec
 from laar.datalayer import fetching
-from laar.datalayer.fetching import get, options_for, read_capped, visiting_session
+from laar.datalayer.fetching import get, read_capped, visiting_session
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 MAX_BYTES = 300_000
@@ -126,16 +124,6 @@ async def test_a_response_is_read_or_raises_an_error(name: str) -> None:
         assert [await fetched(it, url) for _ in range(3)] == [expected] * 3
 
 
-@pytest.mark.parametrize(
-    "address", ["127.0.0.1:65536", "300.0.0.1:80", "[::1:80", "[1::2::3]:80", ":80"]
-)
-async def test_an_impossible_address_raises_an_expected_error(address: str) -> None:
-    async with session() as it, asyncio.timeout(2.0):
-        with pytest.raises((aiohttp.ClientError, OSError, ValueError)):
-            async with get(it, f"http://{address}/metrics", SPEC):
-                pass
-
-
 async def test_a_host_gets_one_connection_at_a_time() -> None:
     server = Server([OK[:-1], OK[-1:]])
     async with listening(server) as port, session() as it:
@@ -154,14 +142,3 @@ async def test_unused_connections_are_dropped(
         await until(lambda: not server.open)
         assert await fetched(it, f"http://127.0.0.1:{port}/metrics") == (200, b"ok")
     await until(lambda: not server.open)
-
-
-def test_a_new_file_in_the_working_directory_costs_no_tls_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Loading the system's CAs takes 20 ms, and a new context means a new connection."""
-    monkeypatch.chdir(tmp_path)
-    spec = replace(SPEC, way=Way(tls=True, name="engine.internal"))
-    before = options_for(spec)["ssl"]
-    (tmp_path / "snapshot").touch()
-    assert options_for(spec)["ssl"] is before

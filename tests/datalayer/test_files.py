@@ -16,16 +16,6 @@ def test_an_endless_device_is_refused() -> None:
         read_file(Path("/dev/zero"), 1000)
 
 
-def test_a_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError):
-        read_file(tmp_path)
-
-
-def test_an_impossible_path_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="null byte"):
-        read_file(tmp_path / "a\0b")
-
-
 def test_a_pipe_without_a_writer_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import random
 from pathlib import Path
 from typing import Any
@@ -93,30 +92,6 @@ async def test_a_pod_is_followed_through_its_life(cluster: Any, sink: Any, until
     assert cluster.lists == 1
 
 
-async def test_a_change_without_new_information_is_not_reported(
-    cluster: Any, sink: Any, until: Any
-) -> None:
-    await cluster.put("pods", pod("a"))
-    cluster.follow(VLLM)
-    await until(lambda: sink.addresses)
-    for number in range(20):
-        heartbeat = pod("a")
-        heartbeat["status"]["startTime"] = str(number)
-        await cluster.put("pods", heartbeat)
-    await cluster.put("pods", pod("b", "10.0.0.2"))
-    await until(lambda: len(sink.addresses) == 2)
-    assert sink.replaced == 2
-
-
-async def test_lists_are_read_in_pages(cluster: Any, sink: Any, until: Any) -> None:
-    for number in range(250):
-        await cluster.put("pods", pod(f"p{number}", f"10.0.1.{number}"))
-    cluster.follow(VLLM)
-    await until(lambda: len(sink.addresses) == 250)
-    assert cluster.lists == 5
-    assert sink.replaced == 1
-
-
 async def test_a_disconnected_watch_resumes_without_a_list(
     cluster: Any, sink: Any, until: Any
 ) -> None:
@@ -128,33 +103,6 @@ async def test_a_disconnected_watch_resumes_without_a_list(
     await until(lambda: len(sink.addresses) == 2)
     assert cluster.lists == 1
     await until(lambda: not sink.problems)
-
-
-async def test_a_quiet_watch_cut_by_proxies_is_resumed_without_increasing_waits(
-    cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mirror_module, "STEADY_S", 0.0)
-    monkeypatch.setattr(mirror_module, "LAST_WAIT_S", 3600.0)
-    opened = 0
-    watch = cluster.watch
-
-    async def cut(request: web.Request, plural: str) -> web.StreamResponse:
-        nonlocal opened
-        opened += 1
-        if opened > 20:
-            answer: web.StreamResponse = await watch(request, plural)
-            return answer
-        answer = web.StreamResponse()
-        await answer.prepare(request)
-        assert request.transport is not None
-        request.transport.abort()
-        return answer
-
-    cluster.watch = cut
-    cluster.follow(VLLM)
-    await until(lambda: opened > 20)
-    await cluster.put("pods", pod("a"))
-    await until(lambda: sink.addresses and not sink.problems)
 
 
 async def test_watches_that_end_at_once_are_reported_and_replaced_by_lists(
@@ -181,17 +129,6 @@ async def test_watches_that_end_at_once_are_reported_and_replaced_by_lists(
     await until(lambda: not sink.problems)
 
 
-@pytest.mark.parametrize("as_status", [True, False])
-async def test_a_version_that_is_always_gone_is_reported(
-    cluster: Any, sink: Any, until: Any, as_status: bool
-) -> None:
-    cluster.gone_as_status, cluster.compacted = as_status, 1 << 40
-    await cluster.put("pods", pod("a"))
-    cluster.follow(VLLM)
-    await until(lambda: any("too old" in text for text in sink.past_problems))
-    assert sink.addresses == ["10.0.0.1:8000"]
-
-
 async def test_a_watch_resumes_from_the_version_in_a_bookmark(
     cluster: Any, sink: Any, until: Any
 ) -> None:
@@ -205,22 +142,6 @@ async def test_a_watch_resumes_from_the_version_in_a_bookmark(
     await cluster.put("pods", pod("b", "10.0.0.2"))
     await until(lambda: len(sink.addresses) == 2)
     assert cluster.lists == 1
-
-
-async def test_an_empty_list_may_be_null(cluster: Any, sink: Any, until: Any) -> None:
-    page = cluster.list
-
-    def of_go(request: web.Request, plural: str) -> web.Response:
-        answer = page(request, plural)
-        answer.text = answer.text.replace('"items": []', '"items": null')
-        return answer  # type: ignore[no-any-return]
-
-    cluster.list = of_go
-    cluster.follow(VLLM)
-    await until(lambda: cluster.watches)
-    await cluster.put("pods", pod("a"))
-    await until(lambda: sink.addresses == ["10.0.0.1:8000"])
-    assert sink.past_problems == []
 
 
 @pytest.mark.parametrize("as_status", [True, False])
@@ -257,25 +178,6 @@ async def test_endpoints_survive_an_outage_and_it_is_reported(
     assert sink.replaced == 1
     cluster.down = False
     await until(lambda: not sink.problems)
-
-
-async def test_a_list_restarts_if_its_pages_expire(cluster: Any, sink: Any, until: Any) -> None:
-    for number in range(150):
-        await cluster.put("pods", pod(f"p{number}", f"10.0.1.{number}"))
-    page = cluster.list
-    expired = []
-
-    def expire_once(request: web.Request, plural: str) -> web.Response:
-        if "continue" in request.query and not expired:
-            expired.append(1)
-            cluster.compact()
-        answer: web.Response = page(request, plural)
-        return answer
-
-    cluster.list = expire_once
-    cluster.follow(VLLM)
-    await until(lambda: len(sink.addresses) == 150)
-    assert expired
 
 
 @pytest.mark.parametrize("verb", ["list", "watch"])
@@ -365,41 +267,6 @@ async def test_a_pool_defines_selector_and_ports_and_its_changes_take_effect(
     assert sink.problems == {}
 
 
-async def test_the_first_pod_of_an_empty_pool_waits_until_the_gateway_can_know_it(
-    cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    of_pool = "kubernetes ml/fleet"
-    await cluster.put("inferencepools", pool())
-    collector = cluster.follow(KubernetesSource(pool="fleet"))
-    cluster.follow(VLLM)  # laar's own Envoys learn of pods from laar
-    await until(lambda: sink.specs == {of_pool: (), SOURCE: ()})
-    monkeypatch.setattr(collector_module, "SETTLE_S", 3600.0)
-    await cluster.put("pods", pod("a"))
-    await until(lambda: sink.specs[SOURCE] and collector._pods.objects)
-    assert sink.specs[of_pool] == ()
-    later = KubernetesEndpoints(collector._access, sink, KubernetesSource(pool="fleet"))
-    later.source = "a picker that starts when the pod is known"
-    tasks = asyncio.create_task(later.run())
-    await until(lambda: sink.specs.get(later.source))
-    tasks.cancel()
-    assert sink.specs[of_pool] == ()
-
-
-async def test_a_deleted_pool_ends_the_problems_of_its_pods(
-    cluster: Any, sink: Any, until: Any
-) -> None:
-    await cluster.put("inferencepools", pool())
-    await cluster.put("pods", pod("a", "10.0.0.1"))
-    await cluster.put("pods", pod("b", "10.0.0.1"))
-    cluster.denied["pods"] = "watch"
-    cluster.follow(KubernetesSource(pool="fleet"))
-    source = "kubernetes ml/fleet"
-    await until(lambda: {f"{source} pods", f"{source} pods read"} <= sink.problems.keys())
-    await cluster.delete("inferencepools", "fleet")
-    await until(lambda: sink.problems.keys() == {f"{source} pool"})
-    assert sink.addresses == []
-
-
 async def test_objectives_and_rewrites_of_this_pool_are_reported(
     cluster: Any, sink: Any, until: Any
 ) -> None:
@@ -428,47 +295,6 @@ async def test_objectives_and_rewrites_of_this_pool_are_reported(
     await cluster.delete("inferenceobjectives", "urgent")
     await cluster.delete("inferencemodelrewrites", "r")
     await until(lambda: sink.priorities[source] == {"plain": 0} and sink.rules == ())
-    assert sink.problems == {}
-
-
-async def test_many_objectives_that_change_together_are_reported_together(
-    cluster: Any, sink: Any, until: Any
-) -> None:
-    reports: list[int] = []
-    sink.objectives = lambda _, __, priorities: reports.append(len(priorities))
-    await cluster.put("inferencepools", pool())
-    cluster.follow(KubernetesSource(pool="fleet"))
-    await until(lambda: reports)
-    for number in range(300):
-        spec = {"poolRef": {"name": "fleet"}, "priority": number}
-        await cluster.put("inferenceobjectives", {"metadata": {"name": f"{number}"}, "spec": spec})
-    await until(lambda: reports[-1] == 300)
-    assert len(reports) < 150
-
-
-async def test_llm_ds_object_kinds_are_watched_with_the_old_ones(
-    cluster: Any, sink: Any, until: Any
-) -> None:
-    def objective(name: str, priority: int) -> dict[str, Any]:
-        spec = {"poolRef": {"name": "fleet"}, "priority": priority}
-        return {"metadata": {"name": name}, "spec": spec}
-
-    await cluster.put("inferencepools", pool())
-    await cluster.put("inferenceobjectives", objective("old", 1))
-    await cluster.put("inferenceobjectives", objective("both", 2))
-    await cluster.put("inferenceobjectives.llm-d.ai", objective("both", 3))
-    await cluster.put("inferenceobjectives.llm-d.ai", objective("new", 4))
-    rewrite = {
-        "metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {"poolRef": {"name": "fleet"}, "rules": [{"targets": [{"modelRewrite": "v2"}]}]},
-    }
-    await cluster.put("inferencemodelrewrites.llm-d.ai", rewrite)
-    cluster.follow(KubernetesSource(pool="fleet"))
-    source = "kubernetes ml/fleet"
-    await until(lambda: sink.priorities.get(source) == {"old": 1, "both": 3, "new": 4})
-    await until(lambda: target_of(sink.rules) == "v2")
-    await cluster.delete("inferenceobjectives.llm-d.ai", "both")
-    await until(lambda: sink.priorities[source] == {"old": 1, "both": 2, "new": 4})
     assert sink.problems == {}
 
 
@@ -505,41 +331,6 @@ async def test_an_object_of_v1_applies_to_pools_by_list_and_by_selector(
     fleet["metadata"]["labels"] = {"tier": "iron"}
     await cluster.put("inferencepools", fleet)
     await until(lambda: sink.priorities[source] == {"listed": 1, "old": 4})
-
-
-async def test_a_removed_api_version_loses_no_objects_of_another_version(
-    cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mirror_module, "ABSENT_WAIT_S", 0.2)
-    v1, v1alpha2 = "inferenceobjectives.v1.llm-d.ai", "inferenceobjectives.llm-d.ai"
-    cluster.absent = {v1}
-    await cluster.put("inferencepools", pool())
-    for name, priority in (("urgent", 10), ("batch", -1)):
-        await cluster.put(v1alpha2, objective(name, priority, poolRef={"name": "fleet"}))
-    cluster.follow(KubernetesSource(pool="fleet"))
-    source = "kubernetes ml/fleet"
-    seen: list[dict[str, int]] = []
-    take = sink.objectives
-
-    def watched(of: str, of_pool: str, known: dict[str, int]) -> None:
-        seen.append(dict(known))
-        take(of, of_pool, known)
-
-    sink.objectives = watched
-    await until(lambda: sink.priorities.get(source) == {"urgent": 10, "batch": -1})
-    seen.clear()
-    await cluster.put(v1, objective("urgent", 10, poolRefs=[{"name": "fleet"}]))
-    cluster.absent = {v1alpha2}
-    cluster.disconnect()
-    read = f"{source} objectives read"
-    await until(lambda: read in sink.problems)
-    message = "no longer serves inferenceobjectives.v1alpha2.llm-d.ai; gone with it: batch"
-    assert message in sink.problems[read]
-    assert sink.priorities[source] == {"urgent": 10}
-    assert all("urgent" in known for known in seen)
-    cluster.absent = set()
-    await until(lambda: sink.priorities[source] == {"urgent": 10, "batch": -1})
-    assert sink.problems == {}
 
 
 async def test_missing_kinds_are_not_a_problem_unless_needed(

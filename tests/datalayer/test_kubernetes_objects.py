@@ -3,7 +3,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,13 +24,6 @@ from support.kube_api_server import pod
 RULES = KubernetesSource(selector={"app": "engine"}, ports=(8000,))
 
 
-def endpoints(
-    item: Any, ports: tuple[int, ...] = (8000,), rules: KubernetesSource = RULES
-) -> list[str]:
-    kept = pod_endpoints(item, ports, rules)
-    return [spec.address for spec in kept.specs] if kept else []
-
-
 def test_each_port_of_a_ready_pod_is_an_endpoint() -> None:
     kept = pod_endpoints(pod("a", "10.0.0.9"), (8000, 8001), RULES)
     assert kept is not None
@@ -39,19 +31,6 @@ def test_each_port_of_a_ready_pod_is_an_endpoint() -> None:
     assert [spec.labels["laar.dev/pod"] for spec in kept.specs] == ["ml/a-rank-0", "ml/a-rank-1"]
     assert kept.specs[0].models == ("org/tiny",)
     assert kept.specs[0].labels["app"] == "vllm"
-
-
-def test_an_ipv6_pod_is_bracketed() -> None:
-    assert endpoints(pod("a", "fd00::7")) == ["[fd00::7]:8000"]
-
-
-@pytest.mark.parametrize(
-    ("phase", "used"), [("Running", True), ("Failed", False), ("Succeeded", False)]
-)
-def test_a_finished_pod_is_ignored_even_if_it_stays_ready(phase: str, used: bool) -> None:
-    evicted = pod("a")
-    evicted["status"]["phase"] = phase
-    assert bool(endpoints(evicted)) is used
 
 
 @pytest.mark.parametrize(
@@ -95,13 +74,6 @@ def test_the_active_ports_annotation_excludes_ranks(
     assert fault in kept.fault
     assert bool(fault) == bool(kept.fault)
     assert len(kept.fault) < 200
-
-
-def test_rank_is_the_index_of_the_target_port() -> None:
-    item = pod("a", annotations={"llm-d.ai/active-ports": "8001", "laar.dev/model": "m"})
-    kept = pod_endpoints(item, (8000, 8001), RULES)
-    assert kept is not None
-    assert kept.specs[0].labels["laar.dev/pod"] == "ml/a-rank-1"
 
 
 def test_the_ranks_of_a_pod_publish_on_neighbouring_ports() -> None:
@@ -276,11 +248,6 @@ def test_an_object_may_name_its_pools_in_three_ways(pools: Any, mine: bool) -> N
     assert found.spec.of("fleet", {"tier": "gold"}) is mine
 
 
-def test_an_object_without_a_pool_is_an_error() -> None:
-    found = parse(Objective, {"metadata": {"name": "o"}, "spec": {"priority": 1}})
-    assert found == "o is ignored: spec: names no pool by poolRef, poolRefs or poolSelector"
-
-
 @pytest.mark.parametrize(
     ("weights", "shares"), [((3, 1), (0.75, 0.25)), ((0, 0), (0.5, 0.5)), ((0, 5), (0.0, 1.0))]
 )
@@ -314,43 +281,6 @@ def test_targets_are_chosen_in_proportion_to_their_weights(
 def test_incomplete_and_contradictory_settings_are_refused(given: Any, fault: str) -> None:
     with pytest.raises(ValidationError, match=fault):
         KubernetesSource.model_validate(given)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {
-            "pool": "my-pool.v1",
-            "namespace": "ml-2",
-            "api_server": "https://rancher/k8s/clusters/c-1",
-        },
-        {"selector": {"app.kubernetes.io/name": "", "tier": "A_b.c-1"}, "ports": [1]},
-    ],
-)
-def test_valid_kubernetes_names_and_labels_are_accepted(given: Any) -> None:
-    KubernetesSource.model_validate(given)
-
-
-def test_settings_are_converted_for_the_collector() -> None:
-    source = KubernetesSource.model_validate(
-        {"selector": {"a": "b"}, "ports": [1, 2], "models": ["m"], "api_server": "http://x:1/"}
-    )
-    assert (source.selector, source.ports) == ({"a": "b"}, (1, 2))
-    assert source.access().url == "http://x:1"
-
-
-def test_the_name_of_https_pods_is_certified_without_its_last_dot() -> None:
-    source = KubernetesSource.model_validate(
-        {"selector": {"a": "b"}, "ports": [1], "base_url": "https://engine.example./v1"}
-    )
-    assert source.way().name == "engine.example"
-
-
-def test_an_authority_pasted_in_place_of_its_path_is_an_error_of_each_pod() -> None:
-    rules = RULES.model_copy(update={"base_url": "https://a.example", "ca_file": Path("MIIB" * 99)})
-    found = pod_endpoints(pod("a", "10.0.0.1"), (8000,), rules)
-    assert found is not None
-    assert "File name too long" in found.fault
 
 
 def test_a_model_name_that_no_header_can_carry_is_an_error_of_its_pod() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 
@@ -8,12 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from pydantic import TypeAdapter, ValidationError
 
 from laar.core.endpoints import OFFLOADED
-from laar.datalayer.endpoints_file import Endpoint
-from laar.datalayer.kubernetes.objects import ENGINE_NAMES
-from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.metrics_page import ENGINES, Counters, pages_by_rank, read_page
 from support.exploring import examples
 
@@ -77,13 +72,6 @@ def test_data_parallel_ranks_are_summed_and_their_usage_averaged() -> None:
     assert reading.kv_usage == pytest.approx(0.4)
     assert reading.capacity_tokens == 3 * 1048576
     assert reading.prefix_hits_tokens == 3 * 5888
-
-
-def test_capacity_falls_back_to_blocks_times_block_size() -> None:
-    reading = page(VLLM.replace('kv_cache_size_tokens="1048576",', ""))
-    assert reading.capacity_tokens == 8192 * 128
-    reading = page(VLLM.replace('"1048576"', '"None"').replace('_blocks="8192"', '_blocks="None"'))
-    assert math.isnan(reading.capacity_tokens)
 
 
 def test_an_sglang_page_is_read_once_for_each_tensor_parallel_group() -> None:
@@ -178,16 +166,6 @@ def test_a_node_shows_its_own_ranks_of_a_whole(ranks: list[object], parts: int) 
         assert readings == sorted(ranks)
 
 
-def test_lines_without_a_rank_do_not_multiply_a_page() -> None:
-    queues = "".join(f'vllm:num_requests_running{{engine="{rank}"}} 1\n' for rank in range(64))
-    common = "vllm:prompt_tokens_total 5\n"
-    page = (queues + common + "vllm:lora_requests_info 0\n# text\n" * 5_000).encode()
-    parts = pages_by_rank(page, "vllm")
-    assert len(parts) == 64
-    assert all(common.encode() in part for part in parts)
-    assert sum(map(len, parts)) < 5 << 20
-
-
 def test_a_page_with_many_ranks_takes_no_longer_than_one_with_few() -> None:
     def seconds(ranks: int) -> float:
         """Return the seconds that splitting takes, for a page of 16,000 samples."""
@@ -212,11 +190,6 @@ def test_slower_memory_behind_a_cache_is_detected(engine: str, series: str) -> N
     assert not page(f"{series} 0\n", engine).has_tiers
 
 
-def test_sglangs_capacity_is_computed_from_its_cache_config() -> None:
-    text = 'sglang:cache_config_info{page_size="16",num_pages="1000"} 1.0\n'
-    assert page(text, "sglang").capacity_tokens == 16000
-
-
 def test_a_tensorrt_llm_page_is_read() -> None:
     text = """trtllm_num_requests_waiting{model_name="m"} 5
 trtllm_num_requests_running{model_name="m"} 6
@@ -233,38 +206,11 @@ trtllm_kv_cache_tokens_per_block{model_name="m"} 32
     assert (reading.prefix_queries_tokens, reading.prefix_hits_tokens) == (900.0, 300.0)
 
 
-@pytest.mark.parametrize(
-    ("engine", "series"),
-    [
-        ("lmdeploy", 'lmdeploy:prompt_tokens_total{model_name="m",engine="0"}'),
-    ],
-)
-def test_a_counter_that_decreased_shows_a_restart(engine: str, series: str) -> None:
-    found, counters = [], None
-    for count in (5, 9, 2, 3):
-        reading, counters = read_page(f"{series} {count}\n".encode(), engine, counters)
-        found.append(reading.restarted)
-    assert found == [False, False, True, False]
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("text", ["", "\n", "<html>not a page</html>", "\x00\xff" * 50])
-def test_values_missing_from_a_page_are_unknown_instead_of_zero(engine: str, text: str) -> None:
-    reading = page(text, engine)
-    for name in ("waiting", "running", "kv_usage", "capacity_tokens", "prefix_hits_tokens"):
-        assert math.isnan(getattr(reading, name)), name
-
-
 @pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "x", "", "1_0x", "0x10"])
 def test_a_gauge_that_is_not_a_count_is_unknown(value: str) -> None:
     reading = page(VLLM.replace(f"waiting{{{LABELS}}} 2.0", f"waiting{{{LABELS}}} {value}"))
     assert math.isnan(reading.waiting)
     assert reading.running == 3.0
-
-
-def test_one_unknown_rank_makes_the_sum_unknown() -> None:
-    other = VLLM.replace('engine="0"', 'engine="1"').replace(" 2.0", " NaN")
-    assert math.isnan(page(merged(VLLM, other)).waiting)
 
 
 def test_a_share_above_one_is_unknown() -> None:
@@ -299,13 +245,6 @@ def test_a_restart_shows_in_counters_or_their_start_time(old: str, new: str) -> 
     assert reading.restarted
     assert reading.started_s == max(1.7e9, float(new.split()[-1]))
     assert not read_page(changed.encode(), "vllm", before)[0].restarted
-
-
-def test_growing_or_missing_counters_are_not_a_restart() -> None:
-    _, before = read_page(VLLM.encode(), "vllm", None)
-    grown = VLLM.replace("6000.0", "6001.0").encode()
-    assert not read_page(grown, "vllm", before)[0].restarted
-    assert not read_page(b"", "vllm", before)[0].restarted
 
 
 @pytest.mark.parametrize(("later", "restarted"), [(1_200, True), (5_200_000, False)])
@@ -415,34 +354,6 @@ llamacpp:requests_deferred 46
     reading, _ = read_page(again.encode(), "llama.cpp", counters)
     assert reading.restarted
     assert math.isnan(reading.kv_usage)
-
-
-def test_all_metric_names_of_an_engine_begin_with_its_own_prefix() -> None:
-    for kind, names in ENGINES.items():
-        for field in dataclasses.astuple(names):
-            for name in field if isinstance(field, tuple) else (field,):
-                if isinstance(name, bytes) and name not in _LABELS:
-                    assert name.startswith(names.prefix) or not name, (kind, name)
-        assert not any(
-            names.prefix in other.prefix for other in ENGINES.values() if other is not names
-        )
-
-
-_LABELS = (
-    b"dp_rank",
-    *(b"running_lora_adapters", b"max_lora", b"engine"),
-    *(b'reason="max_num_queued_', b'sleep_state="awake"', b'sleep_state="weights_offloaded"'),
-)
-
-
-def test_every_engine_can_be_named_in_files_settings_and_pod_labels() -> None:
-    for engine, names in ENGINES.items():
-        assert Endpoint(address="10.0.0.1:1", model="m", engine=engine).spec().engine == engine
-        of_pods = TypeAdapter(KubernetesSource.model_fields["engine"].annotation)
-        assert of_pods.validate_python(engine) == engine
-        assert {ENGINE_NAMES[name] for name in (engine, *names.aliases)} == {engine}
-    with pytest.raises(ValidationError):
-        Endpoint(address="10.0.0.1:1", model="m", engine="triton")
 
 
 def test_requests_refused_for_a_full_queue_count_since_the_last_page() -> None:

@@ -6,7 +6,6 @@ import itertools
 import math
 import operator
 import random
-import threading
 import time
 from collections import Counter, defaultdict
 from statistics import mean
@@ -22,7 +21,6 @@ from laar.datalayer.discovery import look_at
 from laar.datalayer.endpoints_file import Endpoint
 from laar.datalayer.scrape import Scraper
 from laar.datalayer.visits import Visits
-from laar.telemetry.problems import Problems
 
 QUIET = SimpleNamespace(problem=lambda *_: None)
 PAGE = b"vllm:num_requests_waiting 2.0\nvllm:prompt_tokens_total 9\n"
@@ -58,21 +56,6 @@ async def test_pages_become_readings_on_one_kept_alive_connection(
     assert before <= now <= time.monotonic()
     assert len(ports) == 1
     assert recorder.problems == {}
-
-
-async def test_a_restart_is_reported_once(
-    recorder: Any, start: Any, until: Any, serve: Any
-) -> None:
-    tokens = iter([900, 901, 5, *range(6, 10_000)])
-
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=b"vllm:prompt_tokens_total %d\n" % next(tokens))
-
-    start(scraper(recorder, [spec(await serve(metrics))]).run())
-    await until(lambda: len(recorder.readings) >= 6)
-    assert [reading.restarted for _, reading, _ in recorder.readings[:6]] == [
-        False, False, True, False, False, False,
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("busy", [503, 0], ids=["not ready", "hangs up"])
@@ -170,25 +153,6 @@ async def test_a_huge_page_is_truncated_and_reported_but_its_beginning_is_used(
     assert sent < 800 * 65536
 
 
-async def test_requests_are_served_while_a_long_page_is_read(
-    recorder: Any, start: Any, until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def answers(_: web.Request) -> web.Response:
-        return web.Response(body=PAGE + b"# text\n" * 100_000)
-
-    def read_page(*page: Any) -> Any:
-        loop.call_soon_threadsafe(served.set)
-        assert served.wait(5.0), "the event loop is blocked"
-        return read(*page)
-
-    address, served, read = await serve(answers), threading.Event(), scrape.read_page
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(scrape, "read_page", read_page)
-    start(scraper(recorder, [spec(address)], interval_s=60).run())
-    await until(lambda: recorder.readings or recorder.problems)
-    assert recorder.readings[0][1].waiting == 2.0
-
-
 async def test_a_problem_ends_with_a_good_page_or_with_the_endpoint(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
@@ -221,33 +185,6 @@ async def test_only_a_connection_refused_by_the_engine_itself_makes_it_unreachab
     await until(lambda: len(recorder.problems) == 3)
     found = {(address, rtt_s) for address, rtt_s, _ in recorder.round_trips}
     assert found == {("127.0.0.1:1", math.inf)}
-
-
-async def test_an_endpoint_without_a_page_is_skipped(
-    recorder: Any, start: Any, until: Any, serve: Any
-) -> None:
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=PAGE)
-
-    specs = [spec("10.0.0.1:1", metrics_url=""), spec(await serve(metrics))]
-    start(scraper(recorder, specs).run())
-    await until(lambda: len(recorder.readings) > 3)
-    assert recorder.past_problems == []
-
-
-async def test_a_page_removed_from_the_settings_is_not_reported_as_recovered(
-    recorder: Any, start: Any, until: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", logger="laar")
-    problems = Problems()
-    recorder.problem = problems.report
-    specs = [spec("127.0.0.1:1")]
-    start(scraper(recorder, specs).run())
-    await until(lambda: problems)
-    specs[:] = [spec("127.0.0.1:1", metrics_url="")]
-    await until(lambda: not problems)
-    assert "scrape 127.0.0.1:1: no longer watched" in caplog.text
-    assert "works again" not in caplog.text
 
 
 class Busy:
@@ -295,19 +232,6 @@ async def test_visits_are_capped_and_not_doubled_and_reach_all_endpoints(
     busy.go_on.set()
     await until(lambda: len(set(busy.started)) == 100)
     assert busy.most <= 64
-
-
-async def test_the_visit_to_a_removed_endpoint_is_cancelled(start: Any, until: Any) -> None:
-    busy = Busy()
-    specs = [spec("a:1"), spec("b:1")]
-    visiting = Visiting(busy.visit, specs)
-    start(visiting.run())
-    await until(lambda: busy.now == 2)
-    specs.pop()
-    await until(lambda: busy.now == 1)
-    assert visiting.kept.keys() == {"a:1"}
-    specs.append(spec("b:1"))
-    await until(lambda: busy.now == 2)
 
 
 async def test_an_unexpected_error_fails_only_its_own_visit(
@@ -381,52 +305,6 @@ async def test_visits_start_in_small_groups_and_none_is_late(
     assert max(moments.values()) <= 8
     if count > 1:
         assert mean(moments.values()) > 3
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("count", "slow", "took_s", "longest_s"),
-    [
-        (400, 2, scrape.TIMEOUT_S, (2.5, 5.0)),
-        (1000, 2, scrape.TIMEOUT_S, (6.0, 6.0)),
-        (100, 1, 1.2, (0.0, 2.5)),
-    ],
-    ids=["half of them hang", "half of a large fleet hangs", "all are slow"],
-)
-async def test_slow_endpoints_delay_neither_each_other_nor_the_others(
-    count: int,
-    slow: int,
-    took_s: float,
-    longest_s: tuple[float, float],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """In virtual time, as above; visits to every `slow`-th endpoint take long."""
-    now, real_sleep = 0.0, asyncio.sleep
-    started: defaultdict[str, list[float]] = defaultdict(list)
-
-    async def sleep(wait_s: float) -> None:
-        nonlocal now
-        await real_sleep(0)
-        await real_sleep(0)
-        now += wait_s
-        if now > 40.0:
-            raise _OverError
-
-    async def visit(one: EndpointSpec) -> None:
-        started[one.address].append(now)
-        until = now + took_s * (one in delayed)
-        while now < until:
-            await real_sleep(0)
-
-    specs = [spec(f"10.0.{i // 250}.{i % 250}:1") for i in range(count)]
-    delayed = specs[::slow]
-    under_test = Visiting(visit, specs, interval_s=1.0, clock=lambda: now)
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    with pytest.raises(_OverError):
-        await under_test.run()
-    for one in specs:
-        gaps = [b - a for a, b in itertools.pairwise(started[one.address])]
-        assert max(gaps) < longest_s[one in delayed]
 
 
 async def test_engines_of_several_kinds_are_read_together(

@@ -147,51 +147,6 @@ async def test_a_response_that_is_not_a_list_is_reported_and_changes_nothing(
     assert recorder.names == []
 
 
-async def test_a_refusal_for_lack_of_a_key_shows_nothing_about_an_engine(
-    recorder: Any, start: Any, until: Any, serve: Any
-) -> None:
-    visits = 0
-
-    async def engine(_: web.Request) -> web.Response:
-        nonlocal visits
-        visits += 1
-        return web.Response(status=401)
-
-    start(names(recorder, await serve(engine)).run())
-    await until(lambda: visits > 3)
-    assert (recorder.names, recorder.past_problems) == ([], [])
-
-
-async def test_a_list_of_too_many_adapters_is_a_problem(
-    recorder: Any, start: Any, until: Any, serve: Any
-) -> None:
-    listed = [BASE, *({**LORA, "id": f"l{n}"} for n in range(MAX_NAMES))]
-
-    async def engine(request: web.Request) -> web.Response:
-        if request.path == "/v1/models":
-            return web.json_response({"object": "list", "data": listed})
-        return web.Response(status=405)
-
-    start(names(recorder, await serve(engine)).run())
-    await until(lambda: recorder.past_problems)
-    assert f"only the first {MAX_NAMES} names are used" in recorder.past_problems[0]
-    assert len(recorder.names[0][1].adapters) == MAX_NAMES - 1
-
-
-async def test_a_service_with_many_models_is_not_reported(
-    recorder: Any, start: Any, until: Any, serve: Any
-) -> None:
-    async def engine(request: web.Request) -> web.Response:
-        if request.path == "/v1/models":
-            listed = [BASE, *({"id": f"m{n}"} for n in range(MAX_NAMES))]
-            return web.json_response({"object": "list", "data": listed})
-        return web.Response(status=405)
-
-    start(names(recorder, await serve(engine)).run())
-    await until(lambda: recorder.names)
-    assert not recorder.past_problems
-
-
 @pytest.mark.parametrize(
     ("given", "taken"), [(8192, 8192), (None, None), (True, None), (-1, None), (1e9, None)]
 )

@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tomllib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 import yaml
 from deploy.chart import ROOT, SHAPES, pack
-from deploy.image import put_name
 from deploy.kustomized import render
 
 Object = dict[str, Any]
@@ -109,24 +107,6 @@ def test_chart_values_reach_the_objects(chart: Path) -> None:
     assert "laar.dev/settings" not in pod_of(default)["metadata"]["annotations"]
 
 
-def test_the_image_of_a_chart_built_under_a_different_name_can_be_replaced(
-    chart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for part in ("overlays", "base", "components", "chart"):
-        shutil.copytree(ROOT / "deploy" / part, tmp_path / "tree" / "deploy" / part)
-    put_name("registry.example/laar:1.10", tmp_path / "tree")
-    monkeypatch.setattr("deploy.chart.ROOT", tmp_path / "tree")
-    named = pack(tmp_path)
-
-    def images(values: Object) -> set[str]:
-        pod = pod_of(rendered(named, values))["spec"]
-        containers = pod["initContainers"] + pod["containers"]
-        return {c["image"] for c in containers if "envoy" not in c["image"]}
-
-    assert images({}) == {"registry.example/laar:1.10"}
-    assert images({"image": {"repository": "mine", "tag": "2"}}) == {"mine:2"}
-
-
 def test_existing_secrets_are_kept_and_foreign_ones_unchanged(chart: Path) -> None:
     key = "a2VwdA=="
 
@@ -176,17 +156,6 @@ def test_existing_secrets_are_kept_and_foreign_ones_unchanged(chart: Path) -> No
         server.shutdown()
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_values_without_content_mean_the_default(chart: Path, shape: str) -> None:
-    """As in a file in which all lines below `extraVolumes:` are comments."""
-    values = yaml.safe_load((ROOT / "deploy" / "chart" / "values.yaml").read_text())
-    empty = dict.fromkeys(values.keys() - {"shape", "image", "replicas"})
-    made = rendered(chart, {"shape": shape, **empty})
-    secrets = [made.pop(key) for key in list(made) if key[0] == "Secret"]
-    assert made == rendered(chart, {"shape": shape, "tokens": {"create": False}})
-    assert len(secrets) == (2 if shape == "shared" else 1)
-
-
 @pytest.mark.parametrize("wrong", ["replica=3", "image.name=laar", "replicas=many"])
 def test_unknown_values_are_refused(chart: Path, wrong: str) -> None:
     done = helm("template", "laar", chart, "--set", wrong)
@@ -200,20 +169,3 @@ def test_the_schema_covers_every_value(chart: Path) -> None:
     values = yaml.safe_load((folder / "values.yaml").read_text())
     assert schema.keys() - values.keys() == {"enabled", "global"}
     assert not values.keys() - schema.keys()
-
-
-def test_an_unknown_shape_is_reported(chart: Path) -> None:
-    done = helm("template", "laar", chart, "--set", "shape=gateway")
-    assert done.returncode != 0
-    assert "shape: gateway is none of standalone, shared, inference-pool" in done.stderr
-
-
-def test_the_chart_is_packaged_reproducibly_with_the_version_of_laar(tmp_path: Path) -> None:
-    (tmp_path / "again").mkdir()
-    one, two = pack(tmp_path), pack(tmp_path / "again")
-    assert one.read_bytes() == two.read_bytes()
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    chart = yaml.safe_load((ROOT / "deploy" / "chart" / "Chart.yaml").read_text())
-    assert chart["version"] == (version := version.replace(".dev", "-dev"))
-    assert "dev" in version or chart["appVersion"] == version  # else the image of the last release
-    assert one.name == f"laar-{version}.tgz"

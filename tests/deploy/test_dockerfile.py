@@ -10,13 +10,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import tomllib
 from pathlib import Path
 
 import grpc
 import pytest
-import yaml
 from deploy.kustomized import render
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -53,12 +51,6 @@ def test_the_image_pins_its_base_and_runs_unprivileged() -> None:
     assert {line.split()[0] for line in said(LINES, "FROM")} == {"${BASE}"}
 
 
-def test_the_image_has_the_packages_for_all_features_of_a_picker() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    others = {"all", "bench", "bench-proxies", "envoy", "fit", "lab"}
-    assert set(image.EXTRAS) == set(project["optional-dependencies"]) - others
-
-
 def test_the_packages_of_the_image_are_the_tested_ones_with_hashes() -> None:
     tested = re.findall(r"(?m)^(\S+)==(\S+)$", (ROOT / "constraints.txt").read_text())
     versions = {re.sub("[-_.]+", "-", name.lower()): version for name, version in tested}
@@ -69,27 +61,6 @@ def test_the_packages_of_the_image_are_the_tested_ones_with_hashes() -> None:
     assert apart <= {"async-timeout"}, "run: python deploy/image.py lock"
     for name in (re.split(r"[\[<>=~! ]", each)[0] for each in image.requirements()):
         assert name in {each for each, *_ in locked}, "run: python deploy/image.py lock"
-
-
-def test_the_name_of_the_image_is_written_to_overlays_and_chart(tmp_path: Path) -> None:
-    for path in ("overlays", "base", "components", "chart"):
-        shutil.copytree(ROOT / "deploy" / path, tmp_path / "deploy" / path)
-    digest = f"sha256:{'0' * 64}"
-    for name, found in (
-        ("registry.test:5000/a/laar:1.10", "registry.test:5000/a/laar:1.10"),
-        (f"registry.test/laar@{digest}", f"registry.test/laar@{digest}"),
-        ("laar:0.2.0", "laar:0.2.0"),
-    ):
-        image.put_name(name, tmp_path)
-        for overlay in sorted((tmp_path / "deploy" / "overlays").iterdir()):
-            texts = json.dumps(render(overlay))
-            assert f'"image": "{found}"' in texts, overlay.name
-        values = yaml.safe_load((tmp_path / "deploy" / "chart" / "values.yaml").read_text())
-        of = values["image"]
-        how = f"@{of['digest']}" if of["digest"] else f":{of['tag']}"
-        assert of["repository"] + how == found
-    with pytest.raises(SystemExit, match="tag or a digest"):
-        image.put_name("registry.test:5000/laar", tmp_path)
 
 
 async def test_a_container_stopped_during_startup_ends_immediately(tmp_path: Path) -> None:
@@ -157,19 +128,6 @@ async def test_the_steps_of_the_dockerfile_build_a_picker_that_answers_its_probe
     run(command, work)
     shutil.rmtree(work)  # the second stage contains only the virtual environment
     await _answers_probes(opt, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_the_image_can_be_built_with_debian_tools(tmp_path: Path) -> None:
-    """Build base and image, and run laar in a container. Takes ten minutes."""
-    if os.geteuid() or not (shutil.which("buildah") and shutil.which("mmdebstrap")):
-        pytest.skip("needs root: apt-get install buildah mmdebstrap")
-    digest = image.make_image(tmp_path, None)
-    [archive] = tmp_path.glob("laar-*.oci.tar")
-    with tarfile.open(archive) as files:
-        index = json.load(files.extractfile("index.json"))  # type: ignore[arg-type]
-        assert [each["digest"] for each in index["manifests"]] == [digest]
 
 
 _PYTHON = f"{sys.executable} -m venv"

@@ -15,7 +15,7 @@ import yaml
 from deploy.kustomized import render
 from manifest_schemas import VERSIONS, faults
 
-from laar.datalayer.kubernetes.objects import Pool, parse, pod_endpoints
+from laar.datalayer.kubernetes.objects import pod_endpoints
 from laar.datalayer.kubernetes.resources import OBJECTIVES, PODS, POOLS, REWRITES
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import validate
@@ -67,27 +67,6 @@ def test_the_rendering_equals_kubectls(folder: Path) -> None:
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_every_object_matches_the_schema_of_the_cluster(folder: Path, version: str) -> None:
     assert [fault for one in render(folder) for fault in faults(one, version)] == []
-
-
-@pytest.mark.parametrize(
-    ("kind", "path", "value"),
-    [
-        ("Deployment", ("spec", "template", "spec", "containers", 0, "livenessProb"), {}),
-        ("Deployment", ("spec", "replicas"), "2"),
-        ("Service", ("spec", "ports", 0, "port"), "http"),
-        ("NetworkPolicy", ("spec", "policyTypes"), "Ingress"),
-        ("InferencePool", ("spec", "targetPorts", 0, "number"), 0),
-        ("InferencePool", ("spec", "endpointPickerRef", "failureMode"), "Open"),
-    ],
-)
-def test_the_schemas_detect_mistakes(kind: str, path: tuple[Any, ...], value: Any) -> None:
-    one = of_kind(overlay("inference-pool"), kind)
-    place = one
-    for step in path[:-1]:
-        place = place[step]
-    place[path[-1]] = value
-    for version in VERSIONS:
-        assert faults(one, version)
 
 
 @pytest.mark.envoy
@@ -231,24 +210,6 @@ def test_envoys_configuration_equals_the_output_of_laar_envoy(name: str, shape: 
     assert gib << 30 == BootstrapOptions().memory_bytes
 
 
-def test_the_pickers_of_the_shared_overlay_reach_valkey_and_its_secrets() -> None:
-    share = load(DEPLOY / "overlays" / "shared" / "laar.yaml").settings.share
-    objects = overlay("shared")
-    of_store = {o["kind"]: o for o in objects if o["metadata"]["name"] == "laar-valkey"}
-    service = of_store["Service"]
-    assert share.url == f"redis://laar-valkey:{service['spec']['ports'][0]['port']}/0"
-    store = of_store["Deployment"]["spec"]["template"]["spec"]
-    [valkey] = store["containers"]
-    assert str(share.password_file) in " ".join(valkey["args"])
-    [laar] = [one for one in pod_template(objects)["spec"]["containers"] if one["name"] == "laar"]
-    for container in (laar, valkey):
-        paths = [mount["mountPath"] for mount in container["volumeMounts"]]
-        assert str(share.password_file.parent) in paths
-    readme = (DEPLOY / "overlays" / "shared" / "README.md").read_text()
-    for file in (share.password_file, share.secret_file):
-        assert f"--from-literal={file.name}=" in readme
-
-
 def test_the_settings_of_the_gateway_find_the_example_engines() -> None:
     [source] = load(DEPLOY / "overlays" / "standalone" / "laar.yaml").settings.kubernetes
     template = pod_template(render(DEPLOY / "examples" / "vllm"))
@@ -263,26 +224,6 @@ def test_the_settings_of_the_gateway_find_the_example_engines() -> None:
     assert kept.specs[0].models == ("Qwen/Qwen2.5-7B-Instruct", "auto")
     served = [container["ports"] for container in template["spec"]["containers"]]
     assert served == [[{"name": "http", "containerPort": 8000}]]
-
-
-def test_the_collector_can_read_the_pool_that_refers_to_the_picker() -> None:
-    objects = overlay("inference-pool")
-    pool = of_kind(objects, "InferencePool")
-    assert isinstance(parse(Pool, pool), Pool)
-    service = of_kind(objects, "Service")
-    reference = pool["spec"]["endpointPickerRef"]
-    assert reference["name"] == service["metadata"]["name"]
-    assert reference["port"]["number"] in {port["port"] for port in service["spec"]["ports"]}
-    assert reference["failureMode"] in {"FailOpen", "FailClose"}
-
-
-@pytest.mark.parametrize("name", OVERLAYS)
-def test_each_overlay_has_a_readme_of_one_screen(name: str) -> None:
-    text = (DEPLOY / "overlays" / name / "README.md").read_text()
-    assert len(text.splitlines()) <= 50
-    for heading in ("Creates", "## Change", "## Apply and check", "## Remove"):
-        assert heading in text
-    assert f"kubectl apply -k deploy/overlays/{name}" in text
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
@@ -313,21 +254,3 @@ def test_only_ports_for_requests_and_probes_are_open_to_all(name: str) -> None:
     for sources in opened.values():
         # An empty namespace selector matches all of them.
         assert all(one.get("namespaceSelector", {"of": "this one"}) for one in sources)
-
-
-def test_the_command_in_the_guide_sets_the_image_of_every_overlay(tmp_path: Path) -> None:
-    guide = (ROOT / "docs" / "guides" / "kubernetes.md").read_text()
-    [line] = [line for line in guide.splitlines() if line.startswith("python deploy/image.py name")]
-    for place in ("deploy/overlays/standalone/README.md", "docs/guides/kubernetes.md"):
-        text = (ROOT / place).read_text()
-        assert text.index("docker build") < text.index("docker push REGISTRY") < text.index(line)
-        assert text.index(line) < text.index("kubectl apply")
-    shutil.copytree(DEPLOY, tmp_path / "deploy")
-    line = line.replace("REGISTRY", "registry.test:5000/team")
-    subprocess.run([sys.executable, *line.split()[1:]], cwd=tmp_path, check=True, timeout=30)
-    for name in OVERLAYS:
-        spec = pod_template(render(tmp_path / "deploy" / "overlays" / name))["spec"]
-        [laar] = [one for one in spec["containers"] if one["name"] == "laar"]
-        assert laar["image"] == line.split()[-1]
-        for first in spec.get("initContainers", []):
-            assert first["image"] == laar["image"]

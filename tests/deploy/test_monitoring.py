@@ -14,15 +14,12 @@ import pytest
 import yaml
 from deploy.kustomized import documents, render
 
-from laar.core.membership import EndpointSpec
-from laar.core.request import Api, Request
 from laar.envoy.bootstrap import render as bootstrap
 from laar.envoy.options import BootstrapOptions, Shape
 from laar.server.admin.metrics import metrics_page
 from laar.server.runner import Runner
 from laar.settings import Settings
 from laar.settings.listening import Listen
-from laar.telemetry.metrics import Metrics
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -69,17 +66,6 @@ def test_rules_use_existing_series(groups: list[dict[str, Any]], known: set[str]
                 assert rule["labels"]["severity"] in {"critical", "warning"}
 
 
-def test_the_threshold_for_a_slow_picker_is_the_bound_of_a_bucket(
-    groups: list[dict[str, Any]],
-) -> None:
-    """Otherwise the quantile is interpolated, and 11 ms may count as more than the threshold."""
-    [slow] = [
-        rule for group in groups for rule in group["rules"] if rule.get("alert") == "LaarSlow"
-    ]
-    threshold_s = float(slow["expr"].rpartition(">")[2])
-    assert threshold_s in [bound for bound, _ in Metrics().overhead_s.buckets()]
-
-
 @pytest.mark.parametrize("shape", ["sidecar", "standalone", "gateway"])
 def test_the_alert_on_bypassed_requests_reads_the_statistics_of_laars_envoys(
     shape: Shape, groups: list[dict[str, Any]]
@@ -100,38 +86,6 @@ def test_the_autoscaler_uses_an_existing_series(known: set[str]) -> None:
     [rule] = yaml.safe_load(said[said.index("#   ext") :].replace("#   ", ""))["externalRules"]
     assert series(rule["metricsQuery"]) == {rule["seriesQuery"]} <= known
     assert f"name: {rule['name']['as']}\n" in text.split("spec:", 1)[1]
-
-
-def test_the_autoscaler_counts_only_prompts_that_wait() -> None:
-    """Long answers and cached contexts must not add replicas."""
-    folder = HERE.parents[1] / "deploy" / "examples" / "vllm"
-    [name] = set(re.findall(r"seriesQuery: (\S+)", (folder / "autoscaler.yaml").read_text()))
-    picker = Runner(Settings.model_validate({"endpoints_file": "none.yaml"})).picker
-    picker.table.replace("test", [EndpointSpec(address="10.0.0.1:8000", models=(MODEL,))])
-
-    def value() -> float:
-        page = metrics_page(picker).decode()
-        return sum(float(n) for n in re.findall(rf"^{name}{{.*}} (\S+)$", page, re.MULTILINE))
-
-    text = "x" * 60_000
-    request = Request(id="r", api=Api.CHAT, model=MODEL, spans=(text,), chars=len(text))
-    decision = picker.director.decide(request, picker.clock())
-    waiting = value()
-    picker.director.answering(decision, picker.clock())
-    assert waiting > 0.0
-    assert value() < 0.01 * waiting
-
-
-def test_the_scaled_object_uses_existing_series(known: set[str]) -> None:
-    folder = HERE.parents[1] / "deploy" / "examples"
-    [one] = render(folder / "keda")
-    [engines] = [each for each in render(folder / "vllm") if each["kind"] == "Deployment"]
-    assert one["spec"]["scaleTargetRef"]["name"] == engines["metadata"]["name"]
-    for trigger in one["spec"]["triggers"]:
-        query = trigger["metadata"]["query"]
-        assert series(query) <= known
-        assert series(query)
-        assert float(trigger["metadata"]["threshold"]) > 0
 
 
 @pytest.mark.parametrize(
@@ -195,12 +149,6 @@ def test_panels_use_existing_series_and_do_not_overlap(known: set[str]) -> None:
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
-def test_the_panel_of_attempts_shows_one_while_no_question_is_retried() -> None:
-    """A quantile interpolated between 0 and the first bound would show 0.5."""
-    [panel] = [one for one in generator().panels() if one["title"].startswith("Attempts")]
-    assert all("histogram_quantile" not in target["expr"] for target in panel["targets"])
-
-
 def generator() -> Any:
     """Import the script that generates the dashboard."""
     spec = importlib.util.spec_from_file_location("board", COMPONENTS / "rules" / "dashboard.py")
@@ -209,20 +157,6 @@ def generator() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def test_panels_show_the_main_metrics(known: set[str]) -> None:
-    shown = {name for panel in generator().panels() for name in _series_of(panel)}
-    for topic in (
-        *("time_to_correct_answer_seconds", "answers_reported_total", "predicted_ttft_ratio"),
-        *("prefix_found_tokens_total", "model_seconds_per_token", "flow_waiting"),
-        *("tuner_weight", "shadow_decisions_total", "endpoints_by_health"),
-    ):
-        assert f"laar_{topic}" in shown
-
-
-def _series_of(panel: dict[str, Any]) -> set[str]:
-    return {name for target in panel.get("targets", ()) for name in series(target["expr"])}
 
 
 def test_prometheus_accepts_the_query_of_every_panel(tmp_path: Path) -> None:
@@ -269,16 +203,6 @@ def test_monitors_scrape_existing_ports(folder: str, kind: str, listed: str) -> 
     assert len(selected) == 1
     assert wanted <= selected[0].items()
     assert {one["port"] for one in monitor["spec"][listed]} <= ports
-
-
-def test_the_dashboard_is_found_by_its_label() -> None:
-    [found] = [
-        one
-        for one in render(HERE / "with_pod_monitor")
-        if one["metadata"].get("labels", {}).get("grafana_dashboard") == "1"
-    ]
-    assert found["metadata"]["name"] == "laar-dashboard"
-    assert json.loads(found["data"]["dashboard.json"])["title"] == "laar"
 
 
 def test_promtool_accepts_the_rules(groups: list[dict[str, Any]], tmp_path: Path) -> None:

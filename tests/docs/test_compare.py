@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import io
-import zipfile
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -37,38 +34,6 @@ def test_each_cell_has_evidence() -> None:
                 assert "read" in project
             else:
                 assert (DOCS / cell["see"]).is_file()
-
-
-def test_outdated_pages_are_reported() -> None:
-    data = {
-        "projects": {
-            "ours": {},
-            "probed": {"page": "p", "package": "p", "read": date(2020, 1, 1)},
-            "old": {"page": "p", "read": date(2026, 1, 1)},
-            "new": {"page": "p", "read": date(2026, 3, 1)},
-        }
-    }
-    old, new = compare.unread(data, date(2026, 3, 21))
-    assert old == "old: no package to probe, its pages were read 79 days ago; LOOK AGAIN"
-    assert new == "new: no package to probe, its pages were read 20 days ago"
-
-
-@pytest.mark.parametrize(
-    ("cell", "expected"),
-    [
-        ({"file": "a/b.py", "has": "--mesh"}, None),
-        ({"file": "a/b.py", "has": "jwt"}, "a/b.py has no jwt"),
-        ({"file": "a/b.py", "lacks": "jwt"}, None),
-        ({"file": "a/b.py", "lacks": "--m.sh"}, "a/b.py has --mesh"),
-        ({"file": "gone.py", "lacks": "jwt"}, "gone.py is not in the package"),
-    ],
-)
-def test_a_failing_probe_gives_its_reason(cell: dict[str, str], expected: str | None) -> None:
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as package:
-        package.writestr("a/b.py", "flag = '--mesh'")
-    with zipfile.ZipFile(content) as package:
-        assert compare.fault(cell, package) == expected
 
 
 @pytest.mark.slow  # downloads five packages

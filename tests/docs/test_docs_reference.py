@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import inspect
 import re
 import runpy
 from typing import get_args
@@ -40,30 +39,6 @@ def test_every_header_is_described():
     assert len(names) > 10
     missing = [name for name in names | headers.SIGNATURES if f"`{name}`" not in page]
     assert missing == []
-
-
-def test_every_header_is_used():
-    used = {
-        node.attr if isinstance(node, ast.Attribute) else node.id
-        for path in SOURCES
-        # Only in files that import the headers.
-        if re.search(r"\bheaders\b", text := path.read_text())
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Load)
-    }
-    named = {name for name in vars(headers) if name.isupper() and not name.startswith("_")}
-    assert named <= used
-
-
-def test_names_of_laar_headers_are_spelled_only_in_the_headers_module():
-    named = {
-        path.name
-        for path in SOURCES
-        if "x-laar-" in (text := path.read_text())
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Constant) and re.fullmatch("x-laar-[a-z-]+", str(node.value))
-    }
-    assert named == {"headers.py", "sessions.py"}
 
 
 def refusals():
@@ -116,15 +91,6 @@ def test_the_page_on_the_admin_api_lists_all_routes(admin_routes):
     page = (REFERENCE / "admin-api.md").read_text()
     described = set(re.findall(r"`(GET|POST) (/[^`?]*)`", page))
     assert described == admin_routes
-
-
-@pytest.mark.parametrize("function", [laar.client.until_correct, laar.client.until_correct_sync])
-def test_every_argument_of_the_client_is_described(function):
-    page = (REFERENCE / "python-client.md").read_text()
-    missing = [
-        name for name in inspect.signature(function).parameters if f"| `{name}` |" not in page
-    ]
-    assert missing == []
 
 
 @pytest.mark.parametrize("value", [laar.client.Outcome, laar.client.Attempt])

@@ -4,7 +4,6 @@ The endpoints, settings and files are those of the pages; only addresses and fol
 block is not run if it starts a server, or needs a cluster, an engine or an hour.
 """
 
-import ast
 import asyncio
 import contextlib
 import json
@@ -308,23 +307,3 @@ def test_every_block_that_is_not_run_is_listed():
                 for words in commands(fence.text):
                     assert any(known <= set(words[:3]) for known in NOT_RUN), (str(fence), words)
     assert len(BLOCKS) > 10
-
-
-@pytest.mark.parametrize(
-    "fence",
-    [f for f in fences(DOCS / "reference/python-client.md") if f.language == "python"],
-    ids=str,
-)
-def test_the_client_works_as_its_page_describes(site, fence):
-    names = {}
-    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    pending = eval(compile(site.here(fence.text), str(fence), "exec", flags=flags), names)
-    if pending is not None:
-        asyncio.run(pending)
-    # The simulated models fail; both were asked, and then no model was left.
-    assert {attempt.model for attempt in names["outcome"].attempts} == {
-        "granite-3.1-8b",
-        "phi3-mini",
-    }
-    assert names["outcome"].exhausted
-    assert names.get("taken", True)

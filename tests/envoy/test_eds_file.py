@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +9,6 @@ import pytest
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer.endpoints_file import split_address
-from laar.envoy.bootstrap import render
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, write_eds
 from laar.errors import SettingError
 
@@ -75,15 +72,6 @@ def test_processes_may_write_one_file_at_the_same_time(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_bytes_depend_only_on_the_set_of_endpoints(tmp_path):
-    shuffled = list(ENDPOINTS)
-    random.Random(1).shuffle(shuffled)
-    shuffled.append(shuffled[0])
-    write_eds(tmp_path / "a.json", ENDPOINTS)
-    write_eds(tmp_path / "b.json", shuffled)
-    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
-
-
 def test_an_unchanged_list_is_not_written_again(tmp_path):
     path = tmp_path / "endpoints.json"
     write_eds(path, ENDPOINTS)
@@ -111,16 +99,3 @@ def test_an_address_that_envoy_would_refuse_is_never_written_to_the_file(tmp_pat
     with pytest.raises((SettingError, ValueError)):
         write_eds(tmp_path / "eds.json", [EndpointSpec(address=address, models=("m",))])
     assert not list(tmp_path.iterdir())
-
-
-def test_the_bootstrap_reads_this_cluster_by_its_name():
-    cluster = render("sidecar")["static_resources"]["clusters"][0]  # type: ignore[index]
-    assert cluster["name"] == ENDPOINTS_CLUSTER
-
-
-def test_a_device_is_never_replaced_by_a_file(tmp_path: Path) -> None:
-    null = tmp_path / "null"
-    os.mkfifo(null)  # making a device needs privileges
-    with pytest.raises(OSError, match="not a regular file"):
-        write_eds(null, [])
-    assert null.is_fifo()

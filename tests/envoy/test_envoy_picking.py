@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
 from io import BytesIO
 from typing import Any
 
@@ -177,19 +176,6 @@ async def test_membership_follows_a_rename(fleet, http):
     assert len(a.requests) == count
 
 
-@pytest.mark.parametrize("shape", BODY_MODES)
-@pytest.mark.parametrize("first_is_dead", [True, False])
-async def test_a_body_of_ten_megabytes_arrives_unchanged(fleet, http, shape, first_is_dead):
-    (a,) = await fleet.upstreams(1)
-    dead = f"127.0.0.1:{free_port()}"
-    fleet.members([a.address, dead])
-    await fleet.picker(f"{dead},{a.address}" if first_is_dead else a.address)
-    envoy = await fleet.envoy(shape)
-    body = orjson.dumps({"model": "auto", "prompt": "x" * 10_000_000})
-    assert (await post(http, envoy.url(), body)).status == 200
-    assert a.requests[0].body == body
-
-
 async def test_a_body_over_the_limit_gets_413_and_one_under_it_passes(fleet, http):
     (a,) = await fleet.picked(1)
     limit = 1024 * 1024
@@ -218,21 +204,6 @@ async def test_a_forged_destination_has_no_effect(fleet, http, shape, picker_up)
     assert told == ({b.address} if picker_up and shape == "full-duplex" else {None})
 
 
-async def test_without_the_removal_a_forged_destination_would_take_effect(fleet, http):
-    """A control for the test above."""
-    a, b = await fleet.upstreams(2)
-    fleet.members([a.address, b.address])
-    envoy = await fleet.envoy(
-        "sidecar",
-        edit=lambda bootstrap: connection_manager(bootstrap).pop(
-            "early_header_mutation_extensions"
-        ),
-    )
-    for _ in range(20):
-        await post(http, envoy.url(), headers={DESTINATION: a.address})
-    assert len(a.requests) == 20
-
-
 @pytest.mark.parametrize("shape", BODY_MODES)
 async def test_a_subset_hint_in_the_metadata_reaches_the_picker(fleet, http, shape):
     (a,) = await fleet.picked(1)
@@ -252,49 +223,8 @@ async def test_a_subset_hint_in_the_metadata_reaches_the_picker(fleet, http, sha
     assert [value.string_value.decode() for value in values] == [a.address]
 
 
-def gated_events(count: int) -> tuple[asyncio.Semaphore, AsyncIterator[bytes]]:
-    """Yield server-sent events; each except the first waits for a release of the semaphore."""
-    gate = asyncio.Semaphore(1)
-
-    async def events() -> AsyncIterator[bytes]:
-        for number in range(count):
-            await gate.acquire()
-            yield b"data: %d\n\n" % number
-
-    return gate, events()
-
-
 def phases(fleet: Any) -> list[str]:
     return [message.WhichOneof("request") for message in fleet.seen]
-
-
-@pytest.mark.parametrize(
-    ("shape", "sample", "chunks_seen"),
-    [("sidecar", False, 0), ("sidecar", True, 5), ("gateway", False, 5), ("full-duplex", False, 5)],
-)
-async def test_a_streamed_answer_arrives_chunk_by_chunk(fleet, http, shape, sample, chunks_seen):
-    """Each chunk is written only after the client has received the previous one."""
-    (a,) = await fleet.upstreams(1)
-    fleet.members([a.address])
-    await fleet.picker(a.address, sample=sample)
-    envoy = await fleet.envoy(shape)
-    gate, events = gated_events(5)
-    a.script(Answer.sse(events))
-    async with http.post(f"{envoy.url()}/v1/completions", data=BODY) as response:
-        assert response.headers["content-type"] == "text/event-stream"
-        for number in range(5):
-            assert await response.content.readuntil(b"\n\n") == b"data: %d\n\n" % number
-            gate.release()
-        assert await response.read() == b""
-    bodies = [m.response_body.body for m in fleet.seen if m.HasField("response_body")]
-    assert len([body for body in bodies if body]) == chunks_seen
-
-
-async def test_the_native_shape_takes_two_messages_and_ends_with_the_exchange(fleet, http):
-    await fleet.picked(1)
-    envoy = await fleet.envoy("sidecar")
-    await post(http, envoy.url())
-    assert phases(fleet) == ["request_body", "response_headers"]
 
 
 @pytest.mark.parametrize("tenant_header", ["x-team", "X-Team"])
@@ -313,62 +243,6 @@ async def test_needed_headers_come_with_the_body_and_are_not_forwarded(fleet, ht
     assert read == {":path": "/v1/completions", **sent}
     assert "x-laar-tried-models" not in a.requests[0].headers
     assert a.requests[0].headers["x-team"] == "blue"
-
-
-@pytest.mark.parametrize(
-    ("shape", "trusted", "name", "passes"),
-    [
-        ("sidecar", None, "x-team", True),
-        ("standalone", None, "x-team", False),
-        ("standalone", True, "x-team", True),
-        ("gateway", None, "x-team", False),
-        ("standalone", None, "authorization", True),  # the engine's own key
-        ("standalone", None, "x-api-key", True),
-    ],
-)
-async def test_an_untrusted_client_cannot_choose_a_tenant(
-    fleet, http, shape, trusted, name, passes
-):
-    (a,) = await fleet.picked(1)
-    envoy = await fleet.envoy(
-        shape, BootstrapOptions(tenant_header=name, trust_gateway_headers=trusted)
-    )
-    await post(http, envoy.url(), headers={name: "blue"})
-    assert a.requests[0].headers.get(name) == ("blue" if passes else None)
-    assert (b"blue" in b"".join(m.SerializeToString() for m in fleet.seen)) is passes
-
-
-@pytest.mark.parametrize(
-    ("method", "path"), [("GET", "/v1/models"), ("POST", "/tokenize"), ("GET", "/v1/completions")]
-)
-async def test_requests_without_generation_are_decided_at_their_headers(fleet, http, method, path):
-    await fleet.picked(1)
-    envoy = await fleet.envoy("sidecar")
-    async with http.request(method, envoy.url() + path) as response:
-        assert response.status == 200
-    assert phases(fleet)[0] == "request_headers"
-
-
-async def test_the_body_mode_is_detected_from_the_first_message(fleet, http):
-    await fleet.picked(1)
-    modes = []
-    for shape in ("sidecar", "gateway", "full-duplex"):
-        fleet.seen.clear()
-        envoy = await fleet.envoy(shape)
-        await post(http, envoy.url())
-        config = fleet.seen[0].protocol_config
-        modes.append((config.request_body_mode, config.response_body_mode))
-        await envoy.stop()
-    none, streamed, buffered, full_duplex = 0, 1, 2, 4
-    assert modes == [(buffered, none), (buffered, streamed), (full_duplex, full_duplex)]
-
-
-async def test_a_request_without_a_body_is_decided_by_its_headers(fleet, http):
-    _, b = await fleet.picked(2)
-    envoy = await fleet.envoy("standalone")
-    for _ in range(5):
-        async with http.get(f"{envoy.url()}/v1/models") as response:
-            assert response.headers["x-upstream"] == b.address
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -403,32 +277,6 @@ async def test_a_header_with_an_underscore_is_dropped_and_its_request_served(fle
     assert answer.status == 200
     assert a.requests[0].headers["x-kept"] == "1"
     assert "session_id" not in a.requests[0].headers
-
-
-@pytest.mark.parametrize("shape", BODY_MODES)
-@pytest.mark.parametrize("picker_up", [True, False])
-async def test_websockets_reach_the_picked_endpoint(fleet, http, shape, picker_up):
-    a, b = await fleet.upstreams(2)
-    fleet.members([a.address, b.address])
-    if picker_up:
-        await fleet.picker(b.address)
-    envoy = await fleet.envoy(shape)
-    # In full duplex the last frame of the closing handshake does not arrive.
-    patience = aiohttp.ClientWSTimeout(ws_receive=5, ws_close=0.1)
-    async with http.ws_connect(f"{envoy.url()}/v1/realtime", timeout=patience) as websocket:
-        for text in ("one", "two"):
-            await websocket.send_str(text)
-            assert await websocket.receive_str() == text
-    if picker_up:
-        assert len(b.requests) == 1
-
-
-async def test_the_ipv6_wildcard_accepts_ipv4_as_well(fleet, http):
-    await fleet.picked(1)
-    envoy = await fleet.envoy("standalone", BootstrapOptions(listen_host="::"))
-    for host in ("127.0.0.1", "[::1]"):
-        answer = await post(http, envoy.url().replace("127.0.0.1", host))
-        assert answer.status == 200
 
 
 async def test_the_access_log_has_pick_and_outcome_as_json(fleet, http):

@@ -10,7 +10,6 @@ from pathlib import Path
 import orjson
 import pytest
 
-from laar.envoy import process
 from laar.envoy.endpoints_file import write_eds
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
@@ -77,27 +76,12 @@ async def test_the_probe_listener_shows_nothing_else_of_the_admin_port(options, 
             assert response.status == 503
 
 
-async def test_leaving_the_context_ends_the_process(options, tmp_path):
-    async with EnvoyProcess(rendered("sidecar", options), tmp_path) as envoy:
-        pid = envoy.pid
-        assert is_envoy(pid)
-    assert not is_envoy(pid)
-    await envoy.stop()  # a second stop is harmless
-
-
 async def test_a_stopped_envoy_is_killed_at_the_deadline(options, tmp_path, monkeypatch):
     monkeypatch.setattr("laar.envoy.process.STOP_TIMEOUT_S", 0.1)
     async with EnvoyProcess(rendered("sidecar", options), tmp_path) as envoy:
         pid = envoy.pid
         os.kill(pid, signal.SIGSTOP)  # SIGTERM stays pending
     assert not is_envoy(pid)
-
-
-async def test_a_rejected_bootstrap_shows_envoys_log(options, tmp_path):
-    bootstrap = rendered("sidecar", options)
-    bootstrap["static_resources"]["clusters"].pop()  # type: ignore[index]
-    with pytest.raises(LaarError, match=r"ended while starting(?s:.*)unknown cluster 'admin'"):
-        await EnvoyProcess(bootstrap, tmp_path).__aenter__()
 
 
 async def test_an_envoy_that_never_becomes_ready_is_stopped(options, tmp_path, monkeypatch):
@@ -140,17 +124,3 @@ async def test_envoy_leaves_ctrl_c_to_its_parent(options, tmp_path):
     finally:
         parent.kill()
         await parent.wait()
-
-
-async def test_a_long_log_is_emptied(options, tmp_path, http, monkeypatch):
-    monkeypatch.setattr(process, "_LOG_BYTES", 2000)
-    monkeypatch.setattr(process, "_LOG_LOOK_S", 0.01)
-    async with EnvoyProcess(rendered("sidecar", options), tmp_path) as envoy:
-        keeping = asyncio.create_task(envoy.keep_log_short())
-        for _ in range(100):  # each writes a line to the log, and later one to the access log
-            async with http.get(f"{envoy.url()}/v1/models") as response:
-                await response.read()
-        await eventually(lambda: envoy.log_path.stat().st_size <= 2000, what="a short log")
-        keeping.cancel()
-        await asyncio.wait([keeping])
-        assert b"\0" not in envoy.log_path.read_bytes()  # no gap where the file was cut

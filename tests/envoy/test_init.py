@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import cache
 from pathlib import Path
@@ -26,7 +25,6 @@ from laar.errors import SettingError
 from laar.settings import load
 from laar_lab.live.processes import LaarProcess, wait_for
 from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
-from support import Answer, RecordingUpstream
 from support.commands import run, run_in_thread
 from support.waiting import eventually, free_ports
 
@@ -106,80 +104,6 @@ async def test_two_commands_are_enough_to_get_an_answer_from_two_engines(tmp_pat
                 await serving.wait()
 
 
-async def test_a_grace_period_changed_while_serving_applies_to_the_stop(tmp_path: Path) -> None:
-    listen, *picker = free_ports(4)
-    config, eds = tmp_path / "laar.yaml", tmp_path / "run" / "endpoints.json"
-    options = BootstrapOptions(
-        picker=f"127.0.0.1:{picker[0]}",
-        listen_port=listen,
-        ready_port=0,
-        admin_port=0,
-        eds_path=str(eds),
-    )
-    own = to_yaml(render("sidecar", options)).replace("name: data", "name: mine")
-    (tmp_path / "envoy.yaml").write_text(own.replace("stat_prefix: data", "stat_prefix: mine"))
-    gate = asyncio.Semaphore(0)
-
-    async def events() -> AsyncIterator[bytes]:
-        for number in range(5):
-            await gate.acquire()
-            yield b"data: %d\n\n" % number
-
-    async with RecordingUpstream() as upstream:
-
-        def write(grace_s: float) -> None:
-            names = zip(("ext_proc", "health", "admin"), picker, strict=True)
-            document = {
-                "endpoints": [{"address": upstream.address, "models": ["m"]}],
-                "listen": {name: f"127.0.0.1:{port}" for name, port in names},
-                "envoy": {"eds_file": str(eds)},
-                "shutdown": {"drain_s": 0.0, "grace_s": grace_s},
-            }
-            config.write_text(yaml.safe_dump(document))
-
-        write(0.0)
-        log = tmp_path / "laar.log"
-        command = ("serve", "--with-envoy", "-c", str(config))
-        async with (
-            LaarProcess(command, log) as process,
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{listen}", timeout=30) as http,
-        ):
-
-            async def answers() -> bool:
-                process.check_alive()
-                try:
-                    answer = await http.post("/v1/completions", json={"model": "m", "prompt": "a"})
-                except httpx.TransportError:
-                    return False
-                return answer.status_code == 200
-
-            await eventually(answers, timeout_s=60, what="an answer through Envoy")
-            write(60.0)
-            await eventually(
-                lambda: "now in effect: shutdown.grace_s" in log.read_text(), what="the new grace"
-            )
-            upstream.script(Answer.sse(events()))
-            asked = {"model": "m", "prompt": "b", "stream": True}
-            async with http.stream("POST", "/v1/completions", json=asked) as answer:
-                gate.release()
-                chunks = answer.aiter_raw()
-                assert await anext(chunks) == b"data: 0\n\n"
-                os.kill(process.pid, signal.SIGTERM)
-
-                async def closed() -> bool:
-                    try:
-                        _, writer = await asyncio.open_connection("127.0.0.1", listen)
-                    except OSError:
-                        return True
-                    writer.close()
-                    return False
-
-                await eventually(closed, what="Envoy to take no new connections")
-                for number in range(1, 5):
-                    gate.release()
-                    assert await anext(chunks) == b"data: %d\n\n" % number
-
-
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
@@ -257,20 +181,6 @@ def test_a_pickers_envoy_reaches_it_over_loopback(
     assert (address["address"], address["port_value"]) == dials
 
 
-def test_all_ports_of_serve_with_envoy_are_on_loopback(tmp_path: Path) -> None:
-    config = tmp_path / "laar.yaml"
-    config.write_text(
-        "endpoints: [{address: '127.0.0.1:1', model: m}]\nenvoy: {eds_file: run/e.json}\n"
-    )
-    loaded = load(config)
-    listen = loaded.settings.listen
-    bootstrap = bootstrap_beside(loaded, config)
-    owners = [bootstrap["admin"], *bootstrap["static_resources"]["listeners"]]
-    hosts = {o["address"]["socket_address"]["address"] for o in owners if "address" in o}
-    hosts |= {each.rpartition(":")[0] for each in (listen.ext_proc, listen.health, listen.admin)}
-    assert hosts == {"127.0.0.1"}
-
-
 def test_envoy_for_a_picker_with_tls_requires_a_bootstrap_file(tmp_path: Path) -> None:
     config = tmp_path / "laar.yaml"
     config.write_text(
@@ -293,54 +203,6 @@ def sidecar() -> str:
     return to_yaml(render("sidecar", BootstrapOptions(eds_path="/the/directory/run/e.json")))
 
 
-NAMED = "address: picker.example\n                port_value: 9002"
-
-
-@pytest.mark.parametrize(
-    ("settings", "change", "fault"),
-    [
-        (
-            "",
-            {"path: ": "path: /elsewhere"},
-            r"run/e.json` \(envoy.eds_file in the settings\) is missing",
-        ),
-        ("listen: {ext_proc: '0.0.0.0:9102'}\n", {}, r"port_value: 9102` \(listen.ext_proc"),
-        ("listen: {ext_proc: '[::1]:9002'}\n", {}, r"`address: ::1, port_value: 9002` \(listen"),
-        ("listen: {ext_proc: '10.1.2.3:9002'}\n", {}, r"address: 10.1.2.3, port_value: 9002` "),
-        ("", {"address: 127.0.0.1\n                port_value: 9002": NAMED}, None),
-        ("", {"address: 127.0.0.1\n                port_value: 9002": NAMED + "1"}, r"ext_proc"),
-        ("listen: {ext_proc: 'localhost:9002'}\n", {}, None),
-        ("listen: {ext_proc: '0.0.0.0:9002'}\n", {}, None),
-        ("listen: {ext_proc: '[::]:9002'}\n", {}, None),
-        ("", {"port_value: 9002": "port_value: 9002\n                protocol: TCP"}, None),
-        ("", {"admin:": "x:"}, r"no `admin`"),
-        ("", {}, None),
-    ],
-)
-def test_an_envoy_yaml_for_different_settings_is_refused(
-    tmp_path: Path, settings: str, change: dict[str, str], fault: str | None
-) -> None:
-    """The settings may differ in a copied directory, or after a change to the picker's port."""
-    config, written = tmp_path / "laar.yaml", tmp_path / "envoy.yaml"
-    config.write_text(
-        "endpoints: [{address: '127.0.0.1:1', model: m}]\nenvoy: {eds_file: run/e.json}\n"
-        + settings
-    )
-    text = sidecar().replace("/the/directory", str(tmp_path))
-    for old, new in change.items():
-        assert old in text
-        text = text.replace(old, new)
-    written.write_text(text)
-    if fault is None:
-        assert bootstrap_beside(load(config), config)
-        return
-    with pytest.raises(SettingError, match=fault) as raised:
-        bootstrap_beside(load(config), config)
-    if "or delete the file" in str(raised.value):  # the suggested fix works
-        written.unlink()
-        assert bootstrap_beside(load(config), config)
-
-
 async def test_an_incomplete_entry_names_the_kind_of_engine(tmp_path: Path) -> None:
     async def engine(request: web.Request) -> web.Response:
         if request.path == "/metrics":
@@ -356,17 +218,3 @@ async def test_an_incomplete_entry_names_the_kind_of_engine(tmp_path: Path) -> N
     assert ran.status == 1, ran.text
     written = (tmp_path / "endpoints.yaml").read_text()
     assert written.count("\n#   engine: tgi\n") == 1
-
-
-async def test_adapters_that_the_picker_discovers_itself_are_not_written(tmp_path: Path) -> None:
-    async def models(request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": "m"}, {"id": "lora", "parent": "m"}]})
-
-    engine = web.Application()
-    engine.router.add_get("/v1/models", models)
-    async with TestServer(engine) as server:
-        base_url = f"http://127.0.0.1:{server.port}/v1"
-        ran = await run_in_thread("init", "-e", base_url, "-d", tmp_path)
-    assert (ran.status, "adapters: lora" in ran.text) == (0, True)
-    [entry] = yaml.safe_load((tmp_path / "endpoints.yaml").read_text())["endpoints"]
-    assert entry["models"] == ["m"]
